@@ -1,17 +1,17 @@
 """Write the Helm chart from the documents of install.yaml and install-split.yaml.
 
-Takes: deploy/compose.py, which makes those documents of their parts. Gives: what of
-deploy/chart is generated: templates/generated.yaml, values.yaml, values.schema.json,
-Chart.yaml, and copies of the definitions, alerts and dashboard. Run as
-``python -m deploy.chart`` after a change of a part; tests hold the files equal, and
-render the chart to compare it with both manifests. Next: the files in
+Takes: deploy/compose.py, which builds those documents from parts. Gives: the generated
+files of deploy/chart: templates/generated.yaml, values.yaml, values.schema.json,
+Chart.yaml, and copies of the definitions, alerts and dashboard. Run as ``python -m
+deploy.chart`` after a change of a part; tests check that the files are up to date, and
+compare the rendered chart with both manifests. Next: the files in
 deploy/chart/templates that are written by hand: names, ConfigMaps, definitions,
 monitoring, checks. May touch: those files.
 
-A document becomes a template by putting expressions at the places in the table of its
-kind; each such place has a value whose default is what stood there. Documents that only
-one of the manifests has, or that differ, depend on the value ``split``. A new part is
-in the chart without a change here, unless users must set something in it.
+A document becomes a template by inserting expressions at the places in the table of its
+kind; each place has a value, whose default is the original content. Documents that
+differ, or that only one manifest has, depend on the value ``split``. A new part needs
+no change here unless users must be able to configure it.
 """
 
 import copy
@@ -32,18 +32,18 @@ Document = dict[str, Any]
 _COMPONENT: Final = "app.kubernetes.io/component"
 _NAMESPACE: Final = '{{ include "kyverno.namespace" . }}'
 _MARK: Final = "@@"
-"""Encloses an expression in a scalar until the YAML is written."""
+"""Marks an expression in a scalar until the YAML is written."""
 _BY_HAND: Final = frozenset({"Namespace", "CustomResourceDefinition", "ConfigMap"})
-"""Kinds with a template of their own, or, for the namespace, Helm's own way."""
+"""Kinds with a separate template; Helm itself creates the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a document of some kind, and its value.
+    """A place in a document of one kind, and its value.
 
-    ``path``: keys and positions. ``value``: name of the value below that of the
-    component. ``how``: scalar, text (a scalar in quotes), block (a map or list), extra
-    (a block that is left out while it is empty, and stands in no manifest).
+    ``path``: keys and positions. ``value``: name of the value below the component's.
+    ``how``: scalar, text (a scalar in quotes), block (a map or list), extra (a block
+    that is omitted while it is empty and is in no manifest).
     """
 
     path: str
@@ -78,7 +78,7 @@ _DEPLOYMENT: Final = (
     Place(_POD + "containers.0.resources", "@resources", "block", "Of the container."),
     Place(_POD + "containers.0.securityContext", "@securityContext", "block", ""),
 )
-"""``@``: below ``container`` for the admission controller, as upstream's values are."""
+"""``@``: below ``container`` for the admission controller, as in upstream's values."""
 _PLACES: Final[Mapping[str, tuple[Place, ...]]] = {
     "Deployment": _DEPLOYMENT,
     "ServiceAccount": (
@@ -107,7 +107,7 @@ def values() -> Document:
 
 
 class _Chart:
-    """One run: walks over the documents, and collects templates and values."""
+    """One run, which walks over the documents and collects templates and values."""
 
     def __init__(self) -> None:
         self.values: Document = yaml.safe_load(
@@ -149,7 +149,7 @@ class _Chart:
         )
 
     def _put(self, document: Document, place: Place, component: str) -> None:
-        """Replace what stands at a place by an expression, and keep it as default."""
+        """Replace the content of a place by an expression; keep it as the default."""
         part, key = _parent(document, place.path)
         container = "container." if component == "admissionController" else ""
         name = f"{component}.{place.value.replace('@', container)}"
@@ -233,7 +233,7 @@ _FEATURES: Final = {
     "admissionController": ("dashboard", "recording"),
     "reportsController": ("dashboard",),
 }
-"""What templates/_features.tpl adds to the pods of a component, if values say so."""
+"""Optional additions of templates/_features.tpl to a component's pods."""
 
 
 def _included(helper: str, name: str) -> str:
@@ -251,7 +251,7 @@ def _service(document: Document, name: str, chart: _Chart) -> str:
 
 
 def _service_monitor(service: Document, name: str, chart: _Chart) -> str:
-    """Make a template of a ServiceMonitor for the Prometheus operator."""
+    """Build the template of a ServiceMonitor for the Prometheus operator."""
     document = yaml.safe_load((CHART.parent / "servicemonitor.yaml").read_text())
     value = f"{name}.serviceMonitor"
     chart.add(f"{value}.enabled", default=False)
@@ -280,7 +280,7 @@ def _service_monitor(service: Document, name: str, chart: _Chart) -> str:
 
 
 def _budget(document: Document, name: str, chart: _Chart) -> str:
-    """Make a template of a PodDisruptionBudget; one of two bounds may be set."""
+    """Build the template of a PodDisruptionBudget; one of two bounds can be set."""
     spec = document["spec"]
     value = f"{name}.podDisruptionBudget"
     chart.add(f"{value}.enabled", default=True)
@@ -307,7 +307,7 @@ def _network_policy(document: Document, name: str, chart: _Chart) -> str:
 
 
 def _priority_class(document: Document, name: str, _chart: _Chart) -> str:
-    """Create the class only where pods use it."""
+    """Create the class only if pods use it."""
     class_ = document["metadata"]["name"]
     used = f'eq .Values.{name}.priorityClassName "{class_}"'
     return _when(used, _written(document))
@@ -483,7 +483,7 @@ _FREE: Final = frozenset(
         *("webhookAnnotations", "webhookLabels", "volume"),
     }
 )
-"""Values whose keys are Kubernetes' or the user's."""
+"""Values whose keys are defined by Kubernetes or the user."""
 
 
 def values_text() -> str:
@@ -527,7 +527,7 @@ def files() -> dict[Path, str]:
         "$schema": "https://json-schema.org/draft-07/schema#",
         **schema_of(values()),
     }
-    # A parent chart may have values of its own there, for other charts.
+    # A parent chart may have values there for other charts.
     del schema["properties"]["global"]["additionalProperties"]
     return {
         CHART / "Chart.yaml": chart_text(),
@@ -540,10 +540,11 @@ def files() -> dict[Path, str]:
 
 
 def _copies(folder: Path, source: Path) -> dict[Path, str]:
-    """Return what a chart must have inside: Helm reads no file beside it.
+    """Return the files to copy into the chart, because Helm reads none outside it.
 
-    SAFETY: no symbolic links, which archives and some checkouts turn into text files:
-    without the definitions, an upgrade of Kyverno's release deletes all policies.
+    SAFETY: symbolic links are not used, because archives and some checkouts turn them
+    into text files. Without the definitions, an upgrade of Kyverno's release would
+    delete all policies.
     """
     return {folder / one.name: one.read_text() for one in sorted(source.iterdir())}
 

@@ -3,10 +3,10 @@
 Takes: deploy/parts, config/*.yaml, config/crds. Gives: install.yaml,
 install-without-crds.yaml, install-split.yaml, kustomization.yaml and
 prometheusrule.yaml beside this file. Run as ``python deploy/compose.py`` after a change
-of a part; a test holds them equal. Next: deploy/chart.py makes the Helm chart from the
-same documents. May touch: those files.
+of a part; a test checks that they are up to date. Next: deploy/chart.py builds the Helm
+chart from the same documents. May touch: those files.
 
-Definitions stand last: who reads a manifest meets what runs first.
+Definitions come last, so that readers of a manifest first find the running parts.
 """
 
 import re
@@ -188,7 +188,7 @@ def _join(head: str, parts: tuple[Path, ...]) -> str:
 def _labelled(text: str) -> str:
     """Add the recommended labels for name and version to our objects.
 
-    Selectors stay as they are: those of a Deployment can never change.
+    Selectors are not changed, because a Deployment's selector is immutable.
     """
 
     def add(found: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
 """Write the Grafana dashboard.
 
 Takes: the table of panels below. Gives: deploy/monitoring/dashboard.json. Run as
-``python -m deploy.dashboard`` after a change; a test holds the file equal, and another
-one runs every query against a Prometheus that scrapes a running server.
+``python -m deploy.dashboard`` after a change. One test checks that the file is up to
+date, and another runs every query against a Prometheus that scrapes a running server.
 May touch: that file.
 """
 
@@ -160,7 +160,7 @@ PANELS: Final = (
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the dashboard as Grafana imports it."""
+    """Return the dashboard in Grafana's import format."""
     return {
         "uid": "kyverno-mp",
         "title": "kyverno-mp",

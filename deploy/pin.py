@@ -1,11 +1,11 @@
-"""Write requirements.txt, what the image is made of, each file by its hash.
+"""Write requirements.txt: the image's packages, each file with its hash.
 
 Takes: setup.cfg, the package index. Gives: requirements.txt beside this file. Run as
-``python deploy/pin.py`` (needs `uv`) after a change of setup.cfg or to take newer
-versions; a test holds the two equal. May touch: that file.
+``python deploy/pin.py`` (needs `uv`) after a change of setup.cfg or to get newer
+versions; a test compares both files. May touch: that file.
 
-The Kubernetes client is left out: only the command line uses it, for kubeconfigs with
-an OIDC login, and some twenty packages would come with it that nothing else needs.
+The Kubernetes client is omitted: only the command line uses it, for kubeconfigs with an
+OIDC login, and it has about twenty dependencies that no other package needs.
 """
 
 import configparser
@@ -23,7 +23,7 @@ _HEAD: Final = "# Made by `python deploy/pin.py` from setup.cfg: what the image 
 
 
 def wanted() -> list[str]:
-    """Return the requirements of setup.cfg that the image has."""
+    """Return the requirements of setup.cfg for the image."""
     setup = configparser.ConfigParser()
     setup.read(_HERE.parent / "setup.cfg")
     lines = setup["options"]["install_requires"].strip().splitlines()

@@ -1,12 +1,12 @@
-"""Turn values of Kyverno's chart into values of ours, and name each one that is lost.
+"""Convert values of Kyverno's chart to our chart, and list each omitted value.
 
-Takes: a values file of Kyverno's chart, best `helm get values kyverno -o yaml`: only
-what was changed. Gives: values for deploy/chart on standard output; on standard error
-a line for each value that is left out. Run as ``python -m deploy.values FILE``.
+Takes: a values file of Kyverno's chart, ideally `helm get values kyverno -o yaml`,
+which has only changed values. Gives: values for deploy/chart on standard output; on
+standard error, a line for each omitted value. Run as ``python -m deploy.values FILE``.
 Next: docs/upgrade.md. May touch: the named file.
 
-Beyond names that this chart does not have, it leaves out what has the same name here
-and would break the pods: Kyverno's images, and its probes, which ask another port.
+Besides unknown names, it omits values with the same name that would break the pods:
+Kyverno's images, and its probes, which use another port.
 """
 
 import json
@@ -21,7 +21,7 @@ from deploy.chart import CHART
 
 Values = dict[str, Any]
 Tell = Callable[[str, str], None]
-"""Takes the path of a value that is left out, and the reason."""
+"""Takes the path of an omitted value, and the reason."""
 
 _IMAGES: Final = frozenset({"repository", "tag"})
 _PROBES: Final = frozenset({"livenessProbe", "readinessProbe", "startupProbe"})
@@ -42,7 +42,7 @@ _NOT_NEEDED: Final = (
 
 
 def converted(given: Values, tell: Tell) -> Values:
-    """Return the values that this chart has, without Kyverno's images and probes."""
+    """Return this chart's values, without Kyverno's images and probes."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     return _kept(given, schema, "", tell)
 
@@ -60,14 +60,14 @@ def _kept(given: Values, schema: Values, above: str, tell: Tell) -> Values:
             value = _kept(value, below, path, tell)  # noqa: PLW2901 - its kept part
             if not value:
                 continue
-        # For Helm null removes our default; in upstream's file it means "unset".
+        # In Helm, null removes our default; in upstream's file it means "unset".
         if value is not None:
             kept[name] = value
     return kept
 
 
 def _reason(name: str, value: Any, path: str, schema: Values) -> str:
-    """Return why a value is left out, "" for one that is kept."""
+    """Return the reason for omitting a value, "" if it is kept."""
     parent = path.rpartition(".")[0].rpartition(".")[2]
     if parent == "image" and name in _IMAGES:
         return "the image of Kyverno; set that of kyverno-mp" if value else ""
@@ -83,7 +83,7 @@ def _reason(name: str, value: Any, path: str, schema: Values) -> str:
 
 
 def main() -> None:
-    """Convert the file that the command line names."""
+    """Convert the file that is named on the command line."""
     (file,) = sys.argv[1:] or [""]
     if not file:
         sys.exit("usage: python -m deploy.values FILE > values.yaml")

@@ -1,3 +1,3 @@
-"""kyverno-mp: the version, nothing else."""
+"""kyverno-mp: the package with its version."""
 
 __version__ = "0.1.0"

@@ -7,15 +7,15 @@ Error:
       InputError        the author of a policy, or the caller, must act
         PolicyInvalid     a policy document cannot be accepted
         RequestInvalid    an admission review cannot be understood
-        SettingInvalid    an environment variable, flag or file of settings
+        SettingInvalid    an environment variable, flag or settings file is invalid
         ExpressionInvalid an expression does not parse
         ExpressionFailed  an expression or substitution failed at run time
-          NamespaceGone     of an object that was listed before
+          NamespaceGone     the namespace of a listed object is gone
         BudgetExceeded    an expression spent its steps or bytes
-      DependencyError   the operator, later (retry_after_s)
+      DependencyError   the operator must act; retry later (retry_after_s)
         KubeUnavailable, KubeConflict, KubeNotFound, KubeRefused, KubeExpired
         RegistryUnavailable, DeadlinePassed
-      StateError        the machine
+      StateError        the local machine is in an unsuitable state
         SnapshotUnusable, LeaseLost, QueueFull, Preempted
 """
 
@@ -59,7 +59,7 @@ class Error(Exception):
     """Base of all errors of kyverno-mp.
 
     ``code`` is a stable ``room.reason`` string for tests and metrics. ``message`` is
-    for people; its text may change, except where it must equal upstream's.
+    for people; its text can change, unless it must equal upstream's.
     """
 
     def __init__(self, code: str, message: str, where: Where = NOWHERE) -> None:
@@ -94,20 +94,20 @@ class ExpressionFailed(InputError):
 
 
 class NamespaceGone(ExpressionFailed):
-    """The namespace of an object that was listed is gone, and the object with it."""
+    """The namespace of a listed object is gone, and so is the object."""
 
 
 class BudgetExceeded(InputError):
     """An expression spent its budget of steps or bytes.
 
-    This is not an ExpressionFailed: where Kyverno ignores a failed expression (a
-    skipped foreach element, an ignored exception), an exhausted budget must not become
-    a pass.
+    This is not an ExpressionFailed: Kyverno ignores some failed expressions (a skipped
+    foreach element, an ignored exception), but an exhausted budget must not result in a
+    pass.
     """
 
 
 class DependencyError(Error):
-    """Something outside is unavailable now."""
+    """Something outside of this process is unavailable now."""
 
     retry_after_s: float = 1.0
 
@@ -129,21 +129,21 @@ class KubeRefused(DependencyError):
 
 
 class KubeExpired(DependencyError):
-    """A resource version or a page is too old (410 Gone): list again."""
+    """A resource version or a page is too old (410 Gone); list again."""
 
 
 class RegistryUnavailable(DependencyError):
     """An OCI registry cannot answer."""
 
     is_connected: bool = False
-    """Whether it took the connection."""
+    """Whether the registry accepted the connection."""
 
 
 class DeadlinePassed(DependencyError):
     """The caller's deadline has passed."""
 
     is_connected: bool = False
-    """Whether the other side took the connection."""
+    """Whether the server accepted the connection."""
 
 
 class StateError(Error):
@@ -165,17 +165,18 @@ class QueueFull(StateError):
 class Preempted(StateError):
     """An evaluation used up the time slice of its thread and starts over elsewhere.
 
-    Code that handles errors of rules or policies must not catch it: it says nothing
-    about the rule or policy.
+    Code that handles errors of rules or policies must not catch it, because the rule or
+    policy did not fail.
     """
 
 
 def without_frames(error: _AnError) -> _AnError:
     """Return the error without the frames that it has passed through.
 
-    SAFETY: for one that is kept beyond its ``except`` block. A frame knows its callers,
-    and so what keeps the error: such a circle holds the whole review until a garbage
-    collection, and a worker avoids those. Of a defect, the notes say where it was.
+    SAFETY: use it for an error that is stored beyond its ``except`` block. A frame
+    refers to its callers, so an error with frames can form a reference cycle that keeps
+    the whole review in memory until a garbage collection, which workers avoid. For an
+    internal error, the notes contain the location.
     """
     trace = error.__traceback__
     while trace is not None and not isinstance(error, Error):

@@ -1,9 +1,9 @@
 """Define every limit of the program, each with its reason.
 
-Room: limits (below every other). Each name ends with its unit. A limit that an operator
-may change has a setting in ``settings`` whose default is the value here.
+Room: limits (below every other). Each name ends with its unit. A limit that operators
+can change has a setting in ``settings`` whose default is the value here.
 
-Over 400 lines: one table, in which each limit stands with its reason.
+Over 400 lines: one table of the limits with their reasons.
 """
 
 BODY_BYTES_MAX = 10 * 1024 * 1024
@@ -16,8 +16,8 @@ JSON_DEPTH_MAX = 512
 recursive walk over a few thousand levels would exhaust the C stack."""
 
 DEEP_CONTAINERS_MAX = 100_000
-"""Maps and lists of a review that is nested deeper than 254 levels: counting their
-levels takes 30 ms, and no object of Kubernetes has such levels."""
+"""Maps and lists in a review that is nested deeper than 254 levels: counting their
+levels takes 30 ms, and no Kubernetes object is nested so deeply."""
 
 EXPRESSION_TEXT_BYTES_MAX = 64 * 1024
 """Size of one JMESPath or template text; the longest in public policies is below 4
@@ -32,7 +32,7 @@ node costs memory in every process that keeps the policy linked."""
 
 POLICY_STEPS_MAX = 2_000_000
 """Elements visited and functions called by all expressions of one policy on one
-request: about one second of one core. Policies in use take fewer than 50,000."""
+request: about one second of one core. Policies in use need fewer than 50,000."""
 
 CLUSTER_STEPS_MAX = 6_000_000
 """Steps of all cluster policies on one request, about three seconds: within the API
@@ -40,17 +40,17 @@ server's usual 10 s even if three such reviews share a core."""
 
 NS_PER_STEP = 500
 HEAVY_STEPS = 10_000
-"""The time that one step stands for, and the number of steps from which a single charge
+"""The time that one step represents, and the number of steps from which a single charge
 checks the clock before the work instead of after it: 5 ms of a 20 ms slice."""
 
 EXCEPTION_STEPS_MAX = 1_000_000
-"""Steps of all PolicyExceptions in CEL on one request, about half a second: they are
-not steps of the policies, which must not deny because of them."""
+"""Steps of all PolicyExceptions in CEL on one request, about half a second. They are
+not charged to the policies, which must not deny because of exceptions."""
 
 TENANT_STEPS_MAX = 2_000_000
-"""Steps of all namespaced policies on one request. A user who may create policies in
-one namespace cannot use more than this, and cannot use the steps of cluster
-policies."""
+"""Steps of all namespaced policies on one request. A user who can create policies in
+one namespace cannot use more than this, and cannot use the steps of cluster policies.
+"""
 
 TENANT_TIME_DIVISOR = 2
 """Namespaced policies get the remaining time divided by this number, measured when the
@@ -58,30 +58,30 @@ first of them starts and including external calls; the rest is reserved for clus
 policies."""
 
 INLINE_SLICE_NS = 20_000_000
-"""How long one review may block a worker's event loop; a longer one is evaluated in a
+"""How long one review can block a worker's event loop; a longer one is evaluated in a
 thread. A review of a Pod takes a hundredth of this, and even after ten such slices in a
 row the other reviews are answered within 250 ms."""
 
 INLINE_CROWDED_SLICE_NS = 2_500_000
 INLINE_CROWDED_NS = 100_000_000
-"""The slice for so long after a review exceeded its own: long reviews come together,
-and sixteen whole slices in a row would take 320 ms. A review of a Pod still fits ten
-times."""
+"""The reduced slice, and how long it applies after a review exceeded its own slice.
+Long reviews arrive together, and sixteen full slices in a row would take 320 ms. A
+review of a Pod takes a tenth of the reduced slice."""
 
 INLINE_STARVED_SLICE_NS = 1_000_000
 INLINE_STARVED_NS_MAX = 100_000_000
-"""Time of the thread itself for which a review may go on after its slice, and how long
-that may take on a busy machine. A review of a Pod takes a fifth of it, and a long one
-keeps the event loop only so much longer."""
+"""CPU time of the thread for which a review can continue after its slice, and how long
+that can take on a busy machine. A review of a Pod takes a fifth of it, and a long one
+blocks the event loop only this much longer."""
 
 INLINE_REST_SLICE_NS = 5_000_000
 """How long the event loop evaluates a review that no thread finished by its deadline.
-All that wait (SLOW_REVIEWS_WAITING_MAX) may end together, one per round of the event
-loop; they take 320 ms, and the API server waits for another 500 ms."""
+All waiting reviews (SLOW_REVIEWS_WAITING_MAX) can reach it together, one per round of
+the event loop. They take 320 ms, and the API server waits for another 500 ms."""
 
 INLINE_LINK_BYTES_MAX = 8 * 1024
-"""Size of a rule record that is linked in the event loop: 1 to 25 ms, the longest for
-wildcards and assertion trees. Larger ones are linked in a thread, once; the largest in
+"""Size of a rule record that is linked on the event loop: 1 to 25 ms, the longest for
+wildcards and assertion trees. Larger ones are linked in a thread, once. The largest in
 public policies has 12 KiB."""
 
 THREAD_SLICE_NS = 20_000_000
@@ -92,8 +92,8 @@ LONG_REVIEW_THREADS = 2
 the second thread prevents one slow review from blocking all others."""
 
 SEMVER_CHARACTERS_MAX = 16 * 1024
-"""A version together with its range. Real ones have about 20 characters, and
-blang/semver's way of parsing ranges reads each character several times."""
+"""A version together with its range. Real ones have about 20 characters, and the range
+parser of blang/semver reads each character several times."""
 
 SORTED_ITEMS_MAX = 50_000
 """Items of a list that an expression sorts. Sorting cannot be interrupted and takes
@@ -104,10 +104,11 @@ DECODED_CHARACTERS_MAX = 1536 * 1024
 stores at most 1.5 MiB per object, so a string inside an object is shorter."""
 
 CERTIFICATE_CHARACTERS_MAX = 64 * 1024
-"""A PEM text that an expression decodes; certificate chains have about 10,000."""
+"""A PEM text that an expression decodes; certificate chains have about 10,000
+characters."""
 
 TIME_CHARACTERS_MAX = 1024
-"""A time, a time layout or a duration; the longest layouts have about 50."""
+"""A time, a time layout or a duration; the longest layouts have about 50 characters."""
 
 DURATION_CHARACTERS_MAX = 128
 """A duration; ``9223372036854775807ns`` has 21 characters, ``1h2m3s`` has 6."""
@@ -116,18 +117,19 @@ URL_CHARACTERS_MAX = 16 * 1024
 """A URL or an image reference that an expression parses; servers reject longer ones."""
 
 PATTERN_PRODUCT_MAX = 1_000_000
-"""Weight of a pattern times bytes of the review up to which the pattern runs without
-charging steps: about 15 ms at worst, about 10 us in practice. 17 patterns of weight 20
-stay below it for reviews up to 50 KB; larger ones are charged value by value, which
-takes five times as long."""
+"""Weight of a pattern times bytes of the review. Up to this product, the pattern runs
+without charging steps: about 15 ms at worst, about 10 us in practice. 17 patterns of
+weight 20 stay below it for reviews up to 50 KB. Larger ones are charged value by value,
+which takes five times as long."""
 
 MESSAGE_CHARACTERS_MAX = 10_000
-"""The message of one rule. Upstream has no limit, and messages may quote whole objects.
-The longest in public policies are below 1,000. A truncated message says so."""
+"""The message of one rule. Upstream has no limit, and messages can quote whole objects.
+The longest in public policies are below 1,000. A truncated message is marked as such.
+"""
 
 VIOLATIONS_MAX = 1000
 """Violations of one assertion tree. Each is a separate result with its own message, and
-nobody reads more."""
+users do not read more."""
 
 REFERENCES_PRODUCT_MAX = 1_000_000
 """``$(...)`` references of one document times its strings. Each reference searches each
@@ -138,14 +140,14 @@ STEPS_BETWEEN_CLOCK_CHECKS = 256
 deadlines are seconds."""
 
 EXPRESSION_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of text that the expressions of one rule may build on one request."""
+"""Bytes of text that the expressions of one rule can build on one request."""
 
 CONTEXT_BYTES_MAX = 2 * 1024 * 1024
 """Kyverno's maxContextSize: total size of all context entries (engine 1.8)."""
 
 CONTEXT_BYTES_HIGHEST = 1 << 30
-"""The highest value of maxContextSize, and the meaning of "no limit": a worker that
-uses more would be killed for exceeding its memory limit."""
+"""The highest value of maxContextSize, and the value for "no limit": a worker that uses
+more would be killed for exceeding its memory limit."""
 
 SUBSTITUTION_ROUNDS_MAX = 64
 """Re-scans of one string for variables (engine 3.1 step 9); a value that contains
@@ -153,17 +155,17 @@ its own variable would otherwise be expanded forever."""
 
 REVIEW_MESSAGES_CHARACTERS_MAX = 1_000_000
 SHORTENED_MESSAGE_CHARACTERS = 200
-"""Messages of all rules on one request, and the length to which each further one is
-cut. They go into the response, events and the log; a thousand failures of the usual
-length take less."""
+"""Length of the messages of all rules on one request, and the length to which each
+further one is cut. Messages are sent in the response, events and the log; a thousand
+failures of the usual length take less."""
 
 PARSE_CACHE_ENTRIES_MAX = 4096
 """Cached parse results of expressions and patterns that are known only at run time."""
 
 AUDIT_QUEUE_BYTES_MAX = 160 * 1024 * 1024
-"""Estimated memory of the decoded reviews that wait for an audit in one worker: one of
-DECODED_BYTES_MAX, or three thousand Pods of 5 KiB. A review that does not fit is
-counted as dropped, like one that exceeds the queue's length."""
+"""Estimated memory of the decoded reviews that wait for an audit in one worker: one
+review of DECODED_BYTES_MAX, or three thousand Pods of 5 KiB. A review that does not fit
+is counted as dropped, like one that exceeds the queue's length."""
 
 REQUEST_TIMEOUT_S_MAX = 30.0
 """The API server never waits longer for a webhook."""
@@ -186,106 +188,108 @@ policies have half as many."""
 COMPILE_STEPS_MAX = 500_000
 """Steps for parsing and compiling one policy (expr/compile_budget.py), about two
 seconds of one core. The most expensive public policy takes about 5,000. Without the
-limit, a user who may create a Policy in one namespace could keep a leader busy for
+limit, a user who can create a Policy in one namespace could keep a leader busy for
 minutes with the 1.5 MiB that etcd allows."""
 
 COMPILE_EXCEPTION_STEPS_MAX = COMPILE_STEPS_MAX // 10
 """Steps to compile one PolicyException for one policy or rule: a fifth of a second, for
-2,000 comparisons in CEL. One that takes more is refused, and exempts nothing."""
+2,000 comparisons in CEL. An exception that takes more is rejected, and exempts nothing.
+"""
 
 COMPILE_EXCEPTIONS_STEPS_MAX = COMPILE_STEPS_MAX
-"""Steps of all exceptions from one policy, apart from the policy's own: whoever may
-write an exception in one namespace could otherwise have a policy of the cluster
-refused. Exceptions that get none of them exempt nothing."""
+"""Steps of all exceptions from one policy, separate from the policy's own. Otherwise, a
+user who can create exceptions in one namespace could cause the rejection of a cluster
+policy. Exceptions beyond the limit exempt nothing."""
 
 POLICY_REVIEW_STEPS_MAX = 3 * COMPILE_STEPS_MAX
 """Steps of one policy review: upstream's checks read the computed rules, our checks
 read the original rules, and then the policy is compiled as in the leader."""
 
 POLICY_REVIEW_S_MAX = 8.0
-"""A policy review ends within this time: the API server waits ten seconds."""
+"""The time limit of a policy review: the API server waits ten seconds."""
 
 COMPILE_STEPS_BETWEEN_CLOCK_CHECKS = 1000
 """Compile steps between two checks of the clock: about four milliseconds."""
 
 COMPILE_SLICE_S = 0.25
-"""If many policies changed, the leader publishes those compiled within this time first,
-starting with the small ones; the others follow."""
+"""If many policies changed, the leader first publishes those compiled within this time,
+starting with the small ones. The other policies follow."""
 
 FIRST_PUBLICATION_S = 20.0
 """A new leader compiles all policies before it publishes any, because a partial set
-would allow what the missing policies forbid. It stops waiting after this time:
-otherwise a few tenants with hundreds of expensive policies could delay all other
+would allow what the missing policies forbid. It stops waiting after this time, because
+a few tenants with hundreds of expensive policies could otherwise delay all other
 policies."""
 
 COMPILED_KEPT_STEPS_MIN = 5_000
 """Policies that took at least this many steps, 20 milliseconds, are kept compiled for
-the next leader of this pod. Compiling the others again costs less than storing them
+the next leader of this pod. Compiling cheaper ones again costs less than storing them
 twice."""
 
 COMPILED_KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Total size of the compiled policies kept: the directory is in memory."""
+"""Total size of the stored compiled policies, because the directory is in memory."""
 
 REGEX_CHARACTERS_MAX = 8 * 1024
 """One regular expression: RE2 compiles it in one call, during which no other thread
-runs. The longest in public policies have some hundred characters."""
+runs. The longest in public policies have a few hundred characters."""
 
 REGEX_CLASSES_MAX = 32
 REGEX_OPTIONAL_MAX = 2_000
 REGEX_REPEATS_MAX = 20_000
 REGEX_PROGRAM_BYTES_MAX = 2 * 1024 * 1024
-"""Unicode classes of one regular expression, up to 0.5 ms each; its optional parts
-(``?``, ``*``, ``{n,m}``) with all copies that repetitions around them make, whose rows
-take time quadratic in their length (2,700 of them in a group that is repeated 20 times
-take three seconds); copies that repetitions ask for, those of a class with a range
-beyond ASCII twice; and RE2's memory for the compiled form: at most some 50 ms each.
-Public policies have a handful of each."""
+"""Limits of one regular expression. Unicode classes take up to 0.5 ms each. Optional
+parts (``?``, ``*``, ``{n,m}``) are counted with all copies from the repetitions around
+them, because sequences of them take time quadratic in their length (2,700 of them in a
+group that is repeated 20 times take three seconds). Copies from repetitions count twice
+for a class with a range beyond ASCII. RE2's memory for the compiled form is limited,
+too. Each limit stands for at most some 50 ms. Public policies have only a few of each.
+"""
 
 CEL_TYPE_DEPTH_MAX = 16
 """Nesting depth of lists and maps in the type of a CEL variable; deeper levels get the
-type dyn. Each variable may be a list of the previous one, and comparing types walks all
-of their levels."""
+type dyn. Each variable can be a list of the previous one, and comparing types walks all
+levels."""
 
 WATCHED_FILE_BYTES_MAX = 16 * 1024 * 1024
-"""One file of a watched directory: while the leader reads it, no other policy
-changes."""
+"""Size of one file in a watched directory: while the leader reads it, no other policy
+is updated."""
 
 POLICY_RULES_MAX = 1000
 """Rules of one policy before autogen: about a second of the leader's time. etcd's limit
 of 1.5 MiB per object allows about 10,000; public policies have up to 30."""
 
 STATUS_TEXT_LENGTH_MAX = 2000
-"""One text in the status of a policy; error messages may quote whole expressions."""
+"""One text in the status of a policy; error messages can quote whole expressions."""
 
 INDEX_KEYS_PER_FILTER_MAX = 4096
-"""Index keys of one match filter (kinds x operations x values). A filter with more is
-indexed by a coarser criterion, so that no policy can inflate the snapshot."""
+"""Index keys of one match filter (kinds x operations x values). A filter with more keys
+is indexed by a coarser criterion, so that no policy can inflate the snapshot."""
 
 CANDIDATE_PLANS_MAX = 2048
 """Pairs of kind and operation whose plan a worker caches."""
 
 OUTCOMES_OF_A_GROUP_MAX = 64
 """Combinations of passes and skips of policies in CEL that a worker caches for one kind
-of requests; most sets have a handful."""
+of request; most policy sets have a handful."""
 
 OUTCOMES_WITH_MESSAGES_MAX = 256
-"""Outcomes of policies in CEL with messages that a worker caches: at most 4 MiB, as an
-outcome with more than RECALL_MESSAGES_CHARACTERS_MAX is not cached."""
+"""Outcomes of policies in CEL, with messages, that a worker caches: at most 4 MiB,
+because an outcome with more than RECALL_MESSAGES_CHARACTERS_MAX is not cached."""
 
 ORIGINS_MAX = 16
-"""Places that a value of an expression may come from while its reads are followed; a
-list of all containers of a Pod has three. Each step takes this many units at most."""
+"""Possible sources of one value when the reads of an expression are tracked; a list of
+all containers of a Pod has three. Each step takes at most this many units."""
 
 READS_TEXT_CHARACTERS_MAX = 16 * 1024
-"""CEL texts of one rule or policy whose reads are followed, in the event loop: some
+"""CEL texts of one rule or policy whose reads are tracked, on the event loop: some
 milliseconds. Verdicts of longer ones are not cached; samples have less than 2 KiB."""
 
 READS_DEPTH_MAX = 100
 READS_PLACES_MAX = 5_000
-"""Nesting depth of the places that rules read, each up to two Python frames, and the
-places of all rules whose verdicts are cached together: some ten milliseconds. A chain
-of variables may lead thousands deep; the deepest field of a Kubernetes object is below
-60, and the Pod Security policies read 200 places."""
+"""Nesting depth of the fields that rules read, at up to two Python frames each, and the
+number of fields of all rules whose verdicts are cached together: some ten milliseconds.
+A chain of variables can be thousands of levels deep. The deepest field of a Kubernetes
+object is below 60, and the Pod Security policies read 200 fields."""
 
 CANDIDATE_MEMO_ENTRIES_MAX = 1024
 """Values (namespaces, names, users) cached per plan and dimension."""
@@ -296,9 +300,9 @@ are linked again on use."""
 
 LINKED_POLICY_BYTES_MAX = 32 * 1024 * 1024
 LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
-"""Estimated memory (compiler/linked_size.py) of one namespaced policy, and of all those
-of a namespace, in every process that links them. A document of 1.5 MiB may take 180 MiB
-and seconds to link, and a tenant may create many."""
+"""Estimated memory (compiler/linked_size.py) of one namespaced policy, and of all
+policies of a namespace, in every process that links them. A document of 1.5 MiB can
+take 180 MiB and seconds to link, and a tenant can create many."""
 
 LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
 LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
@@ -307,18 +311,21 @@ policy, and of all. Each rule that an exception names has a copy; one that match
 namespace and name takes about 8 KiB. Those beyond it exempt nothing."""
 
 UNLINKED_POLICY_BYTES_MAX = 256 * 1024
-"""Estimated memory of a policy that is not linked: its rules still match, and are
-errors. If their match blocks take more, the policy is an error for every kind."""
+"""Estimated memory of a policy that is not linked. Its rules still match, and each
+match is an error. If its match blocks exceed the limit, the policy is an error for
+every kind."""
 
 NEW_OBJECTS_MAX = 5_000_000
-"""Objects of garbage collection that a worker of the webhook creates and does not free
-before Python collects by itself: more than all decoded reviews (EVALUATING_BYTES_MAX)
-can be, so it is garbage, and memory counts more than the two seconds that it takes."""
+"""Objects tracked by the garbage collector that a webhook worker creates and does not
+free before Python collects on its own. All decoded reviews (EVALUATING_BYTES_MAX) have
+fewer, so the excess is garbage, and freeing the memory is worth the two seconds that a
+collection takes."""
 
 COLLECTED_OBJECTS_MAX = 100_000
-"""Objects that one garbage collection of a worker may visit: up to 85 ms, while the
-event loop waits. More are excluded if they are linked rules; others are left alone for
-as long as a review takes (REQUEST_TIMEOUT_S_MAX), then they are garbage."""
+"""Objects that one garbage collection of a worker can visit: up to 85 ms, while the
+event loop waits. If there are more, linked rules are frozen. Other objects are left
+alone for as long as a review can take (REQUEST_TIMEOUT_S_MAX); after that, they are
+garbage."""
 
 COLLECTED_NEW_OBJECTS_MIN = 50_000
 """New objects after which a worker collects. PERF: a review creates some 200 containers
@@ -326,12 +333,14 @@ that reference counting frees; with Python's default of 700 every third review w
 start a collection that frees nothing."""
 
 COLLECTED_FREED_BYTES_MIN = 256 * 1024 * 1024
-"""Bytes of reviews after which a worker collects COLLECTED_LEFT_OBJECTS_MIN: a circle
-of 50 objects can hold a review of 1 MiB, and COLLECTED_NEW_OBJECTS_MIN is 1,000 such.
-PERF: at 50 MiB/s, one collection of about 10 ms in 5 s."""
+"""Bytes of reviews after which COLLECTED_LEFT_OBJECTS_MIN new objects suffice for a
+collection. A reference cycle of 50 objects can hold a review of 1 MiB, and
+COLLECTED_NEW_OBJECTS_MIN objects are 1,000 such cycles. PERF: at 50 MiB/s, one
+collection of about 10 ms in 5 s."""
 
 COLLECTED_LEFT_OBJECTS_MIN = 1_000
-"""See above: fewer new objects are what a worker keeps anyway."""
+"""New objects for a collection after COLLECTED_FREED_BYTES_MIN; a worker keeps about
+this many between collections anyway."""
 
 PATTERN_DEPTH_MAX = 128
 """Nesting depth of a validate pattern. The recursive parser and evaluators use up to
@@ -354,7 +363,7 @@ DATA_CACHE_BYTES_MAX = 16 * 1024 * 1024
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line, headers, trailers and chunk framing of one HTTP request; the framing of
-chunks may in addition take as many bytes as their data. The API server sends less than
+chunks can additionally take as many bytes as their data. The API server sends less than
 1 KiB. Go's own servers allow 1 MiB, which a slow client could make every connection
 hold."""
 
@@ -375,9 +384,9 @@ ARRIVING_BYTES_MAX = 64 * 1024 * 1024
 """Memory of one worker for incomplete requests, queued requests, and responses that
 clients do not read: six of BODY_BYTES_MAX, or twenty of the 3 MiB that an API server
 accepts from its own clients. Beyond the limit, the oldest incomplete request is
-rejected: a normal request is complete a few milliseconds after it starts, so the oldest
-one is being held back on purpose. Rejecting the newest would let forty such requests
-block all others."""
+rejected. A normal request is complete a few milliseconds after it starts, so the oldest
+one is probably held back on purpose. If the newest were rejected, forty such requests
+could block all others."""
 
 DECODED_BYTES_MAX = 144 * 1024 * 1024
 """Memory of one decoded review, estimated from its bytes before decoding. etcd stores
@@ -387,41 +396,44 @@ MiB). A Pod takes ten times its bytes, so a Pod-like review of BODY_BYTES_MAX is
 rejected."""
 
 DECODED_KEYS_MAX = 500_000
-"""Keys of a review above 3 MiB: decoding as many different ones takes 140 ms, during
+"""Keys of a review above 3 MiB: decoding so many different keys takes 140 ms, during
 which no other review is answered. An object that etcd can store has at most 200,000
-different ones, and a review carries it twice. Colons in strings do not count: a string
-of addresses has as many as characters / 3."""
+different keys, and a review carries it twice. Colons in strings do not count: a string
+of addresses has one for every three characters."""
 
 DECODED_TIMES_MAX = 48
 """The highest estimated ratio between the decoded and the encoded size of a review."""
 
 EVALUATING_BYTES_MAX = 160 * 1024 * 1024
 """Estimated memory of the decoded reviews in one worker that wait for external calls:
-one of DECODED_BYTES_MAX and a thousand typical ones. Further reviews fail, and their
-failurePolicy decides."""
+one review of DECODED_BYTES_MAX and a thousand typical ones. Further reviews fail, and
+their failurePolicy decides."""
 
 LARGE_BODY_BYTES = 64 * 1024
 """PERF: a body up to this size is evaluated without estimating its decoded size; Pods
 have less than 20 KiB."""
 
 SLOW_REVIEWS_WAITING_MAX = 64
-"""Reviews with I/O that may wait for a thread in one worker; with more, requests would
+"""Reviews with I/O that can wait for a thread in one worker; with more, requests would
 reach their deadline while they wait."""
 
 POLICY_REVIEW_THREADS = 3
-"""Policies reviewed concurrently in one worker: one may wait for the API server while
-another is compiled; more would only compete with resource reviews for the core. One of
-the threads is for cluster policies, so that no tenant delays an administrator."""
+"""Policies reviewed concurrently in one worker: one can wait for the API server while
+another is compiled. More would only compete with resource reviews for the core. One of
+the threads is reserved for cluster policies, so that no tenant delays an administrator.
+"""
 
 POLICY_REVIEWS_MAX = 64
 """Policy reviews that run or wait in one worker; an API server sends up to 3 MiB each.
 With more, requests would reach their deadline while they wait."""
 
 NAMESPACED_POLICY_REVIEWS_MAX = 48
-"""Those of namespaced policies; the other places are for cluster policies."""
+"""Reviews of namespaced policies that run or wait in one worker; the remaining places
+are for cluster policies."""
 
 POLICY_REVIEWS_OF_NAMESPACE_MAX = 12
-"""Those of one namespace, of which one at a time runs."""
+"""Policy reviews of one namespace that run or wait in one worker; one runs at a time.
+"""
 
 ASSERTION_DEPTH_MAX = 128
 """Nesting depth of one assertion tree. Each level takes three of 1,000 Python frames;
@@ -438,8 +450,8 @@ is one Python frame; schemas of Kubernetes have two levels."""
 
 CEL_TYPE_PARTS_MAX = 1000
 """Parts of one type in CEL. Each map of maps can have twice the parts of its values, so
-thirty variables could build a type that takes forever to process. Go has no such
-limit."""
+thirty variables could build a type that takes practically forever to process. Go has no
+such limit."""
 
 CEL_TYPE_STEPS_MAX = 500_000
 """Parts of types visited while one expression is checked: about half a second of one
@@ -449,14 +461,14 @@ text."""
 CEL_ERRORS_MAX = 100
 CEL_SNIPPET_BYTES_MAX = 16 * 1024
 """Errors reported for one expression, and the longest source line shown with each, as
-in cel-go (maxErrorsToReport, maxSnippetLength): an expression of 64 KiB may have 20,000
+in cel-go (maxErrorsToReport, maxSnippetLength). An expression of 64 KiB can have 20,000
 errors."""
 
 CEL_REPEATED_MAX = 1_000
-"""Errors, and items of literal lists, that are noted again because cel-go expands the
-target of optMap and optFlatMap twice: a chain of 26 calls would repeat them 67 million
-times. Of the errors CEL_ERRORS_MAX are shown, so only the number of the others differs
-beyond this."""
+"""Errors, and items of literal lists, that are recorded again because cel-go expands
+the target of optMap and optFlatMap twice: a chain of 26 calls would repeat them 67
+million times. Only CEL_ERRORS_MAX errors are shown, so beyond this limit only the count
+of the remaining errors differs."""
 
 TYPE_CHECK_TEXT_CHARACTERS_MAX = 64 * 1024
 """Total length of all type warnings of one policy; the API server shows 4096 characters
@@ -471,8 +483,8 @@ TYPE_CHECK_KINDS_MAX = 10
 own type checker does (maxTypesToCheck)."""
 
 OPENAPI_BYTES_MAX = 16 * 1024 * 1024
-"""One OpenAPI document of the API server: the document of the core group has 2 MB, that
-of a group with large custom resources a few more."""
+"""One OpenAPI document of the API server: the document of the core group has 2 MB, and
+the document of a group with large custom resources a few MB more."""
 
 OPENAPI_KEPT_BYTES_MAX = 32 * 1024 * 1024
 """OpenAPI documents that a worker caches, measured by their encoded size; the cached
@@ -480,25 +492,25 @@ form is smaller because descriptions and paths are dropped. The oldest are evict
 
 TYPES_KEPT_MAX = 256
 """Custom kinds whose types a process keeps for apply configurations: more than
-MutatingPolicies name in practice. The oldest are read again."""
+MutatingPolicies use in practice. The oldest are evicted and read again."""
 
 OPENAPI_WAIT_S_MAX = 2.0
-"""Total time that a policy review waits for schemas: they serve only for warnings, and
-the API server allows ten seconds for the whole review."""
+"""Total time that a policy review waits for schemas. They are used only for warnings,
+and the API server allows ten seconds for the whole review."""
 
 API_OBJECT_BYTES_MAX = 3 * 1024 * 1024
-"""The JSON of an object that an API server accepts (MaxRequestBodyBytes); a webhook
-cannot produce a larger object that anyone could store."""
+"""The JSON of an object that an API server accepts (MaxRequestBodyBytes). A larger
+object from a webhook could not be stored."""
 
 PATCH_TEXT_BYTES_MAX = API_OBJECT_BYTES_MAX
-"""The text of one JSON patch of a policy."""
+"""The text of one JSON patch in a policy."""
 
 PATCH_ANSWER_BYTES_MAX = 2 * API_OBJECT_BYTES_MAX
 """The JSON patch in a response: the largest object that the API server accepts, and the
 same size again for the paths."""
 
 PATCH_PADDING_MAX = 10_000
-"""Nulls that one operation of a JSON patch may insert before the index that it adds; a
+"""Nulls that one operation of a JSON patch can insert before the index that it adds; a
 list in an object that etcd can store has fewer elements."""
 
 PATCH_TEXTS_KEPT_MAX = 64
@@ -511,27 +523,27 @@ CEL_VALUE_DEPTH_MAX = 200
 depth."""
 
 OUTCOME_MEMO_ENTRIES_MAX = 1024
-"""Outcomes of one set of policies whose responses are cached. Few outcomes recur, and a
-client could craft requests that each produce a new one."""
+"""Outcomes of one set of policies whose responses are cached. Only a few occur in
+practice, but a client could craft requests that each produce a new one."""
 
 RECALL_ENTRIES_MAX = 1024
 RECALL_KEY_BYTES_MAX = 4096
 RECALL_MESSAGES_CHARACTERS_MAX = 4096
 """Verdicts on equal objects that a worker caches, and the sizes of one entry: at most
-20 MiB (strings may take 4 bytes per character), and 1 MiB with the keys of typical
+20 MiB (strings can take 4 bytes per character), and 1 MiB with the keys of typical
 Pods. A full cache is cleared; keys are hashed with a secret."""
 
 RECALL_MUTATIONS_MAX = 256
 RECALL_PATCH_BYTES_MAX = 4096
 RECALL_MUTATION_STEPS_MAX = 10_000
-"""Patches for equal objects that a worker caches, the size of one, about 30 KiB decoded
-with its key, and the steps in which the rules run once more before it is cached: 5 ms
-of a 20 ms slice. A full cache is cleared."""
+"""Limits for cached patches on equal objects: their number, the size of one (about 30
+KiB decoded with its key), and the steps of the extra run of the rules before a patch is
+cached: 5 ms of a 20 ms slice. A full cache is cleared."""
 
 RECALL_READS_STEPS_MAX = 20_000
-"""Steps in which a worker computes what the mutate rules of a plan read: 5 ms, 2000
-keys or 200 variables. It does so in the event loop, at the first review of a kind.
-Patches of larger plans are not cached; running these once more would take as long."""
+"""Steps in which a worker computes which fields the mutate rules of a plan read: 5 ms,
+2000 keys or 200 variables. It does so on the event loop, at the first review of a kind.
+Patches of larger plans are not cached, because the extra run would take as long."""
 
 RECALL_REVIEW_BYTES_MAX = 64 * 1024
 """Larger reviews are always evaluated: Pods are smaller, and no client can make a
@@ -545,7 +557,7 @@ KUBE_PAGE_OBJECTS = 500
 """Objects per page of a list, as in client-go's pager."""
 
 KUBE_EVENT_BYTES_MAX = 16 * 1024 * 1024
-"""One line of a watch; etcd stores at most 1.5 MiB per object, and JSON may be
+"""One line of a watch; etcd stores at most 1.5 MiB per object, and its JSON can be
 larger."""
 
 KUBE_MESSAGE_CHARACTERS_MAX = 512
@@ -561,8 +573,8 @@ EVENT_NOTE_CHARACTERS_MAX = 1024
 """The note of an Event: a limit of the API server (validation of events.k8s.io)."""
 
 EVENTS_QUEUED_MAX = 1000
-"""Events that may wait to be written (maxQueuedEvents); more are dropped and
-counted."""
+"""Events that can wait to be written (maxQueuedEvents); more are dropped and counted.
+"""
 
 JOURNAL_BYTES_MAX = 1024 * 1024
 """Size of one worker's journal in memory: a thousand reviews of 1 KiB each, the size of
@@ -573,74 +585,75 @@ JOURNAL_RECORD_BYTES_MAX = 32 * 1024
 single review cannot displace many others."""
 
 TRIGGER_JOURNAL_BYTES_MAX = 4 * 1024 * 1024
-"""Size of one worker's journal of triggers: 4,000 reviews of 1 KiB each, or two of the
-largest. The policies of a review that does not fit are synced again."""
+"""Size of one worker's journal of triggers: 4,000 reviews of 1 KiB each, or two of
+maximum size. The policies of a review that does not fit are synced again."""
 
 TRIGGER_RECORD_BYTES_MAX = 2 * 1024 * 1024
 """One review in a journal of triggers: the largest object that etcd stores, 1.5 MiB,
 and the rest of the review."""
 
 TRIGGERS_WAITING_MAX = 100_000
-"""Reviews that may wait in one worker's journal of triggers; its size is reached
-first."""
+"""Reviews that can wait in one worker's journal of triggers; the limit in bytes is
+reached first."""
 
 TRIGGER_OBJECTS_BYTES_MAX = 1_400_000
-"""Objects in an UpdateRequest: etcd stores 1.5 MiB, and refuses more with an error that
-looks like an outage. The policy of a larger one is synced again."""
+"""Objects in an UpdateRequest: etcd stores 1.5 MiB, and rejects more with an error that
+looks like an outage. The policy of a larger trigger is synced again."""
 
 LOST_JOURNAL_BYTES_MAX = 256 * 1024
 """Size of one worker's journal of policies whose triggers could not be recorded: one
-record of 150 bytes for each policy until the leader takes it, so 1,700 policies."""
+record of 150 bytes per policy until the leader processes it, so 1,700 policies."""
 
 TRIGGER_WRITERS = 4
-"""UpdateRequests that the leader writes at the same time: at 5 ms per call 800 per
-second."""
+"""UpdateRequests that the leader writes concurrently: at 5 ms per call, 800 per second.
+"""
 
 TRIGGERS_AT_ONCE_MAX = 256
 """Records of one journal that the leader reads ahead."""
 
 RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
-"""Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each,
-20 s of 200 reviews a second, which is longer than the leader waits between two writes.
-"""
+"""Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each.
+It holds 20 s at 200 reviews a second, which is longer than the leader waits between two
+writes."""
 
 RESULT_RECORD_BYTES_MAX = 256 * 1024
 """One record in a journal of results: RESULT_ROWS_MAX rows, a few of them with messages
-of the longest kind."""
+of maximum length."""
 
 RESULTS_AHEAD_NS_MAX = 100_000_000
-"""Time before the answer for rules that only audit and whose results travel to reports,
-which take microseconds. What takes longer follows after the answer: a rule that may
-refuse nothing must not let the webhook time out."""
+"""Time before the answer for audit-only rules whose results are reported, which take
+microseconds. Slower ones continue after the answer, because a rule that cannot deny
+must not cause a webhook time-out."""
 
 RESULT_ROWS_MAX = 16
-"""Results in one record; those of a review with more take several."""
+"""Results in one record; a review with more results takes several records."""
 
 RESULT_ROWS_CACHED_MAX = 1024
 """Encoded results that a worker keeps, 300 bytes each, because most are equal."""
 
 RESULTS_WAITING_MAX = 100_000
-"""Reviews that may wait in one worker's journal of results; its size is reached
-first."""
+"""Reviews that can wait in one worker's journal of results; the limit in bytes is
+reached first."""
 
 RESULTS_AT_ONCE_MAX = 1000
-"""Records of one journal of results that the leader reads ahead; with so many it writes
-at once."""
+"""Records of one journal of results that the leader reads ahead; at this number it
+writes at once."""
 
 EPHEMERAL_REPORT_BYTES_MAX = 1024 * 1024
 """One EphemeralReport: etcd stores 1.5 MiB. A replica has two, which hold the results
-for 10,000 objects and more while nobody merges them into reports."""
+for over 10,000 objects while the reports pool does not merge them."""
 
 EPHEMERAL_REPORT_PAUSE_S_MAX = 16
-"""Between two writes of a full EphemeralReport, so that it costs 64 KiB a second."""
+"""Pause between two writes of a full EphemeralReport, so that it costs 64 KiB a second.
+"""
 
 RESULT_MERGERS = 4
-"""Reports into which results of reviews are merged at the same time: at two calls of
-3 ms each, 600 a second."""
+"""Reports into which results of reviews are merged concurrently: at two calls of 3 ms
+each, 600 a second."""
 
 RESULTS_UNCLAIMED_S_MAX = 120
-"""Time for which results wait for an object that does not exist: it was refused after
-our review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+"""How long results wait for an object that does not exist: it was rejected after our
+review, or is not stored yet (docs/behaviour/controllers 6.6)."""
 
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
@@ -652,15 +665,14 @@ WEBHOOK_TIMEOUT_S_MAX = 30
 """timeoutSeconds of a webhook: a limit of the API server."""
 
 FINE_GRAINED_KEPT_MAX = 1024
-"""Policies with a webhook path of their own that a worker remembers after their
-deletion."""
+"""Policies with their own webhook path that a worker remembers after their deletion."""
 
 SHARED_ANSWERS_MAX = 1024
-"""Namespaces and users of one generation whose labels and roles a worker caches."""
+"""Namespaces and users per generation whose labels and roles a worker caches."""
 
 PATCH_COPY_NODES_MAX = 100_000
-"""Values that one copy operation of a JSON patch may copy: each copy of a part into
-itself doubles it, and an object that etcd can store has fewer values."""
+"""Values that one copy operation of a JSON patch can copy. Copying a part into itself
+doubles it, and an object that etcd can store has fewer values."""
 
 REGISTRY_MANIFEST_BYTES_MAX = 4 * 1024 * 1024
 """One image manifest or index: the size that registries must accept (OCI distribution
@@ -670,19 +682,19 @@ REGISTRY_BLOB_BYTES_MAX = 8 * 1024 * 1024
 """One image config or policy layer; etcd stores policies up to 1.5 MiB."""
 
 REGISTRY_LAYERS_MAX = 1000
-"""Layers of one image that are pulled, one request each; container images have at most
+"""Layers pulled for one image, with one request each; container images have at most
 127."""
 
 IMAGE_SIGNATURES_MAX = 1000
-"""Signatures of one image that are read, one request each: Cosign's own limit."""
+"""Signatures read for one image, with one request each; this is Cosign's own limit."""
 
 REGISTRY_JSON_PARTS_MAX = 50_000
-"""Commas in one JSON document of a registry, which is parsed in one go: 20 ms at worst,
-so that other reviews wait no longer. A manifest of 1,000 signatures has 20,000; what a
-trusted signer states about an image may have more."""
+"""Commas in one JSON document from a registry, which is parsed in one call: 20 ms at
+worst, which bounds the wait of other reviews. A manifest of 1,000 signatures has
+20,000; a trusted signer's statement about an image can have more."""
 
 IMAGE_ENVELOPE_SIGNATURES_MAX = 100
-"""Signatures of one attestation, each checked over its whole body of at most 8 MiB:
+"""Signatures of one attestation, each verified over the whole body of at most 8 MiB.
 Cosign writes one, in-toto a handful. 100 of them take seconds at worst."""
 
 IMAGE_ENVELOPE_BYTES_MAX = 1024 * 1024
@@ -690,19 +702,20 @@ IMAGE_ENVELOPE_BYTES_MAX = 1024 * 1024
 some 10 KiB."""
 
 IMAGE_NOTARY_CERTIFICATES_MAX = 10
-"""Certificates of one chain, each checked with its issuer's key: real chains have two
+"""Certificates in one chain, each verified with its issuer's key; real chains have two
 to four."""
 
 IMAGE_NOTARY_SIGNATURES_MAX = 10
-"""Signatures of one image that type Notary tries: upstream's limit, and its text."""
+"""Signatures of one image that are tried for type Notary: upstream's limit, and its
+text."""
 
 IMAGE_BUNDLE_BYTES_MAX = 8 * 1024 * 1024
-"""One Sigstore bundle: as large as a blob may be, because an attestation may hold an
-SBOM of some megabytes."""
+"""One Sigstore bundle. It has the size limit of a blob, because an attestation can
+contain an SBOM of some megabytes."""
 
 IMAGE_BUNDLE_PARTS_MAX = 32
-"""Log entries, timestamps and the like of one Sigstore bundle, each of which costs a
-signature check: upstream's number."""
+"""Log entries, timestamps and similar parts of one Sigstore bundle, each of which costs
+a signature verification. The number is upstream's."""
 
 IMAGE_REFERRERS_MAX = 50
 """Referrers of one image: upstream's limit, and its text."""
@@ -712,87 +725,88 @@ MANIFEST_BYTES_MAX = 4 * 1024 * 1024
 256 KiB."""
 
 MANIFEST_DOCUMENTS_MAX = 100
-"""YAML documents of one signed file: each of the same kind is compared."""
+"""YAML documents of one signed file: each document of the object's kind is compared."""
 
 MANIFEST_CANDIDATES_MAX = 3
-"""Signed objects that a renamed one is compared with: upstream's number."""
+"""Signed objects that a renamed object is compared with. The number is upstream's."""
 
 MANIFEST_FIELDS_MAX = 50_000
-"""Values of an object, or of a signed one, that are compared."""
+"""Values that are compared, in an object or in a signed manifest."""
 
 MANIFEST_SIGNATURES_MAX = 10
-"""Signatures of one object that each attestor tries; the library's tool adds one for
-each signer."""
+"""Signatures of one object that each attestor tries; the signing tool adds one for each
+signer."""
 
 IMAGE_SIGNATURE_BYTES_MAX = 16 * 1024 * 1024
-"""All payloads of one signature or attestation manifest together: an attestation may
-contain an SBOM of some megabytes."""
+"""Total size of all payloads of one signature or attestation manifest; an attestation
+can contain an SBOM of some megabytes."""
 
 IMAGE_CERTIFICATES_MAX = 100
-"""Certificates of one PEM text: roots of a policy or a trust root, or the chain of a
+"""Certificates in one PEM text: roots of a policy or a trust root, or the chain of a
 signature. Fulcio's chain has three."""
 
 IMAGE_CHAIN_LENGTH_MAX = 12
-"""Certificates of one chain, both ends included: ten intermediates, as upstream allows
+"""Certificates in one chain, including both ends: ten intermediates, as upstream allows
 since CVE-2026-32280."""
 
 IMAGE_CHAIN_CHECKS_MAX = 100
-"""Signatures checked in the search for one chain: Go's own limit."""
+"""Signatures verified during the search for one chain: Go's own limit."""
 
 IMAGE_SCTS_MAX = 20
 """Timestamps of certificate transparency logs in one certificate, each with a signature
-to check: Fulcio embeds one, certificates of the web two or three."""
+to verify: Fulcio embeds one, web certificates two or three."""
 
 IMAGE_LOG_ENTRIES_MAX = 20
-"""Entries of a transparency log that are checked for one signature; there is one for
-each upload of the same signature."""
+"""Entries of a transparency log that are verified for one signature; each upload of the
+same signature has an entry."""
 
 IMAGE_LOG_BYTES_MAX = 1024 * 1024
-"""One entry of a transparency log, or the log's answer to a search. An entry contains a
-hash, a signature and a certificate, some KiB."""
+"""One entry of a transparency log, or the log's response to a search. An entry contains
+a hash, a signature and a certificate, some KiB."""
 
 IMAGE_LOG_PROOF_MAX = 63
-"""Hashes of one proof of inclusion: a log counts its entries in 63 bits."""
+"""Hashes of one inclusion proof: a log counts its entries in 63 bits."""
 
 IMAGE_TIMESTAMP_BYTES_MAX = 64 * 1024
-"""One timestamp of RFC 3161 with the chain of its authority, some KiB."""
+"""One RFC 3161 timestamp with the chain of its authority, some KiB."""
 
 IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 """One file of a TUF repository: the limit for targets metadata of python-tuf."""
 
 IMAGE_TRUST_FILES_MAX = 100
-"""Files of a TUF repository that are read: keys and certificates. Sigstore has ten."""
+"""Files read from a TUF repository: keys and certificates. Sigstore has ten."""
 
 IMAGE_TRUST_ROOTS_MAX = 16
-"""TUF repositories of ImageValidatingPolicies that one process keeps: each may hold
-IMAGE_TRUST_FILES_MAX files. An organisation has one of its own, and Sigstore's."""
+"""TUF repositories of ImageValidatingPolicies that one process keeps, each with up to
+IMAGE_TRUST_FILES_MAX files. An organisation typically uses its own and Sigstore's."""
 
 IMAGE_TRUST_S = 24 * 60 * 60
-"""Time for which keys of a TUF repository are used before they are read again; its
-owner signs new metadata every few days."""
+"""How long keys of a TUF repository are used before they are read again; its owner
+signs new metadata every few days."""
 
 IMAGE_TRUST_PAUSE_S = 5
-"""After a read of a TUF repository that ended at its review's deadline, others give up
-at once for as long as it took, at most so long: else each of them holds a thread."""
+"""After a read of a TUF repository that ended at its review's deadline, other reviews
+fail at once for as long as the read took, up to this limit. Otherwise, each of them
+would block a thread."""
 
 IMAGE_TRUST_RETRY_S = 60
-"""Time for which a failure to read a TUF repository is remembered."""
+"""How long a failure to read a TUF repository is cached."""
 
 IMAGE_POLICY_BYTES_MAX = 16 * 1024 * 1024
-"""Manifests and configurations of all images that ImageValidatingPolicies read for one
-review, which keeps them until it ends: an image has some 50 KiB. Who creates a Pod
-chooses the images and their registries."""
+"""Size of the manifests and configurations of all images that ImageValidatingPolicies
+read for one review, which keeps them until it ends. An image has some 50 KiB. The user
+who creates a Pod chooses the images and their registries."""
 
 LAYOUT_ENTRIES_MAX = 1000
-"""Entries of one OCI image layout, each of which is read to find what refers to an
-image: with signatures and attestations of some hundred images."""
+"""Entries of one OCI image layout, each of which is read to find the referrers of an
+image; an image with signatures and attestations has some hundred."""
 
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
-"""Response of a token service; tokens are sent in headers, whose usual limit is 64
-KiB."""
+"""Response of a token service; tokens are sent in headers, whose usual limit is 64 KiB.
+"""
 
 GLOBAL_CONTEXT_ENTRIES_MAX = 256
-"""Number of GlobalContextEntries; each has one or two threads of its own."""
+"""Number of GlobalContextEntries; each has one or two threads."""
 
 GLOBAL_CONTEXT_ENTRY_BYTES_MAX = 16 * 1024 * 1024
 """Data of one GlobalContextEntry: the size that a worker keeps decoded
@@ -803,90 +817,90 @@ GLOBAL_CONTEXT_BYTES_MAX = 64 * 1024 * 1024
 """Data of all GlobalContextEntries together; the largest are omitted first."""
 
 LIVE_OBJECTS_BYTES_MAX = 32 * 1024 * 1024
-"""Objects that one query of a rule may fetch from the API server."""
+"""Objects that one query of a rule can fetch from the API server."""
 
 SCAN_PERMISSION_RESOURCES_MAX = 30
-"""Resources of one ValidatingPolicy whose permissions its status reports, in three
-calls each: the status of one policy takes the controllers a tenth of a second."""
+"""Resources of one ValidatingPolicy whose permissions its status reports, at three
+calls each. The status of one policy then takes the controllers a tenth of a second."""
 
 ACCESS_ANSWERS_MAX = 1024
 """Results of access reviews that a worker caches for a short time."""
 
 REGISTRY_SESSIONS_MAX = 256
-"""Repositories whose scheme and token one client keeps, some hundred bytes each; then
-it asks again."""
+"""Repositories whose scheme and token one client caches, at some hundred bytes each."""
 
 REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
-connections: the authors of Pods choose the names."""
+connections. The authors of Pods choose the hosts."""
 
 REGISTRY_CALLS_PER_HOST_MAX = 8
-"""Calls at once of one process to one registry, and at most half of its threads for
-images: a registry that hangs gets no more."""
+"""Concurrent calls of one process to one registry, and at most half of its threads for
+images. A registry that hangs cannot block more."""
 
 REGISTRY_PLACE_WAIT_S = 1.0
-"""How long a call waits for a place at its registry. A registry at a distance answers
-in 0.2 s; one that hangs must not keep the threads that wait for it, too."""
+"""How long a call waits for a free slot at its registry. A remote registry answers in
+0.2 s; one that hangs must not also block the waiting threads."""
 
 REGISTRY_LOOKUPS_MAX = 16
-"""Names that are looked up at once for registries, one thread each: the resolver gives
-up a name after 10 to 30 s, and cannot be stopped before."""
+"""Concurrent name lookups for registries, at one thread each. The resolver gives up
+after 10 to 30 s, and cannot be cancelled before."""
 
 LOOKUP_S_MAX = 5
 """How long an expression waits for the addresses of a name: half of a review's time by
-default. A name server answers in milliseconds, or its answer is lost."""
+default. A name server answers in milliseconds, or the response is lost."""
 
 REGISTRY_OUTAGE_S = 30
-"""How long scans do not call a registry that gave no answer. Objects are tried again
-after some seconds, later minutes."""
+"""How long scans do not call a registry that did not answer. Objects are retried after
+some seconds, later after minutes."""
 
 REGISTRY_SCAN_CALL_S = 5
 """Time for one call of a scan to a registry, as long as upstream takes to connect; a
 layer that is read has some 100 KiB."""
 
 IMAGE_REASONS_MAX = 4
-"""Attestors of an ImageValidatingPolicy of which an answer says why they did not count;
-a policy has one or two."""
+"""Attestors of an ImageValidatingPolicy for which an answer explains why they were not
+satisfied; a policy has one or two."""
 
 IMAGE_REASON_CHARACTERS_MAX = 500
-"""Such a reason: the API server shows all of an answer to a user, in one line."""
+"""The length of an explanation why an attestor was not satisfied: the API server shows
+a whole denial to the user, in one line."""
 
 IMAGE_SCAN_READ_S = 10
-"""Time in which a scan reads or verifies one thing about an image, log and trust root
-included: three of REGISTRY_SCAN_CALL_S, or most of what an object has."""
+"""How long a scan can take to read or verify one part of an image, including log and
+trust root: two calls of REGISTRY_SCAN_CALL_S."""
 
 IMAGE_DIGESTS_KEPT_S = 300
-"""How long scans use the digest that a tag was resolved to: a thousand Pods of one
-image are one call. A tag that moves is noticed by the next scan."""
+"""How long scans use the digest that a tag was resolved to: a thousand Pods with the
+same image cause one call. The next scan notices a moved tag."""
 
 IMAGE_DIGESTS_KEPT_MAX = 4096
-"""Tags that they remember: some 200 bytes each."""
+"""Tags that scans cache, at some 200 bytes each."""
 
 REGISTRY_IDLE_PER_HOST_MAX = 8
-"""Connections to one registry that stay open for the next call."""
+"""Idle connections to one registry that stay open for the next call."""
 
 IMAGE_RECORD_CHARACTERS_MAX = 256 * 1024
-"""The annotation with outcomes of images: the API server stores no more of all
-annotations of an object."""
+"""The annotation with outcomes of images: the API server's limit for all annotations of
+an object."""
 
 IMAGE_RECORD_ENTRIES_MAX = 1000
-"""Outcomes of one object that are read, each compared with the imageReferences of
-rules; an entry takes 100 characters or more, and a Pod has some dozen images."""
+"""Outcomes read for one object, each compared with the imageReferences of rules. An
+entry takes at least 100 characters, and a Pod has some dozen images."""
 
 IMAGES_AT_ONCE_MAX = 8
-"""Images of one review that are verified at once: by the thread of the review, and by
-helpers, one fewer than this, which the reviews of a process share. More threads than
-these would only wait for each other to compute."""
+"""Images of one review that are verified concurrently, by the thread of the review and
+by one helper thread fewer than this. The reviews of a process share the helpers. More
+threads would only compete for the core."""
 
 IMAGE_REVIEWS_WAITING_MAX = 64
-"""Reviews of one worker that wait for a thread to verify images; more are answered by
-their failure policy: at 25 ms an image, the last one waits 200 ms with 8 threads."""
+"""Reviews of one worker that wait for a thread to verify images; for further ones, the
+failure policy decides. At 25 ms per image, the last one waits 200 ms with 8 threads."""
 
 REGISTRY_SECRETS_MAX = 64
-"""Secrets with credentials of registries that one process keeps for a minute."""
+"""Secrets with registry credentials that one process caches for a minute."""
 
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
-"""One Secret: the most that the API server stores."""
+"""One Secret: the API server's limit."""
 
 IMAGE_REFERENCES_CACHED_MAX = 256
 """Parsed references: the images of a large cluster's Pods in a minute; a reference has
@@ -896,29 +910,30 @@ IMAGE_CLIENTS_MAX = 32
 """Clients of one worker, one for each imageRegistryCredentials block in use."""
 
 IMAGE_CACHED_BYTES_MAX = 1024 * 1024
-"""One verified result in the cache of the pod, an eighth of it; larger statements are
-read again. A signature takes 200 bytes, an SBOM some 100 KiB."""
+"""One verified result in the cache of the pod: an eighth of the cache. Larger
+statements are read again. A signature takes 200 bytes, an SBOM some 100 KiB."""
 
 IMAGE_TOO_LARGE_MAX = 256
-"""Results that one worker remembers as too large for the cache: as many images as it
-remembers references of."""
+"""Results that one worker remembers as too large for the cache: the same number as its
+parsed references."""
 
 IMAGE_CACHE_BYTES_MAX = 8 * 1024 * 1024
-"""All verified results of the pod: its folder in memory also holds the policies."""
+"""All verified results of the pod. Their directory in memory also holds the policies.
+"""
 
 IMAGE_FLIGHT_WAIT_S = 2.0
-"""How long a review waits for another one that verifies the same image; then it
-verifies the image itself."""
+"""How long a review waits for another one that verifies the same image; after this time
+it verifies the image itself."""
 
 REGISTRY_REDIRECTS_MAX = 5
 """Redirects of one download: registries send one, to their storage."""
 
 MATCH_CONDITIONS_MAX = 63
-"""Match conditions of one webhook: the API server accepts 64, and one may be ours."""
+"""Match conditions of one webhook: the API server accepts 64, and one can be ours."""
 
 WEBHOOK_PATH_CHARACTERS_MAX = 4096
-"""The names of policies in CEL in the path of one webhook: far below what we read of a
-request's head, and what proxies before us may accept."""
+"""Length of the names of policies in CEL in the path of one webhook: far below our
+limit for a request's head, and below the limits of proxies."""
 
 BUCKETS_MAX = 100
 """Bucket boundaries of one histogram: each series has a cell for every bucket, and
@@ -929,86 +944,90 @@ BUCKET_TABLES_MAX = 32
 take effect after a restart."""
 
 CLEANUP_RUN_OBJECTS_MAX = 100_000
-"""Objects that one run of a clean-up policy notes for deletion, about 300 bytes each;
-the run continues with the others when these are deleted."""
+"""Objects that one run of a clean-up policy collects for deletion, about 300 bytes
+each. The run continues after these are deleted."""
 
 CLEANUP_MATCHED_MAX = 1_000_000
-"""Objects that one run of a clean-up policy remembers to count each of them once, about
-150 bytes each. A deletion budget in per cent is computed from these."""
+"""Objects that one run of a clean-up policy remembers in order to count each of them
+once, about 150 bytes each. A deletion budget in per cent is computed from the count."""
 
 CLEANUP_RUN_S_MAX = 600
-"""Time in which a run of a clean-up policy decides which objects to delete: several
-policies share a few threads, and the author of a namespaced one needs no trust."""
+"""Time in which a run of a clean-up policy decides which objects to delete. Several
+policies share a few threads, and authors of namespaced ones are not trusted."""
 
 CLEANUP_EVENTS_MAX = 25
-"""Events about single objects that one run of a clean-up policy causes; one more
-reports the number of the others."""
+"""Events about single objects that one run of a clean-up policy causes; one additional
+Event reports the number of the remaining objects."""
 
 CLEANUP_SHOWN_MAX = 50
-"""Objects that a status or an Event of a clean-up policy names."""
+"""Objects that a status or an Event of a clean-up policy lists."""
 
 CLEANUP_MESSAGE_CHARACTERS_MAX = 4096
-"""The message of a clean-up policy's condition; the API server takes 32,768."""
+"""The message of a clean-up policy's condition; the API server accepts 32,768."""
 
 CLEANUP_ANSWERS_MAX = 256
-"""Answers of the API server and of services that one run of a clean-up policy keeps, so
-that a context entry costs one call per run and not one per object."""
+"""Responses of the API server and of services that one run of a clean-up policy caches,
+so that a context entry costs one call per run instead of one per object."""
 
 CLEANUP_POLICIES_MAX = 10_000
-"""Clean-up policies that wait for their next run; others are looked at again as soon
+"""Clean-up policies that wait for their next run; further ones are reconsidered as soon
 as there is room."""
 
 CLEANUP_NAMESPACES_AT_A_TIME = 2
-"""Namespaces whose CleanupPolicies have a run at the same time, one each: the third
-thread is left to ClusterCleanupPolicies."""
+"""Namespaces whose CleanupPolicies can run concurrently, one run each. The third thread
+is reserved for ClusterCleanupPolicies."""
 
 CLEANUP_WATCHES_MAX = 256
-"""Resources whose objects are watched for the TTL label: each costs one connection and
-one thread. Clusters with many CustomResourceDefinitions serve some hundred kinds, and
-few of them can be deleted by the clean-up account."""
+"""Resources whose objects are watched for the TTL label, at one connection and one
+thread each. Clusters with many CustomResourceDefinitions serve some hundred kinds, and
+the clean-up account can delete only a few of them."""
 
 CLEANUP_TTL_TIMERS_MAX = 200_000
-"""Objects with a TTL label that wait for their time, about 300 bytes each. Others are
-found in the informers' caches as soon as there is room."""
+"""Objects with a TTL label that wait for their expiry, about 300 bytes each. Further
+ones are found in the informers' caches as soon as there is room."""
 
 BACKGROUND_TRIGGERS_MAX = 100_000
 """Triggers, and as many policies, that wait in the background pool; about 500 bytes
-each. Policies whose triggers do not fit are looked at again."""
+each. Policies whose triggers do not fit are synced later."""
 
 BACKGROUND_WRITTEN_MAX = 20_000
-"""Generated objects whose last write is remembered, about 500 bytes each, so that an
-update that changes nothing costs no write, and contested objects are known."""
+"""Generated objects whose last write is remembered, about 500 bytes each, in order to
+skip updates without changes and to detect contested objects."""
 
 BACKGROUND_DECISIONS_MAX = 16
-"""Changes of one object that wait until a write to it has ended. A write takes
-milliseconds, in which others hardly make more; what follows is decided at once."""
+"""Changes to one object that wait until a write to it has ended. A write takes
+milliseconds, in which other writers rarely make more changes. Further changes are
+handled at once."""
 
 GENERATED_OBJECTS_MAX = 1000
-"""Objects of one GeneratingPolicy for one trigger. Each takes a call; 1,000 are minutes
-of work for one thread, and more is a policy that lists a cluster by mistake."""
+"""Objects that one GeneratingPolicy generates for one trigger. Each takes a call, so
+1,000 mean minutes of work for one thread. A policy with more probably lists a cluster
+by mistake."""
 
 GENERATED_KINDS_MAX = 64
-"""Resources whose objects are watched for GeneratingPolicies that synchronise. Each is
-a connection to the API server; the objects of others follow at the next scan."""
+"""Resources whose objects are watched for GeneratingPolicies with synchronization, at
+one connection to the API server each. Objects of further resources are updated at the
+next scan."""
 
 GENERATED_KINDS_OF_NAMESPACE_MAX = 8
-"""Those of them that the policies of one namespace take up: a tenant's are a few of
+"""Watched resources that the policies of one namespace can use: a tenant's are a few of
 ConfigMap, Secret, NetworkPolicy, ResourceQuota, LimitRange, Role and RoleBinding."""
 
 BACKGROUND_LOCKS = 256
-"""Locks for the triggers that are processed: far more than threads, so that two of them
-rarely wait for one another."""
+"""Locks for the triggers that are processed: far more than threads, so that two
+triggers rarely share one."""
 
 BACKGROUND_ENDING_S_MAX = 3600
-"""Time for which an UpdateRequest waits until an object that is being deleted is gone:
-drained Pods and finalizers of cloud providers take minutes."""
+"""How long an UpdateRequest waits for the end of a deletion: drained Pods and
+finalizers of cloud providers take minutes."""
 
 BACKGROUND_RULE_S_MAX = 30
-"""Time in which a rule is evaluated for one trigger in the background."""
+"""Time to evaluate a rule for one trigger in the background."""
 
 BACKGROUND_ATTEMPTS_MAX = 10
-"""Failed attempts at an UpdateRequest, or at a task of a policy event; with the pauses
-between them about eight minutes, in which somebody may grant what is missing."""
+"""Failed attempts at an UpdateRequest, or at a task of a policy event. With the pauses
+between them, they take about eight minutes, in which an operator can grant missing
+permissions."""
 
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
@@ -1018,39 +1037,39 @@ RECORDING_QUEUE_REVIEWS_MAX = 1000
 about 0.3 ms for each."""
 
 RECORDING_REVIEW_BYTES_MAX = 1024 * 1024
-"""A larger review is not recorded: it could replace hundreds of usual ones, and few
+"""A larger review is not recorded: it could displace hundreds of usual ones, and few
 objects come near etcd's limit of 1.5 MiB."""
 
 RECORDING_FILE_SHARE = 4
-"""Open files take at most this part of a recording's bytes; the rest is for closed
-ones, of which the oldest is deleted when there is no room."""
+"""The part of a recording's bytes that open files can take. The rest is for closed
+files; when it is full, the oldest one is deleted."""
 
 RECORDING_LINE_BYTES_MAX = 16 * 1024 * 1024
-"""A line of a recording that is read: a review, its JSON patch and its labels. A longer
-line is not from a recorder, and reading it would take all memory."""
+"""Maximum length of a line in a recording: a review, its JSON patch and its labels. A
+longer line is not from a recorder, and reading it would exhaust the memory."""
 
 REPLAY_LISTED_MAX = 10_000
-"""Changed requests that a replay lists; it counts all of them. A list of this length is
-read by programs only, and needs about 10 MB."""
+"""Changed requests that a replay lists; it counts all of them. Only programs read a
+list of this length, and it needs about 10 MB."""
 
 REPLAY_EQUAL_REQUESTS_MAX = 64
 """Equal requests within half a minute, e.g. retries, whose reviews on several paths are
-distinguished; with more of them, one request may count as two."""
+distinguished; with more of them, one request can count as two."""
 
 REPORTS_EVENTS_BURST = 25
-"""Objects about which scans write Events of one rule at once: a new policy may fail for
-every object of a large cluster, whose reports say the same."""
+"""Objects for which scans write Events of one rule in a burst: a new policy may fail
+for every object of a large cluster, and the reports contain the same results."""
 
 REPORTS_EVENTS_PER_S = 0.2
-"""How fast that budget of a rule is filled again: twelve objects a minute."""
+"""The refill rate of a rule's budget for Events from scans: twelve objects a minute."""
 
 REPORTS_EVENTS_RULES_MAX = 4_096
-"""Rules whose budget is remembered; 200 bytes each. One that is forgotten begins with a
-full budget."""
+"""Rules whose budget for Events is remembered; 200 bytes each. An evicted rule starts
+with a full budget."""
 
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred
-milliseconds apart; a pool makes a few hundred a second."""
+milliseconds apart; a pool makes a few hundred observations a second."""
 
 POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 """A message between a coordinator and an evaluator: a page of a list, whose 500 objects
@@ -1063,101 +1082,101 @@ REPORT_MESSAGE_CHARACTERS_MAX = 8192
 """The message of one result in a report."""
 
 REPORTS_WAITING_MAX = 2000
-"""Objects that wait for an evaluator. The watches and lists that bring them wait."""
+"""Objects that wait for an evaluator; watches and lists pause at the limit."""
 
 REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
-"""The same objects in bytes: some 2,000 Pods."""
+"""The total size of the objects that wait for an evaluator: some 2,000 Pods."""
 
 REPORTS_BATCH_OBJECTS = 50
-"""Objects that an evaluator gets at once: some 25 ms of its work."""
+"""Objects in one batch for an evaluator: some 25 ms of work."""
 
 REPORTS_BATCH_BYTES_MAX = 2 * 1024 * 1024
-"""The same in bytes; one larger object is a batch of its own."""
+"""The total size of a batch; a single larger object forms its own batch."""
 
 REPORTS_BATCH_S_MAX = 120
-"""Time for a batch; rules may call services. An evaluator that takes longer is given
-up."""
+"""Time for a batch; rules can call services. A slower evaluator is killed."""
 
 REPORTS_OBJECT_S_MAX = 30
-"""Time in which all rules are evaluated for one object."""
+"""Time to evaluate all rules for one object."""
 
 REPORTS_IMAGES_OBJECT_S_MAX = 60
-"""Time in which all images of one object are verified by a scan: some dozen images, and
+"""Time to verify all images of one object during a scan: some dozen images, and
 registries that answer within a second or two."""
 
 REPORTS_IMAGES_BATCH_S_MAX = 90
-"""Time for one object of that lane; an evaluator that takes longer is given up."""
+"""Time for one object in the lane for images; a slower evaluator is killed."""
 
 REPORTS_IMAGE_THREADS = 3
-"""Objects whose images one evaluator process verifies at once. They mostly wait for
-registries; with more of them, the other rules would wait for the interpreter."""
+"""Objects whose images one evaluator process verifies concurrently. They mostly wait
+for registries; with more of them, other rules would wait for the interpreter."""
 
 REPORTS_WATCHES_MAX = 256
-"""Kinds that are scanned: each costs one connection and one thread."""
+"""Kinds that are scanned, at one connection and one thread each."""
 
 REPORTS_POLICIES_BYTES_MAX = 2 * 1024 * 1024
-"""Admission policies of the API server itself that are reported, with their bindings.
-Each batch brings those of its kind to an evaluator; a hundred have some 200 KiB."""
+"""Native admission policies that are reported, with their bindings. Each batch includes
+the policies of its kind; a hundred have some 200 KiB."""
 
 REPORTS_ADMISSION_POLICIES_S_MAX = 30
-"""Time in which scans wait for the first list of these policies. Then scans begin
-without them; rows in reports that may be theirs stay."""
+"""How long scans wait for the first list of native admission policies. After this time,
+scans start without them, and report rows that may belong to them stay."""
 
 REPORTS_RETRIES_MAX = 100_000
-"""Objects that are looked at once more after a failure; about 300 bytes each. What does
-not fit is found by the next scan of its kind."""
+"""Objects that are retried after a failure; about 300 bytes each. Further ones are
+found by the next scan of their kind."""
 
 DASHBOARD_RESULTS_MAX = 200_000
 """Results of stored reports that the dashboard lists: some 200 bytes each, 400 while a
-list is sorted. Further ones are in its totals only, and a metric counts them."""
+list is sorted. Further ones appear only in its totals, and a metric counts them."""
 
 DASHBOARD_RESULTS_BYTES_MAX = 128 * 1024 * 1024
-"""The same results in bytes of their strings, those of one report counted once: 200,000
-with messages of some 500 characters."""
+"""The total length of the strings in the results that the dashboard lists, counting
+those of one report once: 200,000 results with messages of some 500 characters."""
 
 DASHBOARD_REPORTS_MAX = 100_000
-"""Reports whose results the dashboard counts: about 1 KB each without the results. More
-are in no total, and the same metric counts their results."""
+"""Reports whose results the dashboard counts: about 1 KB each without the results.
+Further reports are missing from all totals, and a metric counts their results."""
 
 DASHBOARD_TEXT_CHARACTERS_MAX = 512
 """A name, policy, category etc. of a stored report, and a field of a query. A policy's
-namespace and name have at most 317 characters; programs may write more."""
+namespace and name have at most 317 characters; other programs may write more."""
 
 DASHBOARD_MESSAGE_CHARACTERS_MAX = 1024
-"""The message of a stored result; a page of 100 has at most 100 KB of them."""
+"""The message of a stored result; a page of 100 results has at most 100 KB of them."""
 
 DASHBOARD_ROWS = 100
 """Rows of one page of a list: some 60 KB."""
 
 DASHBOARD_CONNECTIONS_MAX = 32
-"""Connections of browsers that have not sent a request yet, or are refused; the oldest
+"""Connections of browsers that have not sent a request yet, or are rejected; the oldest
 one is closed for a new one."""
 
 DASHBOARD_PAGES_MAX = 8
-"""Admitted requests at once, of which one page is written at a time. Further ones get
-503: a browser of one reader asks for one page."""
+"""Concurrent admitted requests, of which one page is written at a time. Further ones
+get 503: a browser with one reader requests one page."""
 
 DASHBOARD_SAMPLES_MAX = 120
-"""Moments of a chart over time. When they are full, every second one is dropped and the
-next ones are taken half as often, so a chart always begins at the start."""
+"""Samples in a chart over time. When the chart is full, every second sample is dropped
+and the interval doubles, so a chart always begins at the start."""
 
 DASHBOARD_SERIES_MAX = 400
-"""Groups whose counts are kept over time; 120 moments of all of them are 2 MB. Further
+"""Groups whose counts are kept over time; 120 samples of all groups take 2 MB. Further
 groups have no chart."""
 
 DASHBOARD_EXCEPTIONS_MAX = 1000
-"""PolicyExceptions that the dashboard lists; it counts all."""
+"""PolicyExceptions that the dashboard lists; it counts all of them."""
 
 DASHBOARD_TOKEN_CHARACTERS_MIN = 16
-"""A shorter token can be guessed in time, because guesses are not slowed down."""
+"""The minimum length of a token: a shorter one could be guessed, because attempts are
+not slowed down."""
 
 GENERATED_POLICY_WRITES_MAX = 50
 """Policies whose generated admission policies are written in one pass: about a quarter
-of a second, then the other controllers run."""
+of a second, after which other controllers run."""
 
 GENERATED_POLICY_FAILURES_MAX = 3
-"""Policies whose objects the API server failed to write, before a pass ends: each may
-take as long as a call may. The next pass begins with the other policies."""
+"""Failed policies after which a pass ends, because each failure can take as long as a
+call's time limit. The next pass begins with the other policies."""
 
 REWRITE_INPUTS_MAX = 3000
 """Requests on which `fix policy --to` compares both policies: every value at every

@@ -1,9 +1,9 @@
-"""Measure reviews a second of kyverno-mp beside a bare Gunicorn + Falcon app.
+"""Measure kyverno-mp's reviews per second beside a bare Gunicorn + Falcon app.
 
 Both serve TLS with one worker on one core; wrk loads them from another core over
 keep-alive connections, in turns, so that a noisy machine is unfair to both alike. The
-ratio travels between machines, the absolute figures do not. CPU time per review
-is printed too: it hardly changes when other programs take part of the core.
+ratio is comparable between machines, the absolute figures are not. CPU time per review
+is also printed, because it hardly changes when other programs use part of the core.
 
     python perf/admission.py [--policies DIR] [--short] [--check] [--json FILE]
 
@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf.reviews import REVIEWS
@@ -131,7 +131,7 @@ def run(
 
 
 def summarise(rounds: list[Round]) -> list[dict[str, Any]]:
-    """Return one row a scenario and server: the medians of its rounds."""
+    """Return one row per scenario and server: the medians of its rounds."""
     rows = []
     for scenario in dict.fromkeys(r.scenario for r in rounds):
         base: dict[str, Any] = {}
@@ -164,7 +164,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 def record(
     args: argparse.Namespace, rounds: list[Round], rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return all numbers with how they were measured."""
+    """Return all figures with a description of the measurement."""
     return {
         "method": {
             "policies": len(list(args.policies.rglob("*.yaml"))),
@@ -180,9 +180,9 @@ def record(
 
 
 def compare(args: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
-    """Print the CPU of a review beside an earlier result; return what is slower.
+    """Print the CPU time per review beside an earlier result; return the slower rows.
 
-    Each is taken as a multiple of the bare app's CPU in its own run.
+    Each value is relative to the bare app's CPU time in the same run.
     """
     before = {
         row["scenario"]: row["cpu_ratio"]
@@ -204,7 +204,7 @@ def compare(args: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
 def check(
     args: argparse.Namespace, rows: list[dict[str, Any]], slower: list[str]
 ) -> int:
-    """Return 1 when a threshold is missed; each scenario has to hold both."""
+    """Return 1 if a threshold is missed; each scenario has to meet both."""
     missed = list(slower)
     for ours in (row for row in rows if row["server"] == "kyverno-mp"):
         name = ours["scenario"]

@@ -1,10 +1,10 @@
 """Measure what kyverno-mp adds to Pod creation, through a real kube-apiserver.
 
 etcd, kube-apiserver, kube-controller-manager, kyverno-mp and wrk share this machine.
-wrk creates Pods with ``dryRun=All``. Each measurement stands between two of the same
-load on a namespace that the webhook leaves out, and what was added is the difference:
-so a noisy machine is unfair to both alike. The bare Gunicorn + Falcon app, registered
-as a webhook, shows how much of that any webhook costs. A baseline without any webhook
+wrk creates Pods with ``dryRun=All``. Each measurement runs between two runs with the
+same load on a namespace that the webhook excludes, and the added time is the
+difference, so a noisy machine affects both alike. The bare Gunicorn + Falcon app,
+registered as a webhook, shows the cost of any webhook. A baseline without any webhook
 is taken before and after.
 
     python perf/apiserver.py [--clients 1 10 100 500] [--workers 2] [--check]
@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
@@ -55,18 +55,18 @@ _SAMPLE_S: Final = 0.1
 
 @dataclass(frozen=True)
 class Inside:
-    """What a judged run cost, and how its connections and reviews were spread."""
+    """The cost of a run with the webhook, and the distribution of its load."""
 
     clients: int
     reviews: float
     webhook_ms: float
-    """Mean time of the webhook as the API server sees it."""
+    """Mean time of the webhook, measured by the API server."""
     cpu_us: dict[str, float]
-    """CPU time of each role for one review; ``kube-apiserver`` beside ours."""
+    """CPU time of each role per review, and of ``kube-apiserver``."""
     connections: dict[int, float]
-    """Mean of open connections, by worker."""
+    """Mean number of open connections, by worker."""
     share_of_connections: float
-    """The largest worker's part of the connections over its fair part."""
+    """The busiest worker's share of the connections, relative to its fair share."""
     share_of_reviews: float
 
 
@@ -108,7 +108,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Return all runs and what was seen inside."""
+    """Return all runs and the figures from inside the processes."""
     runs: list[Run] = []
     inside: list[Inside] = []
     with control_plane(folder) as plane:
@@ -150,7 +150,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def watched(
     server: Server, plane: ControlPlane, api: Api, clients: int
 ) -> Iterator[list[Inside]]:
-    """Watch our processes while the block runs; the list then has what was seen."""
+    """Watch our processes while the block runs; the list then has the result."""
     roles = {**roles_of(server), plane.apiserver.pid: "kube-apiserver"}
     cpu, reviews, calls = cpu_of(roles), reviews_by_worker(server), calls_of(api)
     sampler = Sampler(server)
@@ -181,7 +181,7 @@ def watched(
 
 
 class Sampler(threading.Thread):
-    """Counts the established connections of each worker, again and again."""
+    """Counts the established connections of each worker repeatedly."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -215,7 +215,7 @@ class Sampler(threading.Thread):
 
 
 def reviews_by_worker(server: Server) -> dict[int, float]:
-    """Return how many reviews each living worker answered."""
+    """Return the number of reviews answered by each running worker."""
     return {
         page.pid: reviews_of(page)
         for page in pages_of(server)
@@ -224,9 +224,9 @@ def reviews_by_worker(server: Server) -> dict[int, float]:
 
 
 def largest_share(parts: dict[int, float]) -> float:
-    """Return the largest part over the fair one; 1 = all have the same.
+    """Return the largest share relative to the fair share; 1 = equal shares.
 
-    Where there are fewer than workers, one is the fair part of some.
+    With fewer connections than workers, one connection is a fair share.
     """
     fair = max(1.0, sum(parts.values()) / (len(parts) or 1))
     return max(parts.values(), default=1.0) / fair
@@ -242,7 +242,7 @@ def cpu_of(roles: dict[int, str]) -> dict[int, float]:
 
 
 def calls_of(api: Api) -> tuple[float, float]:
-    """Return how often the API server called validating webhooks, and for how long."""
+    """Return the number and total time of the API server's validating webhook calls."""
     name = "apiserver_admission_webhook_admission_duration_seconds"
     count = total = 0.0
     _, text = api.ask("GET", "/metrics")
@@ -289,7 +289,7 @@ def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def added_by(what: str, runs: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Return how far each run lies above the mean of those beside it."""
+    """Return the difference between each run and the mean of its neighbours."""
     return [
         {
             key: here[key] - (before[key] + after[key]) / 2

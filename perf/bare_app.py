@@ -1,8 +1,8 @@
-"""The yardstick: a Gunicorn + Falcon app that only parses a review and answers it.
+"""The baseline: a Gunicorn + Falcon app that only parses a review and answers it.
 
 Started by perf/admission.py as ``gunicorn -k asgi perf.bare_app:app``, on the same
-core, with the same certificate, for the same bytes as kyverno-mp. ``PERF_ANSWER`` names
-a file with the answer of kyverno-mp, so that both write as much.
+core, with the same certificate and the same bytes as kyverno-mp. ``PERF_ANSWER`` names
+a file with kyverno-mp's answer, so that both send the same size.
 """
 
 import os
@@ -23,7 +23,7 @@ class Reviews:
     async def on_post(
         self, req: falcon.asgi.Request, resp: falcon.asgi.Response, names: str = ""
     ) -> None:
-        """Answer any review; ``names`` is a part of the path, and ignored."""
+        """Answer any review; ``names`` is part of the path and is ignored."""
         del names
         review = orjson.loads(await req.stream.read())
         self._answer["response"]["uid"] = review["request"]["uid"]
@@ -32,7 +32,7 @@ class Reviews:
 
 
 def make_app() -> Any:
-    """Return the app; the answer is read once."""
+    """Return the app, which reads the answer once."""
     answer = orjson.loads(Path(os.environ["PERF_ANSWER"]).read_bytes())
     made = falcon.asgi.App()
     for path in ("/validate/fail", "/mutate/fail", "/vpol/{names:path}"):

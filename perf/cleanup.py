@@ -1,10 +1,10 @@
-"""Measure clean-up: how late objects go, what a deletion and the waiting cost.
+"""Measure clean-up: the lateness of deletions, and the cost of deletions and waiting.
 
 etcd, kube-apiserver, kube-controller-manager and the pod of the cleanup role share this
 machine. Objects with a TTL label fall due evenly within one minute, then a thousand in
-the same second; then a policy deletes objects. A watch of this process shows when each
-is gone, the audit log what was asked of the API server. Lateness is the time from the
-instant of the label to the event.
+the same second; then a policy deletes objects. A watch shows when each object is
+deleted, and the audit log shows the requests to the API server. Lateness is the time
+between the label's time and the event.
 
     python perf/cleanup.py [--objects 10000] [--at-once 1000] [--by-policy 2000]
                            [--check]
@@ -27,7 +27,7 @@ from typing import Final
 
 import psutil
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.kube.resource import Key, core
@@ -49,7 +49,7 @@ _IDLE_S: Final = 30.0
 _WAIT_S: Final = 240.0
 _LATER_S: Final = 3600
 _SETTLE_S: Final = 3.0
-"""The watch has brought the last objects by then."""
+"""Time for the watch to deliver the last objects."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -105,7 +105,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Row]:
 
 @contextmanager
 def cleaning(plane: ControlPlane, folder: Path) -> Iterator[psutil.Process]:
-    """Run a pod of the cleanup role and give the process that cleans up."""
+    """Run a pod of the cleanup role and yield its cleaning process."""
     extra = {"CLEANUP_WORKERS": "1", "CLEANUP_DISCOVERY_S": "60", "POD_NAME": "one"}
     product = Product(plane, folder, 0, extra, account=CLEANUP)
     product.start()
@@ -122,7 +122,7 @@ def cleaning(plane: ControlPlane, folder: Path) -> Iterator[psutil.Process]:
 
 
 class Gone(Watch):
-    """Watches ConfigMaps and notes when each is gone."""
+    """Watches ConfigMaps and records when each is deleted."""
 
     def __init__(self, plane: ControlPlane) -> None:
         scope = WatchScope(
@@ -133,7 +133,7 @@ class Gone(Watch):
         self.at_s: dict[str, float] = {}
 
     def count(self, prefix: str) -> int:
-        """Return how many objects of a part are gone."""
+        """Return how many objects of a part are deleted."""
         with self._lock:
             return sum(name.startswith(prefix) for name in self.at_s)
 
@@ -155,12 +155,12 @@ class Bench:
         self._gone = gone
 
     def warm_up(self) -> None:
-        """Wait until a labelled object is deleted: then the watch runs."""
+        """Wait until a labelled object is deleted, which proves that the watch runs."""
         self._create([("warm", "0s")])
         wait_for(lambda: self._gone.count("warm") > 0, "labelled objects stay", _WAIT_S)
 
     def idle(self, part: str) -> Row:
-        """Measure what waiting costs."""
+        """Measure the cost of waiting."""
         self._plane.audit.mark()
         before_s, received, began_s = (
             cpu_s(self._process),
@@ -179,14 +179,14 @@ class Bench:
         }
 
     def waiting(self, count: int) -> Row:
-        """Measure what objects cost that are due much later."""
+        """Measure the cost of objects that are due much later."""
         later = instant(time.time() + _LATER_S)
         self._create([(f"later-{number}", later) for number in range(count)])
         time.sleep(_SETTLE_S)
         return self.idle(f"idle, {count} objects are labelled")
 
     def ttl(self, part: str, count: int, lead_s: int, *, spread: bool) -> list[Row]:
-        """Measure how late labelled objects go, and what it costs."""
+        """Measure the lateness and the cost of TTL deletions."""
         first_s = math.ceil(time.time()) + lead_s
         prefix = "spread" if spread else "once"
         due = {
@@ -208,7 +208,7 @@ class Bench:
         return [*rows, self._row(part, late, count, before_s)]
 
     def policy(self, count: int) -> Row:
-        """Measure the run of a policy; late = the time from its claim."""
+        """Measure the run of a policy; lateness counts from the start of the run."""
         self._create([(f"policy-{number}", "") for number in range(count)])
         resources = {"kinds": ["ConfigMap"], "names": ["policy-*"]}
         spec = {
@@ -284,7 +284,7 @@ class Bench:
 
 
 def instant(at_s: float) -> str:
-    """Return a label value for an instant."""
+    """Return the label value for a time."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H%M%SZ")
 
 

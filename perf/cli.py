@@ -2,8 +2,8 @@
 
     python perf/cli.py [--pods N] [--policies DIR] [--input json] [--check] [--json F]
 
-CPU seconds of the process and of its children count, so that workers do not make it
-look cheaper than it is. The aim is 1.5 s for 1,000 Pods and 17 policies.
+The CPU time includes child processes, so that workers do not hide part of the cost. The
+aim is 1.5 s for 1,000 Pods and 17 policies.
 """
 
 import argparse
@@ -34,7 +34,7 @@ class Run:
 
 
 def pod(number: int) -> dict[str, object]:
-    """Return a Pod as a Deployment would make it; one of four violates a policy."""
+    """Return a Pod like those of a Deployment; one in four violates a policy."""
     is_bad = number % 4 == 0
     container = {
         "name": "main",
@@ -74,7 +74,7 @@ def pod(number: int) -> dict[str, object]:
 
 def write_pods(folder: Path, count: int, kind: str) -> Path:
     """Write the Pods as YAML documents, or as one JSON List."""
-    # Written by hand would be faster, but nobody measures the writing.
+    # A hand-written serializer would be faster, but this time is not measured.
     import yaml
 
     pods = [pod(number) for number in range(count)]
@@ -89,7 +89,7 @@ def write_pods(folder: Path, count: int, kind: str) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment with byte code, as an installed package has it."""
+    """Return an environment with compiled byte code, as in an installed package."""
     found = dict(os.environ)
     found.pop("PYTHONDONTWRITEBYTECODE", None)
     found["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
@@ -97,7 +97,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def measure(name: str, arguments: list[str], env: dict[str, str]) -> Run:
-    """Run the command once; CPU time is that of the process and its children."""
+    """Run the command once; the CPU time includes its child processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     done = subprocess.run(
@@ -118,7 +118,7 @@ def measure(name: str, arguments: list[str], env: dict[str, str]) -> Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures; 1 with --check when the aim is missed."""
+    """Print the figures; return 1 with --check if the aim is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--policies", type=Path, default=_POLICIES)

@@ -1,8 +1,8 @@
 """Start a real control plane and kyverno-mp beside it, for measurements.
 
-Shared by perf/{apiserver,memory,soak}.py and, with perf/pool.py, by those of the pools.
-The control plane is that of the end-to-end tests (tests/e2e): etcd, kube-apiserver and
-kube-controller-manager of this machine.
+Shared by perf/{apiserver,memory,soak}.py and, with perf/pool.py, by the pools' scripts.
+The control plane is the same as in the end-to-end tests (tests/e2e): etcd,
+kube-apiserver and kube-controller-manager of this machine.
 """
 
 import base64
@@ -51,7 +51,7 @@ def in_cluster(
     workers: int,
     extra: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run kyverno-mp against the control plane; its webhooks go with it."""
+    """Run kyverno-mp against the control plane; its webhooks are deleted at the end."""
     product = Product(plane, folder, workers, extra)
     product.start()
     try:
@@ -111,7 +111,7 @@ def documents(folder: Path) -> list[dict[str, Any]]:
 
 
 def many_policies(some: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Return so many policies: the given ones, again and again under other names."""
+    """Return ``count`` policies by repeating the given ones under other names."""
     return [
         {**one, "metadata": {**one["metadata"], "name": name}}
         for number in range(count)
@@ -121,7 +121,7 @@ def many_policies(some: list[dict[str, Any]], count: int) -> list[dict[str, Any]
 
 
 def many_namespaces(api: Api, count: int) -> None:
-    """Create namespaces with the labels that platforms give them."""
+    """Create namespaces with the labels that platforms usually add."""
     for number in range(count):
         labels = {"team": f"team-{number % 50}", "example.com/tier": "gold"}
         metadata = {"name": f"perf-{number}", "labels": labels}
@@ -129,7 +129,7 @@ def many_namespaces(api: Api, count: int) -> None:
 
 
 def create(api: Api, policies: list[dict[str, Any]]) -> None:
-    """Create policies and wait until every one of them is ready."""
+    """Create policies and wait until all of them are ready."""
     for policy in policies:
         api.create(POLICIES, policy)
     wait_for(lambda: unready(api) == 0, "policies are not ready")
@@ -158,7 +158,7 @@ def wait_for(
 
 
 def reviews_of(page: View) -> float:
-    """Return how many admission reviews a worker answered."""
+    """Return the number of admission reviews that a worker answered."""
     cells = merge([page])[ADMISSION].values()
     # The last cell is the sum of times, the others are a histogram's buckets.
     return sum(sum(series[:-1]) for series in cells)

@@ -16,14 +16,14 @@ from tests.e2e.control_plane import ControlPlane
 
 _JUDGED, _LEFT_OUT = "default", "kube-system"
 _WAIT_S: Final = 60
-"""A request without an answer for so long is a time-out; a webhook has 10 s."""
+"""Time-out of a request in seconds; a webhook has 10 s."""
 _CLIENTS_A_SECOND: Final = 40
-"""Many clients are loaded for longer, so that each has several answers."""
+"""With many clients a run is longer, so that each client gets several answers."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of wrk. ``what``: absent, left out, bare or judged."""
+    """One run of wrk. ``what``: its webhook, i.e. absent, left out, bare or judged."""
 
     what: str
     clients: int
@@ -51,7 +51,7 @@ class Load:
         self._token.write_text(plane.access.token)
 
     def run(self, what: str, clients: int) -> Run:
-        """Load the API server with so many clients. Raises: Unready."""
+        """Load the API server with a number of clients. Raises: Unready."""
         namespace = _LEFT_OUT if what in ("left out", "bare") else _JUDGED
         body = self._bare if what == "bare" else self._body
         seconds = max(self._seconds, clients // _CLIENTS_A_SECOND)

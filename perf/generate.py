@@ -1,11 +1,11 @@
-"""Measure generation: how late objects exist, what they cost, what admission pays.
+"""Measure generation: the lateness and cost of objects, and the cost for admission.
 
 etcd, kube-apiserver, kube-controller-manager and one pod with webhook and background
 pool share this machine. Namespaces are created at a steady rate; a policy generates a
-ConfigMap in each. A watch of this process shows when each exists, the audit log the
-requests to the API server. Lateness is the time from the answer to the creation of
-the Namespace to the event of the ConfigMap. Before, Namespaces are created
-with a policy that only validates them, to measure what admission costs without it.
+ConfigMap in each. A watch shows when each ConfigMap exists, and the audit log shows the
+requests to the API server. Lateness is the time from the answer to the creation of the
+Namespace to the event of the ConfigMap. First, Namespaces are created with a policy
+that only validates them, to measure the cost of admission without generation.
 
     python perf/generate.py [--namespaces 1000] [--rate 50] [--short] [--check]
     python perf/generate.py --memory 10000     what the pool takes with so many objects
@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import psutil
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.kube.resource import Key, core
@@ -75,11 +75,11 @@ _MANY: Final = {
 }
 _SETTLE_S: Final = 20.0
 _OF_AN_OBJECT: Final = frozenset({"updaterequests", "configmaps", "namespaces"})
-"""Resources whose calls belong to single objects; Events are counted apart."""
+"""Resources whose calls belong to single objects; Events are counted separately."""
 _INSTALLATION: Final = "kyverno"
-"""Namespace whose ConfigMaps the replicas write by the clock, not for an object."""
+"""Namespace whose ConfigMaps the replicas write periodically instead of per object."""
 _WAIT_S: Final = 420.0
-"""Ten thousand objects take some minutes."""
+"""Time limit; ten thousand objects take some minutes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,7 +140,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Row:
 def generating(
     plane: ControlPlane, folder: Path
 ) -> Iterator[dict[str, psutil.Process]]:
-    """Run a pod with webhook and pool, and give its processes by name."""
+    """Run a pod with webhook and pool, and yield its processes by name."""
     extra = {"BACKGROUND_WORKERS": "4", "POD_NAME": "one"}
     product = Product(plane, folder, 1, extra)
     product.start()
@@ -162,7 +162,7 @@ def generating(
 
 
 class Made(Watch):
-    """Watches ConfigMaps and notes when each exists, by its Namespace."""
+    """Watches ConfigMaps and records when each exists, by Namespace."""
 
     def __init__(self, plane: ControlPlane) -> None:
         scope = WatchScope(resource=core("configmaps"), metadata_only=True)
@@ -205,7 +205,7 @@ class Bench:
     def store(
         self, name: str, body: dict[str, Any], kind: str = "Namespace", **match: Any
     ) -> None:
-        """Store a policy for a kind and wait until admission acts by it."""
+        """Store a policy for a kind and wait until admission applies it."""
         match = {"any": [{"resources": {"kinds": [kind], **match}}]}
         spec = {"rules": [{"name": "r", "match": match, **body}]}
         raw = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "spec": spec}
@@ -220,7 +220,7 @@ class Bench:
         )
 
     def is_idle(self) -> bool:
-        """Return whether no request is left."""
+        """Return whether no UpdateRequest is left."""
         return not self._api.get(_REQUESTS)["items"]
 
     def create(self, prefix: str, count: int, rate: float) -> list[float]:
@@ -242,7 +242,7 @@ class Bench:
             return list(pool.map(one, range(count)))
 
     def generate(self, count: int, rate: float, without: Sequence[float]) -> Row:
-        """Measure objects of so many Namespaces."""
+        """Measure the generated objects of a number of Namespaces."""
         self._plane.audit.mark()
         before_s = self._cpu_s()
         took = self.create("made", count, rate)
@@ -273,7 +273,7 @@ class Bench:
         }
 
     def memory(self, count: int) -> Row:
-        """Measure the pool's memory before and after it generates for what exists."""
+        """Measure the pool's memory before and after generateExisting."""
         self._api.create(_NAMESPACES, {"metadata": {"name": "many"}})
         bodies = ({"metadata": {"name": f"t{number}"}} for number in range(count))
         create_all(self._plane, "/api/v1/namespaces/many/serviceaccounts", bodies)
@@ -326,9 +326,9 @@ class Bench:
 
 
 def _is_of_an_object(one: Asked) -> bool:
-    """Return whether more objects would mean more such calls.
+    """Return whether the number of such calls grows with the number of objects.
 
-    Lists of all objects, and what the replicas say about themselves, come by the clock.
+    Lists of all objects and the replicas' own status are periodic.
     """
     if one.verb in {"list", "watch"}:
         return False

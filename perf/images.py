@@ -4,13 +4,12 @@
 
 In this process, without HTTP between the API server and the service, with docker's
 registry (Debian package docker-registry) on this machine. Reviews of Pods with three
-images by one policy, with a static key, and by none, in turns. "warm" is the median
-time that the policy adds when the results are in the pod's cache, for images named by
-digest, and for tags, which are resolved in the registry each time; "cold" the time for
-an image that no cache has, and for a Pod with three of them, which are verified at
-once; "shared" how often 1,000 Pods of one image, in eight
-threads, are verified. --check fails above the aims; times of a busy machine mean
-nothing.
+images, alternately with a policy with a static key and without a policy. "warm" is the
+median time that the policy adds if the results are in the pod's cache, for images named
+by digest and for tags, which are resolved in the registry each time; "cold" the time
+for an uncached image, and for a Pod with three uncached images, which are verified
+concurrently; "shared" the number of verifications for 1,000 Pods with one image, in
+eight threads. --check fails above the aims; times on a busy machine are meaningless.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from typing import Any, Final
 
 import yaml
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.images.cache import STORED
@@ -74,12 +73,12 @@ spec:
     mutate: {patchStrategicMerge: {metadata: {labels: {a: b}}}}
 ---
 """
-"""In both cases, so that a review without verification runs the webhook as well."""
+"""Present in both cases, so that reviews without verification also run the webhook."""
 
 
 @contextmanager
 def registry(folder: Path) -> Iterator[str]:
-    """Run docker's registry; gives host and port."""
+    """Run docker's registry; yield host and port."""
     program = shutil.which("docker-registry")
     if program is None:
         sys.exit("docker-registry is not on the PATH")
@@ -118,7 +117,7 @@ def push(host: str, signer: Signer, names: Sequence[str]) -> list[str]:
                 repository.push(client, host, until_ns)
                 break
             except Exception:
-                # The registry is about to start.
+                # The registry is still starting.
                 if attempt == _WAIT_S * 10 - 1:
                     raise
                 time.sleep(0.1)
@@ -126,7 +125,7 @@ def push(host: str, signer: Signer, names: Sequence[str]) -> list[str]:
 
 
 def service(policies: str, folder: Path, events: Counter[str]) -> Service:
-    """Return a worker's path from bytes to bytes."""
+    """Return a worker's review path, from request bytes to response bytes."""
     folder.mkdir(exist_ok=True)
     settings = Settings(standalone=True, registry_allowlist="*,127.0.0.0/8")
     served = served_images(
@@ -186,7 +185,7 @@ def ask(served: Service, given: bytes) -> float:
 def added_ms(
     plain: Service, verifying: Service, given: bytes, count: int
 ) -> tuple[float, float]:
-    """Return what verification adds to the median, and to the least CPU time."""
+    """Return the additional median time and minimum CPU time of verification."""
     ask(verifying, given)
     times: tuple[list[float], list[float]] = [], []
     cpu: tuple[list[int], list[int]] = [], []
@@ -220,7 +219,7 @@ def measure(folder: Path, reviews: int, pods: int) -> dict[str, float]:
             plain, verifying, body(*tags[:_IMAGES]), reviews // 4
         )
         cold = service(both, folder / "cold", Counter())
-        # The first one also looks for the registry's scheme.
+        # The first call also determines the registry's scheme.
         ask(cold, body(tags[0]))
         cold_ms, cold_cpu_ms = [], []
         pods_ms = []

@@ -1,11 +1,11 @@
-"""Measure what mutation and CEL cost a review, beside a bare Gunicorn + Falcon app.
+"""Measure the cost of mutation and CEL beside a bare Gunicorn + Falcon app.
 
 The Pod of perf/admission.py is posted to ``/mutate`` with 1 and with 10 policies of
 each kind of patch - strategic merge, JSON patch, and both in a foreach - which are made
 here, to ``/validate`` with the Pod Security samples as patterns and in CEL, and to
 ``/vpol`` with the latter as ValidatingPolicies. The method is that of
-perf/admission.py; thresholds are held by CPU time a review, which hardly
-changes when other programs take part of the core.
+perf/admission.py; thresholds apply to the CPU time per review, which hardly changes
+when other programs use part of the core.
 
     python perf/language.py [--short] [--check] [--json FILE]
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
@@ -108,12 +108,12 @@ _PATCHES: tuple[tuple[str, Any], ...] = (
         },
     ),
 )
-"""What each policy merges, and a text that is then in the answer's patch."""
+"""The merge of each policy, and a text that the answer's patch must contain."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One scenario: policies in a folder, a path, what the answer must show."""
+    """One scenario: a folder of policies, a path, the expected text of the answer."""
 
     name: str
     path: str
@@ -168,7 +168,7 @@ def policy(number: int, mutate: dict[str, Any]) -> dict[str, Any]:
         "kind": "ClusterPolicy",
         "metadata": {"name": f"mutate-{number}"},
         "spec": {
-            # One reads who asks, which no background scan knows.
+            # A policy reads the user, which a background scan does not have.
             "background": False,
             "rules": [
                 {
@@ -250,7 +250,7 @@ _KINDS: tuple[tuple[str, Rule], ...] = (
 
 
 def cases() -> list[Case]:
-    """Return all scenarios. One merge = that on all containers, no cheap one."""
+    """Return all scenarios; the single merge is the costly one on all containers."""
     found = [
         Case("patterns", VALIDATE, lambda _folder: default_policies()),
         Case("cel", VALIDATE, lambda _folder: _IN_CEL),
@@ -346,7 +346,7 @@ def measure(args: argparse.Namespace, case: Case) -> Iterator[Round]:
 
 
 def chosen(args: argparse.Namespace) -> list[Case]:
-    """Return the scenarios whose names were given, all without any."""
+    """Return the scenarios with the given names; without names, all of them."""
     return [case for case in cases() if case.name in (args.scenarios or [case.name])]
 
 
@@ -385,7 +385,7 @@ def row_of(rows: list[dict[str, Any]], scenario: str) -> dict[str, Any]:
 
 
 def cost(rows: list[dict[str, Any]], scenario: str) -> float:
-    """Return the CPU time that kyverno-mp takes for a review, in microseconds."""
+    """Return the CPU time of kyverno-mp per review, in microseconds."""
     found: float = row_of(rows, scenario)["cpu_us"]
     return found
 

@@ -1,9 +1,9 @@
-"""Measure what each process of kyverno-mp holds, and what one more worker costs.
+"""Measure the memory of each kyverno-mp process, and the cost of one more worker.
 
-Proportional set size (PSS) shares a page among those who map it, so it sums up to what
-the machine spends; unique set size (USS) is what a process alone holds. Both are read
-after reviews went through every worker. ``--cluster`` measures beside a real API server
-with many policies and namespaces.
+Proportional set size (PSS) divides a page among the processes that map it, so its sum
+is the memory in use; unique set size (USS) is the memory of one process alone. Both are
+read after reviews went through every worker. ``--cluster`` measures beside a real API
+server with many policies and namespaces.
 
     python perf/memory.py [--policies DIR] [--short] [--check] [--json FILE]
     python perf/memory.py --cluster [--policy-count 100] [--namespaces 2000] [--check]
@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf.cluster import (

@@ -1,8 +1,8 @@
-"""Measure what others notice when one policy and one object are made to cost much.
+"""Measure the effect of an expensive policy and object on other reviews.
 
-One worker. For each attack of tests/faults/attacks.py: the longest that a cheap review
-on another connection takes, what the attack's own reviews take, and what the worker's
-memory grows by. ``--check`` fails where a neighbour waited longer than the aim.
+One worker. For each attack of tests/faults/attacks.py: the longest time of a cheap
+review on another connection, the time of the attack's own reviews, and the growth of
+the worker's memory. ``--check`` fails if a neighbour waited longer than the aim.
 
     python perf/neighbours.py [--connections 8] [--seconds 4] [--json FILE] [NAME ...]
 """

@@ -1,7 +1,7 @@
-"""What the measurements of the pools share: a watch, creations, figures, aims.
+"""Shared parts of the pools' measurements: a watch, creations, figures, aims.
 
-Takes: a control plane (perf/cluster.py). Gives: rows of figures, and how to compare
-them. Used by perf/{cleanup,generate,scan}.py.
+Takes: a control plane (perf/cluster.py). Gives: rows of figures, and their comparison
+with aims. Used by perf/{cleanup,generate,scan}.py.
 """
 
 import statistics
@@ -24,7 +24,9 @@ from tests.e2e.control_plane import ControlPlane
 
 _ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 CREATORS: Final = 16
-"""Connections that create objects: one would be slower than the API server."""
+"""Number of connections that create objects; one would be slower than the API
+server.
+"""
 MIB: Final = 2**20
 Row = dict[str, Any]
 
@@ -60,7 +62,7 @@ class Watch:
 def create_all(
     plane: ControlPlane, path: str, bodies: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Create objects of one collection by a few connections."""
+    """Create objects of one collection over a few connections."""
     local = threading.local()
 
     def one(raw: Mapping[str, Any]) -> None:
@@ -74,7 +76,7 @@ def create_all(
 
 
 def grant(api: Api, role: str, verbs: Sequence[str]) -> None:
-    """Let the account of a pool (``cleanup``, ``background``) use ConfigMaps so."""
+    """Grant a pool's account (``cleanup``, ``background``) access to ConfigMaps."""
     label = {f"rbac.kyverno.io/aggregate-to-{role}-controller": "true"}
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": list(verbs)}
     metadata = {"name": f"perf:{role}", "labels": label}
@@ -98,7 +100,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def pss_mib(process: psutil.Process) -> float:
-    """Return the memory of a process, with its share of what others map as well."""
+    """Return the memory of a process, with its share of shared pages."""
     return round(float(process.memory_full_info().pss) / MIB, 1)
 
 

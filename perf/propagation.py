@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf.cluster import (
@@ -45,7 +45,7 @@ _VALIDATING: Final = (
 )
 _WAIT_S_MAX: Final = 30.0
 _PAUSE_S: Final = 0.3
-"""Between two rounds: what the last one left to do must not count for the next."""
+"""Pause between two rounds, so that work of the last round does not affect the next."""
 _ASKED_AT_READY: Final = 3
 _CREATED: Final = 201
 
@@ -60,7 +60,7 @@ class Round:
     ready_ms: float = 0.0
     """0 = not waited for."""
     ready_early: bool = False
-    """A request passed although the policy was Ready."""
+    """Whether a request passed although the policy was Ready."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,7 +113,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Round]:
             run_case(api, "warm-up", 3, found)
             found.clear()
             run_case(api, "kind is new", args.rounds, found)
-            # One that nothing violates keeps the kind registered.
+            # A policy without violations keeps the kind registered.
             create(api, [policy("stays", "never-there")])
             run_case(api, "kind is registered", args.rounds, found)
             run_case(api, "until Ready", max(1, args.rounds // 4), found)
@@ -125,7 +125,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Round]:
 
 @contextmanager
 def in_memory() -> Iterator[Path]:
-    """Yield a folder in memory: there deploy/ puts the runtime folder."""
+    """Yield a folder in memory, where deploy/ also has the runtime folder."""
     place = Path("/dev/shm")
     parent = place if place.is_dir() else None
     with tempfile.TemporaryDirectory(dir=parent) as name:
@@ -133,7 +133,7 @@ def in_memory() -> Iterator[Path]:
 
 
 def run_case(api: Api, case: str, rounds: int, found: list[Round]) -> None:
-    """Run so many rounds of one case."""
+    """Run a number of rounds of one case."""
     for number in range(rounds):
         name = f"{case.lower().replace(' ', '-')}-{number}"
         found.append(run_round(api, case, policy(name, "forbidden")))
@@ -155,7 +155,7 @@ def run_round(api: Api, case: str, document: dict[str, Any]) -> Round:
     wait(lambda: not passes(api), "never in force")
     in_force_ms = (time.perf_counter() - created) * 1e3
     if case != "until Ready":
-        # A status that is still being written must not fall into the next round.
+        # A pending status write must not affect the next round.
         wait(lambda: is_ready(api, path), "not Ready")
         time.sleep(_PAUSE_S)
     api.delete(path)
@@ -185,7 +185,7 @@ def policy(name: str, forbidden: str) -> dict[str, Any]:
 
 
 def passes(api: Api) -> bool:
-    """Ask for a ConfigMap that a policy of ``forbidden`` denies."""
+    """Send a request for a ConfigMap that a policy of ``forbidden`` denies."""
     labels = {"forbidden": "yes"}
     body = {"metadata": {"name": "asked", "labels": labels}}
     status, answer = api.ask("POST", _ASKED, body)
@@ -195,13 +195,13 @@ def passes(api: Api) -> bool:
 
 
 def is_ready(api: Api, path: str) -> bool:
-    """Return whether the status of a policy says Ready."""
+    """Return whether the policy is Ready."""
     conditions = (api.get(path).get("status") or {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def is_registered(api: Api) -> bool:
-    """Return whether some webhook of policies names ConfigMaps."""
+    """Return whether a policy webhook is registered for ConfigMaps."""
     return any(
         "configmaps" in rule["resources"]
         for hook in api.get(_VALIDATING).get("webhooks") or ()
@@ -210,7 +210,7 @@ def is_registered(api: Api) -> bool:
 
 
 def wait(is_so: Any, what: str) -> None:
-    """Ask until it is so, without a pause. Raises: Unready."""
+    """Poll a condition without a pause until it is true. Raises: Unready."""
     end = time.monotonic() + _WAIT_S_MAX
     while not is_so():
         if time.monotonic() > end:

@@ -1,11 +1,12 @@
-"""Measure what recording costs a worker, and how fast a recording is replayed.
+"""Measure the cost of recording for a worker, and the speed of a replay.
 
     python perf/replay.py [--reviews N] [--json FILE]
 
-In this process, on one core: reviews of Pods as ReplicaSets make them, each with a name
-of its own, by the sample policies, with and without a recorder in turns. "answer" is
-the median time until the answer is known, "cpu" the CPU time of the whole process for a
-review, the recorder's thread included. Ratios travel; absolute times do not.
+In this process, on one core: reviews of Pods like those of ReplicaSets, each with
+another name, by the sample policies, alternately with and without a recorder. "answer"
+is the median time until the answer is known, "cpu" the CPU time of the whole process
+per review, including the recorder's thread. Ratios are comparable between machines;
+absolute times are not.
 """
 
 import argparse
@@ -38,11 +39,11 @@ ROOT = Path(__file__).resolve().parent.parent
 _POLICIES = ROOT / "config" / "samples" / "policies"
 _ROUTE = SHARED[b"/validate/fail"]
 _BATCH = 200
-"""Reviews between two waits for the recorder, fewer than its queue takes."""
+"""Number of reviews between two waits for the recorder, less than its queue size."""
 
 
 class _NoRecords:
-    """Metrics are not what is measured."""
+    """A no-op for metrics, which are not measured."""
 
     def review(self, *_given: object, **_more: object) -> None:
         pass
@@ -75,7 +76,7 @@ def body(number: int) -> bytes:
 def service(
     policies: list[CompiledPolicy], recording: ReviewRecorder | None
 ) -> Service:
-    """Return a worker's path from bytes to bytes."""
+    """Return a worker's review path, from request bytes to response bytes."""
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     source = ListSource(policies, link_rule)
     planner = ValidationPlanner(Engine(ClusterData(), clock), source)
@@ -103,7 +104,7 @@ def _settle(recorder: ReviewRecorder, count: int) -> None:
 
 
 def main() -> None:
-    """Measure, print a table, and write JSON if asked."""
+    """Measure, print a table, and write JSON if requested."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--reviews", type=int, default=5000)
     parser.add_argument("--json", type=Path)

@@ -1,8 +1,8 @@
-"""Measure reports under load: how late they are, and what admission pays.
+"""Measure reports under load: their lateness, and the cost for admission.
 
 etcd, kube-apiserver, kube-controller-manager and one pod share this machine. Pods are
-created at a steady rate, with the project's 17 policies and one whose results only
-reviews know, three times: without a reports pool; with a pool that is away, so that
+created at a steady rate, with the project's 17 policies and one policy whose results
+only reviews can find, three times: without a reports pool; with a stopped pool, so that
 results of reviews pile up; with the pool. Lateness is the time from the answer to the
 creation of a Pod to the event of its report.
 
@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.kube.resource import Key
@@ -112,7 +112,7 @@ def measure(rate: float, count: int, folder: Path) -> Row:
         with running(plane, folder / "with", {"REPORTS_WORKERS": "1"}) as product:
             wait_for(lambda: holder_of(api, REPORTS) == "one", "no holder")
             with Reported(plane) as reported:
-                # What was created before has its reports before the load begins.
+                # Earlier objects get their reports before the load begins.
                 wait_for(lambda: len(reported) >= 2 * count, "reports miss", _WAIT_S)
                 wait_for(lambda: not bench.intermediate(), "results stay", _WAIT_S)
                 before = stages(product)
@@ -126,7 +126,7 @@ def measure(rate: float, count: int, folder: Path) -> Row:
 
 
 def stages(product: Product) -> Counter[tuple[str, str]]:
-    """Return sum and count of the time that reports of changed objects took so far.
+    """Return sum and count of the report times of changed objects so far.
 
     By stage, and ``sum`` or ``count``.
     """
@@ -171,7 +171,7 @@ def running(
 
 
 class Reported(Watch):
-    """Watches reports, and notes when each came, by its name."""
+    """Watches reports, and records when each was created, by name."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.at_s: dict[str, float] = {}
@@ -191,10 +191,10 @@ class Bench:
         self._rate = rate
         self._count = count
         self._answered_s: dict[str, float] = {}
-        """Of the last load, by uid."""
+        """Creation times of the last load, by uid."""
 
     def load(self, name: str) -> Row:
-        """Create the Pods of one part; return what their creation took."""
+        """Create the Pods of one part; return the cost of their creation."""
         self._answered_s = {}
         samples = [sample(number) for number in range(2)]
         local = threading.local()
@@ -222,7 +222,7 @@ class Bench:
         }
 
     def late(self, at_s: dict[str, float]) -> list[float]:
-        """Return how late the reports of the last load were."""
+        """Return the lateness of the last load's reports."""
         return [
             max(0.0, at_s[uid] - since_s) for uid, since_s in self._answered_s.items()
         ]
@@ -233,7 +233,7 @@ class Bench:
         return found
 
     def verdicts(self) -> Row:
-        """Count reports by their summary, and those that lack what reviews found."""
+        """Count reports by summary, and reports without their results from reviews."""
         path = POLICY_REPORTS.of_namespace.collection("default")
         summaries: Counter[str] = Counter()
         without = 0
@@ -261,7 +261,7 @@ def check(row: Row) -> int:
     most = {
         "late_p99_s": 5.0,
         "intermediate_objects": 2,
-        # The first Pods were created before anybody recorded what reviews found.
+        # The first Pods were created before results of reviews were recorded.
         "without_review": row["pods"],
         "kinds_of_reports": 4,
         "with_create_p50_ms": 1.1 * row["away_create_p50_ms"],

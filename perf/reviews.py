@@ -1,6 +1,6 @@
-"""The reviews that perf/admission.py posts: one Pod conforms and one does not.
+"""The reviews for perf/admission.py: one Pod that conforms and one that does not.
 
-wrk_review.lua makes a thousand Pods of each: ``abcde`` is another text each time.
+wrk_review.lua creates a thousand Pods from each by replacing ``abcde``.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""Measure how the service grows with policies that do not match.
+"""Measure the cost of policies that do not match.
 
-The same 17 policies judge the same Pod while others stand beside them: on other kinds,
-or on Pods of other namespaces, one namespace a policy. Told are latency and CPU time of
-a review, how long the policies take to compile, what a worker holds, and how soon a
-changed policy is in force in every worker while reviews go on.
+The same 17 policies evaluate the same Pod while other policies exist: for other kinds,
+or for Pods of other namespaces, one namespace per policy. The figures are latency and
+CPU time per review, the compile time of the policies, a worker's memory, and the time
+until a changed policy is in force in every worker under load.
 
     python perf/scale.py [--others N ...] [--short] [--check] [--json FILE]
 """
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.leader.folder import Changes
@@ -46,7 +46,7 @@ _KINDS = ("ConfigMap", "Secret", "Service", "Ingress", "Deployment", "Job")
 _VARIANTS = ("kinds", "namespaces")
 _FORCE_WAIT_S = 30.0
 _USS_FOR = 1000
-"""The number of policies that the threshold of a worker's memory is given for."""
+"""The number of policies for the threshold of a worker's memory."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def other(number: int, variant: str) -> dict[str, Any]:
 
 
 def fill(folder: Path, policies: Path, others: int, variant: str) -> Path:
-    """Write a folder of policies: those that match, and the others."""
+    """Write a folder of policies: the matching ones and the others."""
     target = folder / "policies"
     target.mkdir(parents=True)
     for path in sorted(policies.rglob("*.yaml")):
@@ -201,7 +201,7 @@ def run(server: Server, body: Path, *, seconds: float, connections: int = 1) -> 
 
 
 def summarise(variant: str, others: int, server: Server, rounds: list[Round]) -> Row:
-    """Return the best of the rounds: what disturbs them only ever adds."""
+    """Return the best of the rounds, because disturbances only add time."""
     worker = next(m for m in memory_of(server) if m.name == "worker")
     snapshot = server.folder / "run/snapshot/policies.segment"
     return Row(
@@ -216,7 +216,7 @@ def summarise(variant: str, others: int, server: Server, rounds: list[Round]) ->
 
 
 def time_compile(args: argparse.Namespace, count: int) -> float:
-    """Return the CPU seconds from files to the bytes of a snapshot."""
+    """Return the CPU seconds for compiling the files to a snapshot's bytes."""
     with tempfile.TemporaryDirectory() as name:
         others = max(count - len(list(args.policies.rglob("*.yaml"))), 0)
         folder = fill(Path(name), args.policies, others, "namespaces")
@@ -231,7 +231,7 @@ def time_compile(args: argparse.Namespace, count: int) -> float:
 
 
 def time_changes(args: argparse.Namespace) -> list[float]:
-    """Change policies under load; return the seconds until all workers have each."""
+    """Change policies under load; return the seconds until all workers serve each."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         body = folder / "review.json"
@@ -254,7 +254,7 @@ def time_changes(args: argparse.Namespace) -> list[float]:
 
 
 class _Load(threading.Thread):
-    """Load a server aside."""
+    """Loads a server in the background."""
 
     def __init__(self, server: Server, body: Path, *, seconds: float) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Measure scans: how long reports take, what they cost, that none is rewritten.
+"""Measure scans: the time and cost of reports, and unnecessary writes.
 
 etcd, kube-apiserver, kube-controller-manager and one pod with webhook and reports pool
-share this machine. Pods and the project's 17 policies are there before the pod starts.
+share this machine. Pods and the project's 17 policies exist before the pod starts.
 Then: the first scan; an annotation of a policy; a message of one rule; a new holder.
-The audit log shows the requests to the API server, a watch of this process when a
-report exists and in which version.
+The audit log shows the requests to the API server, and a watch shows when each report
+exists and in which version.
 
     python perf/scan.py [--pods 10000] [--short] [--check]
 """
@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 import psutil
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.kube.watch import WatchScope
@@ -95,7 +95,7 @@ def create_pods(plane: ControlPlane, api: Api, count: int) -> None:
 
 
 def account(api: Api) -> None:
-    """Create the ServiceAccount of the Pods, unless its controller was first."""
+    """Create the ServiceAccount of the Pods, unless its controller was faster."""
     raw = {"metadata": {"name": "default"}}
     status, _ = api.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")
     if status != 200:
@@ -117,7 +117,7 @@ def sample(number: int) -> Row:
 
 
 class Stored(Watch):
-    """Watches reports, and notes when each came and in which version it is."""
+    """Watches reports, and records when each was created and its version."""
 
     def __init__(self, plane: ControlPlane) -> None:
         scope = WatchScope(resource=POLICY_REPORTS.of_namespace, metadata_only=True)
@@ -196,7 +196,7 @@ class Bench:
         self._api.patch(path, {"spec": {"rules": rules}})
 
     def _settle(self, product: Product, times: int) -> None:
-        """Wait until Pods were scanned so often, and nothing is written any more."""
+        """Wait until the Pods were scanned this often and all writes have ended."""
         log = product.program.log
         wait_for(
             lambda: log.read_text(errors="replace").count(_SCANNED) >= times,

@@ -1,6 +1,6 @@
-"""Start kyverno-mp and the bare app for measurements, load them, write results down.
+"""Start kyverno-mp and the bare app for measurements, load them, write the results.
 
-Shared by the scripts beside it: perf/{admission,language,scale,memory}.py.
+Shared by perf/{admission,language,scale,memory}.py.
 """
 
 import json
@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(ROOT))
 
 from kyverno_mp.process.startup.certificate import make as make_certificate  # noqa: E402
@@ -46,15 +46,15 @@ class Round:
     p50_ms: float
     p99_ms: float
     cpu_us: float
-    """CPU time of all processes of the server, for one review."""
+    """CPU time of all processes of the server per review."""
 
 
 class Unready(Exception):
-    """A server did not come up, or answered otherwise than expected."""
+    """A server did not start, or its answer was unexpected."""
 
 
 def missing_tools() -> str:
-    """Return why nothing can be measured here, "" when it can."""
+    """Return the reason why this machine cannot measure, "" if it can."""
     if shutil.which("wrk") is None:
         return "wrk is not installed (Debian: apt-get install wrk)"
     if (os.cpu_count() or 1) < 2:
@@ -75,7 +75,7 @@ class Server:
     port: int
     process: psutil.Process
     folder: Path
-    """Where its log is, and its runtime folder ``run``."""
+    """The folder of its log and its runtime folder ``run``."""
 
     def cpu_s(self) -> float:
         """Return the CPU time of its processes up to now."""
@@ -110,7 +110,7 @@ def kyverno_mp(
 def bare(
     folder: Path, *, core: int | None = None, workers: int = 1
 ) -> Iterator[Server]:
-    """Run the bare app, with one worker on one core; it gives ``answer.json``."""
+    """Run the bare app, with one worker on one core; it returns ``answer.json``."""
     files = make_certificate(folder, "kyverno")
     port = free_port()
     command = [
@@ -133,9 +133,9 @@ def running(
     environment: dict[str, str],
     folder: Path,
 ) -> Iterator[Server]:
-    """Start a server, wait until it takes connections, stop it at the end.
+    """Start a server, wait until it accepts connections, stop it at the end.
 
-    ``core`` None = it may run on any.
+    ``core`` None = any core.
     """
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     log = folder / f"{name}.log"
@@ -165,13 +165,13 @@ def running(
 
 
 def accepts(port: int) -> bool:
-    """Return whether something listens."""
+    """Return whether a server listens."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def ask(port: int, body: Path, path: str = VALIDATE) -> dict[str, Any]:
-    """Post the review once; waits until the server has its policies."""
+    """Post the review once; retry until the server has its policies."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -236,7 +236,7 @@ def load(  # noqa: PLR0913 - what one run of wrk takes, mostly by keyword
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures were measured on, and of which commit."""
+    """Return the machine and the commit of the measurement."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"],
         cwd=ROOT,
@@ -257,7 +257,7 @@ def machine() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one process holds; ``uss`` belongs to it alone, ``pss`` shares the rest."""
+    """The memory of one process; ``uss``: its own, ``pss``: with shares of the rest."""
 
     name: str
     pid: int
@@ -267,7 +267,7 @@ class Memory:
 
 
 def roles_of(server: Server) -> dict[int, str]:
-    """Return what each process of a server is, by its id, the parent first."""
+    """Return the role of each process of a server by its id, the parent first."""
     workers = {worker.pid for worker in workers_of(server)}
     leaders = {view.pid for view in pages_of(server) if view.role == "leader"}
     found = {}
@@ -285,7 +285,7 @@ def roles_of(server: Server) -> dict[int, str]:
 
 
 def memory_of(server: Server) -> list[Memory]:
-    """Return what each process of a server holds, the parent first."""
+    """Return the memory of each process of a server, the parent first."""
     found = []
     for pid, name in roles_of(server).items():
         held = psutil.Process(pid).memory_full_info()

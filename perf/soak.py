@@ -1,11 +1,11 @@
-"""Run kyverno-mp beside a real API server for long, inject faults, and count losses.
+"""Run kyverno-mp with a real API server for a long time, inject faults, count losses.
 
-For ``--minutes`` Pods are created by dry run without a pause while policies are made,
-changed and deleted, watches are cut or fall silent (a proxy stands between kyverno-mp
-and the API server), and webhook workers are killed. A marker policy shows every round
-whether its newest version is in force within ``--lost-after`` seconds. Memory is read
-in the quiet moment at the end of each round; it is flat when the last third of the
-rounds holds no more than 5 % above the third after the warm-up.
+For ``--minutes`` Pods are created by dry run without a pause while policies are
+created, changed and deleted, watches are cut or fall silent (through a proxy between
+kyverno-mp and the API server), and webhook workers are killed. A marker policy shows
+every round whether its newest version is in force within ``--lost-after`` seconds.
+Memory is read in the idle time at the end of each round; it is flat if the last third
+of the rounds uses at most 5 % more than the third after the warm-up.
 
     python perf/soak.py [--minutes 20] [--workers 2] [--json FILE]
 """
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-# As a script, Python looks for imports beside this file only.
+# Python searches the imports of a script only in the script's own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
@@ -49,27 +49,27 @@ from tests.e2e.cutting_proxy import CuttingProxy
 _MARKER: Final = "soak-marker"
 _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
 _CONFIRMED_MIN: Final = 5
-"""So many answers in a row must know the newest version: there are many workers."""
+"""Number of consecutive answers with the newest version, because of several workers."""
 _SETTLE_S: Final = 3.0
 _GROWTH_MAX: Final = 1.05
 
 
 @dataclass
 class Seen:
-    """What happened; written as JSON at the end."""
+    """The results of the run, written as JSON at the end."""
 
     answers: Counter[str] = field(default_factory=Counter)
-    """Of Pods that are created all the time; ``let through`` = forbidden, yet made."""
+    """Counts of continuously created Pods; ``let through`` = forbidden but created."""
     harm: Counter[str] = field(default_factory=Counter)
     applied_s: dict[str, list[float]] = field(default_factory=dict)
-    """Time from each version of the marker to its effect, by the round's harm."""
+    """Time from each version of the marker to its effect, by the round's fault."""
     lost: int = 0
     memory_mb: list[dict[str, float]] = field(default_factory=list)
-    """After each round, by role; of the workers the largest."""
+    """Memory after each round, by role; for the workers, the largest."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; 0 = nothing was lost and memory is flat, 1 = not so, 2 = cannot run."""
+    """Run; 0 = nothing was lost and memory is flat, 1 = otherwise, 2 = cannot run."""
     args = parse(arguments)
     seen = Seen()
     try:
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     growth = growth_of(seen.memory_mb)
     print_summary(seen, growth)
-    # Not by ``asdict``: it makes a Counter count its own items.
+    # ``asdict`` would turn a Counter into a count of its items.
     content = {"minutes": args.minutes, "growth": growth, **vars(seen)}
     write_result("soak", content, args.json)
     is_flat = growth.get("sum", 1.0) <= _GROWTH_MAX
@@ -131,7 +131,7 @@ def soak(args: argparse.Namespace, folder: Path, seen: Seen) -> None:
 
 @contextlib.contextmanager
 def proxied(plane: ControlPlane, folder: Path) -> Iterator[tuple[CuttingProxy, Path]]:
-    """Yield a proxy to the API server, and a kubeconfig that leads through it."""
+    """Yield a proxy to the API server, and a kubeconfig that uses it."""
     proxy = CuttingProxy(plane.port)
     proxy.start()
     content = yaml.safe_load(plane.kubeconfig.read_text())
@@ -146,12 +146,12 @@ def proxied(plane: ControlPlane, folder: Path) -> Iterator[tuple[CuttingProxy, P
 
 
 def marker(number: int) -> dict[str, Any]:
-    """Return the policy whose effect shows which version of it is in force."""
+    """Return the policy whose effect reveals which version is in force."""
     return label_policy(_MARKER, f"version-{number}", f"version {number} is in force")
 
 
 def label_policy(name: str, label: str, message: str) -> dict[str, Any]:
-    """Return a policy that requires a label of Pods that ask to be marked."""
+    """Return a policy that requires a label on the Pods selected for the marker."""
     selector = {"matchLabels": {"soak": "marked"}}
     kinds = {"kinds": ["Pod"], "selector": selector}
     rule = {
@@ -172,7 +172,7 @@ def label_policy(name: str, label: str, message: str) -> dict[str, Any]:
 
 
 class Load(threading.Thread):
-    """Creates a Pod that is allowed and one that is not, in turns, until the end."""
+    """Creates allowed and forbidden Pods alternately until the end."""
 
     def __init__(self, plane: ControlPlane, seen: Seen) -> None:
         super().__init__(daemon=True)
@@ -190,7 +190,7 @@ class Load(threading.Thread):
         self.join(60)
 
     def run(self) -> None:
-        """Ask until the end."""
+        """Create Pods until the end."""
         good, bad = conforming_pod(), conforming_pod()
         bad["spec"] = {**bad["spec"], "hostNetwork": True}
         with Api(self._plane.access) as api:
@@ -207,7 +207,7 @@ class Load(threading.Thread):
         if status == 201:
             self._seen.answers["allowed" if expected else "let through"] += 1
         elif "failed calling webhook" in str(body):
-            # A killed worker takes what it was judging with it; failurePolicy is Fail.
+            # A killed worker loses its running reviews, and failurePolicy is Fail.
             self._seen.answers["webhook failed"] += 1
         else:
             self._seen.answers["wrongly denied" if expected else "denied"] += 1
@@ -219,7 +219,7 @@ def harm(
     chance: random.Random,
     number: int,
 ) -> str:
-    """Do one bad thing: they take turns."""
+    """Inject the next fault of the cycle."""
     kind = ("cut", "worker killed", "cut", "nothing", "muted", "worker killed")[
         number % 6
     ]
@@ -233,7 +233,7 @@ def harm(
 
 
 def churn(api: Api, chance: random.Random, count: int) -> None:
-    """Make, change or delete policies that judge other Pods."""
+    """Create, change or delete policies that match other Pods."""
     for _ in range(count // 2):
         name = f"soak-{chance.randrange(count)}"
         policy = label_policy(name, f"label-{chance.randrange(9)}", "is needed")
@@ -266,7 +266,7 @@ def prove(api: Api, number: int, within_s: float, seen: Seen, kind: str) -> None
         )
         if status == 200:
             break
-        # Its own webhook may have lost this one with a killed worker.
+        # The policy's own review may have been lost with a killed worker.
         time.sleep(0.1)
     confirmed = 0
     while time.monotonic() - started < within_s:
@@ -282,9 +282,9 @@ def prove(api: Api, number: int, within_s: float, seen: Seen, kind: str) -> None
 
 
 def by_role(server: Server) -> dict[str, float]:
-    """Return the memory of each role; USS, as PSS moves with the number of sharers.
+    """Return the USS of each role, because PSS depends on the number of processes.
 
-    Of the workers the largest, as those that were killed begin small again.
+    For the workers it is the largest, because new workers start small.
     """
     found: dict[str, float] = {}
     for one in memory_of(server):
@@ -293,9 +293,9 @@ def by_role(server: Server) -> dict[str, float]:
 
 
 def growth_of(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """Return, by role, the last third's median over the middle third's.
+    """Return, by role, the ratio of the last third's to the middle third's median.
 
-    The first third is warm-up. The medians are those of the larger half.
+    The first third is the warm-up. The medians are of the larger half.
     """
     third = len(rounds) // 3
     if not third:
@@ -327,7 +327,7 @@ def tell(number: int, seen: Seen, kind: str) -> None:
 
 
 def print_summary(seen: Seen, growth: dict[str, float]) -> None:
-    """Print what counts."""
+    """Print a summary."""
     print(f"\nanswers {dict(seen.answers)}\nharm    {dict(seen.harm)}")
     for kind, applied in seen.applied_s.items():
         print(

@@ -40,7 +40,8 @@ _WITH_OBJECT: Final = frozenset({"CREATE", "UPDATE"})
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
 TopKind = Callable[[str, str, str], str | None]
-"""(group, version, resource) -> the kind that owns the subresource, None unknown."""
+"""Map (group, version, resource) to the kind that owns the subresource, None if
+unknown."""
 
 BUILT_IN_KINDS: Final[Mapping[tuple[str, str], str]] = {
     (one.group, one.plural): one.kind for one in BUILT_IN
@@ -59,10 +60,10 @@ def decode(
 ) -> Request:
     """Read one review.
 
-    ``weight``: ``decoded_bytes(body)``, when it is known.
+    ``weight`` is ``decoded_bytes(body)``, if the caller has computed it.
 
-    Roles and namespace labels are left empty; the webhook fills them in. Numbers stay
-    as JSON wrote them, with ``ints_are_numbers`` set (docs/behaviour/engine 0.2).
+    Roles and namespace labels stay empty; the webhook fills them in. Numbers keep their
+    JSON spelling, with ``ints_are_numbers`` set (docs/behaviour/engine 0.2).
 
     Raises: RequestInvalid with code ``admission.empty``, ``admission.not_json`` (also
     for wrong types), ``admission.too_deep``, ``admission.too_large``,
@@ -81,8 +82,8 @@ def decode(
         deep = error.msg.startswith(_PARSER_TOO_DEEP)
         code = TOO_DEEP if deep else NOT_JSON
         raise RequestInvalid(code, _TOO_DEEP if deep else str(error)) from error
-    # PERF: a document of depth d has d opening brackets, and counting bytes is cheap;
-    # only the few reviews with more of them are walked.
+    # PERF: a document of depth d has d opening brackets, and counting bytes is cheap.
+    # Only the few reviews with more brackets than the limit are walked.
     if body.count(b"{") + body.count(b"[") > JSON_DEPTH_MAX:
         _check_depth(review)
     if type(review) is not dict:
@@ -96,11 +97,11 @@ def decode(
 
 
 def _has_too_many_keys(body: bytes | bytearray) -> bool:
-    # PERF: only a body with many colons, wherever they are, is taken apart.
+    # PERF: only a body with many colons, in strings or outside, is parsed here.
     if body.count(b":") <= DECODED_KEYS_MAX:
         return False
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Every other part is a string; a colon between strings follows a key.
+    # Every second part is a string; a colon between strings follows a key.
     return b"".join(plain.split(b'"')[::2]).count(b":") > DECODED_KEYS_MAX
 
 
@@ -152,10 +153,11 @@ def _request(raw: dict[str, Json], top_kind: TopKind, size: int) -> Request:
 def _use_top_kind(
     request: Request, resource: dict[str, Json], top_kind: TopKind
 ) -> None:
-    """Replace the kind of the subresource's object by the kind that owns it.
+    """Replace the kind of the subresource's object by the kind of its owner.
 
-    Policies name ``Pod/exec``, while the review's object is a PodExecOptions. Where the
-    object's group is that of the resource (status, finalize), its kind is the owner's.
+    Policies name ``Pod/exec``, while the review's object is a PodExecOptions. If the
+    object and the resource have the same group (status, finalize), the object's kind is
+    already the owner's.
     """
     group, version = _text(resource, "group"), _text(resource, "version")
     name = _text(resource, "resource")
@@ -195,7 +197,8 @@ def _wrong(what: str, expected: str) -> RequestInvalid:
 def _check_depth(value: Json) -> None:
     """Raise RequestInvalid if the value is nested beyond the limit."""
     try:
-        # PERF: a million lists take 10 ms; level by level, half a second.
+        # PERF: walking a million lists level by level takes half a second; serialising
+        # takes 10 ms.
         orjson.dumps(value)
     except orjson.JSONEncodeError:
         # The serialiser's own limit, half of ours.
@@ -215,5 +218,5 @@ def _walk_levels(value: Json) -> None:
             return
         left -= len(level)
         if left < 0:
-            raise RequestInvalid(TOO_DEEP, "too many of its values are nested deep")
+            raise RequestInvalid(TOO_DEEP, "too many of its values are deeply nested")
     raise RequestInvalid(TOO_DEEP, _TOO_DEEP)

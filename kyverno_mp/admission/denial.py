@@ -6,7 +6,7 @@ Source: docs/behaviour/controllers 2.7 (block decision), 2.8 (messages);
 docs/behaviour/engine 6.9.
 
 Failures of enforcing rules block; errors block if the policy's failurePolicy is Fail.
-Reviews that are not evaluated at all are answered by webhook/review/review.py.
+Reviews that cannot be evaluated are answered by webhook/review/review.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,15 +18,15 @@ from kyverno_mp.values.go.goyaml import block_text
 
 _TOLD = frozenset({FAIL, ERROR, WARNING})
 _VERDICTS_MAX: Final = 256
-"""Verdicts to cache: each holds a string of a few thousand characters."""
+"""The number of cached verdicts; each holds a string of a few thousand characters."""
 
 
 def blocks(response: PolicyResponse) -> bool:
     """Return whether this policy denies the request.
 
-    Each policy is evaluated by its own failurePolicy. In Kyverno one Fail policy makes
-    the errors of Ignore policies block too (docs/behaviour/controllers 14.5); we do not
-    copy that.
+    Each policy's own failurePolicy decides. In Kyverno, one Fail policy makes the
+    errors of Ignore policies block, too (docs/behaviour/controllers 14.5); we do not
+    copy this.
     """
     if not response.results:
         return False
@@ -36,17 +36,17 @@ def blocks(response: PolicyResponse) -> bool:
 
 
 class AdmissionVerdict(NamedTuple):
-    """The verdict of a list of responses, the same for every requester."""
+    """The verdict on a list of responses; it does not depend on the requester."""
 
     responses: Sequence[PolicyResponse]
     telling: tuple[PolicyResponse, ...]
     """The responses with something to report."""
     refused: str
-    """The policies and rules that deny, as text; "" allows the request."""
+    """The policies and rules that deny, as text; empty if the request is allowed."""
 
 
 class AdmissionVerdicts:
-    """Compute verdicts; cache those of responses that requests share.
+    """Compute verdicts, and cache verdicts on responses that several requests share.
 
     PERF: equal denials share their responses (program/plans/batch.py), and building the
     text takes 6 us.
@@ -65,7 +65,8 @@ class AdmissionVerdicts:
         if known is None:
             if len(self._known) >= _VERDICTS_MAX:
                 self._known.clear()
-            # The cached verdict keeps the responses alive, and so their identity.
+            # The cached verdict keeps a reference to the responses, so their ids are
+            # not reused.
             known = self._known[id(responses)] = _verdict(responses)
         return known
 
@@ -77,7 +78,7 @@ def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
 
 
 def denial(request: Request, refused: str) -> str:
-    """Return the text of a denial; ``refused`` comes from AdmissionVerdict."""
+    """Return the text of a denial; ``refused`` is the text from AdmissionVerdict."""
     return _framed(resource_name(request), refused)
 
 
@@ -111,7 +112,7 @@ def resource_name(request: Request) -> str:
     resource = request.object or request.old_object
     metadata = resource.get("metadata")
     name = metadata.get("name") if type(metadata) is dict else None
-    # K8S: a review of a Namespace carries its own name as the namespace.
+    # K8S: a review of a Namespace carries the Namespace's own name as its namespace.
     namespace = "" if request.kind == "Namespace" else request.namespace
     return f"{request.kind}/{namespace}/{name if type(name) is str else ''}"
 
@@ -129,8 +130,8 @@ def warnings(responses: Iterable[PolicyResponse]) -> list[str]:
 def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
     """Return the warnings of an allowed mutation.
 
-    KYVERNO: with emitWarning a success is reported, too
-    (docs/behaviour/controllers 2.6).
+    KYVERNO: with emitWarning, successes are reported, too (docs/behaviour/controllers
+    2.6).
     """
     return [
         f"policy {response.policy.name}.{found.rule}: {found.message}"
@@ -144,8 +145,9 @@ def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
 def image_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
     """Return the warnings of verifyImages rules of an allowed request.
 
-    KYVERNO: not of every failure: only of images that ``skipImageReferences`` names,
-    and with emitWarning of all that is no skip (docs/behaviour/images 2.6).
+    KYVERNO: a failure is reported only for images that ``skipImageReferences`` names.
+    With emitWarning, every result except a skip is reported (docs/behaviour/images
+    2.6).
     """
     return [
         f"policy {response.policy.name}.{found.rule}: {found.message}"

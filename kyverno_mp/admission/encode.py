@@ -3,8 +3,8 @@
 Room: admission. Takes: uid, message, patch, warnings. Gives: the bytes of the response.
 Next: webhook. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.2; recorded answers of the real webhook. The
-request is not echoed back: the API server reads ``response`` only, and the echo doubled
-the bytes.
+request is not echoed back: the API server reads only ``response``, and an echo would
+double the size.
 """
 
 import base64
@@ -22,7 +22,7 @@ _HEAD: Final = (
 
 
 def allowed(uid: str, warnings: Sequence[str] = ()) -> bytes:
-    """Allow the request, with warnings for the user when there are any."""
+    """Allow the request, with warnings for the user if there are any."""
     if not warnings:
         # PERF: most answers take this path; only the uid needs escaping.
         return b"".join((_HEAD, orjson.dumps(uid), b',"allowed":true}}'))
@@ -35,7 +35,7 @@ def allowed(uid: str, warnings: Sequence[str] = ()) -> bytes:
 def patched(
     uid: str, operations: Sequence[dict[str, Json]], warnings: Sequence[str] = ()
 ) -> bytes:
-    """Allow the request, changed by a JSON patch."""
+    """Allow the request, modified by a JSON patch."""
     texts = b""
     if warnings:
         texts = b',"warnings":' + orjson.dumps(list(warnings))
@@ -57,12 +57,13 @@ def _encoded(operations: Sequence[dict[str, Json]]) -> bytes:
     try:
         return orjson.dumps(operations)
     except orjson.JSONEncodeError:
-        # orjson stops at 254 levels; the stdlib encoder goes as deep as Python does.
+        # orjson fails beyond 254 levels; the stdlib encoder supports any depth that
+        # Python does.
         return msgspec.json.encode(operations)
 
 
 def denied(uid: str, message: str, warnings: Sequence[str] = ()) -> bytes:
-    """Deny the request; like Kyverno with a message only and no code."""
+    """Deny the request, like Kyverno with a message but no code."""
     texts = b""
     if warnings:
         texts = b',"warnings":' + orjson.dumps(list(warnings))

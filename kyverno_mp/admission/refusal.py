@@ -1,10 +1,10 @@
 """Deny a review that cannot be decoded or is too large to evaluate.
 
-Room: admission. Takes: its bytes, a code, a message. Gives: the bytes of a denial, None
-when the bytes hold no AdmissionReview with a uid. Next: webhook.
+Room: admission. Takes: the review's bytes, a code, a message. Gives: the bytes of a
+denial, None when the bytes hold no AdmissionReview with a uid. Next: webhook.
 May touch: nothing outside its arguments.
-Source: Kubernetes admission.k8s.io/v1; its webhook client takes a denial for a verdict
-on any path, while an HTTP error lets the request pass where failures are ignored.
+Source: Kubernetes admission.k8s.io/v1; its webhook client accepts a denial on any path,
+while after an HTTP error it allows the request if failurePolicy is Ignore.
 """
 
 import re
@@ -15,12 +15,14 @@ import orjson
 from kyverno_mp.admission.encode import denied
 
 UID_WITHIN_BYTES: Final = 16 * 1024
-"""K8S: Go writes ``uid`` as the request's first field, before any field of a user."""
+"""K8S: Go writes ``uid`` as the request's first field, before any user-controlled
+field."""
 _SCANNED_BYTES_MAX: Final = 128 * 1024
-"""PERF: about 130 ms at worst on a busy machine, for only quotes and brackets; a map
-of 10,000 levels takes 60 KiB."""
+"""PERF: at worst about 130 ms on a busy machine, for a body of only quotes and
+brackets. A map of 10,000 levels takes 60 KiB."""
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}:,\[\]]|"', re.DOTALL)
-"""A string, a bracket or a separator; last the opening quote of an unclosed string."""
+"""A string, a bracket or a separator; the last alternative is the quote of an unclosed
+string."""
 
 
 def not_evaluated(code: str, text: str) -> str:
@@ -29,15 +31,15 @@ def not_evaluated(code: str, text: str) -> str:
 
 
 def refusal(body: bytes | bytearray, code: str, text: str) -> bytes | None:
-    """Return the denial of a review, None when the body is no review."""
+    """Return the denial of a review, None if the body is not a review."""
     uid = uid_of(body)
     return None if uid is None else denied(uid, not_evaluated(code, text))
 
 
 def uid_of(body: bytes | bytearray) -> str | None:
-    """Return ``request.uid`` of a review, however deep or truncated the rest is.
+    """Return ``request.uid`` of a review, even if its rest is deep or truncated.
 
-    Cost: bounded by _SCANNED_BYTES_MAX; a uid after that many bytes is not found.
+    Cost: bounded by _SCANNED_BYTES_MAX; a uid beyond that many bytes is not found.
     """
     depth = 0
     text, key = b"", b""

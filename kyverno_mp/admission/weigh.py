@@ -5,7 +5,8 @@ May touch: nothing outside its arguments.
 
 Measured with Python 3.11 and orjson 3.13: a map takes 184 bytes with its first five
 entries, an empty map 64, a list 56, a slot in a list 8 and in a map up to 90, a number
-32, a string 49 plus its characters; one character beyond U+FFFF makes all take 4 bytes.
+32, a string 49 plus its characters; one character beyond U+FFFF makes every character
+of its string take 4 bytes.
 """
 
 from typing import Final
@@ -13,23 +14,24 @@ from typing import Final
 from kyverno_mp.limits import LARGE_BODY_BYTES
 
 _MAP: Final = 136
-"""The quotes of its first key are not included."""
+"""Without the quotes of the map's first key."""
 _EMPTY_MAP_LESS: Final = 72
 _LIST: Final = 72
 _VALUE: Final = 40
 _QUOTE: Final = 40
-"""Half a string: both its quotes are counted, and escaped quotes in it, too."""
+"""Half a string: both of its quotes are counted, and so are escaped quotes inside it.
+"""
 _USUAL_TIMES: Final = 10
-"""The usual ratio of a decoded Pod to its bytes."""
+"""The usual ratio of the size of a decoded Pod to the size of its JSON."""
 
 
 def decoded_bytes(body: bytes | bytearray) -> int:
-    """Return the most memory that a body can take when it is decoded.
+    """Return an upper bound for the memory that a decoded body takes.
 
     Cost: at most 3 ms per MiB, for a body of only commas.
     """
     characters = len(body)
-    # PERF: a search for one byte is 20 times as fast as for two.
+    # PERF: searching for one byte is 20 times as fast as searching for two.
     if not body.isascii() or (b"\\" in body and b"\\u" in body):
         characters *= 4
     maps = body.count(b"{")
@@ -46,7 +48,7 @@ def decoded_bytes(body: bytes | bytearray) -> int:
 
 
 def about_decoded_bytes(body: bytes | bytearray) -> int:
-    """Return the memory of a decoded body; for a small body a typical figure."""
+    """Return the memory of a decoded body; for a small body, a typical figure."""
     if len(body) <= LARGE_BODY_BYTES:
         return len(body) * _USUAL_TIMES
     return decoded_bytes(body)

@@ -1,12 +1,12 @@
-"""Verify with live reads that a rule does not apply when a cache says so.
+"""Verify with live reads that a rule does not apply, as the caches suggest.
 
 Room: background. Takes: a policy from the caches; a trigger's namespace. Gives: Caches,
 PolicyChanged. Next: background/generate/generator.py, background/mutate/mutator.py.
 May touch: the API server through the parts of this room.
 Source: docs/background.md (requests); docs/architecture.md 3 (events are hints).
 
-Admission may know a newer policy, PolicyException or label than the watches here have
-brought. A request that is dropped because of the older one would be lost for good.
+Admission may have seen a newer policy, PolicyException or label than the watches here.
+A request that is dropped because of a stale one would be lost for good.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class PolicyChanged(KubeConflict):
-    """The policy is not what the watch brought; ``policy``: as it is, None = gone."""
+    """The policy has changed since the watch; ``policy``: as stored, None = gone."""
 
     def __init__(self, policy: ReadyPolicy | None) -> None:
         super().__init__("background.policy_changed", "the policy changed")
@@ -31,19 +31,20 @@ class PolicyChanged(KubeConflict):
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Compares what the caches have with what is stored; threads may share it."""
+    """Compares the caches with the stored objects; threads may share it."""
 
     newest: Callable[[ReadyPolicy, Sequence[str]], ReadyPolicy | None]
-    """The policy as it is stored, with these PolicyExceptions as they are."""
+    """Returns the stored version of the policy and of these PolicyExceptions."""
     triggers: Triggers
 
     def check_policy(
         self, task: Task, policy: ReadyPolicy, exceptions: Sequence[str]
     ) -> None:
-        """Raise PolicyChanged if a rule need not be left out.
+        """Raise PolicyChanged if the policy or one of its exceptions has changed.
 
-        ``exceptions``: why it was, by ``namespace/name``. What follows from a change of
-        the policy alone is repeated when the watch brings the next one.
+        ``exceptions``: those because of which the rule was skipped, by
+        ``namespace/name``. A task of a policy event is not checked: the next event of
+        the policy repeats it.
 
         Raises also: DependencyError.
         """
@@ -56,7 +57,7 @@ class Caches:
     def newer_labels(
         self, task: Task, trigger: Json, rule: RuleIR, used: dict[str, str]
     ) -> dict[str, str] | None:
-        """Return the labels of the namespace, None when they are those in use.
+        """Return the live labels of the namespace, None if they equal ``used``.
 
         Raises: DependencyError.
         """

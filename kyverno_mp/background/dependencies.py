@@ -19,7 +19,7 @@ from kyverno_mp.telemetry.families import Family
 
 
 class BackgroundMetrics(Metrics, Protocol):
-    """Takes histograms, too."""
+    """The metrics of a pool, with histograms."""
 
     def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
         """Add an observation to a histogram."""
@@ -27,20 +27,20 @@ class BackgroundMetrics(Metrics, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundDependencies:
-    """The pool's surroundings; every function may be called by any thread."""
+    """The dependencies of the pool; any thread may call its functions."""
 
     client: Client
     """Acts as the background account."""
     cluster_data: ClusterData
-    """What policies may read: namespace labels, global context, API calls (by the same
-    account)."""
+    """Data that policies may read: namespace labels, global context, API calls (by the
+    same account)."""
     events: EventSink
     metrics: BackgroundMetrics
     settings: Settings
     holds_lease: Callable[[], bool]
-    """Asked before each write."""
+    """Called before each write."""
     health: Callable[[Sequence[str]], None]
-    """Called every few seconds with the problems in force; none = healthy."""
+    """Called every few seconds with the current problems; empty = healthy."""
     results: RuleResults | None = None
-    """Records results for reports; None: nobody writes reports."""
+    """Records results for reports; None if no reports are written."""
     clock: Clock = field(default_factory=Clock)

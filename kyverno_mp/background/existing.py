@@ -56,7 +56,8 @@ class Existing:
     ) -> dict[str, Trigger]:
         """List the objects that a rule matches, by key.
 
-        ``on_refused`` gets the errors of refused lists. Raises: DependencyError.
+        ``on_refused`` is called with the error of each refused list. Raises:
+        DependencyError.
         """
         found: dict[str, Trigger] = {}
         for resource in self._matched(rule.linked.ir):
@@ -94,7 +95,7 @@ class Existing:
         for one in rule.match.filters:
             for kind in one.kinds:
                 if kind.kind == "*" or kind.subresource:
-                    # KYVERNO: such kinds cannot be listed.
+                    # KYVERNO: objects of such kinds cannot be listed.
                     continue
                 selector = KindSelector(kind.group, kind.version, kind.kind, "")
                 for resource in self._kinds.find(selector):
@@ -106,11 +107,11 @@ class Existing:
 def listed_triggers(
     client: Client, scope: WatchScope, wanted: Callable[[Json], bool]
 ) -> dict[str, Trigger]:
-    """List objects that exist, and are wanted, by key. Raises: DependencyError."""
+    """List existing objects that pass the filter, by key. Raises: DependencyError."""
     resource, found = scope.resource, dict[str, Trigger]()
 
     def take(raw: msgspec.Raw) -> None:
-        # K8S: items of a list carry neither kind nor apiVersion.
+        # K8S: the items of a list contain neither kind nor apiVersion.
         one: Json = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,

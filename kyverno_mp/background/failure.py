@@ -1,12 +1,12 @@
-"""Describe why a task failed, without values of a Secret that takes part in it.
+"""Describe why a task failed, without the values of any Secret involved.
 
 Room: background. Takes: a Task, its ReadyPolicy, an error. Gives: Failure, reason_of.
 Next: background/requests.py writes it to an UpdateRequest, an Event and the log.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6; docs/background.md (failures).
 
-What a rule says is made of its trigger and of the targets that it mutates; what the API
-server says about a write is made of what was written, and webhooks add words of theirs.
+Messages of rules may quote the trigger and the targets. Messages of the API server may
+quote the written object, and other webhooks may add their own text.
 """
 
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ _KIND: Final = "Secret"
 
 
 class Failure(NamedTuple):
-    """Why a task failed. ``reason``: fit for everybody's eyes."""
+    """Why a task failed. ``reason``: safe to show to any user."""
 
     task: Task | None
     policy: StoredPolicy | None
@@ -44,7 +44,8 @@ def failure_of_generating(
 ) -> Failure:
     """Return why a task of a GeneratingPolicy failed.
 
-    Its expressions may read any object, and what they write is known only later.
+    Its expressions may read any object, and the objects that they write are not known
+    in advance.
     """
     assert task.type == CEL_GENERATE
     reads_secrets = policy is None or b"secrets" in policy.raw
@@ -64,7 +65,7 @@ def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
 
 
 def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> bool:
-    """Return whether a message may quote a Secret that is read or written."""
+    """Return whether a message may quote a Secret that was read or written."""
     if task.type == MUTATE:
         mutate = policy.mutates.get(task.rule) if policy else None
         kinds = mutate.target_kinds if mutate else []
@@ -73,7 +74,7 @@ def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> boo
         found = generate.downstream_kinds() if generate else []
         kinds = None if found is None else [kind for _, kind in found]
         if not isinstance(error, DependencyError):
-            # A generate rule reads its trigger, never what it clones.
+            # A generate rule reads its trigger, but not the content of a clone source.
             return False
     may_be_hidden = kinds is None or any(map(hides_values, kinds))
     return may_be_hidden and not names_only(error)

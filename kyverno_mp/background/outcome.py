@@ -1,8 +1,7 @@
-"""Define how a task of the background pool can end, or what it waits for.
+"""Define the possible outcomes of a background task, including waits.
 
 Room: background. Takes: nothing. Gives: Outcome and its constants. Next:
-background/requests.py, which waits, and counts what is dropped.
-May touch: nothing.
+background/requests.py, which waits and counts dropped tasks. May touch: nothing.
 Source: docs/pools.md 3; docs/background.md (requests).
 """
 
@@ -11,24 +10,24 @@ from typing import Final, NamedTuple
 from kyverno_mp.limits import BACKGROUND_ENDING_S_MAX
 
 ABSENT_S: Final = 30.0
-"""A change that another webhook refused is never stored."""
+"""A change that another webhook refuses is never stored."""
 
 
 class Outcome(NamedTuple):
-    """How a task ended. ``waits``: it is not stored yet what is to be acted on."""
+    """How a task ended. ``waits``: the change to process is not stored yet."""
 
     applied: bool = False
     waits: bool = False
     reason: str = ""
-    """Why it waits."""
+    """Why the task waits."""
     limit_s: float = ABSENT_S
-    """How long it may wait."""
+    """The longest wait."""
     drops_as: str = ""
-    """The outcome that is counted when waiting did not help; "" if it is done then."""
+    """The outcome counted after the longest wait; "" counts as done."""
     runs_then: bool = False
-    """What it waits for need not happen: then things are taken as they are."""
+    """Whether the task runs with the current objects after the longest wait."""
     pause_s: float = 0.0
-    """When it is to be looked at again; 0: soon."""
+    """The pause before the next attempt; 0 = soon."""
 
 
 ABSENT: Final = "dropped_absent"
@@ -55,7 +54,7 @@ IS_ENDING: Final = Outcome(
 
 
 def contested(pause_s: float) -> Outcome:
-    """Return that something is left as others made it, for now."""
+    """Return the outcome for an object that is left to other writers for now."""
     return Outcome(
         applied=True,
         waits=True,

@@ -55,7 +55,7 @@ EXCEPTIONS: Final = Resource(
 
 
 class PolicyMetadata(msgspec.Struct, rename="camel"):
-    """What is kept of the metadata of a policy of any kind."""
+    """The metadata that is kept for a policy of any kind."""
 
     name: str = ""
     namespace: str = ""
@@ -93,7 +93,7 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """``name`` or ``namespace/name``, as UpdateRequests name it."""
+        """``name`` or ``namespace/name``, as in UpdateRequests."""
         return policy_name(self.key)
 
 
@@ -109,7 +109,7 @@ def policy_key(name: str) -> Key:
 
 
 def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
-    """Read a policy; None when none of its rules can run in the background.
+    """Read a policy; return None if none of its rules can run in the background.
 
     Raises: msgspec.DecodeError.
     """
@@ -123,7 +123,7 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
 def kept_policy(
     resource: Resource, metadata: PolicyMetadata, raw: bytes | msgspec.Raw
 ) -> StoredPolicy | None:
-    """Return what is kept of a policy; None while it is being deleted."""
+    """Return the kept form of a policy; None while it is being deleted."""
     if metadata.deletion_timestamp:
         return None
     return StoredPolicy(
@@ -136,16 +136,16 @@ def kept_policy(
 
 
 class GenerateRule(msgspec.Struct, frozen=True):
-    """One generate rule, linked, with what the synchronisation asks."""
+    """One linked generate rule, with its settings for synchronisation."""
 
     linked: LinkedGeneration
     options: Generation
     existing: bool
-    """generateExisting, by the rule or by the policy."""
+    """generateExisting of the rule or of the policy."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The rule's name."""
         return self.linked.ir.name
 
     @property
@@ -155,17 +155,17 @@ class GenerateRule(msgspec.Struct, frozen=True):
 
     @property
     def synchronizes(self) -> bool:
-        """Whether later changes are carried over."""
+        """Whether later changes are synchronised."""
         return self.options.synchronize
 
     @property
     def copies_data(self) -> bool:
-        """Whether it has a body of its own, or only clones."""
+        """Whether the rule has data, not only clones."""
         return any(one.data is not None for one in self._patterns)
 
     @property
     def deletes_with_policy(self) -> bool:
-        """Whether its objects go with the rule: only those of synchronised data do."""
+        """Whether objects are deleted with the rule; only synchronised data can be."""
         return (
             self.synchronizes
             and self.copies_data
@@ -174,12 +174,12 @@ class GenerateRule(msgspec.Struct, frozen=True):
 
     @property
     def deletes_on_delete(self) -> bool:
-        """Whether the rule lists DELETE: then a deletion generates."""
+        """Whether the rule lists DELETE, so that deletions generate objects."""
         return any("DELETE" in one.operations for one in self.ir.match.filters)
 
     @property
     def targets(self) -> frozenset[bytes]:
-        """Return what says which objects it generates, apart from their content."""
+        """Return the identities of the generated objects, without their content."""
         shown = (
             (
                 getattr(one, "list", ""),
@@ -191,7 +191,7 @@ class GenerateRule(msgspec.Struct, frozen=True):
         return frozenset(msgspec.json.encode(one, order="sorted") for one in shown)
 
     def downstream_kinds(self) -> list[tuple[str, str]] | None:
-        """Return (apiVersion, kind) of what it generates; None = known only later."""
+        """Return (apiVersion, kind) of the generated objects; None if not known yet."""
         found: dict[tuple[str, str], None] = {}
         for one in self._patterns:
             kinds = [(one.api_version, one.kind)]
@@ -217,19 +217,19 @@ def _split(text: str) -> tuple[str, str]:
 
 
 class MutateRule(msgspec.Struct, frozen=True):
-    """One rule that mutates existing objects, linked."""
+    """One linked rule that mutates existing objects."""
 
     linked: LinkedMutation
     on_policy_update: bool
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The rule's name."""
         return self.linked.ir.name
 
     @property
     def target_kinds(self) -> list[str] | None:
-        """Return the kinds of its targets; None = known only later."""
+        """Return the kinds of its targets; None if not known yet."""
         mutate = self.linked.ir.mutate
         found = []
         for one in (mutate.targets if mutate else None) or ():
@@ -241,7 +241,7 @@ class MutateRule(msgspec.Struct, frozen=True):
 
 
 class ReadyPolicy(msgspec.Struct, frozen=True):
-    """A policy ready to run; only its background rules."""
+    """A compiled and linked policy, with its background rules only."""
 
     stored: StoredPolicy
     ir: PolicyIR
@@ -249,11 +249,12 @@ class ReadyPolicy(msgspec.Struct, frozen=True):
     mutates: Mapping[str, MutateRule]
     server_side_apply: bool
     version: tuple[str, int, tuple[str, ...]] = ("", 0, ())
-    """uid and generation of the policy; its PolicyExceptions with their versions."""
+    """uid and generation of the policy, and its PolicyExceptions with their
+    versions."""
 
 
 class ReadyPolicies:
-    """Links policies once per version; threads may share it."""
+    """Links each version of a policy once; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -277,13 +278,13 @@ class ReadyPolicies:
         return made
 
     def forget(self, key: Key) -> None:
-        """Drop a policy that is gone."""
+        """Drop a deleted policy."""
         with self._lock:
             self._kept.pop(key, None)
 
 
 def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> ReadyPolicy:
-    """Compile and link a policy; an exception of too many steps exempts nothing.
+    """Compile and link a policy; ignore exceptions that exceed the step budget.
 
     Raises: PolicyInvalid with the reason.
     """

@@ -1,4 +1,4 @@
-"""Keep one key of the pool's ConfigMap: what is recorded for each policy.
+"""Keep the records of all policies in one key of the pool's ConfigMap.
 
 Room: background. Takes: a Client, the name of the key. Gives: Record. Next:
 background/generate/register.py, background/generating/register.py. May touch: the API
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Record(Generic[T]):
-    """The record, read once per term; a lock of the owner guards it."""
+    """The records, read once per term; guarded by the owner's lock."""
 
     def __init__(
         self,
@@ -41,19 +41,19 @@ class Record(Generic[T]):
         self._known: dict[str, T] | None = None
 
     def read(self) -> dict[str, T]:
-        """Return what is recorded, by policy. Raises: DependencyError."""
+        """Return the records by policy. Raises: DependencyError."""
         if self._known is None:
             found = self._objects.find(_CONFIG_MAPS, self._place)
             text = ((found or {}).get("data") or {}).get(self._key, "{}")
             try:
                 self._known = self._decoder.decode(text)
             except msgspec.DecodeError:
-                # A record that was damaged by hand deletes nothing.
+                # A record that was damaged by hand must not cause deletions.
                 self._known = {}
         return self._known
 
     def replace(self, policy: str, entry: T | None) -> bool:
-        """Replace what is recorded for a policy; no call when it stays the same.
+        """Replace a policy's record; a no-op if the record does not change.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -66,7 +66,7 @@ class Record(Generic[T]):
         try:
             self._write(changed)
         except BaseException:
-            # Whether it was written is not known.
+            # It is unknown whether the write succeeded.
             self._known = None
             raise
         self._known = changed

@@ -1,4 +1,4 @@
-"""Report what the pool does: Events, metrics and log lines with upstream's names.
+"""Report the pool's work as Events, metrics and log lines with upstream's names.
 
 Room: background. Takes: changes and failures. Gives: Events, counts. Next:
 background/generate/generator.py, background/mutate/mutator.py, background/requests.py.
@@ -31,7 +31,7 @@ _CEL_KINDS: Final = frozenset({"GeneratingPolicy", "NamespacedGeneratingPolicy"}
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecorder:
-    """Reports for one policy; threads may share it."""
+    """Reports the work for one policy; threads may share it."""
 
     policy: StoredPolicy
     events: EventSink
@@ -40,9 +40,9 @@ class PolicyRecorder:
     def wrote(
         self, rule: str, one: Generated, done: Done, created: list[Generated]
     ) -> float:
-        """Report what a write came to; return how long to leave the object alone.
+        """Report the result of a write; return the pause until the next write.
 
-        ``created`` gets a new one.
+        ``created`` collects new objects.
         """
         if done.action == CONTESTED:
             self.put_off()
@@ -82,30 +82,30 @@ class PolicyRecorder:
         self._count("mutated")
 
     def contested(self, rule: str, one: Generated, rival: str) -> None:
-        """Report that others change an object each time it is brought back."""
+        """Report that other writers change an object each time it is restored."""
         namespace, name = key_of(one.resource)
         kind = str(one.resource.get("kind") or "")
         place = "/".join(filter(None, (kind, namespace, name)))
         by = f", most recently by {rival}" if rival else ""
         note = (
             f"{place} is changed or deleted each time it is synchronised{by};"
-            f" policy {self.policy.name}/{rule} does so less and less often now"
+            f" policy {self.policy.name}/{rule} now restores it less and less often"
         )
         _log.warning(note, extra=fields(policy=self.policy.name))
         made = Reference(one.target.api_version, kind, name, namespace)
         self._submit(self._policy(), made, "PolicyError", "None", note, GENERATE)
 
     def unwatched(self, kinds: str) -> None:
-        """Report that changes of generated objects are not noticed."""
+        """Report that changes of generated objects are not noticed at once."""
         note = (
-            f"changes that others make to objects of policy {self.policy.name} are seen"
-            f" at the next scan only, because nobody watches {kinds}"
+            f"changes to generated objects of policy {self.policy.name} are noticed"
+            f" at the next scan only, because these kinds are not watched: {kinds}"
         )
         _log.warning(note, extra=fields(policy=self.policy.name))
         self._submit(self._policy(), None, "PolicyError", "None", note, GENERATE)
 
     def put_off(self) -> None:
-        """Count that a contested object is left as it is for now."""
+        """Count that a contested object is not written for now."""
         self.metrics.count(BACKGROUND_CONTESTED, ())
 
     def deleted(self) -> None:

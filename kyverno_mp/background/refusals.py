@@ -1,4 +1,4 @@
-"""Continue when the API server refuses a part of the work; raise that at the end.
+"""Continue when the API server refuses a part of the work; raise the error at the end.
 
 Room: background. Takes: blocks that may be refused. Gives: Refusals. Next:
 background/generate/policy_events.py, background/generate/generator.py,
@@ -13,7 +13,7 @@ from kyverno_mp.errors import DependencyError, KubeRefused
 
 
 class Refusals:
-    """The refusals of one piece of work; one thread uses it."""
+    """The refusals of one piece of work; not thread-safe."""
 
     def __init__(self) -> None:
         self._all: list[KubeRefused] = []
@@ -23,23 +23,23 @@ class Refusals:
 
     @property
     def texts(self) -> list[str]:
-        """What was refused, each once."""
+        """The messages of the refusals, without duplicates."""
         return list(dict.fromkeys(one.message for one in self._all))
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """End a block at a refusal, and go on after it. Other errors pass."""
+        """Suppress a refusal in the block; raise other errors."""
         try:
             yield
         except KubeRefused as error:
             self._all.append(error)
 
     def add(self, error: DependencyError) -> None:
-        """Keep an error that was caught elsewhere, if it is a refusal."""
+        """Record an error that was caught elsewhere, if it is a refusal."""
         if isinstance(error, KubeRefused):
             self._all.append(error)
 
     def tell(self) -> None:
-        """Raise the first one, if there is one."""
+        """Raise the first refusal, if any."""
         if self._all:
             raise self._all[0]

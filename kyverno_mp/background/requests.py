@@ -1,12 +1,12 @@
-"""Process UpdateRequests: in order for each trigger, side by side for different ones.
+"""Process UpdateRequests, in order for each trigger and in parallel otherwise.
 
 Room: background. Takes: the keys of triggers; their stored requests and the tasks of
 policy events. Gives: Requests, a Reconciler. Next: background/start.py.
 May touch: the API server through the parts of this room, the clock, the log.
 Source: docs/behaviour/controllers 5.1; docs/pools.md 3; docs/background.md.
 
-A request that is done is deleted with its uid and its version: a mark that came
-meanwhile makes it another version, which stays and is processed again.
+A finished request is deleted with its uid and version. If it was marked again in the
+meantime, its new version stays and is processed.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ _PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
 _OUTAGE_PAUSES: Final = Backoff(least_s=0.5, most_s=30.0)
 _POLLS: Final = Backoff(least_s=0.05, most_s=2.0)
 _LATE_AT_MOST: Final = 10.0
-"""A wait may last longer by a tenth than what it is for."""
+"""The last pause may prolong a wait by up to a tenth."""
 
 DONE: Final = "done"
 FAILING: Final = "failed"
@@ -59,7 +59,7 @@ GIVEN_UP: Final = "dropped_failing"
 
 @dataclass(slots=True)
 class _Progress:
-    """What is known of one version of a request. Times: the monotonic clock."""
+    """The progress of one version of a request. Times are on the monotonic clock."""
 
     uid: str
     version: str
@@ -68,19 +68,19 @@ class _Progress:
     outages: int = 0
     polls: int = 0
     marked_s: float = 0.0
-    """When this version was seen first."""
+    """When this version was first seen."""
     waiting_since_s: float = 0.0
-    """Since when this version, or one before it, waits; 0: does not wait."""
+    """When this version or an earlier one began to wait; 0 = not waiting."""
     is_done: bool = False
 
 
 @dataclass(slots=True)
 class _Lane:
-    """What waits for one trigger."""
+    """The requests and tasks that wait for one trigger."""
 
     requests: set[Key] = field(default_factory=set)
     tasks: dict[tuple[str, str, str], tuple[Task, int]] = field(default_factory=dict)
-    """Tasks of policy events, with the number of failures."""
+    """Tasks of policy events, with their number of failures."""
 
 
 class Requests:
@@ -93,7 +93,7 @@ class Requests:
         guard: Callable[[], None],
         add: Callable[[str], bool],
     ) -> None:
-        """``guard``: of writes. ``add`` queues the key of a trigger."""
+        """``guard``: called before writes. ``add`` queues the key of a trigger."""
         self._dependencies = dependencies
         self._runner = runner
         self._add = add
@@ -105,12 +105,12 @@ class Requests:
         self.informer: Informer[StoredRequest] | None = None
 
     def follow(self, informer: Informer[StoredRequest]) -> None:
-        """Take the requests from an informer; before it is started."""
+        """Follow the requests of an informer; call it before the informer starts."""
         self.informer = informer
         informer.on_change(self._changed)
 
     def submit(self, task: Task) -> bool:
-        """Add a task of a policy event; False when the queue is full."""
+        """Add a task of a policy event; return False when the queue is full."""
         key = task.trigger.key
         with self._lock:
             lane = self._lanes.setdefault(key, _Lane())
@@ -126,12 +126,12 @@ class Requests:
 
     @property
     def waiting(self) -> int:
-        """Return how many requests are stored."""
+        """Return the number of stored requests."""
         with self._lock:
             return len(self._lane_of)
 
     def _changed(self, key: Key) -> None:
-        """Sort a request in, or out; in the informer's thread."""
+        """Add or remove a request; called in the informer's thread."""
         assert self.informer is not None
         found = self.informer.get(key)
         with self._lock:
@@ -157,7 +157,7 @@ class Requests:
             del self._lanes[lane]
 
     def reconcile(self, key: str) -> Result:
-        """Do what is due for one trigger."""
+        """Process the due requests and tasks of one trigger."""
         with self._lock:
             lane = self._lanes.get(key)
             if lane is None:
@@ -196,7 +196,7 @@ class Requests:
         with self._lock:
             tasks = self._lanes[lane].tasks
             if tasks.get(key, (None,))[0] is not task:
-                # It was submitted once more meanwhile.
+                # The task was submitted again in the meantime.
                 return 0.0
             if pause_s is None:
                 del tasks[key]
@@ -205,7 +205,7 @@ class Requests:
         return pause_s
 
     def _drop_task(self, task: Task, failure: Failure) -> None:
-        """Leave a task of a policy event to the next scan, which submits it again."""
+        """Drop a task of a policy event; the next scan submits it again."""
         self._dependencies.metrics.count(BACKGROUND_REQUESTS, (task.type, GIVEN_UP))
         _log.warning(
             "%s after %d attempts: %s",
@@ -214,7 +214,7 @@ class Requests:
         )
 
     def _request(self, one: StoredRequest) -> float | None:
-        """Process a request that is due; return the pause until it is."""
+        """Process a request if it is due; return the pause until it is due."""
         now_s = self._dependencies.clock.monotonic_s()
         progress = self._progress_of(one)
         if progress.is_done:
@@ -227,7 +227,7 @@ class Requests:
         try:
             failure, waits = self._runner.run(one)
             if waits and waits.runs_then and self._has_waited(progress, waits):
-                # E.g. an update that changes nothing never gets a version of its own.
+                # For example, an update that changes nothing never gets a new version.
                 failure = self._runner.run(one, is_late=True)[0]
                 progress.waiting_since_s = progress.marked_s
         except TRANSIENT:
@@ -245,7 +245,7 @@ class Requests:
         return None
 
     def _progress_of(self, one: StoredRequest) -> _Progress:
-        """Return the progress; a version that was marked since then starts over."""
+        """Return the progress of a request; a newly marked version starts over."""
         metadata = one.metadata
         with self._lock:
             known = self._progress.get(one.key)
@@ -253,7 +253,7 @@ class Requests:
                 if known.version == metadata.resource_version:
                     return known
                 if _number(known.version) > _number(metadata.resource_version):
-                    # The watch has not brought our own write yet.
+                    # The watch has not delivered our own write yet.
                     return known
             failures = one.status.retry_count if known is None else 0
             made = _Progress(
@@ -263,7 +263,7 @@ class Requests:
                 marked_s=self._dependencies.clock.monotonic_s(),
             )
             if known is not None and known.uid == made.uid and not known.is_done:
-                # What was marked before is still due.
+                # The change of the earlier mark is still pending.
                 made.waiting_since_s = known.waiting_since_s
             self._progress[one.key] = made
             return made
@@ -273,7 +273,7 @@ class Requests:
         return pause_s
 
     def _poll(self, progress: _Progress, waits: Outcome) -> float:
-        """Try again soon; less often, the longer it takes."""
+        """Try again soon, with pauses that grow with the time waited."""
         if waits.pause_s:
             return self._again(progress, waits.pause_s)
         progress.polls += 1
@@ -282,17 +282,17 @@ class Requests:
         return self._again(progress, pause_s)
 
     def _has_waited(self, progress: _Progress, waits: Outcome) -> bool:
-        """Return whether what came first has waited for long enough.
+        """Return whether the oldest pending mark has waited long enough.
 
-        Marks do not restart the wait: updates that others refuse, one after the
-        other, must not keep an accepted one from its effect.
+        New marks do not restart the wait: a series of updates that other webhooks
+        refuse must not delay an accepted one.
         """
         now_s = self._dependencies.clock.monotonic_s()
         progress.waiting_since_s = progress.waiting_since_s or now_s
         return now_s - progress.waiting_since_s >= waits.limit_s
 
     def _is_over(self, progress: _Progress, waits: Outcome) -> bool:
-        """Return whether the newest mark, too, has waited for long enough."""
+        """Return whether the newest mark has waited long enough, too."""
         now_s = self._dependencies.clock.monotonic_s()
         return now_s - progress.marked_s >= waits.limit_s
 
@@ -325,8 +325,8 @@ class Requests:
         try:
             made = self._objects.merge(UPDATE_REQUESTS, one.key, patch, "status")
         except DependencyError:
-            # It was marked or is gone: the watch brings that. Or the API server does
-            # not answer: the next attempt writes it.
+            # The request was marked again or deleted, which the watch will report, or
+            # the API server does not respond, and the next attempt writes the status.
             return
         progress.version = str(made["metadata"].get("resourceVersion") or "")
 
@@ -335,7 +335,8 @@ class Requests:
 
         Raises: DependencyError, LeaseLost.
         """
-        # A conflict: it was marked meanwhile, and the watch brings the new version.
+        # On a conflict, the request was marked meanwhile; the watch delivers the new
+        # version.
         with contextlib.suppress(KubeConflict):
             self._objects.delete(
                 UPDATE_REQUESTS,
@@ -366,5 +367,5 @@ def _fields_of(one: StoredRequest) -> dict[str, object]:
 
 
 def _number(version: str) -> int:
-    """K8S: versions of one resource are numbers that grow."""
+    """Return the version as a number. K8S: versions of one resource increase."""
     return int(version) if version.isdigit() else 0

@@ -1,13 +1,13 @@
 """Record the results of generate and mutate-existing rules for the reports.
 
-Room: background. Takes: results of a rule for a trigger, what was made of it. Gives:
-RuleResults. Next: leader/results/writer.py puts the records into EphemeralReports.
-May touch: a journal of this process; counts.
+Room: background. Takes: results of a rule for a trigger, and the written objects.
+Gives: RuleResults. Next: leader/results/writer.py puts the records into
+EphemeralReports. May touch: a journal of this process; counts.
 Source: docs/behaviour/controllers 6.2, 6.5; Kyverno pkg/background/{generate,mutate},
 pkg/utils/report/results.go.
 
-The row is in the report of the trigger. One of a mutate-existing rule is about one
-target, although the rule may have many: they have the same key.
+The row is in the report of the trigger. A row of a mutate-existing rule describes one
+target, even if there are several, because their rows have the same key.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,14 +36,14 @@ _EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
 _GENERATED: Final = "generated-resources"
 _TARGET: Final = "patched-target"
 _WORST: Final = (result.ERROR, result.FAIL, result.WARNING, result.PASS, result.SKIP)
-"""Which result of several targets is reported."""
+"""Decides which result is reported when there are several targets."""
 
 
 Objects = list[Generated]
 
 
 class Wanted(NamedTuple):
-    """What a rule that applies generates for a trigger."""
+    """The objects that a matching rule generates for a trigger."""
 
     objects: Objects
     result: RuleResult
@@ -52,10 +52,10 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuleResults:
-    """Appends records; threads may share it. ``now_ns``: the wall clock."""
+    """Appends records to a journal; threads may share it. ``now_ns``: wall clock."""
 
     append: Callable[[bytes], bool]
-    """Of a journal; False when it is full."""
+    """Appends to the journal; returns False when it is full."""
     reporting: Reporting
     metrics: Metrics
     now_ns: Callable[[], int]
@@ -67,8 +67,9 @@ class RuleResults:
         request: Request,
         created: Sequence[Generated] = (),
     ) -> None:
-        """Record a generate rule. ``created``: what did not exist before."""
-        # KYVERNO: a result that created nothing is reported whatever allowedResults is.
+        """Record a generate rule. ``created``: objects that did not exist before."""
+        # KYVERNO: a result that created nothing is reported regardless of
+        # allowedResults.
         if created and not self.reporting.has(found.status):
             return
         made = "; ".join(
@@ -83,7 +84,7 @@ class RuleResults:
         request: Request,
         kinds: Sequence[str] | None,
     ) -> None:
-        """Record a mutate-existing rule. ``kinds``: of its targets, None = unknown."""
+        """Record a mutate-existing rule. ``kinds``: of its targets; None = unknown."""
         reported = [one for one in found if self.reporting.has(one.status)]
         if not reported:
             return
@@ -98,9 +99,9 @@ class RuleResults:
     def mutated_target(
         self, policy: PolicyIR, found: RuleResult, request: Request
     ) -> None:
-        """Record a MutatingPolicy for one target, which ``request`` has.
+        """Record a MutatingPolicy for one target, the object of ``request``.
 
-        KYVERNO: unlike that of a rule, the row is in the report of the target.
+        KYVERNO: unlike for a rule, the row is in the report of the target.
         """
         if self.reporting.has(found.status):
             self._record(MUTATE_EXISTING, policy, found, request, {})
@@ -121,7 +122,7 @@ class RuleResults:
         kind = "Secret" if hides else request.kind
         row = public_row_of(policy, found, kind)
         if not hides_values(request.kind):
-            # Names may be made of values of the trigger.
+            # Names of objects may contain values of the trigger.
             row = _with(row, properties)
         content = encode_results(self.now_ns(), subject, [encode_row(row)])
         if len(content) > RESULT_RECORD_BYTES_MAX:
@@ -136,7 +137,7 @@ def _with(row: Row, properties: dict[str, str]) -> Row:
 
 
 def _named(api_version: str, raw: Json) -> str:
-    """Return how upstream names an object: Go's text of its kind, and its name."""
+    """Return an object's name in upstream's format, with Go's text of its kind."""
     metadata = raw.get("metadata") or {}
     group, _, version = api_version.rpartition("/")
     text = f"{group}/{version}, Kind={raw.get('kind')} Name={metadata.get('name')}"
@@ -145,7 +146,7 @@ def _named(api_version: str, raw: Json) -> str:
 
 
 def _subject_of(request: Request) -> Subject | None:
-    """Return the trigger; None if it cannot have a report, or is gone."""
+    """Return the trigger, or None if it is gone or cannot have a report."""
     if request.kind == _EVENT[0] and request.group in _EVENT[1]:
         return None
     metadata = request.object.get("metadata") or {}

@@ -1,8 +1,8 @@
-"""Run the rules that an UpdateRequest, or an event of a policy, asks for.
+"""Run the rules for an UpdateRequest or an event of a policy.
 
-Room: background. Takes: requests and Tasks. Gives: Runner: why they failed, or have to
-wait. Next: background/requests.py. May touch: the API server through the parts of this
-room.
+Room: background. Takes: requests and Tasks. Gives: Runner, which returns why rules
+failed or have to wait. Next: background/requests.py. May touch: the API server through
+the parts of this room.
 Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 """
 
@@ -60,14 +60,14 @@ class Runner:
     lost: LostTriggers
     generating: Generating
     lost_generating: Callable[[StoredRequest], Iterator[Task]]
-    """Yields what has to be done for the lost triggers of GeneratingPolicies."""
+    """Yields the tasks for the lost triggers of GeneratingPolicies."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
     ) -> tuple[Failure | None, Outcome | None]:
-        """Run a request; a dependency that refuses is a failure, too.
+        """Run a request; a refused call is returned as a failure.
 
-        Raises: what is transient; LeaseLost.
+        Raises: transient errors; LeaseLost.
         """
         try:
             return self._run(one, is_late=is_late)
@@ -79,7 +79,7 @@ class Runner:
     def _run(
         self, one: StoredRequest, *, is_late: bool = False
     ) -> tuple[Failure | None, Outcome | None]:
-        """Run a request. ``is_late``: it waited for long enough.
+        """Run a request. ``is_late``: it has waited long enough.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -104,9 +104,9 @@ class Runner:
     def run_tasks(
         self, tasks: Iterable[Task], *, of_one_trigger: bool = True
     ) -> tuple[Failure | None, Outcome | None]:
-        """Run tasks; return the first failure, and the first that has to wait.
+        """Run tasks; return the first failure and the first reason to wait.
 
-        Raises: what is transient; LeaseLost.
+        Raises: transient errors; LeaseLost.
         """
         failure: Failure | None = None
         waits: Outcome | None = None
@@ -136,7 +136,7 @@ class Runner:
         return failure, waits
 
     def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
-        """Run a GeneratingPolicy. Raises: what is transient; LeaseLost."""
+        """Run a GeneratingPolicy. Raises: transient errors; LeaseLost."""
         policy: ReadyGenerating | None = None
         try:
             policy = self.generating.policies.newest(task.policy)
@@ -148,7 +148,7 @@ class Runner:
             return failure_of_generating(task, stored, error), None
 
     def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
-        """Run a MutatingPolicy. Raises: what is transient; LeaseLost."""
+        """Run a MutatingPolicy. Raises: transient errors; LeaseLost."""
         try:
             return None, self.mutating.run(task)
         except TRANSIENT:
@@ -158,5 +158,5 @@ class Runner:
 
 
 def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:
-    """Return whether later rules have nothing to do."""
+    """Return whether the policy's other rules are skipped (applyRules: One)."""
     return outcome.applied and policy is not None and policy.ir.apply_rules == "One"

@@ -1,6 +1,6 @@
 """Run the background pool while this replica holds the lease.
 
-Room: background. Takes: BackgroundDependencies, an event that ends it. Gives: ``run``.
+Room: background. Takes: BackgroundDependencies, an event that stops it. Gives: ``run``.
 Next: the process that holds the lease calls it. May touch: threads, the clock; the API
 server through the parts of this room.
 Source: docs/behaviour/controllers 5; docs/pools.md 1, 3.
@@ -85,7 +85,7 @@ def run(dependencies: BackgroundDependencies, stop: threading.Event) -> None:
 
 
 class Background:
-    """The parts of one term as lease holder, and their threads."""
+    """The parts and threads of one term as lease holder."""
 
     def __init__(self, dependencies: BackgroundDependencies) -> None:
         # Several threads decode policies.
@@ -201,9 +201,9 @@ class Background:
             thread.start()
 
     def adopt(self) -> None:
-        """Reconcile once the policies that are recorded, and perhaps gone.
+        """Reconcile the recorded policies once, because some may have been deleted.
 
-        Only when all policies are known: a policy that is not listed yet is not gone.
+        This waits until all policies are known: an unlisted policy may still exist.
         """
         self.generating.adopt()
         if self._is_adopted or not self.policies.synced:
@@ -218,7 +218,7 @@ class Background:
             self._add_policy(policy_key(name))
 
     def stop(self) -> None:
-        """End all threads; calls that are under way are waited for."""
+        """Stop all threads; wait for calls in progress."""
         self.queue.shut_down(drain=False)
         self.policy_queue.shut_down(drain=False)
         self.generating.watches.stop()
@@ -229,7 +229,7 @@ class Background:
             thread.join(max(0.0, end_s - time.monotonic()))
 
     def problems(self) -> list[str]:
-        """Return what is wrong at the moment."""
+        """Return the current problems."""
         failing = [
             f"watch of {one.scope.resource.plural}: {one.last_error}"
             for one in (*self.policies.informers, self.informer)
@@ -245,7 +245,7 @@ class Background:
         ]
 
     def hold_gauges(self) -> None:
-        """Set the gauges, and tell what they are about."""
+        """Set the gauges, and report the kinds that are not watched."""
         self._dependencies.metrics.hold(
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
@@ -265,7 +265,7 @@ class Background:
 
 
 def _kept(raw: msgspec.Raw) -> StoredRequest | None:
-    """Keep the requests that this pool processes, or has to remove."""
+    """Return the request if this pool processes or removes it, otherwise None."""
     found = read_request(raw)
     if not found.is_ours or found.metadata.deletion_timestamp:
         return None

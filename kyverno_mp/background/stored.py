@@ -1,4 +1,4 @@
-"""Follow the policies and PolicyExceptions, and return the newest version of a policy.
+"""Follow policies and PolicyExceptions, and return the newest version of a policy.
 
 Room: background. Takes: a Client. Gives: StoredPolicies. Next: background/requests.py,
 background/generate/policy_events.py. May touch: the API server through kube; informers'
@@ -35,12 +35,12 @@ _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 def is_absent(informer: Informer[Any]) -> bool:
-    """Return whether an older installation of Kyverno's CRDs lacks the kind."""
+    """Return whether the kind is missing because the installed CRDs are too old."""
     return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
 
 
 def check_listed(client: Client, exceptions: Informer[bytes]) -> None:
-    """Return if the exceptions are known, or none can exist.
+    """Raise an error unless the exceptions are known or cannot exist.
 
     Raises: KubeUnavailable; DependencyError.
     """
@@ -53,15 +53,15 @@ def check_listed(client: Client, exceptions: Informer[bytes]) -> None:
     text = f"{resource.plural}.{resource.group} are not listed yet"
     if exceptions.failures:
         text += f": {exceptions.last_error}"
-    # SAFETY: without them, what is exempt would be generated or changed.
+    # SAFETY: without the exceptions, exempt objects would be generated or changed.
     raise KubeUnavailable("background.exceptions", text)
 
 
 class StoredPolicies:
-    """Policies of the cluster; threads may share it."""
+    """The policies of the cluster; threads may share it."""
 
     def __init__(self, client: Client, exceptions_in: str) -> None:
-        """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        """``exceptions_in``: the namespace whose exceptions apply, ``*`` = all."""
         self._client = client
         self._objects = Objects(client)
         self._ready = ReadyPolicies()
@@ -84,22 +84,22 @@ class StoredPolicies:
 
     @property
     def synced(self) -> bool:
-        """All were listed at least once."""
+        """Whether all policies were listed at least once."""
         return all(one.synced for one in self.informers)
 
     def get(self, name: str) -> StoredPolicy | None:
-        """Return a policy by ``name`` or ``namespace/name``, None if not known."""
+        """Return a policy by ``name`` or ``namespace/name``; None if unknown."""
         key = policy_key(name)
         return self.policies[1 if key[0] else 0].get(key)
 
     def names(self) -> list[str]:
-        """Return all policies, ``name`` or ``namespace/name``."""
+        """Return the names of all policies, ``name`` or ``namespace/name``."""
         return [
             policy_name(key) for one in self.policies for key in list(one.snapshot())
         ]
 
     def live(self, name: str) -> StoredPolicy | None:
-        """Read a policy; None when it is gone, or has no rule for the background.
+        """Read a policy; return None if it is gone or has no background rules.
 
         Raises: DependencyError.
         """
@@ -118,10 +118,10 @@ class StoredPolicies:
         return self._ready.ready(stored, self._exceptions_now())
 
     def with_rule(self, name: str, rule: str) -> ReadyPolicy | None:
-        """Return a policy that has the rule; read it live when it is not known.
+        """Return a policy with the rule; read it live if the cached one lacks it.
 
-        An UpdateRequest may be here before the watch brought its policy, or its newest
-        version while the watch is interrupted.
+        An UpdateRequest may arrive before the watch delivers its policy, or while the
+        watch is interrupted.
 
         Raises: PolicyInvalid, DependencyError.
         """
@@ -136,9 +136,9 @@ class StoredPolicies:
     def newest(
         self, policy: ReadyPolicy, exceptions: Sequence[str]
     ) -> ReadyPolicy | None:
-        """Return a policy as it is stored, None when it is gone.
+        """Return the stored version of a policy, or None if it is gone.
 
-        ``exceptions``: those that are read, too, by ``namespace/name``.
+        ``exceptions``: PolicyExceptions to read live, too, by ``namespace/name``.
 
         Raises: PolicyInvalid, DependencyError.
         """
@@ -159,11 +159,11 @@ class StoredPolicies:
         return self._ready.ready(live, known)
 
     def forget(self, key: Key) -> None:
-        """Drop what was linked for a policy that is gone."""
+        """Drop the linked form of a deleted policy."""
         self._ready.forget(key)
 
     def _exceptions_now(self) -> dict[str, bytes]:
-        """Return the exceptions. Raises: as ``check_listed``."""
+        """Return the exceptions. Raises: the errors of ``check_listed``."""
         if self._exceptions is None:
             return {}
         informer = self._exceptions

@@ -22,12 +22,13 @@ UPDATE_REQUESTS: Final = Resource(
     group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
 )
 SEEN_VERSION: Final = "kyverno-mp.io/trigger-resource-version"
-"""Annotation: the version that the trigger had before the request that is to be acted
-on. While the trigger still has it, that request is not stored yet."""
+"""Annotation: the trigger's resourceVersion before the reviewed request. While the
+trigger has this version, the request is not stored yet."""
 CHANGED: Final = "kyverno-mp.io/changed-object"
-"""Annotation: the clone source or generated object that an admission changes."""
+"""Annotation: the clone source or generated object that the reviewed request
+changes."""
 LOST_SINCE: Final = "kyverno-mp.io/lost-since"
-"""Annotation: since when triggers of the policy are lost, in nanoseconds."""
+"""Annotation: the time since which triggers of the policy are lost, in nanoseconds."""
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
@@ -35,12 +36,12 @@ CEL_GENERATE: Final = "cel-generate"
 """The type of requests for GeneratingPolicies, and of their Tasks."""
 CEL_MUTATE: Final = "cel-mutate"
 UNCHECKED: Final = "kyverno-mp.io/unchecked"
-"""Annotation: whether the trigger meets the conditions is not known yet."""
+"""Annotation: it is not known yet whether the trigger meets the conditions."""
 PENDING: Final = "Pending"
 FAILED: Final = "Failed"
 COMPLETED: Final = "Completed"
 _WAITS: Final = frozenset({"", PENDING, FAILED})
-"""A request without a state was created and not marked yet."""
+"""A request without a state was created but not marked yet."""
 
 
 class Trigger(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,25 +55,25 @@ class Trigger(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """What is processed in order: one trigger, by its uid where that is known."""
+        """Key of the trigger, by its uid if known; tasks of one key run in order."""
         who = self.uid or f"{self.namespace}/{self.name}"
         return f"{self.api_version}/{self.kind}/{who}"
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing identifies it: its request carries the object."""
+        """Whether the trigger lacks a name and uid; its request carries the object."""
         return bool(self.kind) and not (self.name or self.uid)
 
     @property
     def shown(self) -> str:
-        """Name for messages."""
+        """The trigger's name for messages."""
         return f"{self.kind}/{self.namespace}/{self.name or self.uid}"
 
 
 class Changed(msgspec.Struct, frozen=True, rename="camel"):
-    """A clone source or a generated object that an admission changes.
+    """A clone source or generated object that a reviewed request changes.
 
-    ``version``: before the admission.
+    ``version``: resourceVersion before the request.
     """
 
     api_version: str = ""
@@ -86,7 +87,7 @@ class Changed(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def identity(self) -> Trigger:
-        """Return what names it."""
+        """Return the object's identity."""
         return Trigger(self.api_version, self.kind, self.namespace, self.name, self.uid)
 
 
@@ -94,14 +95,14 @@ _CHANGED: Final = msgspec.json.Decoder(Changed)
 
 
 class User(msgspec.Struct, frozen=True):
-    """Who made the admission request."""
+    """The user who made the reviewed request."""
 
     username: str = ""
     groups: tuple[str, ...] | None = None
 
 
 class UserInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """The user, with roles."""
+    """The user, with Roles and ClusterRoles."""
 
     roles: tuple[str, ...] | None = None
     cluster_roles: tuple[str, ...] | None = None
@@ -159,22 +160,22 @@ class StoredRequest(msgspec.Struct):
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """The namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be processed: as upstream, others are left as they are."""
+        """Whether the request is pending; as upstream, other states are ignored."""
         return self.status.state in _WAITS and not self.metadata.deletion_timestamp
 
     @property
     def is_ours(self) -> bool:
-        """Whether this pool processes its type."""
+        """Whether this pool processes requests of this type."""
         return self.spec.request_type in (GENERATE, MUTATE, CEL_MUTATE, CEL_GENERATE)
 
     @property
     def queue_key(self) -> str:
-        """The trigger's key; a request for many triggers has that of the first."""
+        """The trigger's key; for several triggers, that of the first one."""
         contexts = self.spec.rule_context
         trigger = contexts[0].trigger if contexts else self.spec.resource
         if trigger.is_nameless:
@@ -183,7 +184,7 @@ class StoredRequest(msgspec.Struct):
 
     @property
     def changed(self) -> Changed | None:
-        """Return the changed object; None if the request is for its trigger."""
+        """Return the changed object, or None if the request is for a trigger."""
         text = (self.metadata.annotations or {}).get(CHANGED)
         try:
             return None if text is None else _CHANGED.decode(text)
@@ -192,12 +193,12 @@ class StoredRequest(msgspec.Struct):
 
     @property
     def lost_since_ns(self) -> int:
-        """Return since when triggers of the policy are lost; 0: it is about one."""
+        """Return when triggers of the policy began to be lost; 0 = none were lost."""
         text = (self.metadata.annotations or {}).get(LOST_SINCE, "")
         return int(text) if text.isdecimal() else 0
 
     def tasks(self) -> Iterator["Task"]:
-        """Yield what is to be done, in order."""
+        """Yield the tasks of the request, in order."""
         spec = self.spec
         if spec.request_type in (MUTATE, CEL_MUTATE):
             kind = spec.request_type
@@ -230,34 +231,35 @@ class StoredRequest(msgspec.Struct):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One rule to run for one trigger. ``request`` None: an event of the policy."""
+    """One rule to run for one trigger. ``request`` None: caused by a policy event."""
 
     type: str
     policy: str
     rule: str
     trigger: Trigger
     deletes: bool = False
-    """The trigger seems to be gone, or no longer to match; or a clone's source."""
+    """The trigger or a clone's source seems to be gone, or the trigger no longer
+    matches."""
     request: StoredRequest | None = None
     is_late: bool = False
-    """It waited for long enough: the trigger is taken as it is."""
+    """The task has waited long enough, so the trigger is used in its current state."""
     synchronizes: bool = False
-    """Only a rule with ``synchronize`` has something to do."""
+    """Run the task only if the rule has ``synchronize``."""
     is_whole: bool = False
-    """All is brought in line for the trigger, whether or not it still exists."""
+    """Write and delete all objects of the trigger as needed, even if it is gone."""
     gone_sources: frozenset[str] = frozenset()
     """The uids of clone sources that were deleted."""
     claims: frozenset[Place] | None = None
-    """Objects whose labels name the trigger, when nothing else does."""
+    """Objects whose labels name the trigger, if only labels identify it."""
 
     @property
     def deletes_clones(self) -> bool:
-        """Whether clones go when their sources are not found."""
+        """Whether to delete clones whose sources are not found."""
         return self.is_whole or bool(self.gone_sources)
 
     @property
     def operation(self) -> str:
-        """Return the admission's operation, "" when there was none."""
+        """Return the operation of the reviewed request, "" if there is none."""
         if self.request is None:
             return ""
         info = self.request.spec.context.admission_request_info
@@ -266,14 +268,14 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def admission(self) -> dict[str, Json]:
-        """Return the stored AdmissionRequest, {} when there is none."""
+        """Return the stored AdmissionRequest, {} if there is none."""
         if self.request is None:
             return {}
         return self.request.spec.context.admission_request_info.admission_request or {}
 
     @property
     def user(self) -> UserInfo | None:
-        """Return the user who made the request, None if there is none."""
+        """Return the user who made the request, or None."""
         if self.request is None:
             return None
         found = self.request.spec.context.user_info
@@ -281,7 +283,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether it is not known that the trigger meets the policy's conditions."""
+        """Whether the policy's conditions may not have been checked for the trigger."""
         if self.request is None:
             return True
         annotations = self.request.metadata.annotations or {}
@@ -289,14 +291,14 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def seen_version(self) -> str:
-        """Return the version that the trigger had before the request, "" unknown."""
+        """Return the trigger's version before the request, "" if unknown."""
         if self.request is None or self.is_late:
             return ""
         return (self.request.metadata.annotations or {}).get(SEEN_VERSION, "")
 
 
 def joined(before: Task, later: Task) -> Task:
-    """Return what does both: two events of a GeneratingPolicy for one trigger."""
+    """Return one task for two events of a GeneratingPolicy for the same trigger."""
     claims = later.claims
     if claims is not None:
         claims = None if before.claims is None else claims | before.claims

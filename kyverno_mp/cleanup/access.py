@@ -1,4 +1,4 @@
-"""Ask the API server for the permissions of the clean-up account.
+"""Query the permissions of the clean-up account from the API server.
 
 Room: cleanup. Takes: a verb, a resource, namespace and name. Gives: OwnAccess.
 Next: cleanup/scan.py, cleanup/ttl/watches.py. May touch: the API server through
@@ -61,7 +61,7 @@ class OwnAccess:
     ) -> bool:
         """Return whether any grant covers one object.
 
-        Wider grants are checked first: their cached answers serve many objects.
+        Wider grants are checked first, because their cached answers serve many objects.
         Raises: DependencyError.
         """
         return (
@@ -78,7 +78,7 @@ class OwnAccess:
     def cluster_rules(self) -> Json | None:
         """Return the rules that ClusterRoleBindings grant, to detect changes.
 
-        None: an authorizer cannot list its rules. Raises: DependencyError.
+        None if an authorizer cannot list its rules. Raises: DependencyError.
         """
         review = self._post("SelfSubjectRulesReview", {"namespace": _UNBOUND_NAMESPACE})
         status = review.get("status") or {}

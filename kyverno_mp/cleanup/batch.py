@@ -1,7 +1,7 @@
-"""Read, evaluate and delete the candidates of a run, each only in the version it read.
+"""Read, evaluate and delete the candidates of a run, in the version that was read.
 
-Room: cleanup. Takes: candidates, an Evaluator. Gives: Batch: what was deleted and what
-failed. Next: cleanup/runner.py. May touch: the API server through
+Room: cleanup. Takes: candidates, an Evaluator. Gives: Batch: the numbers of deletions
+and failures. Next: cleanup/runner.py. May touch: the API server through
 cleanup/deletion.py, threads that end with the batch.
 Source: docs/behaviour/controllers 7 (Delete with propagationPolicy; Events);
 docs/architecture.md 3 (leases do not fence).
@@ -38,10 +38,10 @@ class DeletionRecorder(Protocol):
     """Records each deletion; any thread may call it."""
 
     def deleted(self, candidate: Candidate) -> None:
-        """The object was deleted."""
+        """Record the deletion of an object."""
 
     def failed(self, candidate: Candidate, reason: str) -> None:
-        """The object could not be deleted."""
+        """Record that an object could not be deleted."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,12 @@ class Batch:
     deleted: int = 0
     failed: int = 0
     skipped: int = 0
-    """Gone, replaced, or no longer selected when they were read again."""
+    """Number of objects that were gone, replaced or no longer selected when they were
+    read again."""
     forbidden: set[str] = field(default_factory=set)
     """Kinds whose deletion the API server refused."""
     reasons: dict[str, None] = field(default_factory=dict)
-    """Other failures, up to a bound; Events and the log have all of them."""
+    """Other failures, up to a limit; Events and the log contain all of them."""
 
     def add(self, other: "Batch") -> None:
         """Add the outcome of another batch of the same run."""
@@ -70,8 +71,8 @@ class Batch:
 class Rules:
     """The checks of a batch before it writes.
 
-    ``check_continue`` raises when the run has to stop. ``may_delete``: whether the
-    account has the permission; it may call the API server.
+    ``check_continue`` raises when the run has to stop. ``may_delete`` returns whether
+    the account has the permission; it may call the API server.
     """
 
     check_continue: Callable[[], None]
@@ -100,7 +101,7 @@ class Batcher:
         self.batch = Batch()
 
     def run(self, candidates: Sequence[Candidate], propagation: str) -> Batch:
-        """Delete them. Raises: KubeUnavailable, DeadlinePassed, LeaseLost."""
+        """Delete the candidates. Raises: KubeUnavailable, DeadlinePassed, LeaseLost."""
         work = iter(candidates)
         with ThreadPoolExecutor(max_workers=_THREADS) as pool:
             for _ in range(_THREADS):
@@ -146,7 +147,7 @@ class Batcher:
             self._recorder.deleted(candidate)
 
     def _delete_selected(self, candidate: Candidate, propagation: str) -> bool:
-        """Delete it in a version that the policy selects; False: none is left."""
+        """Delete the object in a version that the policy selects, or return False."""
         attempts = 0
         while True:
             self._check_continue()
@@ -159,13 +160,14 @@ class Batcher:
                     candidate.resource, candidate.key, preconditions, propagation
                 )
             except KubeConflict:
-                # It changed since it was read: evaluate the new version.
+                # The object has changed since it was read, so the new version is
+                # evaluated.
                 attempts += 1
                 if attempts == _CONFLICTS_MAX:
                     raise
 
     def _recheck(self, candidate: Candidate) -> Preconditions | None:
-        """Return the preconditions of the deletion, None when the object is kept."""
+        """Return the preconditions of the deletion, or None to keep the object."""
         raw = self._read(candidate)
         if raw is None or raw["metadata"].get("uid") != candidate.uid:
             return None
@@ -175,7 +177,7 @@ class Batcher:
         return Preconditions(candidate.uid, str(raw["metadata"]["resourceVersion"]))
 
     def _read(self, candidate: Candidate) -> Json | None:
-        """Read the object; without permission to get it, list this one name."""
+        """Read the object; without permission to get it, list by its name."""
         resource, (namespace, name) = candidate.resource, candidate.key
         try:
             return self._client.get(resource.object(candidate.key))
@@ -188,7 +190,7 @@ class Batcher:
         try:
             found = self._client.get(resource.collection(namespace), query)
         except KubeNotFound:
-            # K8S: the kind was removed, and its objects with it.
+            # K8S: the kind was removed together with its objects.
             return None
         for one in found.get("items") or ():
             if one["metadata"].get("name") == name:
@@ -196,7 +198,7 @@ class Batcher:
         return None
 
     def _fail(self, candidate: Candidate, error: DependencyError) -> None:
-        # A webhook that refuses the deletion may quote the object.
+        # The message of a webhook that refuses the deletion may quote the object.
         reason = reason_for(candidate.resource.kind, error)
         if error.code == "kube.forbidden":
             self._forbid(candidate, reason)

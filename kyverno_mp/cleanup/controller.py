@@ -25,7 +25,7 @@ from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.telemetry.families import CLEANUP_HALTED, RECONCILED
 
 _RESYNC_S: Final = 300.0
-"""The longest pause, because the wall clock may be set."""
+"""The longest pause, in case the wall clock is adjusted."""
 _STALE_S: Final = 1.0
 _BUSY_S: Final = 2.0
 
@@ -34,17 +34,17 @@ class Policies(Protocol):
     """The stored policies, from the informers' caches."""
 
     def get(self, key: Key) -> StoredPolicy | None:
-        """Return the policy, None when there is none."""
+        """Return the policy, or None if it does not exist."""
 
     def newest(self, key: Key) -> StoredPolicy | None:
-        """Return the same, not older than the last failure of the watch.
+        """Return the policy, no older than the last failure of the watch.
 
         Raises: DependencyError.
         """
 
 
 class PolicyChanged(StateError):
-    """The policy of a run was changed or deleted."""
+    """The policy was changed or deleted during its run."""
 
 
 class RunTaken(StateError):
@@ -53,11 +53,11 @@ class RunTaken(StateError):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the controllers of CleanupPolicies and of DeletingPolicies differ in.
+    """The differences between the controllers of CleanupPolicies and DeletingPolicies.
 
-    ``name``: of the controller, upstream's. ``compile`` raises PolicyInvalid, and
-    DependencyError if what it needs is not known; ``exceptions`` returns the digest
-    of the PolicyExceptions that name a policy now, and raises DependencyError.
+    ``name``: upstream's name of the controller. ``compile`` raises PolicyInvalid, and
+    DependencyError if required data is unknown; ``exceptions`` returns the digest of
+    the PolicyExceptions that currently name a policy, and raises DependencyError.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Family:
 class Places:
     """Reserves runs for namespaces.
 
-    The authors of namespaced policies are not trusted: a namespace has one run at a
-    time, and some threads are reserved for cluster policies.
+    The authors of namespaced policies are not trusted: a namespace can have one run at
+    a time, and some threads are reserved for cluster policies.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Places:
         """Namespaces with a run in progress."""
 
     def enter(self, namespace: str) -> bool:
-        """Reserve a run; False when the namespace, or too many others, have one."""
+        """Reserve a run; return False if the namespace or too many others have one."""
         with self._lock:
             is_full = len(self._busy) >= CLEANUP_NAMESPACES_AT_A_TIME
             if namespace and (namespace in self._busy or is_full):
@@ -116,11 +116,12 @@ class CleanupController:
         self._lock = threading.Lock()
         self._compiled: dict[Key, CompiledPolicy] = {}
         self._reported: dict[Key, object] = {}
-        """The version of each policy that was reported as invalid."""
+        """The version of each policy that was already reported as invalid."""
         self._refused: dict[Key, tuple[object, str]] = {}
-        """The versions of policies that are due, and why no run can be recorded."""
+        """The versions of due policies whose run cannot be recorded, with the
+        reason."""
         self._accepted: dict[Key, tuple[object, ...]] = {}
-        """The version and the missing permissions that a policy's status has."""
+        """The version and missing permissions that were last written to each status."""
 
     def reconcile(self, key: str) -> Result:
         """Start or resume the run of one policy if it is due.
@@ -163,9 +164,9 @@ class CleanupController:
         return done
 
     def _accept(self, policy: CompiledPolicy) -> None:
-        """Write that a policy is scheduled, and which permissions it lacks.
+        """Write that a policy is scheduled, and list the permissions that it lacks.
 
-        Only the status of policies in CEL says so. Raises: DependencyError, LeaseLost.
+        Only CEL policies have this condition. Raises: DependencyError, LeaseLost.
         """
         stored = policy.stored
         if not stored.is_deleting:
@@ -184,19 +185,19 @@ class CleanupController:
             self._accepted[stored.key] = told
 
     def stop(self) -> None:
-        """Leave the state of the policies to the next holder, who runs them."""
+        """Clear the gauges of the policies, which the next lease holder sets."""
         with self._lock:
             known = list(self._compiled.values())
         for one in known:
             self._dependencies.metrics.hold(CLEANUP_HALTED, one.stored.labels, 0.0)
 
     def problems(self) -> list[str]:
-        """Return why policies that are due cannot run."""
+        """Return the reasons why due policies cannot run."""
         with self._lock:
             return [text for _, text in self._refused.values()]
 
     def _report_refused(self, stored: StoredPolicy, error: KubeRefused) -> None:
-        """Report once that a run cannot be recorded: no status says so."""
+        """Report once that a run cannot be recorded, because no status can show it."""
         text = f"clean-up policy {stored.shown} cannot run: {error.message}"
         with self._lock:
             known = self._refused.get(stored.key)
@@ -214,7 +215,7 @@ class CleanupController:
             self._refused.pop(key, None)
 
     def _drop_refusal_of_older(self, stored: StoredPolicy) -> None:
-        """Forget why an older version could not run: this one may not be due at all."""
+        """Drop the refusal of an older version; the current one may not even be due."""
         with self._lock:
             known = self._refused.get(stored.key)
             if known is not None and known[0] != stored.version:
@@ -223,7 +224,7 @@ class CleanupController:
     def _run(self, policy: CompiledPolicy) -> Result:
         claim = self._statuses.find_due(policy)
         if claim is None:
-            # The cache is stale: its next event adds the key again.
+            # The cache is stale; the next event of the policy adds its key again.
             return Result(after_s=_STALE_S)
         steps = _Steps(self, policy, claim)
         try:

@@ -1,8 +1,8 @@
 """Compile a stored DeletingPolicy, and plan its runs.
 
 Room: cleanup. Takes: a StoredPolicy, the PolicyExceptions that name it. Gives:
-``compiled_deleting_policy``, DeletingPlan. Next: cleanup/runner.py.
-May touch: what the ports of CEL reach.
+``compiled_deleting_policy``, DeletingPlan. Next: cleanup/runner.py. May touch: what the
+CEL ports can access.
 Source: docs/behaviour/cel 10.3; Kyverno pkg/controllers/deleting/controller.go,
 pkg/cel/policies/dpol/engine.
 """
@@ -50,10 +50,10 @@ def compiled_deleting_policy(
     digest: bytes,
     settings: Settings,
 ) -> CompiledPolicy:
-    """Compile a policy with its exceptions; ``digest``: that of the exceptions.
+    """Compile a policy with its exceptions; ``digest``: the digest of the exceptions.
 
-    An exception that cannot be used refuses the policy, so that nothing is deleted that
-    its author wants to keep. Raises: PolicyInvalid with the reason.
+    A policy with an unusable exception is refused, so that no object is deleted that
+    the exception's author wants to keep. Raises: PolicyInvalid with the reason.
     """
     raw = {
         "apiVersion": stored.resource.api_version,
@@ -95,7 +95,7 @@ class DeletingPlan(OfPolicy):
         self._rules = () if constraints is None else constraints.rules
 
     def kinds(self, directory: Directory) -> Iterator[WantedKind]:
-        """Return what the rules name: each version, resource by resource."""
+        """Return the resources that the rules name, in each version."""
         for group, version, plural in dict.fromkeys(
             (group, version, plural)
             for rule in self._rules
@@ -106,12 +106,12 @@ class DeletingPlan(OfPolicy):
             yield _wanted(group, version, plural, directory)
 
     def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
-        """Return the only names of the objects, [] = any; the namespace may be any."""
+        """Return the only names of the objects, [] = any; namespaces are unlimited."""
         naming = [one for one in self._rules if _names(one, resource)]
         return exact_texts(one.names for one in naming), []
 
     def judge(self, data: ClusterData) -> Judge:
-        """Return what decides about the objects of one run."""
+        """Return the judge of the objects of one run."""
         return _DeletingJudge(self._linked, data)
 
 
@@ -144,25 +144,23 @@ class _DeletingJudge:
         return self._linked.holds(Facts(request, runtime, self._ports, namespace))
 
     def _namespace(self, name: str) -> Json | None:
-        """Return ``namespaceObject``: null for an object of the cluster.
+        """Return ``namespaceObject``: null for a cluster-scoped object.
 
-        Raises: ExpressionFailed, DependencyError: nobody knows the namespace.
+        Raises: ExpressionFailed, DependencyError if the namespace is unknown.
         """
         namespaces = self._ports.namespaces
         if not name:
             return None
         found = None if namespaces is None else namespaces.namespace(name, 0)
         if found is None:
-            raise ExpressionFailed(
-                "cleanup.namespace", f"namespace {name} is not known"
-            )
+            raise ExpressionFailed("cleanup.namespace", f"namespace {name} is unknown")
         return found
 
 
 def _wanted(group: str, version: str, plural: str, directory: Directory) -> WantedKind:
     text = "/".join(filter(None, (group, version, plural)))
     if _ANY in (group, version) or _ANY in plural:
-        # Upstream lists them by these very texts, and finds nothing.
+        # Upstream lists the resources by these literal names, and finds none.
         return WantedKind(
             text, (), f"{text}: clean-up supports no wildcards in resources"
         )

@@ -38,9 +38,9 @@ class Deleter:
         preconditions: Preconditions,
         propagation: str = "",
     ) -> bool:
-        """Delete the object; return False when it does not exist any more.
+        """Delete the object; return False if it no longer exists.
 
-        Raises: KubeConflict: it changed; LeaseLost; other DependencyErrors.
+        Raises: KubeConflict when it has changed; LeaseLost; other DependencyErrors.
         """
         return self._objects.delete(
             resource,

@@ -22,22 +22,22 @@ def _no_exclusions(_request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupDependencies:
-    """The controller's dependencies; any thread may call every function."""
+    """The controller's dependencies; any thread may call their functions."""
 
     client: Client
     """Acts as the clean-up account."""
     cluster_data: ClusterData
-    """What policies may read: namespace labels, global context, API calls (by the same
-    account)."""
+    """Data that policies may read: namespace labels, global context, API calls (by the
+    same account)."""
     events: EventSink
     metrics: Metrics
     settings: Settings
     holds_lease: Callable[[], bool]
     """Called before each write."""
     health: Callable[[Sequence[str]], None]
-    """Called every few seconds with the current problems; none = healthy."""
+    """Called every few seconds with the current problems; empty = healthy."""
     is_excluded: Callable[[Request], bool] = _no_exclusions
-    """Whether the operator's resourceFilters exempt an object."""
+    """Returns whether the operator's resourceFilters exempt an object."""
     bound_namespaces: Callable[[], Collection[str]] = tuple
     """Namespaces with a RoleBinding of the clean-up account."""
     clock: Clock = field(default_factory=Clock)

@@ -1,4 +1,4 @@
-"""Decide for each object whether a run of a clean-up policy deletes it.
+"""Decide whether a run of a clean-up policy deletes an object.
 
 Room: cleanup. Takes: a Plan, objects as JSON. Gives: Evaluator, which
 returns a Verdict for each object. Next: cleanup/scan.py.
@@ -42,7 +42,7 @@ class Verdict(Enum):
 
     IGNORED = "ignored"
     KEPT = "kept"
-    """Match and exclude select it, but the conditions are false."""
+    """Match and exclude select the object, but the conditions are false."""
     DELETED = "deleted"
     UNDECIDED = "undecided"
 
@@ -52,23 +52,23 @@ class EvaluatorDependencies(Protocol):
 
     @property
     def cluster_data(self) -> ClusterData:
-        """The cluster data that policies may read."""
+        """Return the cluster data that policies may read."""
 
     @property
     def settings(self) -> Settings:
-        """Whether Kyverno's own objects are protected."""
+        """Return the settings, e.g. whether Kyverno's own objects are protected."""
 
     @property
     def is_excluded(self) -> Callable[[Request], bool]:
-        """Whether the operator's resourceFilters exempt an object."""
+        """Return whether the operator's resourceFilters exempt an object."""
 
     @property
     def clock(self) -> queues_clock.Clock:
-        """The clocks."""
+        """Return the clocks."""
 
 
 class Evaluator:
-    """One policy in one run: context entries are loaded once; threads may share it."""
+    """One policy in one run; threads may share it. Context entries are loaded once."""
 
     def __init__(self, plan: Plan, dependencies: EvaluatorDependencies) -> None:
         data = _with_cached_calls(dependencies.cluster_data)
@@ -79,17 +79,18 @@ class Evaluator:
         self._objects = dependencies.cluster_data.objects
         self._lock = threading.Lock()
         self._unpublished: dict[str, dict[str, str] | None] = {}
-        """The labels of namespaces that the leader's copy lacks; None: it is gone."""
+        """The labels of namespaces that the leader's copy lacks; None if a namespace is
+        gone."""
         clock = Clock(dependencies.clock.now, dependencies.clock.monotonic_ns)
         self._engine = Engine(data, clock)
 
     def evaluate(
         self, resource: Resource, raw: Json, *, is_final: bool = False
     ) -> tuple[Verdict, str]:
-        """Return the verdict on an object, and why it is undecided: fit for all eyes.
+        """Return the verdict on an object, and the public reason if it is undecided.
 
-        ``is_final``: a deletion follows at once, so the namespace is read live, where
-        the policy depends on it. Raises: DependencyError, then only.
+        ``is_final``: a deletion follows at once, so a namespace that the policy depends
+        on is read live. Only this read raises DependencyError.
         """
         metadata = raw.get("metadata") or {}
         if metadata.get("deletionTimestamp"):
@@ -133,9 +134,9 @@ class Evaluator:
         return self._is_excluded(replace(request, subresource=request.kind))
 
     def _live_namespace(self, namespace: str) -> Json | None:
-        """Read a namespace, which the policy depends on; else None.
+        """Read a namespace if the policy depends on it, otherwise return None.
 
-        The leader's copy may be older than a label that spares the namespace.
+        The leader's copy may lack a new label that protects the namespace.
         """
         judge = self._judge
         depends = judge.reads_labels or judge.reads_namespace
@@ -146,9 +147,10 @@ class Evaluator:
         return found[0] if found else None
 
     def _known_labels(self, namespace: str) -> dict[str, str]:
-        """Return the labels as they are known.
+        """Return the labels from the leader's copy, or read them.
 
-        Raises: NamespaceGone; ExpressionFailed when that is unknown; DependencyError.
+        Raises: NamespaceGone; ExpressionFailed when the labels are unknown;
+        DependencyError.
         """
         if not namespace or not self._judge.reads_labels or self._namespaces is None:
             return {}
@@ -164,9 +166,9 @@ class Evaluator:
         return labels
 
     def _of_unpublished(self, namespace: str) -> dict[str, str] | None:
-        """Read the labels of a namespace that is very new, or gone: None.
+        """Read the labels of a namespace that is very new; return None if it is gone.
 
-        Raises: ExpressionFailed when that is unknown; DependencyError.
+        Raises: ExpressionFailed when the labels are unknown; DependencyError.
         """
         if self._objects is None:
             raise ExpressionFailed(
@@ -177,7 +179,7 @@ class Evaluator:
 
 
 def _request(resource: Resource, raw: Json) -> Request:
-    # K8S: items of a list carry neither kind nor apiVersion.
+    # K8S: the items of a list contain neither kind nor apiVersion.
     raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
     metadata = raw["metadata"]
     return Request(
@@ -199,7 +201,7 @@ def _place(resource: Resource) -> Json:
 
 
 def _with_cached_calls(data: ClusterData) -> ClusterData:
-    """Return the ports with a cache, so that each distinct API call is sent once."""
+    """Return the ports with a cache that sends each distinct API call only once."""
     if data.api_calls is None:
         return data
     return replace(data, api_calls=_CachedApiCalls(data.api_calls))

@@ -1,13 +1,13 @@
-"""Know the PolicyExceptions that name DeletingPolicies.
+"""Follow the PolicyExceptions that name DeletingPolicies.
 
 Room: cleanup. Takes: a Client, the operator's settings for exceptions. Gives:
 Exceptions. Next: cleanup/start.py. May touch: the API server through kube/cache.py.
 Source: docs/behaviour/cel 10.3; docs/behaviour/controllers 14 (27: upstream's clean-up
 controller never enables them); docs/differences.md.
 
-What is not known for certain exempts everything: no run begins before the exceptions
-were listed, while their watch is interrupted, or while their kind is defined but not
-served. An installation without its CustomResourceDefinition has no exceptions.
+While the exceptions are uncertain, no run begins: before they are listed, while their
+watch is interrupted, or while their kind is defined but not served. If their
+CustomResourceDefinition is not installed, there are no exceptions.
 """
 
 import hashlib
@@ -48,19 +48,19 @@ class Exceptions:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._namespace = settings.exceptions_in
-        """Where exceptions count: "" = nowhere, "*" = everywhere."""
+        """The namespace whose exceptions apply: "" = none, "*" = all."""
         self._client = client
         self.informer = Informer(client, WatchScope(resource=EXCEPTIONS), _text)
         self.informer.on_change(self._forget)
         self._lock = threading.Lock()
         self._changes = 0
         self._absent_at = 0
-        """At which failure of the watch the kind had no definition."""
+        """The number of watch failures at which the kind was found to be undefined."""
         self._found: dict[tuple[str, str, str], tuple[bytes, list[bytes]]] = {}
 
     @property
     def informers(self) -> Sequence[Informer[bytes]]:
-        """What must run; nothing where no exception counts."""
+        """The informers to run; empty if exceptions are disabled."""
         return (self.informer,) if self._namespace else ()
 
     def on_change(self, act: Callable[[], None]) -> None:
@@ -70,8 +70,8 @@ class Exceptions:
     def digest(self, stored: StoredPolicy) -> bytes:
         """Return a digest of the exceptions that name a policy.
 
-        Raises: KubeUnavailable if they are not known. Cost: after a change, one pass
-        over all exceptions.
+        Raises: KubeUnavailable if the exceptions are unknown. Cost: after a change, one
+        pass over all exceptions.
         """
         return self._of(stored)[0]
 
@@ -129,10 +129,10 @@ class Exceptions:
         return (digest if texts else b""), texts
 
     def _counts(self, namespace: str, of_policy: str) -> bool:
-        """Return whether an exception of a namespace may exempt from a policy.
+        """Return whether an exception in a namespace can apply to a policy.
 
-        A namespaced policy is exempt by its own namespace, or by the one that the
-        operator has chosen: no other tenant may revoke it.
+        Exceptions to a namespaced policy must be in its own namespace or in the one
+        that the operator has chosen, so that other tenants cannot disable it.
         """
         if self._namespace not in ("*", namespace):
             return False
@@ -146,12 +146,12 @@ class Exceptions:
 
 
 def _text(raw: msgspec.Raw) -> bytes:
-    """Keep the parts of an exception that matter here."""
+    """Keep the parts of an exception that affect the decision."""
     document = msgspec.json.decode(raw)
     document.pop("status", None)
     for name in _IDLE_FIELDS:
         document["metadata"].pop(name, None)
-    # K8S: items of a list need not carry them.
+    # K8S: the items of a list may lack these fields.
     document.update(kind=EXCEPTIONS.kind, apiVersion=EXCEPTIONS.api_version)
     return msgspec.json.encode(document)
 

@@ -1,12 +1,13 @@
-"""Find what the clean-up account may not do that a policy needs.
+"""Find the permissions that a policy needs and the clean-up account lacks.
 
-Room: cleanup. Takes: a policy's Plan, what the API server serves. Gives:
-``missing_permissions``. Next: cleanup/controller.py writes them into the status.
-May touch: the API server through cleanup/access.py.
+Room: cleanup. Takes: a policy's Plan, the served resources. Gives:
+``missing_permissions``. Next: cleanup/controller.py writes them into the status. May
+touch: the API server through cleanup/access.py.
 Source: docs/cleanup.md (permissions); docs/behaviour/controllers 3 (status of CEL
 kinds: RBACPermissionsGranted).
 
-A grant for some of the objects is enough: a run deletes what it may.
+A grant for some of the objects is enough: a run deletes the objects that it is allowed
+to.
 """
 
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ _BY_NAME = "metadata.name="
 
 
 def missing_permissions(plan: Plan, inputs: ScanInputs) -> list[str]:
-    """Return what is missing, once for each kind. Raises: DependencyError."""
+    """Return the missing permissions, once for each kind. Raises: DependencyError."""
     access = inputs.access
     assert access is not None
     missing: dict[str, None] = {}
@@ -47,7 +48,7 @@ def _may_delete(
     scopes: Iterable[WatchScope],
     inputs: ScanInputs,
 ) -> bool:
-    """Return whether some of the objects that can be listed may be deleted."""
+    """Return whether any of the objects that can be listed may be deleted."""
     is_wide = False
     for scope in scopes:
         name = scope.field_selector.removeprefix(_BY_NAME)

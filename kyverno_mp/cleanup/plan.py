@@ -1,7 +1,7 @@
-"""Define what a run needs of a policy: the kinds to list, the decision on an object.
+"""Define a policy's plan for its runs: the kinds to list, the decision on an object.
 
-Room: cleanup. Takes: a linked policy. Gives: Plan and Judge, and CleanupPlan, the one
-of CleanupPolicies. Next: cleanup/scan.py, cleanup/evaluator.py; cleanup/deleting.py has
+Room: cleanup. Takes: a linked policy. Gives: Plan and Judge; CleanupPlan for
+CleanupPolicies. Next: cleanup/scan.py, cleanup/evaluator.py; cleanup/deleting.py has
 the plan of DeletingPolicies. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 7 (Matching).
 """
@@ -26,8 +26,8 @@ from kyverno_mp.values.wildcard import contains_wildcard
 class WantedKind(NamedTuple):
     """A kind as the policy spells it, and the resources that serve it.
 
-    ``problem``: why its objects cannot be listed, "" if they can. ``is_versioned``: the
-    policy tells versions apart, so each is listed.
+    ``problem``: why its objects cannot be listed, or "". ``is_versioned``: the policy
+    distinguishes versions, so each is listed.
     """
 
     text: str
@@ -42,17 +42,17 @@ class Judge(Protocol):
     reads_labels: bool
     """The decision depends on the labels of the object's namespace."""
     reads_namespace: bool
-    """It depends on other parts of the Namespace as well."""
+    """The decision also depends on other parts of the Namespace."""
     names_resources: bool
     """The policy names resources, not kinds."""
 
     def selects(self, request: Request) -> bool:
-        """Return whether the policy is for the object. Raises: InputError."""
+        """Return whether match and exclude select the object. Raises: InputError."""
 
     def holds(self, context: RequestContext, namespace: Json | None) -> bool:
         """Return whether the conditions on a selected object are true.
 
-        ``namespace``: its Namespace as it was just read, None if it was not.
+        ``namespace``: its Namespace if it was just read live, otherwise None.
         Raises: InputError, DependencyError.
         """
 
@@ -62,15 +62,15 @@ class Plan(Protocol):
 
     @property
     def namespace(self) -> str:
-        """The only namespace of its objects, "" for all."""
+        """The only namespace of its objects; "" = all."""
 
     @property
     def schedule(self) -> str:
-        """Cron text."""
+        """The schedule in cron syntax."""
 
     @property
     def propagation(self) -> str:
-        """``deletionPropagationPolicy``, "" for the default."""
+        """``deletionPropagationPolicy``; "" = the default."""
 
     def kinds(self, directory: Directory) -> Iterable[WantedKind]:
         """Return the kinds that the policy names."""
@@ -79,11 +79,11 @@ class Plan(Protocol):
         """Return the only names and the only namespaces of the objects; [] = any."""
 
     def judge(self, data: ClusterData) -> Judge:
-        """Return what decides about the objects of one run."""
+        """Return the judge of the objects of one run."""
 
 
 class OfPolicy:
-    """What a policy of any kind says of all its objects."""
+    """The properties of a policy of any kind that apply to all its objects."""
 
     def __init__(self, ir: CleanupIR | DeletingPolicyIR) -> None:
         self.namespace = ir.policy.namespace
@@ -117,12 +117,12 @@ class CleanupPlan(OfPolicy):
         )
 
     def judge(self, _data: ClusterData) -> Judge:
-        """Return what decides about the objects of one run."""
+        """Return the judge of the objects of one run."""
         return _CleanupJudge(self._linked)
 
 
 class _CleanupJudge:
-    """Decides by match, exclude and conditions; context entries are of the engine."""
+    """Decides by match, exclude and conditions; the engine loads context entries."""
 
     reads_namespace = False
     names_resources = False
@@ -146,7 +146,7 @@ class _CleanupJudge:
 def _wanted(kind: KindIR, directory: Directory) -> WantedKind:
     text = kind.text or kind.kind
     if contains_wildcard(kind.kind):
-        # Upstream cannot list these either: no such kind exists.
+        # Upstream cannot list these kinds either, because no such kind exists.
         return WantedKind(
             text, (), f"kind {text}: clean-up supports no wildcards in kinds"
         )
@@ -159,7 +159,7 @@ def _names(one: FilterIR, resource: Resource) -> bool:
 
 
 def exact_texts(lists: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return all names; none when a list is empty or has a wildcard."""
+    """Return all names; none if any list is empty or has a wildcard."""
     found: dict[str, None] = {}
     for texts in lists:
         if not texts or any(map(contains_wildcard, texts)):

@@ -50,7 +50,7 @@ DELETING_POLICIES: Final = Resource(
     kind="DeletingPolicy",
     namespaced=False,
 )
-"""v1beta1 is what every release of Kyverno that has these kinds serves."""
+"""v1beta1 is served by every release of Kyverno that has these kinds."""
 NAMESPACED_DELETING_POLICIES: Final = Resource(
     group="policies.kyverno.io",
     version="v1beta1",
@@ -114,33 +114,34 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
     created_s: int
     last_s: int | None
     is_running: bool
-    """A run of this generation began and has not ended: its holder died or is busy."""
+    """A run of this generation has begun but not ended: its lease holder died or is
+    busy."""
     annotations: tuple[tuple[str, str], ...]
     spec: bytes
 
     @property
     def key(self) -> Key:
-        """Namespace and name; namespace "" = a policy for the cluster."""
+        """Namespace and name; namespace "" = a cluster policy."""
         return self.namespace, self.name
 
     @property
     def resource(self) -> Resource:
-        """The resource that serves it."""
+        """The resource of the policy's kind."""
         return _RESOURCES[self.kind]
 
     @property
     def is_deleting(self) -> bool:
-        """Whether it is a DeletingPolicy or its namespaced twin."""
+        """Whether it is a DeletingPolicy or NamespacedDeletingPolicy."""
         return is_deleting(self.resource)
 
     @property
     def shown(self) -> str:
-        """Name for messages: ``name`` or ``namespace/name``."""
+        """The policy's name for messages: ``name`` or ``namespace/name``."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def version(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """The values that a run depends on; if they change, the run ends."""
+        """The values that a run depends on; a change ends the run."""
         return self.uid, self.metadata_generation, self.annotations
 
     @property
@@ -178,12 +179,12 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
 
 
 def is_deleting(resource: Resource) -> bool:
-    """Return whether it is that of DeletingPolicies or of their namespaced twins."""
+    """Return whether it is the resource of DeletingPolicies or namespaced ones."""
     return resource.group == DELETING_POLICIES.group
 
 
 def seconds_of(text: str) -> int | None:
-    """Return an RFC 3339 time in Unix seconds, None when the string is not one."""
+    """Return an RFC 3339 time in Unix seconds, or None if the string is invalid."""
     try:
         return parse_time(RFC3339, text).seconds
     except ExpressionFailed:
@@ -208,9 +209,9 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     """Digest of the PolicyExceptions used in its compilation."""
 
     def due_s(self, stored: StoredPolicy) -> int | None:
-        """Return when the next run is due, None for never. Unit: Unix seconds.
+        """Return the time of the next run in Unix seconds, None for never.
 
-        Missed runs become one: it is due once after the last run, or the creation.
+        Several missed runs count as one, due after the last run or the creation.
         """
         after_s = stored.created_s if stored.last_s is None else stored.last_s
         return self.schedule.next_s(after_s)

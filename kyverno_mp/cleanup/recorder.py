@@ -35,9 +35,9 @@ NONE: Final = "None"
 
 
 class _Words(NamedTuple):
-    """The messages of Events and the metrics of one family of policies.
+    """The Event messages and metrics of one family of policies.
 
-    ``by_plural``: its metrics name the resource, not the kind.
+    ``by_plural``: the metrics name the resource, not the kind.
     """
 
     past: str
@@ -70,14 +70,14 @@ class RunRecorder:
         self._reported = {APPLIED: 0, ERROR: 0}
 
     def deleted(self, candidate: Candidate) -> None:
-        """Count a deleted object; each of the first ones gets an Event."""
+        """Count a deleted object; send an Event for each of the first ones."""
         labels = (self._named(candidate), candidate.key[0], self._propagation)
         self._metrics.count(self._words.deleted, (*self._policy.labels, *labels))
         text = f"successfully {self._words.past} the target resource {candidate.shown}"
         self._record_first(APPLIED, CLEANED_UP, text, candidate)
 
     def failed(self, candidate: Candidate, reason: str) -> None:
-        """Count a failed deletion; each of the first ones gets an Event."""
+        """Count a failed deletion; send an Event for each of the first ones."""
         self.count_error(self._named(candidate), candidate.key[0])
         infinitive = self._words.infinitive
         text = f"failed to {infinitive} the target resource {candidate.shown}: {reason}"
@@ -104,7 +104,7 @@ class RunRecorder:
         self._metrics.hold(CLEANUP_HALTED, self._policy.labels, float(is_halted))
 
     def end(self) -> None:
-        """Report how many objects had no Event of their own."""
+        """Report the number of objects without an Event of their own."""
         past, infinitive = self._words.past, self._words.infinitive
         for reason, action, text in (
             (APPLIED, CLEANED_UP, f"successfully {past}"),
@@ -115,7 +115,7 @@ class RunRecorder:
                 self._submit(reason, action, f"{text} {more} more resources")
 
     def _named(self, candidate: Candidate) -> str:
-        """Return what the metrics call the kind of an object."""
+        """Return the object's kind or resource as the metrics name it."""
         resource = candidate.resource
         return resource.plural if self._words.by_plural else resource.kind
 

@@ -66,8 +66,8 @@ class Runner:
     def run(self, policy: CompiledPolicy, claim: Claim, steps: "Steps") -> End:
         """Execute a run that is due.
 
-        Raises: KubeUnavailable, DeadlinePassed: retry later; and what ``steps``
-        raises.
+        Raises: KubeUnavailable, DeadlinePassed: retry later; and the errors of
+        ``steps``.
         """
         dependencies = self.dependencies
         recorder = RunRecorder(
@@ -143,7 +143,7 @@ class _Run:
         return End(is_done=True, reason="DryRun", message=_with(text, found))
 
     def _halted(self, found: Scan) -> End | None:
-        """Return the End of a run that would exceed its budget, else None."""
+        """Return the End of a run that would exceed its budget, otherwise None."""
         budget = self.policy.options.budget
         count = found.selected
         is_halted = budget is not None and not budget.allows(count, found.matched)

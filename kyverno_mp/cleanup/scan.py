@@ -1,8 +1,8 @@
 """Find the objects that a run of a clean-up policy would delete.
 
-Room: cleanup. Takes: a policy's Plan, an Evaluator, what the API server serves. Gives:
-Scan: the candidates, counts and problems. Next: cleanup/batch.py deletes them.
-May touch: the API server through kube/watch.py; it decodes one object at a time.
+Room: cleanup. Takes: a policy's Plan, an Evaluator, the served resources. Gives: Scan:
+the candidates, counts and problems. Next: cleanup/batch.py deletes them. May touch: the
+API server through kube/watch.py; it decodes one object at a time.
 Source: docs/behaviour/controllers 7 (Matching; list errors).
 """
 
@@ -64,17 +64,17 @@ class Scan:
     """The result of one pass over the objects."""
 
     matched: int = 0
-    """Objects that match and exclude select, each counted once."""
+    """Number of objects that match and exclude select, each counted once."""
     selected: int = 0
-    """Those that the conditions select as well: the run would delete them all."""
+    """Number of them that the conditions select, too: the run would delete them all."""
     candidates: list[Candidate] = field(default_factory=list)
     is_cut: bool = False
-    """There are more candidates than one pass collects."""
+    """Whether there are more candidates than one pass collects."""
     undecided: int = 0
     failures: list[Failure] = field(default_factory=list)
 
     def fail(self, failure: Failure) -> None:
-        """Record a failure; beyond the bound, only in the log."""
+        """Record a failure; beyond the limit, only log it."""
         if failure in self.failures:
             return
         _log.warning("clean-up: %s", failure.text)
@@ -89,11 +89,11 @@ class ScanInputs:
     client: Client
     directory: Directory
     access: OwnAccess | None
-    """None: list without checking permissions (the command line)."""
+    """None: list without checking permissions (for the command line)."""
     bound_namespaces: Callable[[], Collection[str]]
     monotonic_s: Callable[[], float]
     check_continue: Callable[[], None]
-    """Called for each object; raises when the run has to stop."""
+    """Called for each object; raises if the run has to stop."""
 
 
 def scan(
@@ -107,7 +107,7 @@ def scan(
 
     ``created_until_s``: skip objects created later; None = no limit.
     Raises: DependencyError when the API server cannot answer, BudgetExceeded when it
-    takes too long, and what ``check_continue`` raises.
+    takes too long, and the errors of ``check_continue``.
     """
     found = Scan()
     walk = _Walk(found, evaluator, inputs, created_until_s)
@@ -135,7 +135,7 @@ class _Walk:
         self._seen: set[str] = set()
 
     def list(self, scope: WatchScope, kind: str) -> None:
-        """Evaluate the objects of one scope."""
+        """List and evaluate the objects of one scope."""
         resource = scope.resource
 
         def take(raw: msgspec.Raw) -> None:
@@ -143,15 +143,15 @@ class _Walk:
             if self._inputs.monotonic_s() > self._end_s:
                 raise BudgetExceeded(
                     "cleanup.run_time",
-                    f"the run took more than {CLEANUP_RUN_S_MAX} s to decide",
+                    f"the run took more than {CLEANUP_RUN_S_MAX} s to evaluate objects",
                 )
             self._take(resource, msgspec.json.decode(raw), kind)
 
         try:
             list_all(self._inputs.client, scope, take)
         except (KubeRefused, KubeNotFound) as error:
-            # KYVERNO: such a kind is skipped, other failures end the run
-            # (docs/behaviour/controllers 7).
+            # KYVERNO: a kind that cannot be listed is skipped; other failures end the
+            # run (docs/behaviour/controllers 7).
             is_permission = error.code == "kube.forbidden"
             text = error.message
             if is_permission:
@@ -178,10 +178,10 @@ class _Walk:
             self._add_candidate(Candidate(resource, (namespace, name), uid))
 
     def _count_matched(self, uid: str) -> None:
-        """K8S: a restarted list returns objects twice, and so do two API groups.
+        """Count an object once. K8S: restarted lists and two groups return it twice.
 
-        An object that is not remembered is not counted: a budget in per cent must not
-        grow with objects that were counted twice.
+        Above the limit, objects are not counted, because a percentage budget must not
+        grow with objects that are counted twice.
         """
         if len(self._seen) < CLEANUP_MATCHED_MAX:
             self._seen.add(uid)
@@ -199,7 +199,7 @@ class _Walk:
 def resources_of(
     plan: Plan, directory: Directory, found: Scan
 ) -> Iterator[tuple[Resource, str]]:
-    """Yield each resource to list once, with its kind as the policy spells it."""
+    """Yield each resource to list once, with its kind as spelled in the policy."""
     known: set[tuple[str, str, str]] = set()
     for wanted in plan.kinds(directory):
         text = wanted.text
@@ -211,7 +211,7 @@ def resources_of(
             reason = f"kind {text} is not served, or its objects cannot be deleted"
             found.fail(Failure(reason, text))
         for one in served:
-            # K8S: every version serves the same objects.
+            # K8S: all versions serve the same objects.
             key = (one.group, one.plural, one.version if wanted.is_versioned else "")
             if key in known:
                 continue
@@ -223,7 +223,7 @@ def resources_of(
 def scopes_of(
     plan: Plan, resource: Resource, kind: str, inputs: ScanInputs, found: Scan
 ) -> list[WatchScope]:
-    """Return the widest scopes that the account may list, down to single names."""
+    """Return the widest scopes that the account may list, or else single names."""
     own = plan.namespace
     access = inputs.access
     if access is None or access.allows("list", resource, own):
@@ -241,7 +241,7 @@ def scopes_of(
             WatchScope(
                 resource=resource,
                 namespace=space,
-                # K8S: an authorizer takes the name from this selector.
+                # K8S: the authorizer reads the name from this selector.
                 field_selector=f"metadata.name={name}",
             )
             for name in names
@@ -253,5 +253,5 @@ def scopes_of(
 
 
 def no_permission(verb: str, kind: str) -> str:
-    """Return upstream's text."""
+    """Return upstream's message for a missing permission."""
     return f"cleanup controller has no permission to {verb} kind {kind}"

@@ -59,7 +59,7 @@ from kyverno_mp.telemetry.families import DEFECTS
 
 CLEANUP: Final = "cleanup-controller"
 DELETING: Final = "deleting-controller"
-"""Names of the controllers; upstream's."""
+"""Names of the controllers, the same as upstream's."""
 _WORKERS: Final = 3
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=60.0)
 _HEALTH_S: Final = 5.0
@@ -85,7 +85,7 @@ def run(dependencies: CleanupDependencies, stop: threading.Event) -> None:
 
 
 class StoredPolicies:
-    """The policies of one family; an informer for each of its two kinds."""
+    """The policies of one family; each of its two kinds has an informer."""
 
     def __init__(
         self, client: Client, cluster_wide: Resource, namespaced: Resource
@@ -97,11 +97,11 @@ class StoredPolicies:
         ]
 
     def get(self, key: Key) -> StoredPolicy | None:
-        """Return the policy, None when there is none."""
+        """Return the policy, or None if it does not exist."""
         return self._of(key).get(key)
 
     def newest(self, key: Key) -> StoredPolicy | None:
-        """Return the policy; it is read live while the watch is interrupted.
+        """Return the policy; read it live while the watch is interrupted.
 
         Raises: DependencyError.
         """
@@ -166,7 +166,7 @@ class Cleanup:
 
     @property
     def informers(self) -> list[Informer[StoredPolicy]]:
-        """Those of policies of all kinds."""
+        """The informers of the policies of all kinds."""
         return [*self.policies.informers, *self.deleting.informers]
 
     def _all_informers(self) -> list[Informer[Any]]:
@@ -193,7 +193,7 @@ class Cleanup:
         self.leave()
 
     def leave(self) -> None:
-        """Leave the state of the policies to the next holder, who runs them."""
+        """Clear the gauges of the policies, which the next lease holder sets."""
         for controller in self._controllers.values():
             controller.stop()
 
@@ -216,7 +216,7 @@ class Cleanup:
         return [*failing, *refused[:CLEANUP_SHOWN_MAX], *self.ttl.problems()]
 
     def resync(self) -> None:
-        """Add all policies again if the full queue dropped some."""
+        """Add all policies again if some were dropped because the queue was full."""
         if self.queue.dropped != self._dropped:
             self._dropped = self.queue.dropped
             for name in self._families:
@@ -228,7 +228,8 @@ class Cleanup:
         )
 
         def compile_deleting(stored: StoredPolicy) -> CompiledPolicy:
-            # The digest first: a change in between only compiles once more.
+            # The digest is read first; a change in between only causes one more
+            # compilation.
             digest = self.exceptions.digest(stored)
             naming = self.exceptions.naming(stored)
             return compiled_deleting_policy(stored, naming, digest, settings)
@@ -236,7 +237,7 @@ class Cleanup:
         yield Family(DELETING, self.deleting, compile_deleting, self.exceptions.digest)
 
     def _add_deleting(self) -> None:
-        """An exception changed: a policy may be valid now, or not any more."""
+        """Add all DeletingPolicies: a changed exception may affect their validity."""
         self._add_all(DELETING)
 
     def _add_all(self, name: str) -> None:
@@ -249,7 +250,7 @@ class Cleanup:
 
 
 def _may_lack(informer: Informer[Any]) -> bool:
-    """Return whether an older installation of Kyverno's CRDs lacks the kind."""
+    """Return whether the kind may be missing because the installed CRDs are too old."""
     resource = informer.scope.resource
     return is_deleting(resource) and bool(_NOT_SERVED.search(informer.last_error))
 

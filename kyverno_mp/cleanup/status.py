@@ -1,14 +1,14 @@
 """Claim a run in the status of its policy, and write its result.
 
-Room: cleanup. Takes: a policy's key. Gives: Statuses: the claim is one conditional
-write, so that one holder gets each run. Next: cleanup/controller.py.
-May touch: the API server through kube/apply.py.
+Room: cleanup. Takes: a policy's key. Gives: Statuses. A claim is one conditional write,
+so that only one lease holder gets a run. Next: cleanup/controller.py. May touch: the
+API server through kube/apply.py.
 Source: docs/behaviour/controllers 7 (lastExecutionTime); docs/pools.md 5.
 
 Upstream writes lastExecutionTime after the run; here it is written before the first
-deletion, with a condition of reason Running. A holder that finds this condition
-resumes that run, limited to objects that existed when it began. A run that deletes
-nothing is written once, at its end.
+deletion, with a condition of reason Running. A lease holder that finds this condition
+resumes the run, limited to objects that existed when it began. A run without deletions
+writes the status only once, at its end.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ from kyverno_mp.values.jsonvalue import Json
 _STATUS: Final = "status"
 _BEGUN: Final = "deleting matching objects"
 _NOT_READY: Final = frozenset({"Invalid", "NeverDue"})
-"""Reasons of a policy that never runs."""
+"""The condition reasons of a policy that never runs."""
 _PERMITTED: Final = "RBACPermissionsGranted"
 _SCHEDULED: Final = "Policy is scheduled."
 _TRUE: Final = "True"
@@ -41,7 +41,7 @@ _TRUE: Final = "True"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that is due. ``began_s``: Unix seconds.
+    """The claim of a due run. ``began_s``: Unix seconds.
 
     ``is_resumed``: it began earlier and did not end.
     """
@@ -63,12 +63,12 @@ class Statuses:
     """Writes the statuses of clean-up policies."""
 
     def __init__(self, objects: Objects, now: Callable[[], datetime]) -> None:
-        """``objects``: guarded by the lease."""
+        """``objects``: its writes check the lease."""
         self._objects = objects
         self._now = now
 
     def find_due(self, policy: CompiledPolicy) -> Claim | None:
-        """Return the run that is due, None when none is due any more.
+        """Return the due run, or None if none is due any more.
 
         Raises: DependencyError.
         """
@@ -77,7 +77,7 @@ class Statuses:
         return None if raw is None else self._claim_of(policy, raw)
 
     def begin(self, policy: CompiledPolicy, claim: Claim) -> bool:
-        """Claim a run before its first deletion; False when another replica has it.
+        """Claim a run before its first deletion; False if another replica has it.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -87,7 +87,7 @@ class Statuses:
     def end(
         self, policy: CompiledPolicy, end: End, claim: Claim, *, begun: bool
     ) -> None:
-        """Write the result of a run; ``begun``: it was claimed with ``begin``.
+        """Write the result of a run; ``begun``: the run was claimed with ``begin``.
 
         If a later run has been claimed, the status stays unchanged.
         Raises: DependencyError, LeaseLost.
@@ -114,7 +114,7 @@ class Statuses:
         self._change(stored, edit)
 
     def accept(self, stored: StoredPolicy, missing: Sequence[str]) -> None:
-        """Write that a DeletingPolicy is scheduled; ``missing``: permissions it needs.
+        """Write that a DeletingPolicy is scheduled; ``missing``: missing permissions.
 
         Upstream's clean-up controller writes no condition at all.
         Raises: DependencyError, LeaseLost.
@@ -139,7 +139,7 @@ class Statuses:
             "; ".join(missing) or _SCHEDULED,
             holder,
         )
-        # A new version of a policy that could not run may run.
+        # A new version of a policy that could not run may be able to run.
         conditions = [
             one
             for one in _others(holder, _PERMITTED)
@@ -178,7 +178,7 @@ class Statuses:
         stored: StoredPolicy,
         edit: Callable[[StoredPolicy, Json], Json | None],
     ) -> bool:
-        """Edit the status of the stored policy; False when it does not exist."""
+        """Edit the status of the stored policy; return False if it does not exist."""
 
         def decided(raw: Json) -> Json | None:
             fresh = stored_policy(stored.resource, msgspec.json.encode(raw))
@@ -236,7 +236,7 @@ def _others(holder: Json, name: str) -> list[Json]:
 
 
 def _is_ready(conditions: Iterable[Json]) -> bool:
-    """Return whether a policy can run, and has the permissions for it."""
+    """Return whether a policy is valid and has the permissions to run."""
     return not any(
         (one.get("type") == CONDITION and one.get("reason") in _NOT_READY)
         or (one.get("type") == _PERMITTED and one.get("status") != _TRUE)

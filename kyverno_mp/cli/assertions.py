@@ -28,7 +28,7 @@ def new_runtime() -> Runtime:
 
 
 class Named:
-    """The scope of an assertion: named values, all present from the start."""
+    """The scope of an assertion, with all named values loaded."""
 
     operation = ""
 
@@ -37,11 +37,11 @@ class Named:
         self.runtime = new_runtime()
 
     def ensure(self, query: str) -> None:
-        """Do nothing: no value is loaded late."""
+        """Do nothing, because no value is loaded late."""
 
 
 def program_of(tree: Json) -> AssertionProgram:
-    """Parse and link a tree. Raises: PolicyInvalid when it is too deep."""
+    """Parse and link a tree. Raises: PolicyInvalid if it is too deep."""
     return link_assertion(parse_assertion(tree))
 
 
@@ -55,7 +55,7 @@ def violations(
 
 
 def aggregated(texts: Sequence[str]) -> str:
-    """Join error messages as Kubernetes does."""
+    """Join error messages in the format of Kubernetes."""
     unique = list(dict.fromkeys(texts))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
 

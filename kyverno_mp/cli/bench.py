@@ -1,13 +1,13 @@
 """``bench``: measure how long a policy set takes for each object.
 
-Room: cli. Takes: policies and objects, of files or a cluster. Gives: the time of all
+Room: cli. Takes: policies and objects, from files or a cluster. Gives: the time of all
 policies per object, and of each rule alone, the slowest first; as tables or JSON. Next:
 cli/apply/evaluate.py.
 May touch: files named by the user, the API server with ``--cluster``, standard output,
 the clock.
 
-The time of a rule is that of the rule alone, minus the cost of an object without
-any policy. The sum of all rules is more than the time of the set, which evaluates equal
+The time of a rule is its time when it runs alone, minus the cost of an object without
+any policy. The sum over all rules exceeds the time of the set, which evaluates equal
 conditions once.
 """
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.cluster.bench_input import Source
 
 _ROUNDS_MIN: Final = 3
-"""The first round links the rules and fills caches; it is never counted."""
+"""The first of these rounds links the rules and fills caches; it is not counted."""
 _NS_PER_US: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Microseconds per object; ``slowest`` is the object with the longest time."""
+    """Microseconds per object; ``slowest`` names the object with the longest time."""
 
     mean_us: float
     median_us: float
@@ -69,7 +69,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class RuleTimes:
-    """One rule that ran alone; ``matched``: the number of objects it applied to."""
+    """Times of one rule that ran alone; ``matched``: number of matched objects."""
 
     policy: str
     rule: str
@@ -95,7 +95,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What a run measures; ``policies`` have at least one rule."""
+    """The input of a measurement; ``policies`` have at least one rule."""
 
     policies: Sequence[CompiledPolicy]
     objects: Sequence[dict[str, Json]]
@@ -109,7 +109,7 @@ def called(**flags: Any) -> int:
     _check(options)
     if not options.cluster:
         return _run(options, _of_files(options))
-    # Imported late: the client costs 60 ms, and only --cluster needs it.
+    # Imported late: the client takes 60 ms, and only --cluster needs it.
     from kyverno_mp.cli.cluster.bench_input import open_source
 
     with open_source(options.kubeconfig, options.context) as source:
@@ -117,7 +117,7 @@ def called(**flags: Any) -> int:
 
 
 def _check(options: Options) -> None:
-    """Raise CommandFailed for flags that do not fit together."""
+    """Raise CommandFailed for contradictory flags."""
     if options.cluster:
         if options.resources and options.namespace:
             raise CommandFailed("--namespace selects objects of the cluster, -r files")
@@ -151,7 +151,7 @@ def _objects(paths: Sequence[str]) -> list[dict[str, Json]]:
 
 
 def _of_cluster(options: Options, source: "Source") -> _Input:
-    """Take from the cluster what the flags do not name."""
+    """Return the input; policies or objects that no flag names are the cluster's."""
     if options.policies:
         compiled = _compiled(options.policies)
     else:
@@ -191,7 +191,7 @@ def _note(text: str) -> None:
 
 
 def _compiled(paths: Sequence[str]) -> Compiled:
-    """Load and compile; raises CommandFailed if nothing can be measured."""
+    """Load and compile policies; raises CommandFailed if none can be measured."""
     found = load_policies(paths)
     compiled = compile_all(found.documents, found.exceptions)
     lost = [f"{path}: {reason}" for path, reason in found.failed_paths]
@@ -208,7 +208,7 @@ def _compiled(paths: Sequence[str]) -> Compiled:
 
 
 def _stored(found: PolicySet) -> Compiled:
-    """Compile the policies of a cluster; those that are not in force are left out.
+    """Compile a cluster's policies; policies that are not in force are skipped.
 
     Raises: CommandFailed if no policy is left.
     """
@@ -225,7 +225,7 @@ def _stored(found: PolicySet) -> Compiled:
 def _measure(
     policies: Sequence[CompiledPolicy], given: _Input, seconds: float
 ) -> tuple[Times, int]:
-    """Return the shortest time of each object, as a summary, and the matches."""
+    """Return a summary of each object's shortest time, and the number of matches."""
     evaluator = Evaluator(
         policies,
         values=given.values,
@@ -256,7 +256,7 @@ def _rounds(
     seconds: float,
     now_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> list[float]:
-    """Evaluate all objects again and again; return the best time of each, in us."""
+    """Evaluate all objects repeatedly; return each object's best time in us."""
     best = [float("inf")] * len(objects)
     end_ns = now_ns() + int(seconds * 1e9)
     rounds = 0
@@ -279,7 +279,7 @@ def _json(
     found: Sequence[RuleTimes],
     top: int,
 ) -> str:
-    """Return all numbers.
+    """Return all results.
 
     Shape: ``{"policies": 1, "rules": 3, "objects": 2, "set": {"mean_us": 20.1, ...},
     "slowest": [{"policy": "p", "rule": "r", "matched": 2, "times": {...}}]}``.

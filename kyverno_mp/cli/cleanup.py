@@ -1,8 +1,9 @@
-"""``cleanup``: show what clean-up policies would delete now, and delete nothing.
+"""``cleanup``: show the objects that clean-up policies would delete now.
 
 Room: cli. Takes: policy files or names of stored policies, a cluster. Gives: a table or
-JSON on standard output. Next: cleanup/scan.py finds the objects as the service does.
-May touch: the API server through kube/, reading; files named by the user.
+JSON on standard output. Next: cleanup/scan.py, which finds the objects as in the
+service.
+May touch: the API server through kube/, only reading; files named by the user.
 Source: docs/cleanup.md (preview).
 """
 
@@ -73,7 +74,7 @@ class _Preview:
 
     @property
     def is_halted(self) -> bool:
-        """Whether the deletion budget would halt the run."""
+        """Return whether the deletion budget would halt the run."""
         budget, found = self.policy.options.budget, self.found
         return budget is not None and not budget.allows(found.selected, found.matched)
 
@@ -118,7 +119,7 @@ class _Preview:
 def preview(
     cluster: Cluster, policies: Sequence[StoredPolicy], options: PreviewOptions
 ) -> list[_Preview]:
-    """Find what the policies would delete now. Raises: DependencyError, InputError."""
+    """Preview the deletions of each policy. Raises: DependencyError, InputError."""
     discovery = Discovery(cluster.client)
     discovery.refresh()
     needs = _dependencies(cluster, discovery.directory, options)
@@ -139,7 +140,7 @@ def preview(
 def _compiled(
     cluster: Cluster, policies: Sequence[StoredPolicy], settings: Settings
 ) -> list[CompiledPolicy]:
-    """Compile the policies, those in CEL with the exceptions that name them."""
+    """Compile the policies; policies in CEL include the exceptions that name them."""
     exceptions = Exceptions(cluster.client, settings)
 
     def compiled(one: StoredPolicy) -> CompiledPolicy:
@@ -178,7 +179,7 @@ def _filters(cluster: Cluster, namespace: str) -> str:
 
 
 def _stored(resource: Resource, raw: Json, location: str) -> StoredPolicy:
-    """Read a policy; without a creation time it counts as created now."""
+    """Read a policy; without a creation time, it counts as created now."""
     metadata = dict(raw.get("metadata") or {})
     metadata.setdefault("creationTimestamp", _time_text(int(time.time())))
     if resource.namespaced:

@@ -21,7 +21,7 @@ _SHELLS = ("bash", "zsh", "fish", "powershell")
 )
 @click.argument("shells", nargs=-1)
 def command(shells: tuple[str, ...]) -> None:
-    """Write the script for exactly one shell."""
+    """Write the completion script of one shell."""
     if len(shells) != 1:
         raise CommandFailed(f"accepts 1 arg(s), received {len(shells)}")
     shell = shells[0]

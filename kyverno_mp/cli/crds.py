@@ -1,7 +1,7 @@
 """``crds``: write the CustomResourceDefinitions of every kind.
 
 Room: cli. Takes: a folder, or nothing for standard output. Gives: a YAML file per kind.
-May touch: files ``<group>_<plural>.yaml`` of the folder named by the user.
+May touch: files ``<group>_<plural>.yaml`` in the folder named by the user.
 """
 
 from pathlib import Path

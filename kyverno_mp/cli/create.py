@@ -1,9 +1,9 @@
 """``create``: write the small files that the other commands read.
 
 Room: cli. Takes: flags. Gives: YAML on standard output or in a file.
-May touch: the file named by ``--output``, standard output. Source:
-docs/behaviour/cli 17. Where upstream writes files that it then refuses (test, values,
-user-info), this writes the current schema.
+May touch: the file named by ``--output``, standard output. Source: docs/behaviour/cli
+17. Upstream writes tests, values and user files that it then rejects; here they follow
+the current schema.
 """
 
 import json
@@ -48,7 +48,7 @@ def _many(*names: str, text: str) -> Callable[[_Command], _Command]:
 
 
 def _write(document: dict[str, Json], output: str) -> None:
-    import yaml  # only for the commands, not for their help pages
+    import yaml  # not needed for help pages
 
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     if not output:
@@ -58,7 +58,7 @@ def _write(document: dict[str, Json], output: str) -> None:
 
 
 def _parts(text: str, count: int, form: str) -> list[str]:
-    """Split a comma list of at least ``count`` parts; raises CommandFailed."""
+    """Split a comma list; raises CommandFailed if it has less than ``count`` parts."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) < count:
         raise CommandFailed(f"{text}: expected {form}")
@@ -66,7 +66,7 @@ def _parts(text: str, count: int, form: str) -> list[str]:
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``k=v`` strings; raises CommandFailed, because no value may be dropped."""
+    """Parse ``k=v`` strings; raises CommandFailed for any other string."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -106,7 +106,7 @@ def exception(  # noqa: PLR0913 - one parameter for each flag
     background: bool,
     output: str,
 ) -> None:
-    """Write it; refuse a filter with an item other than ``key=value``."""
+    """Write a PolicyException; reject filters with items other than ``key=value``."""
     if not policy_rules:
         raise CommandFailed('required flag(s) "policy-rules" not set')
     targets: list[Json] = []
@@ -144,14 +144,14 @@ def _filter(text: str) -> dict[str, Json]:
 @command.command(
     "create metrics-config",
     examples=(
-        Example("Leave out two namespaces", "create metrics-config -e dev -e test"),
+        Example("Exclude two namespaces", "create metrics-config -e dev -e test"),
     ),
     help="Writes the ConfigMap that configures the metrics.",
 )
 @click.option("-n", "--name", default="kyverno-metrics", help="Name of the ConfigMap.")
 @click.option("--namespace", default="kyverno", help="Namespace of the ConfigMap.")
 @_many("-i", "--include", text="Namespaces to include.")
-@_many("-e", "--exclude", text="Namespaces to leave out.")
+@_many("-e", "--exclude", text="Namespaces to exclude.")
 @_output_option
 def metrics_config(
     name: str,
@@ -160,7 +160,7 @@ def metrics_config(
     exclude: tuple[str, ...],
     output: str,
 ) -> None:
-    """Write it."""
+    """Write the ConfigMap."""
     namespaces = {"include": _listed(include), "exclude": _listed(exclude)}
     _write(
         {
@@ -210,7 +210,7 @@ def test(  # noqa: PLR0913 - one parameter for each flag
     skipping: tuple[str, ...],
     output: str,
 ) -> None:
-    """Write it."""
+    """Write the test file."""
     document: dict[str, Json] = {
         "apiVersion": API_VERSION,
         "kind": "Test",
@@ -258,7 +258,7 @@ def user_info(
     groups: tuple[str, ...],
     output: str,
 ) -> None:
-    """Write it."""
+    """Write the user file."""
     document: dict[str, Json] = {
         "apiVersion": API_VERSION,
         "kind": "UserInfo",
@@ -305,7 +305,7 @@ def values(
     resources: tuple[str, ...],
     output: str,
 ) -> None:
-    """Write it."""
+    """Write the values file."""
     document: dict[str, Json] = {
         "apiVersion": API_VERSION,
         "kind": "Values",
@@ -355,7 +355,7 @@ def cluster_role(
     controllers: tuple[str, ...],
     output: str,
 ) -> None:
-    """Write it; commas do not split values, as upstream."""
+    """Write a ClusterRole; as in upstream, commas do not separate values."""
     given = {"api-groups": api_groups, "verbs": verbs, "resources": resources}
     missing = [f'"{flag}"' for flag, values in given.items() if not values]
     if missing:

@@ -1,6 +1,7 @@
 """``docs``: write a markdown page for each command.
 
-Room: cli. Takes: a folder. Gives: files in it. May touch: that folder, the clock.
+Room: cli. Takes: a folder. Gives: markdown files in the folder. May touch: the folder,
+the clock.
 Source: docs/behaviour/cli 19.
 """
 
@@ -30,7 +31,7 @@ _Named = tuple[str, click.Command]
     default=True,
     help="End each page with the name of the program and the date.",
 )
-@click.option("--noDate", "is_dateless", is_flag=True, help="Leave out the date.")
+@click.option("--noDate", "is_dateless", is_flag=True, help="Omit the date.")
 @click.option(
     "--markdownLinks",
     "is_markdown",
@@ -100,7 +101,7 @@ def _page(path: tuple[str, ...], found: click.Command, suffix: str) -> str:
 
 
 def _epilog(found: Command | Group, program: str) -> list[str]:
-    """Return examples and exit codes, as the help page ends."""
+    """Return the examples and exit codes at the end of the help page."""
     shown = [one.text(program) for one in found.examples]
     lines = ["", "### Examples", "", "```sh", "\n\n".join(shown), "```", ""]
     lines += ["### Exit codes", "", "| Code | Meaning |", "|---|---|"]

@@ -1,9 +1,9 @@
-"""``generate``: show what generate rules and policies make, change and delete now.
+"""``generate``: preview the changes by generate rules and GeneratingPolicies.
 
 Room: cli. Takes: policy files or names of stored policies, a cluster. Gives: a table
 with diffs, or JSON, on standard output. Next: background/generate/preview.py and
-background/generating/preview.py, with the parts of the background pool.
-May touch: the API server through kube/, reading and with dry runs; files named by the
+background/generating/preview.py, which use parts of the background pool.
+May touch: the API server through kube/, only reading and dry runs; files named by the
 user.
 Source: docs/background.md (preview).
 """
@@ -71,19 +71,19 @@ _SECRET: Final = ("data", "stringData")
 
 
 class _Nobody:
-    """Takes Events and counts of a run that nobody watches."""
+    """Discards the Events and metrics of a preview."""
 
     def submit(self, _info: object) -> bool:
         return False
 
     def count(self, *_of: object) -> None:
-        """Keep nothing."""
+        """Discard the count."""
 
     def hold(self, *_of: object) -> None:
-        """Keep nothing."""
+        """Discard the value."""
 
     def observe(self, *_of: object) -> None:
-        """Keep nothing."""
+        """Discard the observation."""
 
 
 def preview(
@@ -91,10 +91,10 @@ def preview(
     policies: Sequence[ReadyPolicy | StoredPolicy],
     options: PreviewOptions,
 ) -> list[Preview]:
-    """Find what would happen. Raises: DependencyError, InputError."""
+    """Return the preview of each policy. Raises: DependencyError, InputError."""
     parts = _Parts(cluster, options)
     of_rules, generating = parts.of_rules(), parts.generating()
-    # Of policies with rules no exception counts.
+    # Exceptions apply only to GeneratingPolicies here.
     needed = any(isinstance(one, StoredPolicy) for one in policies)
     with listed(generating.policies.exceptions if needed else ()):
         return [
@@ -106,7 +106,7 @@ def preview(
 
 
 class _Parts:
-    """The parts of the pool, which may not write."""
+    """The parts of the background pool, without write access."""
 
     def __init__(self, cluster: Cluster, options: PreviewOptions) -> None:
         self._options = options
@@ -120,13 +120,13 @@ class _Parts:
         self._planner = Planner(objects, self._downstream)
 
     def of_rules(self) -> Previewer:
-        """Return what previews generate rules."""
+        """Return the previewer of generate rules."""
         downstream = self._downstream
         register = Register(self._client, self._options.kyverno, downstream.guard)
         return Previewer(
             Generator(
                 *(self._needs, self._triggers, downstream, register),
-                # What is previewed was read just now.
+                # The policies were just read, so they are not cached.
                 Caches(lambda policy, _exceptions: policy, self._triggers),
                 lambda _policy: None,
             ),
@@ -136,7 +136,7 @@ class _Parts:
         )
 
     def generating(self) -> GeneratingPreviewer:
-        """Return what previews GeneratingPolicies."""
+        """Return the previewer of GeneratingPolicies."""
         guard, options = self._downstream.guard, self._options
         return GeneratingPreviewer(
             self._needs,
@@ -148,7 +148,7 @@ class _Parts:
 
 
 def _dependencies(cluster: Cluster) -> BackgroundDependencies:
-    """Return the surroundings of the pool's parts, which may not write."""
+    """Return the dependencies of the pool's parts, without write access."""
     discovery = Discovery(cluster.client)
     discovery.refresh()
     data = preview_data(cluster, discovery.directory)
@@ -169,9 +169,9 @@ def _dependencies(cluster: Cluster) -> BackgroundDependencies:
 def _read(
     resource: Resource, raw: Json, location: str
 ) -> ReadyPolicy | StoredPolicy | None:
-    """Read a policy; None without generate rules. Raises: PolicyInvalid.
+    """Read a policy; return None without generate rules. Raises: PolicyInvalid.
 
-    One in CEL is compiled when its exceptions are known.
+    GeneratingPolicies are compiled later, when their exceptions are known.
     """
     is_cel = resource.group == GENERATING_POLICIES.group
     metadata = dict(raw.get("metadata") or {})
@@ -217,7 +217,7 @@ def _change_as_json(one: Planned) -> Json:
 
 
 def _shown(one: Planned, raw: Json, when: str) -> Json:
-    """Return an object as it may be shown: values of a Secret are not.
+    """Return the object with a Secret's values redacted.
 
     Values that would change are marked as changed.
     """
@@ -276,7 +276,7 @@ def _summary(one: Preview) -> str:
 
 
 def _when(one: Preview) -> str:
-    """Separate what happens when the policy is stored from what happens later."""
+    """Return a note on objects that are created only when their triggers change."""
     if not one.later or not any(each.action == "create" for each in one.planned):
         return ""
     return f"; created when each trigger changes, by {', '.join(one.later)}"

@@ -1,4 +1,4 @@
-"""``help``: the page of a command, as ``--help`` shows it.
+"""``help``: print the help page of a command, like ``--help``.
 
 Room: cli. Takes: the names of a command. Gives: its help. Next: none.
 May touch: standard output. Source: docs/behaviour/cli 1 (Cobra's own command).
@@ -18,7 +18,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 @click.argument("names", nargs=-1)
 @click.pass_context
 def command(context: click.Context, names: tuple[str, ...]) -> None:
-    """Print the page of the command that the names lead to."""
+    """Print the help page of the named command."""
     above = context.find_root()
     found: click.Command | None = above.command
     for name in names:
@@ -27,7 +27,7 @@ def command(context: click.Context, names: tuple[str, ...]) -> None:
             break
         found = found.get_command(above, name)
         if found is None:
-            # KYVERNO: an unknown topic is reported, but is not a failure.
+            # KYVERNO: an unknown topic is reported, but the exit code is 0.
             click.echo(f"Unknown help topic `{' '.join(names)}`", err=True)
             click.echo(context.find_root().get_help(), err=True)
             return

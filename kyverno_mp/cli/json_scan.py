@@ -40,7 +40,7 @@ _RULE = {
     "assert": dict,
 }
 _CHECKS = {"any": list, "all": list}
-_COMMA = re.compile(r",(?![^(]*\))")  # not within a list of values
+_COMMA = re.compile(r",(?![^(]*\))")  # not inside a list of values
 _HOLE = re.compile(r"{{(.*?)}}")
 _TERM = re.compile(r"!?\s*[\w./-]+\s*(?:!?==?\s*[\w.-]*|)")
 _LISTED = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
@@ -48,7 +48,7 @@ _LISTED = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 
 @dataclass(slots=True)
 class _Verdict:
-    """The verdict of one rule on one element; ``texts``: violations, or one error."""
+    """The verdict of one rule on one element; ``texts``: violations or one error."""
 
     policy: str
     rule: str
@@ -70,7 +70,7 @@ def scan(
     labels: tuple[str, ...],
     output: str,
 ) -> None:
-    """Scan and print."""
+    """Scan the payload and print the verdicts."""
     echo = click.echo if output == "text" else _silent
     echo("Loading policies ...")
     policies = _policies(split(paths), labels)
@@ -102,13 +102,13 @@ def _pre_processed(value: Json, statements: Sequence[str]) -> Json:
         except InputError as error:
             raise CommandFailed(error.message) from error
         if value is None:
-            # KYVERNO: the word is upstream's.
+            # KYVERNO: upstream's spelling.
             raise CommandFailed(f"prepocessor resulted in `null` payload ({statement})")
     return value
 
 
 def _silent(_text: str) -> None:
-    """Replace echo where the output is data."""
+    """Print nothing; replaces echo if the output is data."""
 
 
 def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, Json]]:
@@ -128,7 +128,7 @@ def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, 
 
 
 def _selector(texts: Sequence[str]) -> LabelTest:
-    """Read selectors with the syntax of ``kubectl -l``."""
+    """Parse selectors in the syntax of ``kubectl -l``."""
     labels: list[tuple[str, str]] = []
     terms: list[tuple[str, str, tuple[str, ...]]] = []
     for part in (p.strip() for p in _COMMA.split(",".join(texts))):
@@ -181,7 +181,7 @@ def _evaluate(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_V
 
 
 def _evaluate_rule(verdict: _Verdict, rule: dict[str, Json], element: Json) -> bool:
-    """Set the verdict; False when the rule does not apply to the element."""
+    """Set the verdict; return False if the rule does not apply to the element."""
     named: dict[str, Json] = {"payload": element}
     for entry in check_maps(rule.get("context"), "context"):
         named[str(entry.get("name"))] = expand(entry.get("variable"), element, named)
@@ -242,7 +242,7 @@ def _messages_of(
 
 
 def _message(text: str, element: Json, named: dict[str, Json]) -> str:
-    """Replace ``{{ }}`` by results. KYVERNO: the text shows what failed."""
+    """Replace ``{{ }}`` by results. KYVERNO: a failure is shown in the text."""
 
     def result(found: re.Match[str]) -> str:
         statement = found[1].strip()

@@ -1,7 +1,7 @@
-"""The command line: one group, each command in its own module.
+"""Run the command line: one group, and a module for each command.
 
 Room: cli. Takes: argv. Gives: an exit code. A command's declaration is imported when
-the command is named, and its implementation when it is called.
+the user names the command, and its implementation when it runs.
 Next: cli/commands/declare.py. Source: docs/behaviour/cli 1.
 """
 
@@ -63,13 +63,13 @@ _COMMANDS = {
     "help": ("help_page", "Shows the help page of a command."),
     "version": ("version", "Prints the version of kyverno-mp."),
 }
-"""Name -> (module, the line of help): the list is printed without any import."""
+"""Name -> (module, line of help), so that listing the commands imports none."""
 
 _ADVICE = {
     "kube.unauthorized": "the credentials of the kubeconfig are wrong or have expired",
     "kube.connection": "the API server that the kubeconfig names cannot be reached",
 }
-"""Code of an error -> what the user can look at."""
+"""Error code -> advice for the user."""
 
 _EXAMPLES = (
     Example("Evaluate policies for the objects of a file", "apply policies/ -r a.yaml"),
@@ -79,7 +79,7 @@ _EXAMPLES = (
 
 
 class _LazyGroup(Group):
-    """A group that imports a command's module when it is named."""
+    """A group that imports a command's module when the command is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
@@ -87,7 +87,7 @@ class _LazyGroup(Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command, None when there is none of that name."""
+        """Import and return the command, None for an unknown name."""
         del ctx
         if cmd_name not in _COMMANDS:
             return None
@@ -98,7 +98,7 @@ class _LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments name; suggest similar names if none."""
+        """Find the named command; for an unknown name, suggest similar ones."""
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-"):
             raise click.exceptions.NoSuchCommand(name, possibilities=_COMMANDS, ctx=ctx)
@@ -138,9 +138,9 @@ def program_of(path: str) -> str:
 
 
 def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
-    """Run one command and return its exit code; prints ``Error: ...`` itself.
+    """Run one command, print ``Error: ...`` if it fails, and return the exit code.
 
-    ``program``: its name in help and errors.
+    ``program``: the program's name in help and errors.
     """
     try:
         is_serve = list(arguments[:1]) == ["serve"]
@@ -178,7 +178,7 @@ def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception:  # noqa: BLE001 - the last resort: reported, with its own code
-        import traceback  # costs 5 ms, needed for internal errors only
+        import traceback  # takes 5 ms, needed only for internal errors
 
         traceback.print_exc()
         return INTERNAL_ERROR
@@ -187,7 +187,7 @@ def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
 
 def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        # KYVERNO: a group without a command prints its help and succeeds.
+        # KYVERNO: a group without a command prints its help, with exit code 0.
         click.echo(error.format_message())
         return OK
     if isinstance(error, click.BadParameter):
@@ -197,7 +197,7 @@ def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
 
 
 def _typed(param: click.Parameter | None, arguments: Sequence[str]) -> str:
-    """Return the flag as the user typed it, of all its names; "" if it is not known."""
+    """Return the flag by the name that the user typed, "" if it is unknown."""
     names = param.opts if isinstance(param, click.Option) else []
     for argument in arguments:
         for name in names:

@@ -1,9 +1,9 @@
-"""``migrate``: write custom resources again, so that etcd holds the storage version.
+"""``migrate``: rewrite custom resources, so that etcd has the storage version.
 
 Room: cli. Takes: names of CustomResourceDefinitions. Gives: its log, on standard
-output. May touch: the API server through kube/: objects of those definitions, and their
-status. Source: docs/behaviour/cli 19; Kubernetes, "Upgrade existing objects to a new
-stored version".
+output. May touch: the API server through kube/: the definitions' objects and status.
+Source: docs/behaviour/cli 19; Kubernetes, "Upgrade existing objects to a new stored
+version".
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _DEFINITIONS: Final = Resource(
 def migrate(client: Client, names: Sequence[str]) -> None:
     """Migrate the objects of each definition; raises CommandFailed, DependencyError.
 
-    A definition keeps its stored versions when any object could not be written.
+    A definition keeps its stored versions if an object could not be written.
     """
     objects = Objects(client)
     for name in names:
@@ -78,7 +78,7 @@ def _resource_of(definition: Json, version: str) -> Resource:
 
 
 class _Writer:
-    """Writes every object of a resource as it is, page by page."""
+    """Writer that replaces every object of a resource by itself, page by page."""
 
     def __init__(self, client: Client, resource: Resource) -> None:
         self._client = client
@@ -87,7 +87,7 @@ class _Writer:
         self._failed = 0
 
     def write_all(self) -> None:
-        """Write all objects; raises CommandFailed when some could not be written."""
+        """Write all objects; raises CommandFailed if one could not be written."""
         list_all(self._client, WatchScope(resource=self._resource), self._write)
         if self._failed:
             raise CommandFailed(
@@ -102,7 +102,8 @@ class _Writer:
         try:
             self._objects.replace(resource, found)
         except (KubeConflict, KubeNotFound):
-            # K8S: another client has written it in the storage version, or deleted it.
+            # K8S: another client has written the object (in the storage version) or
+            # deleted it.
             return
         except KubeRefused as error:
             self._failed += 1
@@ -113,7 +114,7 @@ class _Writer:
 
 def _set_stored_version(objects: Objects, name: str, version: str) -> None:
     def edit(definition: Json) -> Json:
-        # Objects may now be stored in another version, which must stay listed.
+        # Objects may now be stored in a new version, which must stay listed.
         if _storage_version(definition) != version:
             raise CommandFailed(f"{name}: its storage version changed meanwhile")
         definition.setdefault("status", {})["storedVersions"] = [version]
@@ -123,12 +124,12 @@ def _set_stored_version(objects: Objects, name: str, version: str) -> None:
 
 
 def called(resources: tuple[str, ...], kubeconfig: str, context: str) -> None:
-    """Migrate; without resources there is nothing to do."""
+    """Migrate the definitions; without any, there is nothing to do."""
     names = [name.strip() for name in split(resources)]
     if not all(names):
         raise CommandFailed("resource cannot be empty")
     if not names:
-        # KYVERNO: a success.
+        # KYVERNO: the exit code is 0.
         click.echo("nothing to migrate: name definitions with --resource", err=True)
     else:
         with open_cluster(kubeconfig, context) as cluster:

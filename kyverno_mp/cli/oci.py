@@ -81,7 +81,7 @@ def push(source: str, image: str, client: Client) -> None:
 
 
 def pull(folder: Path, image: str, client: Client) -> None:
-    """Write the policies of an image as files; files of the same name are replaced.
+    """Write an image's policies to files; files with the same name are replaced.
 
     Raises: CommandFailed, InputError, DependencyError, OSError.
     """
@@ -111,7 +111,7 @@ def _reference(image: str) -> Reference:
 
 
 def _read(source: str) -> _Sources:
-    """Return all Kyverno policies; report other documents and leave them out."""
+    """Return all Kyverno policies; report and skip other documents."""
     found: _Sources = []
     try:
         for data, file in sources(source):
@@ -119,7 +119,7 @@ def _read(source: str) -> _Sources:
                 raw = document.raw
                 if type(raw) is not dict or not _is_policy(raw):
                     _print(
-                        f"left out: {file}: document {document.index} is not a policy"
+                        f"skipped: {file}: document {document.index} is not a policy"
                     )
                     continue
                 policy = decode(raw, file=file)
@@ -138,7 +138,7 @@ def _is_policy(raw: Json) -> bool:
 
 
 def _config(layers: list[tuple[dict[str, Json], bytes]]) -> dict[str, Json]:
-    """Return the config that upstream's image library creates for such layers."""
+    """Return the image config that upstream's library creates for these layers."""
     return {
         "architecture": "",
         "config": {},
@@ -175,7 +175,7 @@ def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
             policy = decode(raw, file=where)
             assert isinstance(policy, ClusterPolicy | Policy)
             name = policy.metadata.name
-            # SAFETY: the name becomes a file name, and it is untrusted.
+            # SAFETY: the name is untrusted and becomes a file name.
             if not name or name.startswith(".") or not _NAME.issuperset(name):
                 raise CommandFailed(
                     f"unmarshaling layer blob: {where}: {name!r} is not a valid policy"
@@ -205,10 +205,10 @@ def _print(text: str) -> None:
 
 
 def push_called(source: str, image: str, *, insecure: bool) -> None:
-    """Push."""
+    """Run ``oci push``."""
     push(source, image, docker_client(insecure=insecure))
 
 
 def pull_called(folder: str, image: str, *, insecure: bool) -> None:
-    """Pull."""
+    """Run ``oci pull``."""
     pull(Path(folder), image, docker_client(insecure=insecure))

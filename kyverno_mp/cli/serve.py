@@ -1,11 +1,11 @@
-"""Serve reviews: the command that runs the service.
+"""``serve``: run the service, which answers reviews.
 
 Room: cli. Takes: flags; every other setting comes from the environment. Gives: the
 supervisor's exit code. Next: process/serve.py. May touch: the environment, through
 settings. Source: docs/behaviour/controllers 10.1, 10.2; docs/settings.md.
 
-Besides our flags, upstream's are accepted in the syntax of Go's flag package: one dash
-or two, a value after ``=`` or as the next argument, a switch without value for true.
+Upstream's flags are accepted, too, in the syntax of Go's flag package: one dash or two,
+a value after ``=`` or as the next argument, a switch without a value for true.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ def _option(flag: str, name: str) -> click.Option:
 
 
 class _Serve(Command):
-    """Removes upstream's flags before click reads ours."""
+    """A command that removes upstream's flags before click parses ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep upstream's flags in the context; refuse unknown flags."""
+        """Store upstream's flags in the context; reject unknown flags."""
         known = {name for param in self.get_params(ctx) for name in param.opts}
         ours, theirs = _split(args)
         for argument in ours:
@@ -91,7 +91,7 @@ def _serve(**overrides: str | None) -> int:
     ours = {name: value for name, value in overrides.items() if value is not None}
     sources = {**theirs.sources, **_as_written(ours)}
     settings = resolve(read(env, {**theirs.overrides, **ours}, sources), env)
-    # Imported late: it loads compiler, engine and web server.
+    # Imported late: it imports the compiler, the engine and the web server.
     from kyverno_mp.process.serve import serve
 
     return serve(settings)
@@ -108,9 +108,9 @@ command = _Serve(
     ),
     callback=_serve,
     help="Answers admission reviews until SIGTERM.\n\nThe environment variables in"
-    " parentheses set the same; a flag takes precedence. docs/settings.md lists all"
-    " settings, and the flags of Kyverno's containers (--webhookTimeout=15), which are"
-    " accepted, too.",
+    " parentheses have the same effect; flags take precedence. docs/settings.md lists"
+    " all settings, and the flags of Kyverno's containers (--webhookTimeout=15), which"
+    " are accepted, too.",
     params=[
         click.Option(
             ["--standalone", "standalone"],

@@ -17,7 +17,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def describe(path: Path) -> dict[str, Json]:
-    """Return the content of the file; raises SnapshotUnusable when it is damaged.
+    """Return the content of the file; raises SnapshotUnusable if it is damaged.
 
     Shape: ``{"file": "...", "segment": "policies", "generation": 3, "bytes": 4096,
     "policies": [{"key": "p", "kind": "ClusterPolicy", "rules": ["r"]}]}``.

@@ -10,7 +10,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 
 def _run() -> None:
-    """Print version, build time and commit; ``---`` where the build has no value."""
+    """Print version, build time and commit; ``---`` if the build has no value."""
     click.echo(f"Version: {__version__}\nTime: ---\nGit commit ID: ---")
 
 

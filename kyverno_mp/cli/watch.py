@@ -1,6 +1,6 @@
 """Run a command again whenever one of its files changes.
 
-Room: cli. Takes: paths and the command. Gives: the last exit code, when interrupted.
+Room: cli. Takes: paths and the command. Gives: the last exit code, after an interrupt.
 Next: apply, testing. May touch: file names and times below the paths, the clock,
 standard error.
 """
@@ -18,10 +18,10 @@ from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import Error
 
 _LOOK_S: Final = 0.5
-"""A change is noticed before a person has turned to the other window."""
+"""Changes are noticed before a user can switch to the terminal window."""
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
-"""What is read below a folder; a log of the run itself may stand there, too."""
+"""Only these files are watched, because a folder may contain a log of the run."""
 
 _State = dict[str, tuple[int, int, int]]
 
@@ -33,9 +33,9 @@ def watch(
     rounds: int = 0,
     pause_s: float = _LOOK_S,
 ) -> int:
-    """Run now and after every change; ends on interrupt (or after ``rounds`` runs).
+    """Run now and after every change, until an interrupt (or for ``rounds`` runs).
 
-    A failed run is reported and does not end the watch.
+    A failed run is reported, and watching continues.
     """
     watched = [path for path in paths if path and path != "-" and "://" not in path]
     if not watched:

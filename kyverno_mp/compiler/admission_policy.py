@@ -1,7 +1,7 @@
 """Compile Validating- and MutatingAdmissionPolicies with their bindings.
 
-Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR. For an expression
-that does not compile the record keeps the error, and the policy reports it at run time.
+Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR. If an expression
+does not compile, the record keeps the error, and the policy reports it at run time.
 Next: program/admission_policy. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/compiler.go.
 """
@@ -55,7 +55,7 @@ def compile_admission_policy(
     """Compile the policy with the bindings that refer to it; never raises."""
     spec = document.spec
     fields: dict[str, Type] = {}
-    # KYVERNO: the CLI and the scans have no authorizer (pkg/admissionpolicy).
+    # KYVERNO: neither the CLI nor a scan has an authorizer (pkg/admissionpolicy).
     environment = cel_environment(
         fields, params=spec.param_kind is not None, authorizer=False
     )
@@ -144,7 +144,7 @@ def _rule(rule: NamedRuleWithOperations) -> ResourceRuleIR:
 
 
 def _policy(document: AdmissionPolicy) -> PolicyIR:
-    """Return the policy's metadata for reports, which a background scan writes."""
+    """Return the policy's metadata for the reports that a background scan writes."""
     return msgspec.structs.replace(
         describe(document.kind, document.metadata),
         failure_policy=document.spec.failure_policy,

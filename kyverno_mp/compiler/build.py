@@ -59,11 +59,12 @@ def compile_policy(
 ) -> CompiledPolicy:
     """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
 
-    ``exceptions``: all in force; those that do not name the policy are ignored.
-    ``known_as``: its name in exceptions, if that is not the key. ``verifies``: the
-    caller verifies images; without it, rules with verifyImages are not evaluated.
-    ``unusable``: takes exceptions that take too many steps, which then exempt nothing,
-    and why; None: the policy is refused for them.
+    ``exceptions``: all PolicyExceptions; only those that name the policy are used.
+    ``known_as``: the policy's name in exceptions, if it differs from the key.
+    ``verifies``: the caller verifies images; otherwise verifyImages rules are not
+    evaluated. ``unusable``: receives the exceptions that take too many steps, with the
+    reason; they exempt nothing. If it is None, such an exception makes the compilation
+    fail.
     Cost: about a millisecond for a policy of two rules with autogen.
     """
     rules = []
@@ -108,7 +109,7 @@ def _exempted(
 
 
 def _invalid(document: AnyPolicy, rule: str, error: ExpressionInvalid) -> PolicyInvalid:
-    """Add the location to the error: policy, original rule, field and column."""
+    """Add the policy, the original rule, the field and the column to the error."""
     named = [one.name for one in document.spec.rules]
     bare = rule.removeprefix("autogen-cronjob-").removeprefix("autogen-")
     written = rule if rule in named else bare
@@ -120,7 +121,7 @@ def _invalid(document: AnyPolicy, rule: str, error: ExpressionInvalid) -> Policy
 
 
 def _computed(document: AnyPolicy) -> list[RuleOfKinds]:
-    """Return the rules in execution order; validation has its own autogen expansion.
+    """Return the rules in execution order; autogen for validation differs.
 
     KYVERNO: the autogen annotation ``all`` affects only the other rule types
     (docs/behaviour/engine 2.1).
@@ -161,7 +162,7 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
 
 
 def _action(action: str | None, overrides: Iterable[FailureActionOverride]) -> ActionIR:
-    """KYVERNO: the deprecated lower-case values are also accepted (engine 6.9)."""
+    """KYVERNO: the deprecated lower-case actions are also accepted (engine 6.9)."""
     return ActionIR(
         (action or "").capitalize(),
         tuple(
@@ -185,8 +186,8 @@ def _rule(limited: RuleOfKinds, *, verifies: bool) -> RuleIR:
     return RuleIR(
         name=rule.name,
         rule_type=types[0] if types else "",
-        # Of several faulty expressions the first is reported, so the order counts:
-        # body, context, preconditions.
+        # The first faulty expression is reported, so the order matters: body, context,
+        # preconditions.
         validate=build_validate(validate) if validate is not None else None,
         mutate=(
             build_mutate(rule, mutate)
@@ -228,7 +229,7 @@ def _rule(limited: RuleOfKinds, *, verifies: bool) -> RuleIR:
     )
 
 
-# PERF: start of the command line, which rarely needs CEL.
+# PERF: imported late for a fast start of the command line, which rarely needs CEL.
 
 
 def _match_conditions(

@@ -1,4 +1,4 @@
-"""Convert the metadata of a policy, the part that all policy kinds share.
+"""Convert the metadata of a policy, which is common to all policy kinds.
 
 Room: compiler. Takes: kind and metadata of a decoded policy. Gives: PolicyIR, to which
 each kind adds its own fields. Next: build, cleanup, admission_policy.
@@ -16,7 +16,7 @@ _SEVERITIES: Final = frozenset({"critical", "high", "medium", "low", "info"})
 
 
 def describe(kind: str, metadata: ObjectMeta, namespace: str = "") -> PolicyIR:
-    """Return the record of the policy; fields missing in metadata have defaults."""
+    """Return the policy's record; missing metadata fields have defaults."""
     annotations = metadata.annotations
     severity = annotations.get("policies.kyverno.io/severity", "")
     return PolicyIR(

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded policies. Gives: Problems. Next: webhook/policy_review.py
 and cli/sources/policies.py (match conditions, which reject a policy), lint and the
-webhook's warnings (all others: as upstream, the rule reports them when it runs).
+webhook's warnings (all other errors: as upstream, the rule reports them at run time).
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 6.4, 6.7, 10.1.
 """
 
@@ -22,7 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 _CODE: Final = "policy.expression"
 _PLACE: Final = re.compile(
     r"(?:compilation failed: )?ERROR: <input>:(\d+):(\d+): (.*)"
-)  # our own text
+)  # Our own error text.
 
 
 def condition_errors(policy: AnyPolicy) -> list[str]:
@@ -44,7 +44,8 @@ def _conditions(policy: AnyPolicy) -> tuple[NamedExpressionIR, ...]:
     hooks = policy.spec.webhook_configuration
     if hooks is None or not hooks.match_conditions:
         return ()
-    # PERF: imported late, like the languages below: the start of the command line.
+    # PERF: imported late, like the languages below, for a fast start of the command
+    # line.
     from kyverno_mp.compiler.rules.cel import build_match_conditions
 
     return build_match_conditions(hooks.match_conditions)
@@ -119,7 +120,7 @@ def _fault(
 
 
 def located_fault(problem: Problem) -> Problem:
-    """Return the problem with the column that its reason names, and the bare reason."""
+    """Return the problem with the column from its reason, and the reason without it."""
     located = _PLACE.match(problem.reason)
     if located is None:
         return problem

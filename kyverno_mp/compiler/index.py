@@ -4,11 +4,11 @@ Room: compiler. Takes: CompiledPolicy. Gives: IndexEntryIR keys, EncodedPolicy.
 Next: snapshot/policies. May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/engine 1.
 
-A filter that matches a request must have a key that the request looks up; a key may
-also find rules that do not match. A filter is indexed by its most selective criterion
-with exact values: namespaces, names, subjects, roles, cluster roles. If it has none, it
-is indexed by a criterion with wildcards, using the literal prefixes of the patterns,
-and otherwise by kind and operation only.
+If a filter matches a request, the request must look up one of the filter's keys; a
+look-up may also return rules that do not match. A filter is indexed by its most
+selective criterion with exact values: namespaces, names, subjects, roles, cluster
+roles. A filter without such a criterion is indexed by a criterion with wildcards, using
+the literal prefixes of the patterns, and otherwise by kind and operation only.
 """
 
 import re
@@ -50,7 +50,7 @@ from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _Values: TypeAlias = tuple[tuple[int, str], ...]
-"""(dimension, value) pairs; if the criterion matches, one of them does."""
+"""(dimension, value) pairs; if the criterion matches, so does one of the pairs."""
 _NO_CRITERION: _Values = ((BY_NOTHING, ""),)
 _COARSEST = 100
 _WILDCARD = re.compile(r"[*?]")
@@ -137,7 +137,7 @@ def _rank_filter(record: FilterIR, gate: str) -> tuple[int, list[IndexEntryIR]]:
 
 
 def _criteria(record: FilterIR) -> list[_Values]:
-    """Return the criteria, most selective first; one that selects nothing is empty."""
+    """Return the criteria, most selective first; an empty one has no exact values."""
     return [
         _text_values(BY_NAMESPACE, record.namespaces),
         _text_values(BY_NAME, (record.name,) if record.name else record.names),
@@ -152,7 +152,7 @@ def _has_prefix(values: _Values) -> bool:
 
 
 def _text_values(dimension: int, patterns: Iterable[str]) -> _Values:
-    """Return the values of patterns; () if one of them starts with a wildcard."""
+    """Return the values of patterns; () if any pattern starts with a wildcard."""
     values: list[tuple[int, str]] = []
     for pattern in patterns:
         if not contains_wildcard(pattern):
@@ -186,8 +186,8 @@ def _subject_values(subjects: tuple[SubjectIR, ...]) -> _Values:
 def _exclude_entries(exclude: MatchIR) -> list[IndexEntryIR]:
     """Return keys for which the rule is certainly excluded.
 
-    Only filters of kinds, operations and at most one exact criterion are used: such a
-    filter matches exactly when its key is found.
+    Only filters with kinds, operations and at most one exact criterion are used: such a
+    filter matches if and only if its key is found.
     """
     filters = exclude.filters
     if exclude.mode == "all" and len(filters) != 1:

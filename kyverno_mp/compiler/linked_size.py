@@ -5,10 +5,11 @@ why_too_large.
 Next: leader/documents/linked_memory.py, webhook/policy_review.py.
 May touch: nothing outside its arguments.
 
-The record is counted, not the document: it has everything that is linked, autogen rules
-included, for every kind of policy. The weights are upper bounds of the resident memory
-of 4,000 parts of one sort: closures of a comparison for three types of values, RE2's
-programs of wildcards. Most parts take half of it.
+The estimate uses the record instead of the document: for every policy kind, the record
+contains everything that is linked, including autogen rules. The weights are upper
+bounds, measured as resident memory of 4,000 parts of one type, such as comparison
+closures for three value types, or RE2 programs for wildcards. Most parts take half as
+much.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,12 +24,12 @@ from kyverno_mp.limits import LINKED_POLICY_BYTES_MAX
 
 _PER_ELEMENT: Final = 256
 _PER_MEMBER: Final = 2048
-"""A member of a map: assertion trees and patches stay as written."""
+"""Weight of a member of a map: assertion trees and patches are kept as written."""
 _PER_CHARACTER: Final = 2
 _PER_STAR: Final = 192
 _PER_QUESTION_MARK: Final = 448
 _PER_TAG: Final = {"leaf": 1536, "atom": 4096, "range": 2048}
-"""The nodes of patterns (expr/pattern/nodes.py)."""
+"""Weights of the pattern nodes in expr/pattern/nodes.py."""
 
 
 def linked_bytes(encoded: EncodedPolicy) -> int:
@@ -59,7 +60,7 @@ def exception_sizes(
 
 
 def why_too_large(encoded: EncodedPolicy, namespace: str) -> str:
-    """Return why a policy of a namespace is not linked, "" if it is.
+    """Return why a namespaced policy is too large to link, "" if it is not.
 
     Cluster policies have no budget: their authors are administrators.
     """

@@ -1,18 +1,18 @@
-"""Find out whether a rule reads more of a review than the object.
+"""Detect whether a rule reads more of a review than the object.
 
 Room: compiler. Takes: RuleIR. Gives: reads_review. Next: compiler/build.py names such
-rules in the policy; reports/travel.py sends what a scan cannot derive.
+rules in the policy; reports/travel.py sends the results that a scan cannot reproduce.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 6.4 (a scan evaluates a CREATE by nobody, without an
+Source: docs/behaviour/controllers 6.4 (a scan evaluates a CREATE without a user or an
 old object); docs/behaviour/engine 3.4, 8.5; docs/pools.md 4.
 
 A rule that reads only the object and its namespace has the same result in a review and
-in a scan, so its results need not travel. Whatever is unknown here counts as read: the
-result then travels, which costs a little and loses nothing.
+in a scan, so its results are not sent. If the analysis cannot decide, the rule counts
+as reading the review: its results are sent, which is cheap and always correct.
 
-Results of deletions are never reported. So what an UPDATE and a CREATE decide alike,
-such as the usual ``{{ request.operation || 'BACKGROUND' }} NotEquals DELETE``, does not
-count.
+Results of deletions are never reported. So a condition with the same result for UPDATE
+and CREATE, such as the usual ``{{ request.operation || 'BACKGROUND' }} NotEquals
+DELETE``, does not count as reading the review.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,19 +38,19 @@ _CREATE: Final = "CREATE"
 _UPDATE: Final = "UPDATE"
 _REQUEST: Final = "request"
 _SCANNED: Final = frozenset({"object", "namespace"})
-"""What a scan knows of ``request``."""
+"""Fields of ``request`` that a scan can provide."""
 _USER: Final = frozenset({"serviceAccountName", "serviceAccountNamespace"})
 _CEL_REVIEW: Final = frozenset({"request", "oldObject", "authorizer"})
 _ASSERTED: Final = ("admission", "oldObject", "operation", "requestResource")
-"""Parts of the names in the payload of an assertion that a scan does not know."""
+"""Substrings of names in an assertion's payload that a scan cannot provide."""
 _POSITIVE: Final = frozenset({"Equals", "Equal", "In", "AnyIn", "AllIn"})
 _NEGATIVE: Final = frozenset({"NotEquals", "NotEqual", "NotIn", "AnyNotIn", "AllNotIn"})
 _ELSE, _ROOT, _REVIEW = range(3)
-"""What a query has reached: any other value, the whole context, ``request``."""
+"""Value at the end of a query: any other value, the whole context, ``request``."""
 
 
 class _ReadsReview(Exception):
-    """The query reads what a scan does not know."""
+    """The query reads data that a scan does not have."""
 
 
 def reads_review(rule: RuleIR) -> bool:
@@ -74,15 +74,15 @@ def _limits_to_review(block: MatchIR, *, matching: bool) -> bool:
 
 
 def _names_review(one: FilterIR, *, matching: bool) -> bool:
-    """Return whether a scan decides about a filter in another way than a review.
+    """Return whether a filter can have different results in a scan and in a review.
 
-    A rule that matches only CREATE has results that a scan derives; one that matches
-    only UPDATE, or excludes only CREATE, has results that no scan has.
+    A scan can reproduce the results of a rule that matches only CREATE, but not those
+    of a rule that matches only UPDATE or excludes only CREATE.
     """
     if one.subjects or one.roles or one.cluster_roles:
         return True
     if matching and any(kind.subresource for kind in one.kinds):
-        # No scan reads a subresource.
+        # Scans do not read subresources.
         return True
     if not one.operations:
         return False
@@ -91,7 +91,7 @@ def _names_review(one: FilterIR, *, matching: bool) -> bool:
 
 
 def _check(record: Any) -> None:
-    """Raise _ReadsReview if an expression anywhere in a record reads the review."""
+    """Raise _ReadsReview if any expression in a record reads the review."""
     waiting = [record]
     while waiting:
         value = waiting.pop()
@@ -124,7 +124,7 @@ def _check_queries(value: Any) -> None:
 
 
 def _check_path(path: Document) -> None:
-    """Check the jmesPath of a variable, a query itself, perhaps with variables."""
+    """Check a variable's jmesPath, a query that may itself contain variables."""
     if type(path.source) is not str or not path.is_constant:
         raise _ReadsReview
     _check_query(path.source)
@@ -132,12 +132,12 @@ def _check_path(path: Document) -> None:
 
 def _parts(value: Any) -> Iterable[Any]:
     if type(value) is Document:
-        # The source is the text of the template.
+        # The source is only the template's text.
         return () if value.template is None else (value.template,)
     if type(value) is Lookup:
         return ()
     if type(value) is Variable:
-        # Its other query is for a deletion.
+        # The variable's other query is used only for deletions.
         return (value.lookup,)
     if isinstance(value, msgspec.Struct):
         return (getattr(value, name) for name in value.__struct_fields__)
@@ -150,7 +150,7 @@ def _check_query(text: str) -> None:
     try:
         node = parse(text)
     except ExpressionInvalid:
-        # It fails in the same way wherever it runs.
+        # An invalid query fails in a scan, too.
         return
     _end(_reached(node, _ROOT))
 
@@ -159,7 +159,7 @@ def _check_text(text: str) -> None:
     """Check a string whose variables are found at run time."""
     found = find_variables(text)
     if len(found) != text.count(OPENING):
-        # The query around a nested variable is known only at run time.
+        # A query around a nested variable is known only at run time.
         raise _ReadsReview
     for one in found:
         query, _ = query_of(one.variable)
@@ -168,13 +168,13 @@ def _check_text(text: str) -> None:
 
 
 def _end(reached: int) -> None:
-    """Check what a query returns: a whole request holds the user and the operation."""
+    """Check the result of a query: a whole request includes user and operation."""
     if reached != _ELSE:
         raise _ReadsReview
 
 
 def _reached(node: Node, at: int) -> int:
-    """Return what a query reaches from ``at``. Raises: _ReadsReview."""
+    """Return the value that a query from ``at`` reaches. Raises: _ReadsReview."""
     match node:
         case nodes.Field(name):
             return _named(name, at)
@@ -233,9 +233,9 @@ def _check_assertion(tree: Json) -> None:
 
 
 def _is_neutral(condition: Condition) -> bool:
-    """Return whether the operation decides, and a CREATE as an UPDATE does.
+    """Return whether an operation condition has the same result for CREATE and UPDATE.
 
-    Only for constant names, not patterns or ranges, so that the comparison is plain.
+    Only constant names are supported, not patterns or ranges.
     """
     if not (is_operation(condition.key) and condition.value.is_constant):
         return False

@@ -1,4 +1,4 @@
-"""Check the CEL of a policy against the schemas of the kinds that it matches.
+"""Check a policy's CEL expressions against the schemas of the kinds that it matches.
 
 Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings with
 cel-go's messages. Next: webhook/policy_review.py. The warnings never change a verdict:
@@ -63,10 +63,10 @@ class _Kind(NamedTuple):
 
 
 def type_warnings(policy: AnyPolicy, view: ClusterView) -> list[TypeWarning]:
-    """Return the warnings; none for policies that upstream does not check.
+    """Return the warnings; none for policies that upstream does not type-check.
 
-    Kinds without a known schema are skipped; so are errors beyond TYPE_CHECK_STEPS_MAX
-    or TYPE_CHECK_TEXT_CHARACTERS_MAX.
+    Skipped are kinds without a known schema, and errors beyond TYPE_CHECK_STEPS_MAX or
+    TYPE_CHECK_TEXT_CHARACTERS_MAX.
     """
     cel = _checked(policy)
     if cel is None or view.schemas is None:
@@ -148,7 +148,7 @@ def _declare(schemas: SchemaRecords, kind: _Kind, known: KnownSchemas) -> Type |
 
 
 class _Records:
-    """The record types of the schemas, and those of every policy."""
+    """The record types of the schemas and the ones that are common to all policies."""
 
     __slots__ = ("_fixed", "_schemas")
 
@@ -199,14 +199,14 @@ def _kinds(match: MatchResources, kinds: Kinds) -> list[_Kind]:
 
 
 def _kinds_of(kinds: Kinds, group: str, version: str, plural: str) -> Iterable[_Kind]:
-    """K8S: the mapper takes the core group as any group, so other groups match, too."""
+    """K8S: the mapper treats the core group as any group; other groups match, too."""
     for one in kinds.find(KindSelector(group or "*", version, "*", "")):
         if one.resource.plural == plural:
             yield _Kind(one.resource.group, version, one.resource.kind)
 
 
 def _checked(policy: AnyPolicy) -> CEL | None:
-    """Return the CEL if a ValidatingAdmissionPolicy can express the policy."""
+    """Return the policy's CEL if a ValidatingAdmissionPolicy can express the policy."""
     if why_not(policy):
         return None
     validate = policy.spec.rules[0].validate

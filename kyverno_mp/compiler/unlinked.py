@@ -1,12 +1,13 @@
-"""Encode a policy without its rules, which are then errors, or without exceptions.
+"""Encode a stub for a policy that is too large to link: it fails where it matches.
 
-Room: compiler. Takes: the EncodedPolicy of a policy that is not to be linked. Gives:
-unlinked, without_exceptions: another one with the same keys.
+Room: compiler. Takes: the EncodedPolicy of the policy. Gives: the stub's EncodedPolicy
+with the same keys; without_exceptions, which drops only PolicyExceptions.
 Next: leader/documents/linked_memory.py.
 May touch: nothing outside its arguments.
 
-SAFETY: without its rules the policy would allow what it denies. So they still match,
-and fail as its failurePolicy says. Preconditions, conditions and exceptions are gone.
+SAFETY: without its rules, the policy would allow requests that it denies. So the stub's
+rules still match, and fail according to its failurePolicy. Preconditions, conditions
+and exceptions are removed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,23 +48,23 @@ from kyverno_mp.policy.cel_kinds.policies import (
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KINDS
 
-_WHAT: Final = "a rule beyond the memory of its namespace's policies"
+_WHAT: Final = "a rule over the memory limit of its namespace's policies"
 _EVERYTHING: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
 _NO_ACTION: Final = ActionIR()
 _ANYTHING: Final = ConstraintsIR()
-"""Without rules: every resource."""
+"""No rules: matches every resource."""
 _NO_IMAGE: Final = (ImageReferenceIR(glob="none"),)
 _FAILING: Final = Expression(
     "",
     Call("_[_]", None, (MapLit(()), Const("string", f"{_WHAT} is not evaluated"))),
 )
-"""The error of its evaluation names the missing key."""
+"""Its evaluation fails with an error that names the missing key."""
 
 
 def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
-    """Return the policy to publish instead; None: nothing that a review decides.
+    """Return the stub to publish instead; None if no review evaluates the policy.
 
-    ``kind``: of the document.
+    ``kind``: the document's kind.
     """
     content = memoryview(encoded.content)
     if kind in _CEL_KINDS:
@@ -119,7 +120,7 @@ def without_exceptions(
 def _merged(
     policy: PolicyIR, rules: Sequence[RuleIR], *, is_wide: bool
 ) -> EncodedPolicy:
-    """Encode one rule of each type, which matches what its rules match, or more."""
+    """Encode one rule per type, which matches at least what its rules match."""
     first: dict[str, RuleIR] = {}
     filters: dict[str, dict[FilterIR, None]] = {}
     for rule in rules:
@@ -144,7 +145,7 @@ def _merged(
 
 
 def _failing(rule: RuleIR) -> Iterator[RuleIR]:
-    """Yield what fails instead of a rule: nothing for one that no review waits for."""
+    """Yield failing rules that replace a rule; none if no review waits for the rule."""
     mutate = rule.mutate
     if rule.rule_type == "generate" or (
         mutate is not None and mutate.targets is not None
@@ -152,7 +153,8 @@ def _failing(rule: RuleIR) -> Iterator[RuleIR]:
         return
     types = [rule.rule_type]
     if rule.verify_images is not None:
-        # It is found by what it checks, which is gone, in both stages.
+        # The index keys depend on the block, which the stub lacks, so both stages get a
+        # rule.
         types = ["mutate", "validate"]
     for rule_type in types:
         yield RuleIR(
@@ -195,7 +197,7 @@ def _images(content: memoryview) -> EncodedPolicy:
     failing = (CelValidationIR(_FAILING),)
 
     def body(given: ImageBodyIR) -> ImageBodyIR:
-        # A pattern that no image has: none is read from a registry.
+        # No image matches this pattern, so no image is read from a registry.
         return ImageBodyIR(
             given.copy, given.constraints, (), _NO_IMAGE, (), (), (), (), failing
         )
@@ -219,7 +221,7 @@ _RECORDS: Final[Mapping[str, type]] = {
 def _bounded(
     found: Any, body: Callable[[Any], Any], encode: Callable[[Any], EncodedPolicy]
 ) -> EncodedPolicy:
-    """Encode a policy of failing bodies, one for everything if they are large."""
+    """Encode a policy with failing bodies, or one catch-all body if they are large."""
     bodies = tuple(map(body, found.bodies))
     replaced = msgspec.structs.replace(
         found, bodies=bodies, exceptions=(), effects=EFFECT_PURE

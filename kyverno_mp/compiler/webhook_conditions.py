@@ -1,9 +1,9 @@
 """Check that every supported API server accepts match conditions of a webhook.
 
-Room: compiler. Takes: CEL expressions. Gives: whether they may be registered.
+Room: compiler. Takes: CEL expressions. Gives: whether they can be registered.
 Next: controllers/webhook_config. May touch: nothing outside its arguments.
 Source: Kubernetes admissionregistration/v1 (variables of match conditions),
-apiserver/pkg/cel/environment (which version has which functions).
+apiserver/pkg/cel/environment (the functions of each version).
 
 A webhook configuration is accepted as a whole or not at all: one condition with a
 function that an older API server lacks would block the webhooks of all policies. Such a
@@ -23,11 +23,11 @@ from kyverno_mp.expr.cel.syntax.parse import children
 _VARIABLES: Final = ("object", "oldObject", "request")
 _MACROS: Final = frozenset({"all", "exists", "existsOne", "map", "filter"})
 _NEW_SPELLING: Final = "existsOne"
-"""Of ``exists_one``, which parses to the same node."""
+"""The new spelling of ``exists_one``; both parse to the same node."""
 
 
 def are_accepted_everywhere(expressions: Iterable[str]) -> bool:
-    """Return whether every supported API server accepts each of the conditions."""
+    """Return whether every supported API server accepts all of the conditions."""
     known = cel_environment({}, params=False, authorizer=False)
     variables = {name: known.variables[name] for name in _VARIABLES}
     environment = Environment(variables, known.records, library=oldest_library())
@@ -42,7 +42,7 @@ def _is_accepted(text: str, environment: Environment) -> bool:
 
 
 def _is_old(node: Node) -> bool:
-    """Return whether Kubernetes 1.27 had the syntax: no optionals, newer macros."""
+    """Return whether Kubernetes 1.27 has the syntax: no optionals or newer macros."""
     level: list[Node] = [node]
     while level:
         if not all(map(_is_old_node, level)):

@@ -6,9 +6,10 @@ May touch: the journals, the API server through kube/events.py, one thread.
 Source: docs/behaviour/controllers 9.1 (messages, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.
 
-A record leaves its journal after all its Events are written. When kill -9 ends this
-process, the next one writes some Events again; they have the same names and exist
-already. Every replica writes the Events of its own workers, without a Lease.
+A record is removed from its journal after all of its Events are written. If this
+process is killed, the next one writes some Events again. They have the same names, so
+the API server rejects the duplicates. Every replica writes the Events of its own
+workers, without a Lease.
 """
 
 import logging
@@ -42,25 +43,26 @@ _log = logging.getLogger(__name__)
 CONTROLLER: Final = "kyverno-admission"
 _FAILED: Final = frozenset({"fail", "error"})
 _POLL_S: Final = 0.02
-"""The interval between polls of the journals: Kyverno writes its events 10 to 100 ms
-after the request, and its users' scripts expect them then. A poll takes about 10 us."""
+"""The interval between polls of the journals. Kyverno writes its events 10 to 100 ms
+after the request, and its users' scripts expect this. A poll takes about 10 us."""
 _COUNTS_EVERY: Final = 100
-"""Polls between two flushes of event series counts: two seconds."""
+"""The number of polls between two flushes of event series counts: two seconds."""
 _RETRY_S: Final = 0.25
 _KNOWN_MAX: Final = 256
-"""Reviews whose events are cached; each takes a few thousand bytes."""
+"""The number of reviews whose events are cached; each takes a few thousand bytes."""
 _RECORDS_PER_POLL: Final = 4096
-"""Limits one poll, so that a flood cannot delay the counts or the shutdown."""
+"""Limits the records per poll, so that a flood delays neither the counts nor the
+shutdown."""
 _PAUSE_S_MAX: Final = 15.0
 _ATTEMPTS_MAX: Final = 12
 """Attempts at one record, over about two minutes: an Event that the cluster always
-refuses must not block the others for ever."""
+rejects must not block the records behind it."""
 
 
 def event_infos_of(review: ReviewRecord, uid_of: UidOf = no_uid) -> Iterator[EventInfo]:
     """Yield the Events that Kyverno would write for one review.
 
-    Raises: StateError when its policies cannot be read.
+    Raises: StateError if the record's policies cannot be read.
     """
     for policy in decode_policies(review):
         messages = _messages(review, policy)
@@ -71,7 +73,7 @@ def event_infos_of(review: ReviewRecord, uid_of: UidOf = no_uid) -> Iterator[Eve
                 found = rule.rule, rule.status, rule.message
                 if rule.status in _FAILED:
                     yield messages.violation_on_policy(*found)
-                # KYVERNO: if one rule fails, the rules that passed get events, too.
+                # KYVERNO: if one rule fails, the policy's passed rules get events, too.
                 if not review.blocked:
                     yield messages.violation_on_object(*found)
         else:
@@ -99,7 +101,7 @@ def _reference(review: ObjectRecord) -> Reference:
 
 
 class AdmissionEvents:
-    """The thread that writes workers' Events and those queued in kube's Events."""
+    """The thread that writes the Events of workers and the queue of kube's Events."""
 
     def __init__(
         self, reader: JournalReader, events: Events, uid_of: UidOf = no_uid
@@ -112,20 +114,20 @@ class AdmissionEvents:
         self._attempts = 0
         self._known: dict[tuple[object, ...], list[EventInfo]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
-        """A record and how many of its events are written, so that a retry does not
-        count them again."""
+        """A record and the number of its events that were written, so that a retry
+        skips them."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write pending events, as far as the API server accepts them, and stop."""
+        """Write the pending events that the API server still accepts, and stop."""
         self._stopping.set()
         self._thread.join(timeout=5)
 
     def step(self) -> bool:
-        """Write pending events; False when the API server cannot accept them now."""
+        """Write pending events; return False if the API server accepts none now."""
         for record in islice(self._reader.records(), _RECORDS_PER_POLL):
             try:
                 self._write(record)
@@ -146,7 +148,7 @@ class AdmissionEvents:
         for number, info in enumerate(infos[written:], written):
             if self._events.accepts(info) and not self._events.count(info):
                 self._begun = (record.content, number)
-                # A cached event takes the time of its present occurrence.
+                # A cached event gets the time of the current occurrence.
                 now = replace(info, at_ns=review.at_ns, seed=review.uid)
                 self._events.write(now)
         self._begun = (b"", 0)
@@ -155,10 +157,11 @@ class AdmissionEvents:
     def _infos(self, review: ReviewRecord) -> list[EventInfo]:
         """Return the events of a review.
 
-        PERF: clients retry after a refusal; the cache makes a repeat ten times cheaper.
+        PERF: clients retry after a denial; the cache makes a repetition ten times
+        cheaper.
         """
         about, blocked = review.object, review.blocked
-        # K8S: a refused object has a new uid at each attempt.
+        # K8S: a denied object has a new uid at each attempt.
         uid = "" if blocked else about.uid
         place = (about.api_version, about.kind, about.namespace, about.name, uid)
         key = (bytes(review.policies), blocked, *place)
@@ -166,7 +169,8 @@ class AdmissionEvents:
         if known is None:
             known = list(event_infos_of(review, self._uid_of))
             if any(info.reason == SKIPPED for info in known):
-                # A recreated exception has a new uid, which the key does not contain.
+                # A recreated exception has a new uid, which is not part of the cache
+                # key.
                 return known
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()

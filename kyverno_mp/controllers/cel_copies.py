@@ -1,7 +1,8 @@
-"""Copy a policy of policies.kyverno.io for the controllers of Pods, whatever its kind.
+"""Generate the autogen copies of a policy of policies.kyverno.io, of any kind.
 
-Room: controllers. Takes: a policy. Gives: ``copies_of``. Next: cel_status.py,
-controllers/webhook_config/cel.py. May touch: nothing outside its arguments.
+Room: controllers. Takes: a policy. Gives: ``copies_of``.
+Next: cel_status.py, controllers/webhook_config/cel.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/cel 7.
 """
 

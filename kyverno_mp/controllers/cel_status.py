@@ -1,14 +1,14 @@
 """Compute the status of a policy in CEL, as upstream writes it.
 
-Room: controllers. Takes: a policy, its status before, whether it is in force. Gives:
+Room: controllers. Takes: a policy, its previous status, whether it is in force. Gives:
 the status. Next: controllers/policy_status.py. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/cel 1 (status), 7; Kyverno
 pkg/controllers/policystatus/{vpol,mpol}.go.
 
-Upstream says WebhookConfigured when the webhook is registered; here every worker
-evaluates the policy by then. RBACPermissionsGranted says whether scans may read the
-objects; a policy whose objects they may not read is not Ready, as upstream.
+Upstream sets WebhookConfigured when the webhook is registered; here, it also means that
+every worker evaluates the policy. RBACPermissionsGranted tells whether scans can read
+the objects. As upstream, a policy is not Ready if scans cannot read its objects.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ def cel_status_of(
     message: str,
     missing: Sequence[str] = (),
 ) -> Json:
-    """Return the whole status; conditions of other writers stay.
+    """Return the whole status; keep the conditions of other writers.
 
     ``missing``: the permissions that scans lack.
     """
@@ -62,7 +62,7 @@ def cel_status_of(
             RBAC_GRANTED, _permissions(missing), given, since, holds=not missing
         ),
     ]
-    # KYVERNO: a policy for scans alone has no webhook to be configured.
+    # KYVERNO: a policy for scans alone has no webhook to configure.
     if not (ready and _is_for_scans(policy)):
         text = text or _NOT_CONFIGURED
         ours.insert(0, _condition(WEBHOOK_CONFIGURED, text, given, since, holds=ready))
@@ -76,7 +76,7 @@ def cel_status_of(
         },
     }
     if isinstance(policy, GeneratingPolicy):
-        # Its status has nothing else.
+        # The status of a GeneratingPolicy has no other fields.
         return found
     configs = {name: _config_of(spec) for name, spec in copies_of(policy)}
     return {
@@ -105,7 +105,7 @@ def _permissions(missing: Sequence[str]) -> str:
 def _condition(
     name: str, text: str, given: Iterable[Json], since: str, *, holds: bool
 ) -> Json:
-    """Return a condition; ``since`` if it was not the same before."""
+    """Return a condition; its transition time is ``since`` if its value changed."""
     value = "True" if holds else "False"
     for one in given:
         if (one.get("type"), one.get("status")) == (name, value):

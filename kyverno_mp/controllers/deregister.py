@@ -5,8 +5,9 @@ registered. Next: leader/control/run.py calls it at SIGTERM; the webhook still a
 May touch: the API server through kube. Source: docs/behaviour/controllers 3.7.
 
 A pod that restarts, moves, or is replaced by a newer one leaves everything in place. So
-does a pod that cannot act (kill -9, lost permissions); then the API server deletes the
-configurations together with their owner (controllers/webhook_config/owner.py).
+does a pod that is killed or has lost its permissions. In that case, the API server
+deletes the configurations together with their owner
+(controllers/webhook_config/owner.py).
 """
 
 import logging
@@ -23,13 +24,15 @@ from kyverno_mp.kube.rest import Client
 _log = logging.getLogger(__name__)
 DEPLOYMENTS: Final = Resource(group="apps", version="v1", plural="deployments")
 _LOCK_LEASE: Final = "kyvernopre-lock"
-"""Upstream's init container leaves this Lease. Without it, upstream starts over."""
+"""The Lease that upstream's init container creates. Without it, upstream starts over.
+"""
 
 
 def deregister(client: Client, namespace: str, deployment: str) -> bool:
-    """Remove our configurations and leases if no replica remains; return whether so.
+    """Remove our configurations and leases if no replica remains.
 
-    Raises: nothing: a failed read or removal is logged, and the rest stays in place.
+    Return whether they were removed. Raises: nothing. A failed read or delete is
+    logged, and the remaining objects stay.
     """
     objects = Objects(client)
     try:

@@ -14,11 +14,12 @@ from kyverno_mp.queues.reconcile import Result
 NAME: Final = "discovery-controller"
 ALL: Final = "all"
 CRDS: Final = "customresourcedefinitions"
-"""The key for changed CRDs; several refreshes then look for their kinds."""
+"""The key for changed CRDs; it triggers several refreshes, until their kinds are
+served."""
 _RESYNC_S: Final = 60.0
 _STALE_S: Final = 10.0
-"""The refresh interval while the resources of an aggregated API server that does not
-answer are missing or out of date."""
+"""The refresh interval while an aggregated API server does not answer and its resources
+are missing or out of date."""
 _ROUND_S: Final = 1.0
 _NEW_KIND_ROUNDS: Final = 5
 """K8S: the API server serves a new CRD shortly after it is established."""
@@ -44,7 +45,7 @@ class DiscoveryController:
         self._rounds_left = 0
 
     def reconcile(self, key: str) -> Result:
-        """Refresh what the API server serves. Raises: DependencyError."""
+        """Refresh the list of served resources. Raises: DependencyError."""
         if key == CRDS:
             self._rounds_left = _NEW_KIND_ROUNDS
             self._refresh_now()

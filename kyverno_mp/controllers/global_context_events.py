@@ -1,4 +1,4 @@
-"""Report each GlobalContextEntry that cannot be read, once for each reason.
+"""Report each GlobalContextEntry that cannot be read, once per reason.
 
 Room: controllers. Takes: this pod's state of each entry. Gives: EventInfos.
 Next: global_context_controller.py calls it. May touch: the API server through
@@ -31,7 +31,7 @@ class GlobalContextEvents:
         self._reported: dict[str, str] = {}
 
     def report(self, states: Mapping[str, State]) -> None:
-        """Report entries that fail, or fail for a new reason, since the last call."""
+        """Report entries that failed, or failed for a new reason, since last time."""
         for name in self._reported.keys() - states.keys():
             del self._reported[name]
         for name, (ready, message, _refreshed) in states.items():
@@ -41,7 +41,7 @@ class GlobalContextEvents:
                 self._reported[name] = message
 
     def _report(self, name: str, message: str) -> bool:
-        """Report a failure; False when the report must be retried."""
+        """Report a failure; return False if the report must be retried."""
         try:
             found = self._objects.find(RESOURCE, ("", name))
         except DependencyError:

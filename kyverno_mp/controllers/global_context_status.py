@@ -31,7 +31,7 @@ _MESSAGE_CHARACTERS_MAX: Final = 1024
 
 
 class GlobalContextStatuses:
-    """The statuses already written, so that each state is written once."""
+    """Writes the statuses; remembers them, so that each state is written once."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -65,7 +65,7 @@ class GlobalContextStatuses:
 
 
 def status_of(state: State, before: Json, now: datetime) -> Json:
-    """Return the whole status; fields of other writers stay.
+    """Return the whole status; keep the fields of other writers.
 
     The deprecated ``ready`` of older versions is not written
     (docs/behaviour/controllers 1.5).

@@ -7,9 +7,9 @@ Source: docs/behaviour/controllers 3.6; Kyverno pkg/controllers/webhook (watchdo
 v1.18.2.
 
 The Lease ``kyverno-health`` is written unchanged; when the API server processes the
-write, our own webhook ``/verifymutate`` puts the time into an annotation. When that
-time stays the same for ten writes, the API server does not reach us, and no webhook of
-ours may block requests.
+write, our own webhook ``/verifymutate`` puts the time into an annotation. If that time
+stays the same for ten writes, the API server does not reach us, and none of our
+webhooks may block requests.
 """
 
 import logging
@@ -38,7 +38,8 @@ class HealthLease:
 
     Upstream compares the annotation with its own clock. Here the annotation must have
     changed in the last 100 s by a monotonic clock. A replica that takes over the lease
-    after an outage therefore checks first, and an old answer removes nothing (14.16).
+    after an outage therefore checks first, and an old annotation does not remove
+    webhooks (14.16).
     """
 
     def __init__(

@@ -5,10 +5,11 @@ Gives: status conditions, rulecount, autogen rules. Next: the API server.
 May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 1.2 (status), 3.8.
 
-Ready means: the webhooks are registered, and every worker of this replica serves the
-policy; so do the other replicas that report their versions (controllers/replicas.py).
-A policy whose status the API server refuses delays no other policy, and many changed
-policies are written in several passes, and other controllers run between the passes.
+Ready means that the webhooks are registered and that every worker of this replica
+serves the policy, as do the other replicas that report their versions
+(controllers/replicas.py). A policy whose status the API server rejects does not delay
+other policies. Many changed policies are written in several passes, so that other
+controllers can run in between.
 """
 
 import logging
@@ -18,14 +19,14 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.controllers.cel_status import cel_status_of
+from kyverno_mp.controllers.generated_status import (
+    GeneratedStatus,
+    GeneratedStatuses,
+    NoGeneratedStatuses,
+    with_generated,
+)
 from kyverno_mp.controllers.scan_permissions import MissingPermissions
 from kyverno_mp.controllers.stored_rule import as_stored
-from kyverno_mp.controllers.told import (
-    NothingTold,
-    Teller,
-    Told,
-    with_told,
-)
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
@@ -40,7 +41,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class InForce(NamedTuple):
-    """Whether a policy at a ``generation`` is ready, and why not."""
+    """Whether a policy at a ``generation`` is ready, and if not, why."""
 
     ready: bool
     message: str = ""
@@ -110,15 +111,15 @@ _COUNTS: Final = {
 _AUTOGEN: Final = "autogen-"
 _MESSAGE_CHARACTERS_MAX: Final = 1024
 _WRITES_MAX: Final = 50
-"""Statuses written in one pass: about a tenth of a second."""
+"""Statuses written in one pass, which takes about a tenth of a second."""
 _log = logging.getLogger(__name__)
 
 
 class Pass(NamedTuple):
     """The outcome of one pass over the policies.
 
-    ``known``: every policy is known to the workers, and its status was accepted.
-    ``ended``: the pass came to the last policy.
+    ``known``: whether the workers serve every policy and every status was accepted.
+    ``ended``: whether the pass reached the last policy.
     """
 
     known: bool
@@ -134,29 +135,31 @@ def _nothing_missing(_policy: AnyServedPolicy) -> Sequence[str]:
 
 
 class PolicyStatuses:
-    """The statuses already written, so that each policy is read only once."""
+    """Writes the statuses; remembers them, so that each policy is read only once."""
 
     def __init__(
         self,
         objects: Objects,
         missing: MissingPermissions = _nothing_missing,
-        teller: Teller | None = None,
+        generated: GeneratedStatuses | None = None,
     ) -> None:
         """``missing`` returns the permissions that scans lack.
 
-        ``teller`` knows what to tell of generated admission policies.
+        ``generated`` provides the statuses of generated admission policies.
         """
         self._objects = objects
         self._missing = missing
-        self._teller = teller or NothingTold()
-        self._written: dict[PolicyName, tuple[Reported, bool, Told | None]] = {}
+        self._generated = generated or NoGeneratedStatuses()
+        self._written: dict[
+            PolicyName, tuple[Reported, bool, GeneratedStatus | None]
+        ] = {}
         self._refused: set[PolicyName] = set()
-        """Policies whose status was refused since the cycle began."""
+        """Policies whose status was rejected since the cycle began."""
 
     @property
-    def told_count(self) -> int:
-        """A number that grows when statuses are to tell something else."""
-        return self._teller.told_count
+    def status_version(self) -> int:
+        """A number that grows when the statuses of generated policies change."""
+        return self._generated.status_version
 
     def forget(self) -> None:
         """Check every policy again, after another replica held the lease."""
@@ -171,7 +174,7 @@ class PolicyStatuses:
     ) -> Pass:
         """Write changed statuses, at most 50 of them.
 
-        ``lagging`` returns the other replicas that do not yet enforce the policy; the
+        ``lagging`` returns the other replicas that do not enforce the policy yet. The
         policy becomes Ready only after they do.
 
         Raises: DependencyError, LeaseLost.
@@ -183,13 +186,13 @@ class PolicyStatuses:
         for policy in policies:
             name = name_of(policy)
             found = served.get(name)
-            # An older version gets no status: clients would trust its Ready.
+            # An outdated version gets no status, because clients would trust its Ready.
             if found is None or found.generation < policy.metadata.generation:
                 known = False
                 continue
             ready, message = found.ready, found.message
-            told = self._teller.told(policy)
-            if self._written.get(name) == (policy, ready, told):
+            generated = self._generated.status_of(policy)
+            if self._written.get(name) == (policy, ready, generated):
                 continue
             if ready and lagging(policy):
                 known = False
@@ -201,7 +204,7 @@ class PolicyStatuses:
                 return Pass(known, ended=False)
             left -= 1
             if self._try_one(policy, now, ready=ready, message=message):
-                self._written[name] = (policy, ready, told)
+                self._written[name] = (policy, ready, generated)
             else:
                 self._refused.add(name)
                 known = False
@@ -211,12 +214,12 @@ class PolicyStatuses:
     def _try_one(
         self, policy: Reported, now: datetime, *, ready: bool, message: str
     ) -> bool:
-        """Write one status; False when the API server refuses this one object."""
+        """Write one status; return False if the API server rejects this one object."""
         try:
             self._write_one(policy, now, ready=ready, message=message)
         except (KubeRefused, KubeConflict) as error:
             if error.code == "kube.forbidden":
-                # The same error would occur for every policy.
+                # Every other policy would fail with the same error.
                 raise
             _log.warning("status of policy %s: %s", name_of(policy), error.message)
             return False
@@ -227,7 +230,7 @@ class PolicyStatuses:
     ) -> None:
         cel = None if isinstance(policy, ClusterPolicy | Policy) else policy
         missing = () if cel is None else self._missing(cel)
-        told = self._teller.told(policy)
+        generated = self._generated.status_of(policy)
 
         def edit(raw: Json) -> Json | None:
             before = raw.get("status") or {}
@@ -238,7 +241,7 @@ class PolicyStatuses:
                     policy, before, now, ready=ready, message=message, missing=missing
                 )
             )
-            after = with_told(after, policy.kind, told)
+            after = with_generated(after, policy.kind, generated)
             return None if after == before else {**raw, "status": after}
 
         resource = _RESOURCES[policy.kind]
@@ -248,7 +251,7 @@ class PolicyStatuses:
 def status_of(
     policy: AnyPolicy, before: Json, now: datetime, *, ready: bool, message: str
 ) -> Json:
-    """Return the whole status; fields of other writers stay."""
+    """Return the whole status; keep the fields of other writers."""
     rules = expand(policy)
     status: Json = {
         **before,

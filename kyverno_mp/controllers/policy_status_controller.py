@@ -42,10 +42,10 @@ class PolicyStatusController:
         served: Callable[[], Served],
         lagging: Callable[[Reported], Sequence[str]],
     ) -> None:
-        """``statuses``: written by who holds the lease.
+        """Take ``statuses`` that are written only on the lease holder.
 
-        ``served``: what every worker of this pod has in force; ``lagging`` returns the
-        other replicas that do not yet enforce a policy.
+        ``served`` returns the policies that every worker of this pod has in force.
+        ``lagging`` returns the other replicas that do not enforce a policy yet.
         """
         self._statuses = statuses
         self._election = election
@@ -65,14 +65,14 @@ class PolicyStatusController:
         if registered is None or not self._election.holds():
             return Result()
         if registered.term != self._election.terms_held:
-            # From an earlier term: the webhook controller registers again first.
+            # From an earlier term; the webhook controller must register again first.
             return Result()
         if registered.term != self._term:
             self._term = registered.term
             self._statuses.forget()
             self._settled = None
         answers, served = self._webhooks.answers(), self._served()
-        told = self._statuses.told_count
+        version = self._statuses.status_version
         if self._is_settled(registered, served, answers=answers):
             return Result()
         known, ended = self._statuses.write(
@@ -84,18 +84,21 @@ class PolicyStatusController:
         if not ended:
             return Result(after_s=0.0)
         if known:
-            self._settled = registered, served, answers, told
+            self._settled = registered, served, answers, version
         return Result(retry=not known)
 
     def _is_settled(
         self, registered: Registered, served: Served, *, answers: bool
     ) -> bool:
-        """Return whether all is written. PERF: workers attach other segments, too."""
+        """Return whether everything is written.
+
+        PERF: workers also attach segments that change no status.
+        """
         if self._settled is None:
             return False
-        before, before_served, before_answers, before_told = self._settled
+        before, before_served, before_answers, before_version = self._settled
         same = before is registered and before_served is served
-        same = same and before_told == self._statuses.told_count
+        same = same and before_version == self._statuses.status_version
         return same and before_answers == answers
 
 

@@ -1,17 +1,18 @@
 """Report which policy changes this replica enforces, and read the others' reports.
 
 Room: controllers. Takes: resource versions that every worker of this replica has in
-force. Gives: which replicas lag behind a version; the lease holder's Ready needs it.
+force. Gives: the replicas that lag behind a version, for the lease holder's Ready
+condition.
 Next: controllers/policy_status.py. May touch: one ConfigMap, through kube/apply.py.
-Source: docs/behaviour/controllers 3.8 knows one replica only. K8S: resource versions of
-one resource can be compared as numbers (KEP-5504).
+Source: docs/behaviour/controllers 3.8, which covers one replica only. K8S: resource
+versions of one resource can be compared as numbers (KEP-5504).
 
     data:
       <pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'
 
-A replica that stays silent for a while counts as gone, and no replica waits for it any
-more. A replica that reports but lags delays Ready, and the log names it; it never
-delays a review.
+A replica without reports for a while counts as gone, and the others stop waiting for
+it. A replica that reports but lags delays Ready, and the log names it. It never delays
+a review.
 """
 
 import logging
@@ -41,9 +42,9 @@ _SOON_S: Final = 0.1
 _PAUSE_NS: Final = 200 * 10**6
 """The pause between writes, so that hundreds of policy changes share one write."""
 _SILENT_NS: Final = 25 * 10**9
-"""Three heartbeats: a replica that is silent for this long counts as gone."""
+"""Three heartbeats: a replica without a report for this long counts as gone."""
 _LOG_AFTER_NS: Final = 10 * 10**9
-"""The log names a replica that lags for this long and reports nothing new."""
+"""The log names a replica that lags for this long without progress."""
 _FORGOTTEN_NS: Final = 10 * 60 * 10**9
 
 
@@ -87,7 +88,7 @@ class Replicas:
         now_ns: Callable[[], int],
         on_moved: Callable[[], object] = _nobody,
     ) -> None:
-        """``on_moved`` is called when another replica reports other versions."""
+        """``on_moved`` is called when another replica reports new versions."""
         self._objects = objects
         self._key = (namespace, NAME)
         self._identity = identity
@@ -100,7 +101,8 @@ class Replicas:
         self._lock = threading.Lock()
         self._reports: dict[str, tuple[_Report, int]] = {}
         self._lagging_ns: dict[str, int] = {}
-        """When each lagging replica last reported something new; 0: already logged."""
+        """The time of each lagging replica's last progress, 0 if it was logged already.
+        """
 
     def read_reports(self, raw: msgspec.Raw) -> bytes:
         """Read the ConfigMap; called in its informer's thread."""
@@ -132,7 +134,7 @@ class Replicas:
         }
 
     def report(self, versions: Versions) -> bool:
-        """Write what this replica enforces; False when a write must follow soon."""
+        """Write the enforced versions; return False if a write must follow soon."""
         now_ns = self._now_ns()
         moved = dict(versions) != self._reported.versions
         if now_ns < self._next_ns:
@@ -148,11 +150,11 @@ class Replicas:
         return True
 
     def leave(self) -> None:
-        """Remove this replica's report, so that the others do not wait for it."""
+        """Remove this replica's report, so that other replicas do not wait for it."""
         self._write({self._identity: None})
 
     def lagging(self, resource: str, version: int) -> tuple[str, ...]:
-        """Return the other replicas that do not yet enforce a version."""
+        """Return the other replicas that do not enforce a version yet."""
         now_ns = self._now_ns()
         with self._lock:
             found = tuple(
@@ -181,7 +183,7 @@ class Replicas:
             ]
 
     def _write(self, data: Mapping[str, str | None]) -> bool:
-        """Merge into the ConfigMap; after a failure the others do not wait for us."""
+        """Merge our report into the ConfigMap; if this fails, others stop waiting."""
         try:
             try:
                 self._objects.merge(CONFIG_MAPS, self._key, {"data": data})
@@ -218,7 +220,7 @@ class ReplicasController:
     def __init__(
         self, replicas: Replicas, in_force: Callable[[], Versions | None]
     ) -> None:
-        """``in_force``: the versions all workers have, None while they attach."""
+        """``in_force``: the versions that all workers use, None while they attach."""
         self._replicas = replicas
         self._in_force = in_force
 
@@ -233,7 +235,7 @@ class ReplicasController:
 
 
 def _report_of(text: str) -> _Report:
-    """Parse a report; an invalid one delays no replica."""
+    """Parse a report; an invalid report delays no replica."""
     try:
         return _REPORT.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):

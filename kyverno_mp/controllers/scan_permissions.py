@@ -1,6 +1,6 @@
 """Find the permissions that scans lack for the objects of a policy in CEL.
 
-Room: controllers. Takes: a policy, Permissions. Gives: the missing ones as text.
+Room: controllers. Takes: a policy, Permissions. Gives: the missing permissions as text.
 Next: controllers/cel_status.py. May touch: the API server through Permissions.
 Source: docs/behaviour/controllers 3 (status of CEL kinds); Kyverno
 pkg/controllers/policystatus/controller.go at v1.18.2.
@@ -21,7 +21,7 @@ _VERBS: Final = ("get", "list", "watch")
 
 
 def scan_permissions(permissions: Permissions, account: str) -> MissingPermissions:
-    """Return a check of the ``account`` that scans; without a name nothing is missing.
+    """Return a check of the scanning ``account``; without one, nothing is missing.
 
     The check raises: DependencyError.
     """
@@ -31,7 +31,10 @@ def scan_permissions(permissions: Permissions, account: str) -> MissingPermissio
 def _missing(
     permissions: Permissions, account: str, policy: AnyServedPolicy
 ) -> list[str]:
-    """KYVERNO: subresources and wildcards count, which no scan reads."""
+    """Return the missing permissions of an account.
+
+    KYVERNO: subresources and wildcards are checked, although no scan reads them.
+    """
     constraints = policy.spec.match_constraints
     rules = () if constraints is None else constraints.resource_rules
     wanted = (

@@ -1,4 +1,4 @@
-"""Convert a generated rule to the form in which the API server stores Kyverno's.
+"""Convert an autogen rule to the form in which the API server stores it.
 
 Room: controllers. Takes: a Rule from autogen. Gives: its JSON, with the empty fields
 that Go writes and the defaults of the CRD, without the fields that Go omits.
@@ -6,8 +6,8 @@ Next: controllers/policy_status.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.8; Kyverno api/kyverno/v1.
 
 KYVERNO: Go writes struct values even when they are empty, but not pointers, lists and
-maps. A rule in its stored form compares equal with what the API server returns, so that
-an equal status is not sent a second time.
+maps. A rule in its stored form equals the rule that the API server returns, so an
+unchanged status is not written again.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,13 +1,13 @@
-"""Decide who may see the dashboard: a token, and the name it is called by.
+"""Control access to the dashboard by a token and by the requested host name.
 
 Room: dashboard. Takes: the headers of a request, the file of the token. Gives: Guard.
-Next: site.py. May touch: reads the file of the token at each request, so a new token is
-in force when the file is.
+Next: site.py. May touch: reads the token file at each request, so a new token is
+effective at once.
 Source: RFC 7617 (Basic), RFC 6750 (Bearer); docs/dashboard.md.
 
-SAFETY: the token is compared in constant time and is in no message or log. Without one,
-only an address or localhost may be asked for: a page of another site, whose name was
-bound to our address, could read everything otherwise (DNS rebinding).
+SAFETY: the token is compared in constant time and never appears in a message or log.
+Without a token, the Host must be an IP address or localhost. Otherwise, another site
+whose name resolves to our address could read all pages (DNS rebinding).
 """
 
 import base64
@@ -27,7 +27,7 @@ _LOCAL: Final = ("localhost", "localhost.localdomain")
 
 
 class Guard:
-    """Admits requests."""
+    """Admits or refuses requests."""
 
     def __init__(self, token_file: Path | None) -> None:
         """``token_file`` None: no token is required."""
@@ -39,7 +39,7 @@ class Guard:
         return self._file is not None
 
     def refusal(self, headers: Mapping[str, str]) -> HTTPStatus | None:
-        """Return the status that refuses a request, None if it is admitted."""
+        """Return the status that refuses a request, or None if it is admitted."""
         if self._file is None:
             if _is_address(headers.get("host", "")):
                 return None
@@ -48,13 +48,13 @@ class Guard:
         if not token:
             return HTTPStatus.SERVICE_UNAVAILABLE
         given = _given(headers.get("authorization", ""))
-        # Digests have one length, so the comparison tells nothing about the token's.
+        # Digests have the same length, so the comparison does not reveal the token's.
         digests = (sha256(one).digest() for one in (token, given))
         return None if hmac.compare_digest(*digests) else HTTPStatus.UNAUTHORIZED
 
 
 def token_of(file: Path) -> bytes:
-    """Return the token in a file, empty if the file has none that is long enough."""
+    """Return the token in a file; empty if it cannot be read or is too short."""
     try:
         with file.open("rb") as opened:
             token = opened.read(_TOKEN_BYTES_MAX).strip()

@@ -1,4 +1,4 @@
-"""Count what reviews found since the start, and what each rule cost, from the metrics.
+"""Compute the results of reviews and the cost of each rule from the metrics.
 
 Room: dashboard. Takes: the merged series of all processes, the metadata of
 policies. Gives: Activity. Next: pages.py.
@@ -28,7 +28,7 @@ _AT: Final = {name: number for number, name in enumerate(MEASURED.labels)}
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a policy's annotations say."""
+    """The severity and category from a policy's annotations."""
 
     severity: str = ""
     category: str = ""
@@ -39,7 +39,7 @@ NOTHING: Final = About()
 
 @dataclass(slots=True)
 class Cost:
-    """How often a rule was evaluated, and how long that took in total."""
+    """The number of evaluations of a rule, and their total time."""
 
     count: int = 0
     seconds: float = 0.0

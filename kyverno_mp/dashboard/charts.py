@@ -2,7 +2,7 @@
 
 Room: dashboard. Takes: the course of a group. Gives: SVG. Next: pages.py.
 May touch: nothing outside its arguments.
-Source: WCAG 2.2 (1.1.1): the caption says in words what the picture shows.
+Source: WCAG 2.2 (1.1.1): the caption describes the chart in words.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from kyverno_mp.dashboard.markup import NAMES, time_of
 _WIDTH: Final = 1000
 _HEIGHT: Final = 160
 _GAP: Final = 0.15
-"""Of a column's width."""
+"""The gap between columns, as a share of a column's width."""
 
 
 def columns(points: Sequence[Point], what: str) -> str:
     """Return a chart with a column for each point, and a caption.
 
-    ``what``: what one column counts.
+    ``what``: the things that a column counts.
     """
     if not points:
         return (
-            '<p class="soft">There is no chart yet: counts are taken at intervals,'
+            '<p class="soft">There is no chart yet: numbers are recorded at intervals,'
             " the first ones a minute apart.</p>"
         )
     highest = max(one.counts.total for one in points)
@@ -76,7 +76,7 @@ def _caption(points: Sequence[Point], what: str) -> str:
 
 
 def spark(points: Sequence[Point]) -> str:
-    """Return a small line of the number of problems over time."""
+    """Return a sparkline of the number of problems over time."""
     if len(points) < 2:  # noqa: PLR2004 - a line has two ends
         return ""
     highest = max(one.counts.problems for one in points) or 1

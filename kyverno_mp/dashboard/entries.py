@@ -1,8 +1,8 @@
 """Represent the results of policy reports, filter and count them.
 
-Room: dashboard. Takes: what stored.py found in reports. Gives: Entry, Filters, Counts,
-groups. Next: results.py; the report command of cli shows them as text, data or a page.
-May touch: nothing outside its arguments.
+Room: dashboard. Takes: entries from stored.py. Gives: Entry, Filters, Counts, groups.
+Next: results.py; the report command of cli shows them as text, data or a page. May
+touch: nothing outside its arguments.
 Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds).
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.values.wildcard import matches
 
 RESULTS: Final = ("fail", "error", "warn", "pass", "skip")
-"""The results of a report, the ones that need attention first."""
+"""The possible results, most urgent first."""
 PROBLEMS: Final = RESULTS[:3]
 SEVERITIES: Final = ("critical", "high", "medium", "low", "info")
 DIMENSIONS: Final = ("policy", "namespace", "severity", "category")
@@ -29,10 +29,10 @@ _SEVERITY_ORDER: Final = {name: number for number, name in enumerate(SEVERITIES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One result for one object; absent strings are "".
+    """One result for one object; missing strings are "".
 
     ``policy``: name, or namespace/name of a namespaced policy. ``timestamp_s``: 0 if
-    the report has none.
+    missing.
     """
 
     policy: str
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Return namespace/Kind/name, as other commands name an object."""
+        """Return namespace/Kind/name, the format of other commands."""
         return f"{self.namespace}/{self.kind}/{self.name}"
 
 
@@ -67,7 +67,7 @@ def urgency(entry: Entry) -> tuple[int, int, str, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What the flags select; empty = everything. Names may have wildcards."""
+    """The filters from the flags; empty = no filter. Names may have wildcards."""
 
     results: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def total(entries: Iterable[Entry]) -> Counts:
 
 
 def groups(entries: Iterable[Entry], dimension: str) -> list[Group]:
-    """Count by one of DIMENSIONS; most problems first, severities in their order."""
+    """Count by one of DIMENSIONS; sort by problems, or severities by their order."""
     found: dict[str, Counts] = {}
     for entry in entries:
         value = getattr(entry, dimension)
@@ -136,7 +136,7 @@ def groups(entries: Iterable[Entry], dimension: str) -> list[Group]:
 
 
 def sorted_groups(found: Mapping[str, Counts], dimension: str) -> list[Group]:
-    """Return the groups of counted values in the order of ``groups``."""
+    """Return the counted values as groups, in the order of ``groups``."""
     listed = sorted(found.items())
     if dimension == "severity":
         unknown = len(SEVERITIES)

@@ -1,8 +1,8 @@
-"""Read from the published policies what the pages say of them, and their exceptions.
+"""Read the properties and exceptions of published policies for the pages.
 
 Room: dashboard. Takes: PolicySegment. Gives: Published: severities, categories, and the
-PolicyExceptions in force with the rules that they exempt from. Next: pages.py.
-May touch: nothing outside its arguments. Cost: decodes every rule, once per generation.
+PolicyExceptions in force with their rules. Next: pages.py. May touch: nothing outside
+its arguments. Cost: decodes every rule, once per generation.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Exempted:
 
 @dataclass(slots=True)
 class Published:
-    """What is in force. ``exceptions_count`` also counts those that are not listed."""
+    """The policies in force. ``exceptions_count`` includes unlisted exceptions."""
 
     generation: int = 0
     about: dict[str, About] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Published:
 
 
 def published_of(segment: PolicySegment) -> Published:
-    """Return what a generation of policies says."""
+    """Return the policies and exceptions of a generation."""
     found = Published(segment.generation)
     named: dict[str, list[str]] = {}
     try:
@@ -45,7 +45,7 @@ def published_of(segment: PolicySegment) -> Published:
                 for one in rule.exceptions:
                     named.setdefault(one.key, []).append(f"{policy.key}: {rule.name}")
     except SnapshotUnusable as error:
-        # The pages say it, and show what could be read.
+        # The pages show this problem and the data that could be read.
         found.problem = error.message
     found.exceptions_count = len(named)
     keys = sorted(named)[:DASHBOARD_EXCEPTIONS_MAX]

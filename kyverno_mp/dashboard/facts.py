@@ -1,4 +1,4 @@
-"""Define what the pages need to know of the pod.
+"""Define the facts about the pod that the pages need.
 
 Room: dashboard. Takes: nothing. Gives: Facts, View, ProcessRow. Next: pages.py;
 process/roles/dashboard_facts.py implements Facts. May touch: nothing.
@@ -18,7 +18,7 @@ from kyverno_mp.leader.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow:
-    """One process of the pod; ``pid`` 0: it is not running."""
+    """One process of the pod; ``pid`` 0: not running."""
 
     name: str
     pid: int
@@ -29,41 +29,41 @@ class ProcessRow:
 
 
 class Facts(Protocol):
-    """What the other processes report."""
+    """The facts that the other processes report."""
 
     def unready(self) -> Sequence[str]:
-        """Return why the pod is not ready, empty if it is."""
+        """Return the reasons why the pod is not ready; empty if it is."""
 
     def status(self) -> Status:
-        """Return what the leader published last."""
+        """Return the status that the leader last published."""
 
     def generation(self) -> int:
         """Return the generation of policies that every worker serves."""
 
     def activity(self) -> Activity:
-        """Return what reviews found since the start."""
+        """Return the results of reviews since the start."""
 
     def published(self) -> Published:
-        """Return what is in force."""
+        """Return the policies in force."""
 
     def processes(self) -> Sequence[ProcessRow]:
-        """Return the processes, the supervisor first."""
+        """Return the processes, starting with the supervisor."""
 
 
 class Watch(Protocol):
-    """Keeps Results as the stored reports are."""
+    """Keeps Results up to date with the stored reports."""
 
     @property
     def synced(self) -> bool:
         """Whether all reports were read at least once."""
 
     def problems(self) -> list[str]:
-        """Return why the results may be incomplete or old."""
+        """Return why the results may be incomplete or outdated."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a page may show. ``watch`` None: there are no stored reports."""
+    """The data that pages may show. ``watch`` None: there are no stored reports."""
 
     facts: Facts
     results: Results

@@ -1,4 +1,4 @@
-"""Write what all pages of the dashboard have around their content.
+"""Write the frame around the content of all dashboard pages.
 
 Room: dashboard. Takes: a title, lines of content. Gives: pages, sections, tables, links
 to other pages of a list. Next: pages.py, pod_pages.py. May touch: nothing outside its
@@ -25,7 +25,7 @@ SECTIONS: Final = (
 
 
 def page(path: str, title: str, content: Iterable[str], view: View) -> str:
-    """Return a whole page. ``path``: the section that it belongs to."""
+    """Return a complete page. ``path``: its section."""
     items = "".join(
         f'<li><a href="{one}"{_current(one, path)}>{name}</a></li>'
         for one, name in SECTIONS
@@ -69,14 +69,14 @@ def notices(lines: Sequence[str]) -> Iterator[str]:
 
 
 def section(name: str, title: str, content: Iterable[str]) -> Iterator[str]:
-    """Yield a section; ``name`` is its id. ``title`` is a string of ours."""
+    """Yield a section; ``name`` is its id. ``title`` must be a trusted string."""
     yield f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>'
     yield from content
     yield "</section>"
 
 
 def table(name: str, heads: str, rows: Iterable[str]) -> Iterator[str]:
-    """Yield a table that scrolls by itself; ``name``: the id of its heading.
+    """Yield a table that scrolls on its own; ``name``: the id of its heading.
 
     ``heads``: its header cells.
     """
@@ -87,7 +87,7 @@ def table(name: str, heads: str, rows: Iterable[str]) -> Iterator[str]:
 
 
 def heads_of(names: Iterable[str], numbers: Iterable[str] = ()) -> str:
-    """Return header cells; those of ``numbers`` are aligned to the right."""
+    """Return header cells; those in ``numbers`` are aligned to the right."""
     texts = "".join(f'<th scope="col">{one}</th>' for one in names)
     return texts + "".join(
         f'<th scope="col" class="count">{one}</th>' for one in numbers
@@ -95,12 +95,12 @@ def heads_of(names: Iterable[str], numbers: Iterable[str] = ()) -> str:
 
 
 def anchor(target: str, text: str) -> str:
-    """Return a link; both are escaped."""
+    """Return a link; target and text are escaped."""
     return f'<a href="{escape(target)}">{text_of(text)}</a>'
 
 
 def pager(path: str, number: int, pages: int, values: dict[str, str]) -> Iterator[str]:
-    """Yield links to the neighbouring pages of a list."""
+    """Yield links to the previous and next pages of a list."""
     if pages <= 1:
         return
     links = []
@@ -122,7 +122,7 @@ def pager(path: str, number: int, pages: int, values: dict[str, str]) -> Iterato
 
 
 def slice_of(number: int, count: int, per_page: int) -> tuple[int, int, int]:
-    """Return the number, the number of pages and the first position of a page."""
+    """Return a page's number, the number of pages and the page's first position."""
     pages = max(1, -(-count // per_page))
     number = min(number, pages)
     return number, pages, (number - 1) * per_page

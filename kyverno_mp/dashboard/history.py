@@ -1,11 +1,11 @@
-"""Keep counts over time, from the start of the process until now, in bounded memory.
+"""Keep counts over time since the start of the process, in bounded memory.
 
 Room: dashboard. Takes: the counts of groups at a moment. Gives: History, read as a
 Course of one group. Next: charts.py draws it. May touch: a lock.
 Source: docs/dashboard.md.
 
 When the samples are full, every second one is dropped and the interval doubles. So a
-Course always begins at the start, and its steps are as even as the interval.
+Course always begins at the start, and its points are evenly spaced.
 """
 
 import threading
@@ -34,7 +34,7 @@ REVIEWS: Final = "reviews"
 
 
 class Point(NamedTuple):
-    """The counts at a moment, in Unix time."""
+    """The counts at one time, in Unix time."""
 
     time_s: float
     counts: Counts
@@ -47,17 +47,17 @@ class _Sample:
 
 
 class History:
-    """Counts at past moments; threads may share it."""
+    """The counts at past times; threads may share it."""
 
     def __init__(self, interval_s: float) -> None:
-        """``interval_s``: the first one."""
+        """``interval_s``: the initial interval."""
         self._lock = threading.Lock()
         self._places: dict[Series, int] = {}
         self._samples: list[_Sample] = []
         self.interval_s = interval_s
 
     def add(self, time_s: float, counts: Mapping[Series, Counts]) -> None:
-        """Add the counts of a moment; series beyond the limit have no history."""
+        """Add the counts at one time; series beyond the limit get no history."""
         with self._lock:
             for one in counts:
                 if one not in self._places:
@@ -72,12 +72,12 @@ class History:
                         numbers[place * _WIDTH + at] = found.of[name]
             self._samples.append(_Sample(time_s, numbers))
             if len(self._samples) >= DASHBOARD_SAMPLES_MAX:
-                # The first stays: it is the start.
+                # The first sample stays, because it is the start.
                 del self._samples[1::2]
                 self.interval_s *= 2
 
     def course(self, series: Series) -> list[Point]:
-        """Return the counts of a group at all moments, () if it has no history."""
+        """Return the counts of a group at all times; empty if it has no history."""
         with self._lock:
             place = self._places.get(series)
             if place is None:
@@ -89,16 +89,16 @@ class History:
 
 def _counts(numbers: "array[float]", place: int) -> Counts:
     chosen = numbers[place * _WIDTH : (place + 1) * _WIDTH]
-    # A group that came later was not there.
+    # A group that was added later is missing in older samples.
     found = [int(one) for one in chosen] or [0] * _WIDTH
     return Counts(dict(zip(RESULTS, found, strict=True)))
 
 
 def increases(course: list[Point]) -> list[Point]:
-    """Return what was added between moments, 0 where a counter fell.
+    """Return the increases between points; 0 where a counter fell.
 
-    A counter is a sum of several processes: it falls when one of them began again, and
-    what the others added meanwhile is unknown.
+    A counter is the sum of several processes. It falls when one of them is restarted,
+    and the increases of the other processes are then unknown.
     """
     found = []
     for (_, before), (time_s, after) in pairwise(course):

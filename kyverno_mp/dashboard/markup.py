@@ -1,11 +1,12 @@
-"""Write what pages of results have in common: strings, times, bars, rows of counts.
+"""Write the common parts of result pages: strings, times, bars, rows of counts.
 
-Room: dashboard. Takes: strings and Counts. Gives: HTML of parts of a page, and its
-Content-Security-Policy. Next: pages.py, and the report command of cli.
-May touch: nothing outside its arguments.
+Room: dashboard. Takes: strings and Counts. Gives: HTML fragments, and the
+Content-Security-Policy of a page. Next: pages.py, and the report command of cli. May
+touch: nothing outside its arguments.
 Source: WCAG 2.2 (1.1.1, 1.3.1, 1.4.1); CSP Level 3.
 
-SAFETY: names and messages come from objects and policies. Every string is escaped.
+SAFETY: names and messages of objects and policies are untrusted, so every string is
+escaped.
 """
 
 import base64
@@ -35,9 +36,9 @@ TITLES: Final = {
 
 
 def security_policy(form_action: str = "'none'") -> str:
-    """Return the Content-Security-Policy: no script, no request, only this style.
+    """Return the Content-Security-Policy: no scripts, no requests, only this style.
 
-    ``form_action``: where forms of the page may lead.
+    ``form_action``: the allowed targets of forms.
     """
     digest = base64.b64encode(sha256(STYLE.encode()).digest()).decode()
     return (
@@ -47,18 +48,18 @@ def security_policy(form_action: str = "'none'") -> str:
 
 
 def time_of(moment: datetime) -> str:
-    """Return a moment to the minute, for people and programs."""
+    """Return a time to the minute, readable for people and programs."""
     text = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     machine = moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
     return f'<time datetime="{machine}">{text}</time>'
 
 
 def share_of(number: int, whole: int) -> str:
-    """Return a part in percent."""
+    """Return a share in percent."""
     if not whole or not number:
         return "0 %"
     share = 100 * number / whole
-    # Rounding must make neither nothing nor everything of a part.
+    # Rounding must not turn a share into none or all.
     if share < 1:
         return "< 1 %"
     return f"{min(99, round(share))} %" if number < whole else "100 %"
@@ -74,13 +75,13 @@ def head_of(title: str, form_action: str = "'none'") -> str:
         '<meta name="color-scheme" content="light dark">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{text_of(title)}</title>\n"
-        # The digest is that of exactly this text.
+        # The digest applies to exactly this text.
         f"<style>{STYLE}</style></head><body>"
     )
 
 
 def totals(counts: Counts) -> str:
-    """Return the number of each result, large, and a bar of all."""
+    """Return the number of each result in large type, and a bar of all results."""
     lines = ['<ul class="totals">']
     for name in RESULTS:
         number, share = counts.of[name], share_of(counts.of[name], counts.total)
@@ -93,7 +94,7 @@ def totals(counts: Counts) -> str:
 
 
 def count_heads(more: str = "") -> str:
-    """Return the headings of ``group_row``, after that of the name."""
+    """Return the column headings of ``group_row``, after the one for the name."""
     heads = "".join(
         f'<th scope="col" class="count">{NAMES[one]}</th>' for one in RESULTS
     )
@@ -109,12 +110,12 @@ def count_of(number: int, word: str) -> str:
 
 
 def mark_of(result: str) -> str:
-    """Return a result in its colour."""
+    """Return a result with its colour."""
     return f'<span class="mark {result}">{NAMES[result]}</span>'
 
 
 def message_of(entry: Entry) -> str:
-    """Return the message of a result, cut if it is very long."""
+    """Return the message of a result, truncated if it is very long."""
     message = entry.message
     if len(message) > _MESSAGE_LENGTH_MAX:
         message = message[:_MESSAGE_LENGTH_MAX] + " ..."
@@ -122,7 +123,7 @@ def message_of(entry: Entry) -> str:
 
 
 def bar(counts: Counts, largest: int, kind: str) -> str:
-    """Return a stacked bar; the numbers beside it say the same to a screen reader."""
+    """Return a stacked bar; screen readers read the numbers next to it instead."""
     parts, at = [], 0.0
     scale = _BAR_UNITS / largest if largest else 0.0
     for name in RESULTS:
@@ -141,7 +142,7 @@ def bar(counts: Counts, largest: int, kind: str) -> str:
 
 
 def group_row(group: Group, largest: int, link: str = "", more: str = "") -> str:
-    """Return the row of one group; ``more``: cells after the bar."""
+    """Return the row of one group; ``more``: additional cells after the bar."""
     counts, name = group.counts, text_of(group.name)
     if link:
         name = f'<a href="{escape(link)}">{name}</a>'
@@ -158,7 +159,7 @@ def group_row(group: Group, largest: int, link: str = "", more: str = "") -> str
 
 
 def text_of(text: str) -> str:
-    """Escape a string; replace characters that HTML forbids or that reorder text."""
+    """Escape a string; replace characters that are invalid in HTML or reorder text."""
     if not text.isprintable():
         text = "".join(
             one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text

@@ -1,10 +1,10 @@
 """Write the pages of results: overview, lists, groups, the report of an object.
 
-Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; frame.py has
-what is around them. May touch: nothing outside its arguments.
+Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; frame.py writes
+their frame. May touch: nothing outside its arguments.
 Source: docs/dashboard.md.
 
-SAFETY: every string that is not ours goes through ``text_of`` or ``escape``.
+SAFETY: every untrusted string is passed through ``text_of`` or ``escape``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,15 +57,15 @@ from kyverno_mp.limits import DASHBOARD_ROWS
 
 _TOP: Final = 10
 _OFFERED_MAX: Final = 200
-"""Values that a filter suggests."""
+"""Number of values that a filter suggests."""
 NO_REPORTS: Final = (
-    "There are no stored reports without a cluster. What is shown comes from the"
+    "There are no stored reports without a cluster. These numbers come from the"
     " metrics: results of reviews since the processes started."
 )
 
 
 def overview(view: View, _values: Values) -> str:
-    """Return the first page."""
+    """Return the overview page."""
     return page("/", "Overview", _overview(view), view)
 
 
@@ -144,7 +144,7 @@ def _group(view: View, source: str, dimension: str, one: Group, largest: int) ->
 
 
 def groups(view: View, values: Values) -> str:
-    """Return all groups of one dimension, with a chart of each."""
+    """Return all groups of one dimension, with a chart for each."""
     number, by = page_of(values), dimension_of(values)
     source = values.get("of") or (REVIEWS if view.watch is None else REPORTS)
     found = _groups(view, source, by)
@@ -179,7 +179,7 @@ def _choices(view: View, by: str, source: str) -> Iterator[str]:
 
 
 def results(view: View, values: Values) -> str:
-    """Return a page of the list of results."""
+    """Return one page of the list of results."""
     query = results_of(values)
     listed = view.results.listed(query, page_of(values), DASHBOARD_ROWS)
     chosen = {name: values[name] for name in FILTERS if values.get(name)}
@@ -187,7 +187,7 @@ def results(view: View, values: Values) -> str:
     def content() -> Iterator[str]:
         if view.watch is None:
             yield from notices([NO_REPORTS])
-            yield "<p>Groups and policies have the numbers of reviews.</p>"
+            yield "<p>The pages of groups and policies show the results of reviews.</p>"
             return
         yield from notices(view.problems)
         yield from _form(view, values)
@@ -212,7 +212,7 @@ def _form(view: View, values: Values) -> Iterator[str]:
         options = "".join(
             f'<option value="{escape(one.value)}"></option>'
             for one in view.results.groups(name)[:_OFFERED_MAX]
-            # A field cannot hold the others as they are.
+            # A text field cannot hold other values unchanged.
             if one.value and one.value.isprintable()
         )
         yield (

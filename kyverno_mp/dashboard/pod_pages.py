@@ -1,10 +1,10 @@
 """Write the pages about the pod: policies, one policy, exceptions, processes.
 
-Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; frame.py has
-what is around them. May touch: nothing outside its arguments.
+Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; frame.py writes
+their frame. May touch: nothing outside its arguments.
 Source: docs/dashboard.md.
 
-SAFETY: every string that is not ours goes through ``text_of`` or ``escape``.
+SAFETY: every untrusted string is passed through ``text_of`` or ``escape``.
 """
 
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ from kyverno_mp.limits import DASHBOARD_ROWS
 _PROBLEMS_MAX: Final = 50
 _RULES_MAX: Final = 1000
 _NAMED_MAX: Final = 20
-"""Rules of an exception that are named."""
+"""Number of rules that are named for an exception."""
 _MIB: Final = 1024 * 1024
 
 
 def policies(view: View, values: Values) -> str:
-    """Return a page of the list of policies."""
+    """Return one page of the list of policies."""
     status = view.facts.status()
     number = page_of(values)
     found = sorted(status.policies, key=lambda one: (one.ready, _key(one)))
@@ -116,7 +116,7 @@ def _time(microseconds: float) -> str:
 
 
 def policy(view: View, values: Values) -> str:
-    """Return what is known of one policy. Raises: RequestInvalid."""
+    """Return the page of one policy. Raises: RequestInvalid."""
     name = values.get("name", "")
     if not name:
         raise RequestInvalid("dashboard.query", "name is missing")
@@ -126,7 +126,7 @@ def policy(view: View, values: Values) -> str:
         activity = view.facts.activity()
         said = view.facts.published().about.get(name)
         if not found:
-            yield "<p>This pod has no such policy now.</p>"
+            yield "<p>This pod currently has no such policy.</p>"
         for one in found:
             yield from _facts(
                 one, said.severity if said else "", said.category if said else ""
@@ -186,7 +186,7 @@ def _seconds(cost: Cost | None) -> float:
 
 
 def exceptions(view: View, values: Values) -> str:
-    """Return a page of the list of exceptions."""
+    """Return one page of the list of exceptions."""
     published = view.facts.published()
     found = published.exceptions
     number, pages, first = slice_of(page_of(values), len(found), DASHBOARD_ROWS)
@@ -222,7 +222,7 @@ def exceptions(view: View, values: Values) -> str:
 
 
 def processes(view: View, _values: Values) -> str:
-    """Return the processes of the pod."""
+    """Return the page of the pod's processes."""
     rows = view.facts.processes()
 
     def content() -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Read the query of a request; what no page means is an error, never ignored.
+"""Read the query of a request; unknown fields are errors.
 
-Room: dashboard. Takes: the text after the question mark. Gives: Asked values, links.
-Next: pages.py, site.py. May touch: nothing outside its arguments.
+Room: dashboard. Takes: the text after the question mark. Gives: values, links. Next:
+pages.py, site.py. May touch: nothing outside its arguments.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.limits import DASHBOARD_TEXT_CHARACTERS_MAX
 
 NONE: Final = "-"
-"""The value of a filter that selects results without one."""
+"""The filter value that selects results without a value."""
 FILTERS: Final = ("result", "policy", "namespace", "severity", "category")
 _FIELDS_MAX: Final = 12
 _PAGE_MAX: Final = 1_000_000
@@ -22,7 +22,7 @@ Values = Mapping[str, str]
 
 
 def read_query(text: str, known: Collection[str]) -> Values:
-    """Return the values by name. Raises: RequestInvalid."""
+    """Return the values by field name. Raises: RequestInvalid."""
     try:
         pairs = parse_qsl(
             text,
@@ -31,7 +31,7 @@ def read_query(text: str, known: Collection[str]) -> Values:
             max_num_fields=_FIELDS_MAX,
         )
     except (ValueError, UnicodeError) as error:
-        raise _invalid("the query cannot be read") from error
+        raise _invalid("the query cannot be decoded") from error
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in known or name in found:
@@ -43,10 +43,10 @@ def read_query(text: str, known: Collection[str]) -> Values:
 
 
 def page_of(values: Values) -> int:
-    """Return the page number, 1 if none is given. Raises: RequestInvalid."""
+    """Return the page number; 1 by default. Raises: RequestInvalid."""
     text = values.get("page", "1")
     if not (text.isascii() and text.isdigit() and len(text) < len(str(_PAGE_MAX))):
-        raise _invalid("page is not a number from 1")
+        raise _invalid("page is not a number of at least 1")
     return max(1, int(text))
 
 
@@ -84,13 +84,13 @@ def subject_of(values: Values) -> Query:
 
 
 def link(path: str, **values: str | int) -> str:
-    """Return a path with a query; empty values are left out. Not escaped for HTML."""
+    """Return a path with a query, without empty values. It is not HTML-escaped."""
     given = {name: value for name, value in values.items() if value != ""}
     return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def value_of(text: str) -> str:
-    """Return the value of a filter that selects exactly this text."""
+    """Return the filter value that selects exactly this text."""
     return text or NONE
 
 

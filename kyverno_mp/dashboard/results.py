@@ -4,11 +4,11 @@ Room: dashboard. Takes: the Entries of one report at a time. Gives: Results: tot
 groups, and pages of a filtered list. Next: pages.py. May touch: a lock.
 Source: docs/dashboard.md.
 
-What finds no room is in the totals only, until ``waiting`` names it because there is
-room again. Counts are kept as reports come and go, so a page of groups costs as much as
-it shows. A list is sorted when reports have changed, but not more often than every few
-seconds, and filtered once for all its pages; so turning pages costs as much as they
-show, too.
+Results that do not fit are only in the totals, until ``waiting`` returns their report
+because there is space again. Counts are updated with each report, so the cost of a page
+of groups depends only on the page. A list is sorted after changes, at most every few
+seconds, and filtered once for all its pages. Further pages of it are therefore cheap,
+too.
 """
 
 import sys
@@ -34,16 +34,17 @@ from kyverno_mp.limits import (
 )
 
 _SORTED_FOR_S: Final = 10.0
-"""A list stays as it is for this long while reports change."""
+"""A list is not sorted again for this long while reports change."""
 Key = tuple[str, ...]
-"""What identifies a report."""
+"""The identity of a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which results a list has. Texts are compared as they are.
+    """The query for a list of results.
 
-    None selects all; a namespace "": results of cluster-scoped objects.
+    Texts must match exactly. None selects all; namespace "" selects results of
+    cluster-scoped objects.
     """
 
     result: str = ""
@@ -55,7 +56,7 @@ class Query:
     name: str = ""
 
     def accept(self, one: Entry) -> bool:
-        """Return whether a result is selected."""
+        """Return whether the query selects a result."""
         return (
             (not self.result or one.result == self.result)
             and (self.policy is None or one.policy == self.policy)
@@ -72,7 +73,7 @@ EVERYTHING: Final = Query()
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One page of a list. ``number``: from 1; ``count``: results of all its pages."""
+    """One page of a list. ``number``: from 1; ``count``: results on all pages."""
 
     entries: Sequence[Entry]
     number: int
@@ -82,7 +83,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is kept at most. ``size``: bytes of strings."""
+    """The limits of the kept data. ``size``: bytes of strings."""
 
     reports: int = DASHBOARD_REPORTS_MAX
     results: int = DASHBOARD_RESULTS_MAX
@@ -92,10 +93,10 @@ class Room:
 @dataclass(frozen=True, slots=True)
 class _Kept:
     entries: tuple[Entry, ...]
-    """Empty for a report that found no room."""
+    """Empty if the report does not fit."""
     by_result: Counts
     size: int
-    """Bytes of the strings of all its results, also if they found no room."""
+    """Bytes of the strings of all its results, even if they do not fit."""
     version: str
 
 
@@ -108,11 +109,11 @@ class Results:
         self._lock = threading.Lock()
         self._reports: dict[Key, _Kept] = {}
         self._waiting: dict[Key, None] = {}
-        """Reports that found no room, in order of arrival."""
+        """Reports that do not fit, in order of arrival."""
         self._further: dict[str, int] = {}
-        """Results of the reports beyond the limit, by the first part of their key."""
+        """Number of results in reports beyond the limit, by report kind."""
         self._unseen: dict[str, set[Key]] = {}
-        """By the same part: reports that a list has not brought again so far."""
+        """Reports that the current list has not delivered yet, by report kind."""
         self._groups: dict[str, dict[str, Counts]] = {one: {} for one in DIMENSIONS}
         self._totals = Counts()
         self._held = 0
@@ -123,10 +124,10 @@ class Results:
         self._sorted_s = float("-inf")
         self._filtered: tuple[Query, list[Entry]] | None = None
         self.looked_at = 0
-        """Results that were sorted or compared with a query so far."""
+        """Number of results sorted or compared with a query so far."""
 
     def put(self, key: Key, entries: Sequence[Entry], version: str = "") -> bool:
-        """Set the results of a report; return False if it is above the number.
+        """Set the results of a report; return False if there are too many reports.
 
         ``version``: the report's resource version.
         """
@@ -161,21 +162,21 @@ class Results:
         return self._held + number <= room.results and self._size + size <= room.size
 
     def waiting(self) -> list[tuple[Key, str]]:
-        """Return reports that found no room and fit now, with their versions."""
+        """Return the waiting reports that fit now, with their versions."""
         with self._lock:
             number, size = self._held, self._size
             found: list[tuple[Key, str]] = []
             for key in self._waiting:
                 one = self._reports[key]
                 more, larger = number + one.by_result.total, size + one.size
-                # One that is too large must not keep out the others.
+                # A report that is too large must not block the others.
                 if more <= self._room.results and larger <= self._room.size:
                     number, size = more, larger
                     found.append((key, one.version))
             return found
 
     def fill(self, key: Key, entries: Sequence[Entry], version: str) -> None:
-        """Set the results of a waiting report, unless another version came."""
+        """Set the results of a waiting report, unless its version has changed."""
         counts, size = total(entries), _size_of(entries)
         with self._lock:
             if key in self._waiting and self._reports[key].version == version:
@@ -184,13 +185,13 @@ class Results:
                 self._add(key, entries, counts, size, version)
 
     def begin(self, kind: str) -> None:
-        """Prepare for a list of all reports of a kind, the first part of their keys."""
+        """Prepare for a list of all reports of a kind."""
         with self._lock:
             self._further.pop(kind, None)
             self._unseen[kind] = {one for one in self._reports if one[0] == kind}
 
     def keep_only(self, kind: str, keys: AbstractSet[Key]) -> None:
-        """Forget the reports of a kind that a list did not bring."""
+        """Remove the reports of a kind that a list did not contain."""
         with self._lock:
             self._unseen.pop(kind, None)
             gone = [one for one in self._reports if one[0] == kind and one not in keys]
@@ -199,7 +200,7 @@ class Results:
                 self._remove(key)
 
     def remove(self, key: Key) -> None:
-        """Forget a report."""
+        """Remove a report."""
         with self._lock:
             self._version += 1
             self._remove(key)
@@ -227,7 +228,7 @@ class Results:
                     del found[value]
 
     def totals(self) -> Counts:
-        """Return the counts of all reports, also of those that wait for room."""
+        """Return the counts of all reports, including those that do not fit."""
         with self._lock:
             return Counts(dict(self._totals.of))
 
@@ -238,15 +239,15 @@ class Results:
 
     @property
     def left_out(self) -> int:
-        """How many results are in no list, for lack of room."""
+        """The number of results that are not listed for lack of space."""
         with self._lock:
             further = sum(self._further.values())
             return self._totals.total - self._held + further
 
     def groups(self, dimension: str) -> list[Group]:
-        """Return the counts by one of DIMENSIONS, as ``entries.groups`` sorts them.
+        """Return the counts by one of DIMENSIONS, in the order of ``entries.groups``.
 
-        ``Group.value`` is the text to filter by.
+        ``Group.value`` is the value for the filter.
         """
         with self._lock:
             found = {
@@ -256,7 +257,7 @@ class Results:
         return sorted_groups(found, dimension)
 
     def listed(self, query: Query, number: int, per_page: int) -> Listed:
-        """Return one page; a number that is too large is that of the last page."""
+        """Return one page; a page number that is too large returns the last page."""
         with self._lock:
             matching = self._matching(query)
             pages = max(1, -(-len(matching) // per_page))
@@ -284,7 +285,7 @@ class Results:
 
 
 def _size_of(entries: Sequence[Entry]) -> int:
-    """Return the bytes of all strings; most of them repeat within a report."""
+    """Return the bytes of all strings, which mostly repeat within a report."""
     texts = {
         text
         for one in entries

@@ -47,7 +47,7 @@ _PAGES: Final[Mapping[str, Callable[[View, Values], str]]] = {
     "/processes": pod_pages.processes,
 }
 HEADERS: Final[Mapping[str, str]] = {
-    # Only a header can forbid frames.
+    # Frames can only be forbidden by a header.
     "Content-Security-Policy": security_policy("'self'") + "; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -55,10 +55,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Frame-Options": "DENY",
 }
 _WHY: Final[Mapping[HTTPStatus, str]] = {
-    HTTPStatus.UNAUTHORIZED: "A token is required: it is the password, with any name.",
+    HTTPStatus.UNAUTHORIZED: "A token is required: enter it as the password.",
     HTTPStatus.SERVICE_UNAVAILABLE: (
-        "The file of the token cannot be read or has no token of at least 16"
-        " characters."
+        "The token file cannot be read or contains no token of at least 16 characters."
     ),
     HTTPStatus.MISDIRECTED_REQUEST: (
         "Without a token, the dashboard can only be opened by an IP"
@@ -101,7 +100,7 @@ class Site:
         self._now = now
 
     def refusal(self, headers: Mapping[str, str]) -> Response | None:
-        """Return the response that refuses a request, None if it is admitted."""
+        """Return the response that refuses a request, or None if it is admitted."""
         refused = self._guard.refusal(headers)
         return None if refused is None else _plain(refused, REFUSED)
 
@@ -129,12 +128,12 @@ class Site:
         except Exception:  # noqa: BLE001 - one page must not end the others
             _log.exception("a page of the dashboard failed: %s", path)
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, FAILED)
-        # A name may have half a character, which JSON allows.
+        # A name may contain a lone surrogate, which JSON allows.
         return Response(HTTPStatus.OK, text.encode("utf-8", "replace"), SERVED)
 
 
 def busy() -> Response:
-    """Return the response to a request while too many others wait."""
+    """Return the response when too many requests wait."""
     found = _plain(
         HTTPStatus.SERVICE_UNAVAILABLE, BUSY, "Too many pages are requested at once."
     )

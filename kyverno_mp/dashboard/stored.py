@@ -22,14 +22,13 @@ from kyverno_mp.limits import (
 from kyverno_mp.values.jsonvalue import Json
 
 _TIME_S_MAX: Final = 253_402_300_799
-"""The last second of the year 9999; later ones have no usual date."""
+"""The last second of the year 9999; later times have no common date format."""
 
 
 def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
     """Yield an entry for each result and object of a report.
 
-    Raises: RequestInvalid for a result that no report may have: it must not look like
-    a pass.
+    Raises: RequestInvalid for an invalid result, which must not look like a pass.
     """
     metadata = _mapping(report.get("metadata"))
     results = report.get("results")
@@ -53,7 +52,7 @@ def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
 def _entry(
     raw: dict[str, Json], target: dict[str, Json], metadata: dict[str, Json]
 ) -> Entry:
-    # The names repeat in most results: one text of each is enough.
+    # Names repeat in most results, so one copy of each string is kept.
     intern = sys.intern
     namespace = _text(target.get("namespace")) or _text(metadata.get("namespace"))
     stamp = _mapping(raw.get("timestamp")).get("seconds")
@@ -73,7 +72,7 @@ def _entry(
 
 
 def shortened(entry: Entry) -> Entry:
-    """Return an entry whose strings are bounded: other programs write reports, too."""
+    """Return an entry with truncated strings, as other programs write reports, too."""
     return replace(
         entry,
         policy=_cut(entry.policy),

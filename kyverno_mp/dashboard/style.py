@@ -1,4 +1,4 @@
-"""Hold the style sheet of all pages: light and dark, from phones to wide screens.
+"""Define the style sheet of all pages: light and dark, from phones to wide screens.
 
 Room: dashboard. Takes: nothing. Gives: STYLE. Next: markup.py, which puts it into pages
 and its digest into the Content-Security-Policy. May touch: nothing outside its

@@ -2,12 +2,11 @@
 
 Room: dashboard. Takes: a Client, the kinds of reports. Gives: ReportWatch, which keeps
 Results current. Next: results.py. May touch: the API server through kube, one thread
-for each kind, and one that reads reports again when there is room for them.
+for each kind, and one that reads reports again when there is space for them.
 Source: docs/dashboard.md.
 
-Reports of every program count, not only ours: a page that left some out would not say
-what is true of an object. A report goes to Results when it is read, so what a list
-brings is never kept a second time.
+The reports of all programs are read, not only ours, so that a page shows all results of
+an object. A report is passed to Results when it is read, so a list is never kept twice.
 """
 
 import logging
@@ -34,7 +33,7 @@ _REFILL_S: Final = 10.0
 
 
 class _Follower:
-    """One kind of reports. Its informer holds no more than which reports are sound."""
+    """Follows one kind of reports. Its informer only keeps which reports are valid."""
 
     def __init__(self, client: Client, resource: Resource, results: Results) -> None:
         self._results = results
@@ -49,11 +48,11 @@ class _Follower:
 
     @property
     def malformed(self) -> int:
-        """How many reports do not have the structure of their kind."""
+        """The number of reports that do not have the structure of their kind."""
         return sum(not is_sound for is_sound in self.informer.snapshot().values())
 
     def _project(self, raw: msgspec.Raw) -> bool | None:
-        """Return whether a report is sound, None if there is no room to count it."""
+        """Return whether a report is valid, or None if there are too many reports."""
         metadata = IDENTITY.decode(raw).metadata
         key = (self.resource.kind, metadata.namespace, metadata.name)
         try:
@@ -72,7 +71,7 @@ class _Follower:
     def _delivered(self) -> None:
         if self.informer.lists == self._lists:
             return
-        # A list that failed may have brought reports that are gone since.
+        # A failed list may have contained reports that were deleted since.
         self._lists = self.informer.lists
         kind = self.resource.kind
         self._results.keep_only(
@@ -90,7 +89,7 @@ class ReportWatch:
         results: Results,
         refill_s: float = _REFILL_S,
     ) -> None:
-        """``refill_s``: how often reports that found no room are tried again."""
+        """``refill_s``: the interval for reading again reports that did not fit."""
         self._client = client
         self._results = results
         self._refill_s = refill_s
@@ -112,7 +111,7 @@ class ReportWatch:
         self._refilling.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._stopping.set()
         for one in self.informers:
             one.stop()
@@ -124,7 +123,7 @@ class ReportWatch:
         return all(one.synced for one in self.informers)
 
     def problems(self) -> list[str]:
-        """Return why the results may be incomplete or old."""
+        """Return why the results may be incomplete or outdated."""
         found = [
             f"{one.scope.resource.plural} cannot be read: {one.last_error}"
             for one in self.informers
@@ -149,7 +148,7 @@ class ReportWatch:
                 except KubeNotFound:
                     continue
                 except Exception as error:  # noqa: BLE001 - the thread must not end
-                    # The next round tries again, and a change comes by the watch.
+                    # The next round tries again, and the watch delivers changes.
                     _log.info("cannot read %s again: %s", "/".join(key), error)
                     break
 
@@ -162,7 +161,7 @@ class ReportWatch:
 
 
 def _entries(report: Json) -> Iterator[Entry]:
-    """Read a report. Raises: InputError or DecodeError, for one that is malformed."""
+    """Read a report. Raises: InputError or DecodeError for an invalid report."""
     if type(report) is not dict:
         raise msgspec.ValidationError("a report is not an object")
     return map(shortened, entries_of(report, "the cluster"))

@@ -34,7 +34,7 @@ _Question = tuple[str, str, str, str, str, str, str, str]
 
 
 class LivePermissions:
-    """Permissions as the API server's authorizers grant them; thread-safe."""
+    """Permissions that the API server's authorizers grant; thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._authority = LiveAuthority(client)
@@ -42,7 +42,7 @@ class LivePermissions:
         self._granted_s: dict[_Question, float] = {}
 
     def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
-        """Return what a SubjectAccessReview answers. Raises: DependencyError."""
+        """Return the verdict of a SubjectAccessReview. Raises: DependencyError."""
         resource = target.resource
         question = (
             account,
@@ -79,9 +79,9 @@ class LivePermissions:
 
 
 def _groups_of(account: str) -> tuple[str, ...]:
-    """Return the groups that every service account is in.
+    """Return the groups to which every service account belongs.
 
-    Upstream sends no groups, so it misses permissions that are granted to a group.
+    Upstream sends no groups, so it misses permissions granted to a group.
     """
     if not account.startswith(_ACCOUNT):
         return ("system:authenticated",)

@@ -1,4 +1,4 @@
-"""Decide which addresses policies may call.
+"""Decide which addresses policies are allowed to call.
 
 Room: egress. Takes: UrlRules, a URL, its resolved addresses. Gives: a Target, allowed
 addresses. Next: egress/services.py. May touch: nothing outside its arguments.
@@ -7,9 +7,9 @@ Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/controllers 10
 
 Closed by default: loopback, link-local, private, shared, multicast and reserved ranges,
 also when an IPv6 address embeds them. A name on the allow list may resolve to a private
-range, as the names of Services do. A literal address in a closed range is allowed only
-by a listed range that contains it, and a metadata address that serves cloud credentials
-only by a listed range of that one address.
+range, as Service names do. A literal address in a closed range is allowed only if a
+listed range contains it. A metadata address that serves cloud credentials is allowed
+only if a listed range consists of this one address.
 
 The closed ranges are our own list, checked in addition to Python's ``is_global``, which
 differs between Python versions.
@@ -29,7 +29,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[0-9.]*[A-Za-z*?_-][A-Za-z0-9*?._-]*")
-"""A host name or a pattern of names; digits alone are an incomplete address."""
+"""A host name or a name pattern; digits alone are an incomplete address."""
 _EMBEDDING: Final = tuple(
     ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")
 )
@@ -103,8 +103,9 @@ _CLOSED: Final = tuple(
         "ff00::/8",
     )
 )
-"""IANA's registries of special addresses, as of 2025, without the private ranges:
-a name on the allow list may resolve to those."""
+"""IANA's registries of special addresses, as of 2025, without the private ranges,
+because a name on the allow list may resolve to a private range.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class UrlRules:
-    """What the operator allows and blocks: names with wildcards, and ranges."""
+    """The operator's allow list and blocklist: names with wildcards, and ranges."""
 
     allowed_names: tuple[str, ...] = ()
     allowed_networks: tuple[Network, ...] = ()
     blocked_names: tuple[str, ...] = _METADATA
     blocked_networks: tuple[Network, ...] = ()
     for_namespaced: bool = False
-    """Whether namespaced policies may call services, too."""
+    """Whether namespaced policies may also call services."""
 
 
 def read_rules(allow: str, block: str, *, for_namespaced: bool = False) -> UrlRules:
@@ -173,7 +174,7 @@ def target_of(url: str) -> Target:
 def allowed(target: Target, found: Sequence[str], rules: UrlRules) -> list[Address]:
     """Return the addresses to connect to, all of which are allowed.
 
-    One denied address denies them all: a resolver that mixes allowed and denied
+    One denied address denies them all, because a resolver that mixes allowed and denied
     addresses is not trustworthy. Raises: ExpressionFailed (``egress.denied``).
     """
     if any(matches(name, target.host) for name in rules.blocked_names):
@@ -200,11 +201,11 @@ def _is_open(address: Address, rules: UrlRules, *, named: bool) -> bool:
         return True
     if inner.is_multicast or inner.is_unspecified or inner.is_reserved:
         return False
-    # Python counts fec0::/10, the private range before fc00::/7, as global.
+    # Python treats fec0::/10, the predecessor of fc00::/7, as global.
     old_private = isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local
     if inner.is_global and not old_private and not _is_in(both, _CLOSED):
         return True
-    # A trusted name may still be made to resolve to this host.
+    # An attacker could make a trusted name resolve to this host.
     itself = inner.is_loopback or inner.is_link_local or _within(inner, _THIS_HOST)
     return named and not itself
 
@@ -214,7 +215,7 @@ def _is_in(addresses: Iterable[Address], networks: Iterable[Network]) -> bool:
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address embeds, else the address itself."""
+    """Return the IPv4 address embedded in an IPv6 address, else the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address.ipv4_mapped is not None:

@@ -1,4 +1,4 @@
-"""The one port for calls that policies make: to the API server, or to a service.
+"""The only port for calls that policies make to the API server or to a service.
 
 Room: egress. Takes: ApiRequest. Gives: JSON; satisfies program/ports.ApiCalls.
 Next: webhook/wire.py. May touch: the API server through kube/rest.py, services through

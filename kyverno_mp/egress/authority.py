@@ -1,4 +1,4 @@
-"""Ask the API server what a user may do, as CEL's authorizer does.
+"""Ask the API server what a user is allowed to do, for CEL's ``authorizer``.
 
 Room: egress. Takes: AccessQuery. Gives: LiveAuthority, which satisfies
 program/ports.Authority. Next: webhook/live.py.
@@ -44,7 +44,7 @@ class LiveAuthority:
 
 
 def spec_of(asked: AccessQuery) -> Json:
-    """Return the review's spec, for a resource or for a non-resource path."""
+    """Return the SubjectAccessReview's spec, for a resource or a non-resource path."""
     given = dict(asked.attributes)
     spec: Json = {"user": asked.user, "groups": list(asked.groups)}
     if asked.extra:

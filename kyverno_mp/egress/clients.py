@@ -1,4 +1,4 @@
-"""Open the clients with which one process calls the API server and services.
+"""Open the clients that one process uses to call the API server and services.
 
 Room: egress. Takes: Settings. Gives: a Client and LiveCalls with the operator's rules.
 Next: webhook/live.py, leader/control/run.py. May touch: the environment through
@@ -24,17 +24,17 @@ USER_AGENT: Final = f"kyverno-mp/{__version__}"
 
 
 def open_client(settings: Settings) -> Client:
-    """Return a client of the cluster that the settings name. Raises: SettingInvalid."""
+    """Return a client for the configured cluster. Raises: SettingInvalid."""
     return Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
 
 
 def open_calls(settings: Settings, client: Client) -> LiveCalls:
-    """Return the calls that policies may make. Raises: SettingInvalid."""
+    """Return the API and service calls for policies. Raises: SettingInvalid."""
     return LiveCalls(client, open_services(settings))
 
 
 def open_services(settings: Settings) -> Services:
-    """Return the services that policies may call. Raises: SettingInvalid."""
+    """Return the service calls for policies. Raises: SettingInvalid."""
     urls = read_rules(
         settings.http_allowlist,
         settings.http_blocklist,

@@ -19,7 +19,7 @@ _CONFIG_MAPS: Final = core("configmaps")
 
 
 class LiveConfigMaps:
-    """ConfigMaps of the cluster; those with the cache label need no call."""
+    """ConfigMaps of the cluster; ConfigMaps with the cache label need no call."""
 
     def __init__(self, shared: ConfigMaps | None, client: Client) -> None:
         """``shared`` None: every use calls the API server (enableConfigMapCaching)."""

@@ -1,9 +1,9 @@
-"""Resolve host names for policies: the one port to DNS.
+"""Resolve host names for policies; no other port reaches DNS.
 
 Room: egress. Takes: a host name from an expression. Gives: its addresses.
 Next: program/ports.ClusterData.resolve_host, wired by webhook and cli.
-May touch: the resolver of the machine. It blocks, so rules that may call it have the
-effect EFFECT_CLUSTER and run outside the event loop. Source: docs/behaviour/engine 9.2
+May touch: the machine's resolver. It blocks, so rules that may call it have the effect
+EFFECT_CLUSTER and run outside the event loop. Source: docs/behaviour/engine 9.2
 (is_external_url).
 """
 
@@ -15,7 +15,7 @@ def resolve_host(host: str) -> list[str]:
 
     Raises: KubeUnavailable (``egress.dns``) when it does not resolve.
     """
-    import socket  # PERF: start of the command line; see process/startup/preload.py
+    import socket  # PERF: a faster CLI start; see process/startup/preload.py
 
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -4,7 +4,8 @@ Room: egress. Takes: the discovery rows that the leader publishes, a Client. Giv
 LiveKinds, which satisfies policy/ports.Kinds, and the Directory for egress/objects.py.
 Next: webhook/live.py; leader/cluster.py publishes the rows.
 May touch: the API server through kube/discovery.py, for unknown kinds; the clock.
-Source: Kyverno pkg/clients/dclient/discovery.go (what is not found is asked for again).
+Source: Kyverno pkg/clients/dclient/discovery.go (a kind that is not found is looked up
+again).
 """
 
 import logging
@@ -24,7 +25,7 @@ from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 KINDS: Final = "kinds"
-"""Name of the segment, and of its only value."""
+"""Name of the segment and of its only value."""
 _ASK_AGAIN_S: Final = 2.0
 
 
@@ -61,10 +62,10 @@ def directory_of(rows: Json) -> Directory:
 
 
 class LiveKinds:
-    """The newest Directory that this worker knows; thread-safe."""
+    """The newest Directory in this worker; thread-safe."""
 
     def __init__(self, published: Callable[[], Json | None], client: Client) -> None:
-        """``published`` returns the rows in force: one object until they change."""
+        """``published`` returns the current rows, a new object only after a change."""
         self._published = published
         self._discovery = Discovery(client)
         self._lock = threading.Lock()
@@ -81,7 +82,7 @@ class LiveKinds:
         return bool(self.directory().resources)
 
     def directory(self) -> Directory:
-        """Return the known directory, without a call."""
+        """Return the newest directory, without a call."""
         rows = self._published()
         with self._lock:
             if rows is not None and rows is not self._rows:
@@ -95,7 +96,7 @@ class LiveKinds:
         return self._kind_of.get((group, version, plural)) or None
 
     def plural_of(self, api_version: str, kind: str) -> str:
-        """Return the plural name of a kind, "" for an unknown one; may call."""
+        """Return the plural name of a kind, "" if unknown; may call the API server."""
         group, _, version = api_version.rpartition("/")
         for find in (self.directory, self._asked):
             for one in find().resources:
@@ -118,7 +119,7 @@ class LiveKinds:
         return self._kinds(self.directory()).cluster_kinds()
 
     def subresource_kinds(self) -> frozenset[str]:
-        """Return the kinds that only subresources have, e.g. Scale."""
+        """Return the kinds that exist only as subresources, e.g. Scale."""
         parts = {one.kind for one in self.directory().resources if one.subresource}
         whole = {one.kind for one in self.directory().resources if not one.subresource}
         return frozenset(parts - whole - {""})
@@ -126,7 +127,7 @@ class LiveKinds:
     def _asked(self) -> Directory:
         """Refresh from the API server, but at most once in ``_ASK_AGAIN_S``."""
         if not self._asking.acquire(blocking=False):
-            # A second thread would only block while it waits for the same answer.
+            # A second thread would only wait for the same response.
             return self._directory
         try:
             if time.monotonic() - self._asked_s >= _ASK_AGAIN_S:

@@ -1,12 +1,12 @@
-"""Call transparency logs and TUF mirrors for rules: by the rules for services.
+"""Call transparency logs and TUF mirrors for rules, with the address rules of services.
 
 Room: egress. Takes: the operator's lists of hosts, RegistryCalls. Gives: Exchanges.
 Next: webhook/images.py. May touch: the network through egress/registries.py.
 Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/images.md (keys of logs).
 
 The author of a policy names the log, and each call is a POST. So the allowlist of
-registries, which by default names all, does not hold here: a log is called at a public
-address and by TLS, unless the allowlist for services names its host.
+registries, which by default contains all hosts, does not apply here: a log must have a
+public address and use TLS unless the allowlist for services contains its host.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ def open_logs(
     resolve: Callable[[str], list[str]],
     on_call: Callable[[str], None] = lambda _outcome: None,
 ) -> Exchange:
-    """Return the Exchange for logs that policies of the cluster name."""
+    """Return the Exchange for logs that cluster-wide policies name."""
     transport = RegistryTransport(rules, resolve, on_call)
 
     def call(asked: RegistryCall, deadline_ns: int) -> RegistryResponse:
@@ -47,7 +47,8 @@ def open_logs(
 def tenants_rules(rules: UrlRules) -> UrlRules:
     """Return the rules for logs that namespaced policies name.
 
-    What the operator allows holds for them only if they may call services.
+    The operator's allowlist applies to these logs only if namespaced policies may call
+    services.
     """
     if rules.for_namespaced:
         return rules

@@ -1,12 +1,12 @@
-"""Resolve names within a deadline: a slow name server delays nobody past it.
+"""Resolve names within a deadline, even if the name server is slow.
 
 Room: egress. Takes: a resolver that may hang, host names. Gives: Lookups.
 Next: egress/registries.py, egress/services.py.
-May touch: threads of its own; DNS through the resolver.
+May touch: its own threads; DNS through the resolver.
 Source: docs/behaviour/lessons 4.2 rows 5-8 (no wait without a bound).
 
-The C library's resolver takes no timeout, and the author of a Pod chooses the name. So
-each look-up has a thread, for which a caller waits until its own deadline.
+The C library's resolver has no timeout, and the author of a Pod chooses the name. So
+each look-up runs in a thread, and each caller waits for it until its own deadline.
 """
 
 import threading
@@ -20,7 +20,7 @@ from kyverno_mp.limits import LOOKUP_S_MAX, REGISTRY_LOOKUPS_MAX
 
 
 class Lookups:
-    """Look-ups of one process; threads share those of one name."""
+    """DNS look-ups of one process; threads share a running look-up of the same name."""
 
     def __init__(self, resolve: Callable[[str], list[str]]) -> None:
         self._resolve = resolve
@@ -31,7 +31,7 @@ class Lookups:
     def __call__(self, host: str, deadline_ns: int) -> list[str]:
         """Return the addresses.
 
-        Raises: DeadlinePassed; what the resolver raises.
+        Raises: DeadlinePassed, and the resolver's errors.
         """
         try:
             return self._begun(host, deadline_ns).result(_left_s(deadline_ns))
@@ -39,9 +39,9 @@ class Lookups:
             raise _late(host) from None
 
     def soon(self, host: str) -> list[str]:
-        """Return the addresses, for a caller that knows no deadline.
+        """Return the addresses, for a caller without a deadline.
 
-        Raises: KubeUnavailable (``egress.dns``); what the resolver raises.
+        Raises: KubeUnavailable (``egress.dns``), and the resolver's errors.
         """
         try:
             return self(host, time.monotonic_ns() + LOOKUP_S_MAX * 10**9)

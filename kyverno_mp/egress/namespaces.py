@@ -23,7 +23,7 @@ class LiveNamespaces:
     """Namespaces of the cluster; thread-safe."""
 
     def __init__(self, shared: Callable[[str], Json | None], client: Client) -> None:
-        """``shared``: looks up a Namespace that the leader published."""
+        """``shared`` looks up a Namespace that the leader published."""
         self._shared = shared
         self._client = client
 

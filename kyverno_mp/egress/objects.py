@@ -39,7 +39,7 @@ _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 class LiveObjects:
-    """Objects as they are in the cluster now; thread-safe."""
+    """The current objects of the cluster; thread-safe."""
 
     def __init__(self, client: Client, kinds: LiveKinds) -> None:
         self._client = client
@@ -48,8 +48,9 @@ class LiveObjects:
     def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
 
-        Raises: ExpressionFailed, DependencyError; KubeNotFound only if there is no
-        other kind: one of several that was removed meanwhile has no objects.
+        Raises: ExpressionFailed, DependencyError; KubeNotFound only if the query
+        matches a single resource. If one of several was removed meanwhile, it has no
+        objects.
         """
         selector = KindSelector(asked.group, asked.version, asked.kind, "")
         resources = self._kinds.resources(selector)

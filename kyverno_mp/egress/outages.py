@@ -1,13 +1,14 @@
-"""Remember for a moment which registries do not answer, for work that nobody waits for.
+"""Skip unreachable registries for a short time, for background work.
 
-Room: egress. Takes: an Exchange with registries. Gives: RememberedOutages, one, too.
+Room: egress. Takes: an Exchange with registries. Gives: RememberedOutages, also an
+Exchange.
 Next: webhook/images.py. May touch: the clock.
 Source: docs/reports.md (images): a scan verifies images of thousands of objects, and a
-dead registry must not cost the time of each of them.
+dead registry must not cause a time-out for each of them.
 
-A registry that takes no connection is down for all who call it the same way. One that
-takes it and gives no answer is down for this repository alone: behind a proxy cache, it
-may be any tenant's that hangs.
+A registry that accepts no connection is down for all callers with the same scheme and
+settings. A registry that accepts the connection but does not answer is down for this
+repository only: behind a proxy cache, perhaps only one tenant's upstream hangs.
 """
 
 import re
@@ -31,11 +32,12 @@ _REPOSITORY: Final = re.compile(r"/v2/(.+)/(?:manifests|blobs|tags|referrers)/")
 
 
 class _Key(NamedTuple):
-    """What is called, and how.
+    """The target and the kind of a call.
 
-    A registry without TLS is tried with it first; a certificate that is refused says
-    nothing about calls that do not verify it, nor an address that redirects may not
-    use about the others. ``repository``: "" = all of the host.
+    ``is_verified``: a registry without TLS is first tried with TLS, and a rejected
+    certificate says nothing about calls without verification. ``is_redirected``: an
+    address that is forbidden for redirects may be allowed for other calls.
+    ``repository``: "" = the whole host.
     """
 
     scheme: str
@@ -52,7 +54,7 @@ class _Outage(NamedTuple):
 
 
 class RememberedOutages:
-    """Calls registries; one that gave no answer is not called again for a moment."""
+    """Calls registries; after no answer, a registry is skipped for a short time."""
 
     def __init__(
         self, send: Exchange, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -63,7 +65,7 @@ class RememberedOutages:
         self._lock = threading.Lock()
 
     def __call__(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
-        """Send one request. Raises: as the Exchange, and what an outage has raised."""
+        """Send one request. Raises: as the Exchange, or the error of a known outage."""
         parts = urlsplit(call.url)
         whole = _Key(parts.scheme, parts.netloc, call.is_verified, call.is_redirected)
         part = whole._replace(repository=_repository_of(parts))
@@ -83,7 +85,7 @@ class RememberedOutages:
             self._remember(key, "registry.network", text)
             raise RegistryUnavailable("registry.network", text) from error
         except RegistryUnavailable as error:
-            # That others wait for it says nothing about the registry.
+            # A long queue of callers says nothing about the registry.
             if error.code != _BUSY:
                 key = part if error.is_connected else whole
                 self._remember(key, error.code, error.message)
@@ -99,6 +101,6 @@ class RememberedOutages:
 
 
 def _repository_of(parts: SplitResult) -> str:
-    """Return the repository of a call; of others, as for tokens, path and query."""
+    """Return a call's repository; path and query for other calls, e.g. for tokens."""
     found = _REPOSITORY.match(parts.path)
     return found[1] if found else f"{parts.path or '/'}?{parts.query}"

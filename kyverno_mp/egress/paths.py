@@ -1,4 +1,4 @@
-"""Restrict the API paths that policies may read: the guard against a confused deputy.
+"""Restrict the API paths that policies can read, to prevent a confused deputy.
 
 Room: egress. Takes: a path after substitution, the policy's namespace. Gives: the path
 in its normal form. Next: egress/api_calls.py.
@@ -6,9 +6,9 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2 rows 17, 22, 25, 27; docs/behaviour/engine 3.7
 (messages).
 
-A path is split first and each segment is then decoded until it no longer changes, so
-the API server cannot see a ``..`` or ``/`` that this module did not see. The
-outgoing path is built from the checked segments.
+A path is split first. Then each segment is decoded until it no longer changes, so this
+module finds every ``..`` or ``/`` that the API server would find. The outgoing path is
+built from the checked segments.
 """
 
 import string
@@ -31,7 +31,7 @@ _POWERS: Final = frozenset(
 def normal_path(path: str) -> str:
     """Return the normal form of ``/path?query``.
 
-    Raises: ExpressionFailed (``egress.path``) when there is no normal form.
+    Raises: ExpressionFailed (``egress.path``) if it has no normal form.
     """
     parts, query = _split(path)
     return _joined(parts, query)

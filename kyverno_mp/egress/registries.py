@@ -1,14 +1,14 @@
-"""Call image registries for rules: few calls at once, to checked addresses.
+"""Call image registries for rules: few concurrent calls, to checked addresses.
 
 Room: egress. Takes: RegistryCalls of registry/session.py. Gives: RegistryResponses;
 satisfies registry.exchange.Exchange. Next: webhook/images.py.
 May touch: DNS through egress/hosts.py, sockets.
 Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
 
-The author of a Pod chooses the registry, and a registry chooses its token service and
-where it redirects to: each of these addresses is checked. The name is resolved once,
-and the connection goes to the checked address. A redirect leads into a private network
-only if the allowlist names the server: its default, all, is meant for registries.
+The author of a Pod chooses the registry, and the registry chooses its token service and
+its redirects. Each of these addresses is checked. The name is resolved once, and the
+connection goes to the checked address. A redirect can lead into a private network only
+if the allowlist names the server: the default ``*`` is meant for registries.
 """
 
 import socket
@@ -46,7 +46,7 @@ from kyverno_mp.registry.exchange import (
 )
 
 _IDLE_NS_MAX: Final = 30_000_000_000
-"""Registries close idle connections after a minute or so; addresses may change."""
+"""Registries close idle connections after about a minute; addresses may change."""
 
 
 class _Key(NamedTuple):
@@ -63,7 +63,7 @@ class _Host:
     def __init__(self, calls_max: int) -> None:
         self.places = threading.BoundedSemaphore(calls_max)
         self.idle: list[tuple[Connection, int]] = []
-        """Each with the time at which it became idle."""
+        """Each connection with the time at which it became idle."""
         self.users = 0
 
 
@@ -78,11 +78,11 @@ class RegistryTransport:
         threads: int = 2 * REGISTRY_CALLS_PER_HOST_MAX,
         is_helper: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``on_call`` gets the outcome of each call: a status, or why there is none.
+        """``on_call`` gets the outcome of each call: a status, or the kind of failure.
 
-        ``threads``: how many may call; one registry gets at most half of them.
-        ``is_helper``: whether the calling thread is one of a few others, which nobody
-        else needs; these do not count.
+        ``threads``: the number of calling threads; one registry gets at most half of
+        them. ``is_helper``: whether the calling thread is a helper (images/at_once.py);
+        helpers are not counted.
         """
         self._rules = rules
         names = tuple(one for one in rules.allowed_names if one.strip("*?."))
@@ -117,7 +117,7 @@ class RegistryTransport:
 
     @property
     def host_count(self) -> int:
-        """Number of registries that are remembered."""
+        """Number of registries in the cache."""
         return len(self._hosts)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class RegistryTransport:
             parts.hostname or "",
             port,
             call.is_verified,
-            # A connection that redirects may not use is not found by them either.
+            # A connection that redirects are not allowed to use has another key.
             call.is_redirected,
         )
         with self._place(key, deadline_ns) as host:
@@ -148,7 +148,7 @@ class RegistryTransport:
                     is_safe = call.method in ("GET", "HEAD")
                     if not (is_safe and isinstance(error.__cause__, ConnectionError)):
                         raise
-                    # The registry closed the idle connection in the meantime.
+                    # The registry has closed the idle connection in the meantime.
             connection = self._fresh(key, call, deadline_ns)
             return self._on(connection, host, call, parts, deadline_ns)
 
@@ -180,7 +180,7 @@ class RegistryTransport:
 
     @contextmanager
     def _place(self, key: _Key, deadline_ns: int) -> Iterator[_Host]:
-        """Wait for a place at the registry: a slow one gets few calls at once."""
+        """Wait for a slot; a slow registry gets few concurrent calls."""
         with self._lock:
             host = self._hosts.setdefault(key, _Host(self._calls_max))
             self._hosts.move_to_end(key)
@@ -206,7 +206,7 @@ class RegistryTransport:
                 host.users -= 1
 
     def _forget(self) -> None:
-        """Drop the registries that were used longest ago; the lock is held."""
+        """Evict the least recently used registries; the caller holds the lock."""
         unused = [key for key, host in self._hosts.items() if not host.users]
         for key in unused[: max(0, len(self._hosts) - REGISTRY_HOSTS_MAX)]:
             for connection, _ in self._hosts.pop(key).idle:
@@ -241,18 +241,18 @@ class RegistryTransport:
     def _context(self, scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
         if scheme != "https":
             return None
-        # SAFETY: a context of its own for calls without verification, so that one
+        # SAFETY: calls without verification have a separate context, so that one
         # insecure registry does not make the others insecure.
         with self._lock:
             known = self._contexts.get(call.is_verified)
             if known is None:
-                # PERF: 20 ms, once in a process.
+                # PERF: takes 20 ms, once per process.
                 known = self._contexts[call.is_verified] = tls_context(scheme, call)
         return known
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:
-    """Connect to the first address that accepts, within the time for all of them."""
+    """Connect to the first address that accepts; the addresses share the time-out."""
     end_s = time.monotonic() + timeout_s
     for index, address in enumerate(addresses, start=1):
         left_s = max(0.001, end_s - time.monotonic())

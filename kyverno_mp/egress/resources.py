@@ -1,12 +1,12 @@
-"""Let policies in CEL read and create objects of the cluster.
+"""Let CEL policies read and create objects of the cluster.
 
-Room: egress. Takes: apiVersion, plural name and place of objects. Gives: LiveResources,
-the port of the variable ``resource``. Next: cli/cluster/live_data.py.
+Room: egress. Takes: apiVersion, plural name, namespace and name of objects. Gives:
+LiveResources, the port of the variable ``resource``. Next: cli/cluster/live_data.py.
 May touch: the API server through kube/rest.py.
 Source: docs/behaviour/cel 12 (resource); docs/behaviour/lessons 4.2 rows 17, 22, 25.
 
-A namespaced policy gives its own namespace with every call; the path is built here from
-checked segments, so no text of an expression leaves that namespace.
+A namespaced policy passes its own namespace with every call. The path is built here
+from checked segments, so no expression can address another namespace.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ class LiveResources:
     """Objects of the API server; thread-safe.
 
     ``plural_of``: the plural name of (apiVersion, kind), "" for an unknown kind.
-    ``is_namespaced``: for namespaced policies, which may do only what an apiCall of
-    theirs may (egress/paths.py), in the namespace that is their own. ``is_dry_run``:
-    nothing that is posted is stored.
+    ``is_namespaced``: for namespaced policies, which have the limits of their apiCalls
+    (egress/paths.py): their own namespace only. ``is_dry_run``: a posted object is not
+    stored.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LiveResources:
     def get(
         self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
     ) -> Json | None:
-        """Return the object, None if there is none.
+        """Return the object, None if it does not exist.
 
         Raises: ExpressionFailed, DependencyError (``kube.deadline``).
         """
@@ -104,7 +104,7 @@ class LiveResources:
         return found
 
     def _checked(self, path: str, namespace: str, method: str) -> str:
-        """Return the path. Raises: ExpressionFailed if the policy may not use it."""
+        """Return the path. Raises: ExpressionFailed if the policy cannot use it."""
         if self._is_namespaced:
             return namespaced_path(path, namespace, method)
         return normal_path(path)
@@ -144,17 +144,17 @@ def _base(api_version: str, namespace: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return one segment of a path. Raises: ExpressionFailed for what is none."""
+    """Return a valid path segment. Raises: ExpressionFailed for any other text."""
     if not name or name in (".", "..") or "/" in name or "%" in name:
         raise ExpressionFailed("egress.path", f"{name!r} is not a name")
     return segment(name)
 
 
 def _with_kinds(found: Json) -> Json:
-    """Return a List whose items have their kind.
+    """Return a List whose items have apiVersion and kind.
 
-    K8S: the API server leaves it out; Go's client writes that of the List into each
-    item (unstructured.decodeToList).
+    K8S: the API server omits both; Go's client derives them from the List
+    (unstructured.decodeToList).
     """
     if type(found) is not dict or type(found.get("items")) is not list:
         return found

@@ -4,13 +4,13 @@ Room: egress. Takes: a Client. Gives: LiveSchemas, which satisfies
 policy/ports.SchemaSource. Next: webhook/live.py, egress/types.py.
 May touch: the API server through kube/rest.py, the clock.
 Source: docs/behaviour/engine 10.7; Kubernetes apiserver
-pkg/cel/openapi/resolver/discovery.go (asked again at each review); kube-openapi
+pkg/cel/openapi/resolver/discovery.go (requested again for each review); kube-openapi
 handler3 (the hash in a document's address).
 
 A document's address changes with its content. Each review therefore reads the list of
-addresses, and fetches a document only when its address is new: a changed CRD takes
-effect at once. Schemas serve warnings only, so after any failure here a review runs
-without them.
+addresses and fetches a document only if its address is new, so a changed CRD takes
+effect at once. Schemas are used for warnings only, so after any failure here a review
+runs without them.
 """
 
 import logging
@@ -37,9 +37,9 @@ from kyverno_mp.values.kubernetes.openapi import (
 _log = logging.getLogger(__name__)
 _INDEX: Final = "/openapi/v3"
 _PAUSE_S: Final = 10.0
-"""After a failure, reviews do not call the API server for this long."""
+"""Time without calls to the API server after a failure, in seconds."""
 FAILED: Final = "webhook.openapi_failed"
-"""The error code that counts a failure."""
+"""The error code under which failures are counted."""
 
 
 class LiveSchemas:
@@ -53,7 +53,7 @@ class LiveSchemas:
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._cache: dict[str, tuple[int, Schemas]] = {}
-        """Address -> size of the text, schemas; the least recently used come first."""
+        """Address -> size of the text, schemas; least recently used first."""
         self._quiet_until_s = 0.0
 
     def schemas(self, group_versions: Iterable[tuple[str, str]]) -> KnownSchemas:
@@ -75,7 +75,7 @@ class LiveSchemas:
         return found
 
     def document(self, group: str, version: str, deadline_ns: int) -> Schemas | None:
-        """Return the schemas of a group and version, None if it is not served.
+        """Return the schemas of a group version, None if it is not served.
 
         Raises: DependencyError, RequestInvalid.
         """

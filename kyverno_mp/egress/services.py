@@ -1,4 +1,4 @@
-"""Call services by URL for policies: one DNS lookup, bounded, without our tokens.
+"""Call services by URL for policies: one DNS look-up, bounded, without our tokens.
 
 Room: egress. Takes: ApiRequest with a URL. Gives: the response body. Next:
 egress/api_calls.py.
@@ -6,7 +6,7 @@ May touch: DNS through egress/lookups.py, one socket, the token file.
 Source: docs/behaviour/engine 3.7 (service); docs/behaviour/lessons 4.2 rows 13, 19-24.
 
 The name is resolved once and the connection goes to the checked address; the
-certificate is still verified against the name. Redirects are returned, not followed.
+certificate is still verified against the name. A redirect is returned, not followed.
 """
 
 import http.client
@@ -34,12 +34,12 @@ _TIMEOUT_S: Final = 30.0
 _OURS: Final = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te"}
 )
-"""Headers that frame the request; a policy may not set them."""
+"""Headers that frame the request; a policy cannot set them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """Bounds of service calls. ``token_file``: an opt-in token made for services."""
+    """Limits of service calls. ``token_file``: an opt-in token for services only."""
 
     urls: UrlRules
     answer_bytes_max: int = SERVICE_ANSWER_BYTES_MAX
@@ -145,8 +145,8 @@ class Services:
             headers["User-Agent"] = self._user_agent
         if request.body is not None and "content-type" not in given:
             headers["Content-Type"] = "application/json"
-        # SAFETY: this room never has our ServiceAccount's token; this one is made for
-        # services and is sent over TLS only.
+        # SAFETY: this room never has our ServiceAccount's token. This token is issued
+        # for services and is sent over TLS only.
         if "authorization" not in given and target.scheme == "https":
             token = self._token()
             if token:
@@ -181,7 +181,7 @@ def _late(
     text: str, own_ns: int, deadline_ns: int
 ) -> ExpressionFailed | DeadlinePassed:
     if own_ns < deadline_ns:
-        # The call's own timeout has passed, not the caller's deadline.
+        # The service call's timeout has passed, but not the caller's deadline.
         return ExpressionFailed("context.apicall", text)
     return DeadlinePassed("egress.deadline", text)
 

@@ -6,7 +6,7 @@ May touch: the API server through egress/schemas.py, the clock.
 Source: Kyverno pkg/cel/policies/mpol/compiler/type_converter.go (the types of the
 API server's OpenAPI documents).
 
-A changed CustomResourceDefinition counts after a few seconds.
+A changed CustomResourceDefinition takes effect after a few seconds.
 """
 
 import threading
@@ -32,7 +32,7 @@ class LiveTypes:
         self._known: dict[_Kind, tuple[float, Models | None, Schemas | None]] = {}
 
     def types(self, api_version: str, kind: str, deadline_ns: int) -> Schemas | None:
-        """Return the types of a kind and of the built-in ones; None: it is not served.
+        """Return the types of a kind and of built-in kinds; None if it is not served.
 
         Raises: DependencyError, RequestInvalid.
         """

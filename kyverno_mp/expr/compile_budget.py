@@ -4,9 +4,9 @@ Room: expr. Takes: steps, which the parsers, checkers and compilers charge befor
 work. Gives: CompileBudget, spend, for_exception, in_turn. Next: leader/policy_store.py
 and webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
-A step stands for about four microseconds. Steps do not depend on the machine: a policy
-is rejected everywhere or nowhere. Parsers also run for requests; there no limit is set,
-and charging costs one look-up.
+A step stands for about four microseconds. The number of steps does not depend on the
+machine, so a policy is rejected on every machine or on none. Parsers also run for
+requests; then no limit is set, and charging costs one look-up.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,8 @@ from kyverno_mp.limits import (
 TOO_COSTLY: Final = "policy.too_costly"
 """The error code of a policy that exceeds its steps."""
 EXCEPTION_TOO_COSTLY: Final = "exception.too_costly"
-"""The error code of a PolicyException that exceeds its steps, or gets none."""
+"""The error code of a PolicyException that exceeds its steps, or for which no steps are
+left."""
 
 _Item = TypeVar("_Item")
 
@@ -61,14 +62,15 @@ class CompileBudget:
         self._next = 0
         self.steps = 0
         self.exception_steps = 0
-        """Those of the exceptions from the policy, which are no steps of its own."""
+        """The steps of the exceptions from the policy, which do not count as the
+        policy's."""
         self._steps_by_namespace: dict[str, int] = {}
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
 
-        All later calls raise, too: code that handles the error as a fault of one
-        expression gets it again at the next expression.
+        All later calls raise, too, so code that treats the error as a fault of one
+        expression gets the error again at the next expression.
         """
         self.steps += steps
         if self.steps > self._limit:
@@ -85,7 +87,7 @@ class CompileBudget:
     def exception_budget(self) -> "CompileBudget":
         """Return the budget of one exception from this policy.
 
-        Raises: PolicyInvalid if the other exceptions have left none.
+        Raises: PolicyInvalid if the other exceptions have used up all steps.
         """
         left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
         if left <= 0:
@@ -146,11 +148,11 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
 
 @contextmanager
 def for_exception(namespace: str = "", copies: int = 1) -> Iterator[None]:
-    """Charge one exception from the policy that is being compiled, if there is one.
+    """Charge an exception from the policy that is being compiled, if any.
 
-    ``copies``: rules that get what is compiled; each is charged as if it were compiled
-    again. The policy's own steps do not change. Raises: PolicyInvalid
-    (exception.too_costly).
+    ``copies``: the number of rules that get the compiled exception; each copy is
+    charged as if it were compiled again. The policy's own steps do not change. Raises:
+    PolicyInvalid (exception.too_costly).
     """
     policy = _CURRENT.get()
     if policy is None:
@@ -159,7 +161,7 @@ def for_exception(namespace: str = "", copies: int = 1) -> Iterator[None]:
     own = policy.exception_budget()
     try:
         with bounded(own):
-            # An exception without conditions takes time, too.
+            # Even an exception without conditions takes time.
             spend()
             yield
         more = own.steps * (copies - 1)
@@ -200,7 +202,7 @@ def in_turn(
 
 
 def spend(steps: int = 1) -> None:
-    """Count steps of the policy that is being compiled, if there is one.
+    """Count steps of the policy that is being compiled, if any.
 
     Raises: PolicyInvalid (policy.too_costly), and the exceptions of ``check_clock``.
     """

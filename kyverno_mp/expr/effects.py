@@ -12,6 +12,6 @@ EFFECT_PURE: Final = 0
 EFFECT_SHARED: Final = 1
 """Reads shared data segments (ConfigMap, GlobalContextEntry)."""
 EFFECT_CLUSTER: Final = 2
-"""May call the API server, a service or the DNS."""
+"""May call the API server, a service or a DNS server."""
 EFFECT_REGISTRY: Final = 4
 """May call a registry."""

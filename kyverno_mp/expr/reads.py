@@ -2,11 +2,11 @@
 
 Room: expr. Takes: marks by expr/pattern/reads.py, expr/jmespath/reads.py and
 expr/cel/reads.py. Gives: Reads; Found, the places that a value may come from;
-``cutter(reads)``, which makes the part of a value that is read.
+``cutter(reads)``, which extracts the part of a value that is read.
 Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 
-Invariant: code that reads only the marked parts gives the same result for a value and
+Invariant: code that reads only the marked parts returns equal results for a value and
 for its extract. An extract keeps the types of containers, all scalars on the path, and
 the lengths of lists. Marking too much is always correct. Tested by
 tests/fuzz/test_reads_fuzz.py.
@@ -24,17 +24,18 @@ Cut = Callable[[Json], Json]
 _TEXT: Final = frozenset({str})
 _FEW_NAMES: Final = 64
 _WHOLE_BELOW: Final = 3
-"""PERF: maps with fewer names are small, e.g. a securityContext; keeping one whole is
-faster than extracting parts. Lists are extracted anyway: volumeMounts name random
-volumes."""
+"""PERF: maps with fewer names are small, e.g. a securityContext; keeping such a map
+whole is faster than extracting parts. Parts of lists are extracted anyway, because
+volumeMounts contain random names."""
 
 
 class Reads:
     """The reads of one place: ``fields`` of a map, ``each`` element of a list.
 
     ``whole``: everything is read; ``names``: all keys of a map are read. If a place has
-    no marks, only its type is read. ``texts``, of the key by which the elements of a
-    list are told apart: it is only compared with these, and with those of the others.
+    no marks, only its type is read. ``texts``: set for a key that distinguishes the
+    elements of a list. Its value is compared only with these texts and with the values
+    in the other elements.
     """
 
     __slots__ = ("_each", "fields", "names", "size", "texts", "whole")
@@ -46,7 +47,7 @@ class Reads:
         self.texts: frozenset[str] | None = None
         self._each: Reads | None = None
         self.size = 0
-        """Places below, as ``is_too_large`` counted them."""
+        """The number of places below, as counted by ``is_too_large``."""
 
     def field(self, name: str) -> "Reads":
         """Return the place below a key and mark the key as read."""
@@ -67,7 +68,7 @@ class Reads:
     def is_too_large(self) -> bool:
         """Count the places, and return whether they are too deep or too many.
 
-        What follows them is recursive, and in part runs in the event loop.
+        Code that walks the places is recursive, and some of it runs on the event loop.
         """
         level, self.size = [self], 0
         for _ in range(READS_DEPTH_MAX):
@@ -106,13 +107,13 @@ class Found:
     places: tuple[Reads, ...] = ()
     items: tuple["Found", ...] = ()
     bound: Mapping[str, "Found"] = field(default_factory=dict)
-    """Names that shadow those of the place, e.g. ``element`` in a loop."""
+    """Names that shadow the fields of the place, e.g. ``element`` in a loop."""
 
     def read_whole(self) -> None:
         """Mark everything that the value may contain.
 
-        Variables make a graph of a few origins that has endless paths, so each origin
-        is visited once.
+        Variables can form a graph with few origins but endless paths, so each origin is
+        visited once.
         """
         waiting, seen = [self], {id(self)}
         while waiting:
@@ -136,7 +137,7 @@ class Found:
 
 
 def both(*found: Found) -> Found:
-    """Return the union of these origins. Raises: ReadsUnknown if they are many."""
+    """Return the union of these origins. Raises: ReadsUnknown if there are too many."""
     places = {id(place): place for one in found for place in one.places}
     items = {id(item): item for one in found for item in one.items}
     if len(places) + len(items) > ORIGINS_MAX:
@@ -145,7 +146,7 @@ def both(*found: Found) -> Found:
 
 
 def cutter(reads: Reads, depth: int = 0) -> Cut | None:
-    """Compile a function that extracts the parts read; None if that is everything."""
+    """Compile a function that extracts the parts read; None if everything is read."""
     if reads.texts is not None:
         return _masked(reads.texts)
     if reads.whole or (depth >= _WHOLE_BELOW and not _has_lists(reads)):
@@ -168,7 +169,7 @@ def cutter(reads: Reads, depth: int = 0) -> Cut | None:
 
 
 def _nothing(_values: Json) -> Json:
-    # Neither the elements nor their number are read here.
+    # Neither the elements nor their number is read here.
     return []
 
 
@@ -185,7 +186,7 @@ def _masked(texts: frozenset[str]) -> Cut:
 
 
 def _told_apart(key: str, cut_items: Cut) -> Cut:
-    """Refuse a list whose elements are not told apart by different texts."""
+    """Reject lists in which two elements have the same text under ``key``."""
 
     def cut_different(values: Json) -> Json:
         texts = {value[key] for value in values}
@@ -225,10 +226,11 @@ def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
 
 
 def _cut_small_maps(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
-    """Extract from maps that have few of many names: by what they have.
+    """Extract from maps that contain few of many names, by iterating over the map.
 
-    SAFETY: who writes a policy chooses the names, and who sends an object may repeat an
-    empty map thousands of times; a look-up takes as long as the object is large.
+    SAFETY: a policy can contain many names, and an object can contain an empty map
+    thousands of times. Iterating over each map limits the time to the size of the
+    object.
     """
 
     def cut_map(value: Json) -> Json:
@@ -256,7 +258,7 @@ def _cut_names(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
                 cut = cuts[name]
                 part[name] = found if cut is None else cut(found)
             else:
-                # It is never read.
+                # The value of this key is never read.
                 part[name] = 0
         return part
 
@@ -264,10 +266,11 @@ def _cut_names(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
 
 
 class Strangers:
-    """Puts unknown content wherever an extract has left something out.
+    """Puts unknown content wherever an extract omits something.
 
-    Code that reads the marked parts only carries it along, and it appears in a result
-    if the result contains anything that was not read. Each is different.
+    Code that reads only the marked parts passes this content through. So it appears in
+    a result that contains anything outside those parts. Each piece of content is
+    unique.
     """
 
     __slots__ = ("_count", "_wholes")
@@ -276,11 +279,12 @@ class Strangers:
 
     def __init__(self) -> None:
         self._count = 0
-        # PERF: else the elements of a list would compile the same function each.
+        # PERF: without this cache, each element of a list would compile the same
+        # function.
         self._wholes: dict[tuple[int, int], bool] = {}
 
     def put_into(self, reads: Reads, part: Json, depth: int = 0) -> Json:
-        """Return a part that ``cutter(reads, depth)`` has made, with such content."""
+        """Add unknown content to an extract made by ``cutter(reads, depth)``."""
         if reads.texts is not None:
             return self._next() if part is None else part
         at = id(reads), depth

@@ -6,8 +6,9 @@ foreach.
 May touch: nothing outside its arguments; the clock is passed in.
 Source: docs/behaviour/engine 0.2 (numbers), 3 (variables and context).
 
-The step budgets and the deadline of a review are enforced here: code charges
-steps before it works, and every STEPS_BETWEEN_CLOCK_CHECKS steps the clock is checked.
+The step budgets and the deadline of a review are enforced here: code charges steps
+before it does the work, and every STEPS_BETWEEN_CLOCK_CHECKS steps the clock is
+checked.
 """
 
 from collections.abc import Callable
@@ -37,10 +38,10 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageSettings
 
 _REGEXES_MET_MAX: Final = 64
-"""Regular expressions that are recorded as paid for, per policy."""
+"""The maximum number of regular expressions recorded as charged, per policy."""
 FEW_ITEMS: Final = 16
-"""A list of at most this size is built without charging bytes: the step per item limits
-the number of such lists."""
+"""A list of at most this size is built without charging bytes, because the step per
+item limits the number of such lists."""
 
 
 class Bindings(Protocol):
@@ -60,16 +61,17 @@ class Pace(Protocol):
     def next_slice(self, now_ns: int, /) -> int:
         """Yield and return the end of the next slice, or raise Preempted.
 
-        ``now_ns``: the time if the slice has ended; 0: the work ahead fits into none.
+        ``now_ns``: the current time if the slice has ended; 0 if the work ahead does
+        not fit into any slice.
         """
 
 
 class Runtime:
     """The budget of the rules of one request, and their environment.
 
-    Steps are counted per policy: each gets at most POLICY_STEPS_MAX of the steps left
-    for its kind, so neither many rules nor many policies make a review longer.
-    Namespaced policies, which any tenant may write, have separate steps and time, so
+    Steps are counted per policy: each policy gets at most POLICY_STEPS_MAX of the steps
+    left for its kind, so neither many rules nor many policies make a review longer.
+    Namespaced policies, which any tenant can create, have separate steps and time, so
     they never use the budget of a cluster policy. Bytes are counted per rule.
 
     ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context
@@ -77,11 +79,11 @@ class Runtime:
     data (CLI, background, from the second matched rule of a policy on), where JMESPath
     does not accept an int as a number (docs/behaviour/engine 0.2). JMESPath literals
     are floats. ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge``
-    raises, or 0. ``pace``: called for more time at the end of each slice; None: no
+    raises, or 0. ``pace``: called for more time at the end of each slice; None disables
     slices. ``random_bytes``: source of ``random()``; None makes that function fail.
-    ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
-    DependencyError when it cannot; None means that no name can be resolved.
-    ``images``: gives the operator's default registry.
+    ``resolve_host``: returns the addresses of a DNS name for ``is_external_url``, or
+    raises DependencyError; None means that no name can be resolved.
+    ``images``: returns the operator's default registry.
     ``keeps_bytes``: decoded bytes that are not UTF-8 stay in strings as lone
     surrogates; otherwise each becomes U+FFFD, because a response can contain only valid
     text. ``bindings``: the values of ``$name`` in assertion trees, or None; any object
@@ -136,7 +138,8 @@ class Runtime:
         self.ints_are_numbers = ints_are_numbers
         self.keeps_bytes = keeps_bytes
         self.deadline_ns = self.review_deadline_ns = deadline_ns
-        """Of the running policy; ports receive it, too. Of all policies."""
+        """The deadline of the running policy, which ports receive, too; the deadline of
+        the review."""
         self._pace = pace
         self._slice_ends_ns = 0 if pace is None else pace.slice_ends_ns
         self.policy: object = None
@@ -144,13 +147,13 @@ class Runtime:
         self._cluster_steps = CLUSTER_STEPS_MAX
         self._tenant_steps = TENANT_STEPS_MAX
         self._tenant_ns: int | None = None
-        """Time left for namespaced policies; None if none of them ran yet."""
+        """The time left for namespaced policies; None before the first one runs."""
         self._tenant_began_ns = 0
         self._is_tenant = False
         self.steps_left = self._granted = steps
         self.bytes_left = bytes_max
         self.exception_steps = 0
-        """Those that exceptions from policies have spent."""
+        """The steps that exceptions from policies have spent."""
         self._limit_ns = 0
         self._set_limit()
         self._check_below = steps - STEPS_BETWEEN_CLOCK_CHECKS if self._limit_ns else 0
@@ -186,10 +189,10 @@ class Runtime:
             self._check_below = left - STEPS_BETWEEN_CLOCK_CHECKS
 
     def with_int64(self) -> "Runtime":
-        """Return a budget with the rest of this one, in which whole numbers are int64.
+        """Return a budget with the remaining steps and bytes, for int64 data.
 
-        It has the same deadline and the same time slices. At the end, the caller copies
-        its ``steps_left`` and ``bytes_left`` back.
+        Deadline and time slices are shared. At the end, the caller copies
+        ``steps_left`` and ``bytes_left`` back.
         """
         return Runtime(
             now=self.now,
@@ -208,11 +211,12 @@ class Runtime:
         return self.steps_left, self.bytes_left
 
     def restore(self, rest: tuple[int, int]) -> None:
-        """Give the policy back what an exception spent since ``set_aside``."""
+        """Refund the steps and bytes that an exception spent since ``set_aside``."""
         self.exception_steps += rest[0] - self.steps_left
         self.steps_left, self.bytes_left = rest
         if self._limit_ns:
-            # Else the clock would not be checked until as much is spent again.
+            # Otherwise the clock would not be checked until as many steps are spent
+            # again.
             self._check_below = max(self.steps_left - STEPS_BETWEEN_CLOCK_CHECKS, 0)
 
     def begin_rule(self) -> None:
@@ -220,7 +224,7 @@ class Runtime:
         self.bytes_left = EXPRESSION_BYTES_MAX
 
     def charge(self, steps: int = 1) -> None:
-        """Charge steps; raises BudgetExceeded, or DeadlinePassed after the deadline."""
+        """Charge steps. Raises: BudgetExceeded, DeadlinePassed."""
         left = self.steps_left = self.steps_left - steps
         if left <= self._check_below:
             self._check(left)
@@ -228,7 +232,7 @@ class Runtime:
     def check_clock(self) -> None:
         """Raise DeadlinePassed after the deadline, regardless of the steps spent.
 
-        Raises also: BudgetExceeded if the time of namespaced policies is used up;
+        Raises also: BudgetExceeded if the time for namespaced policies is used up;
         Preempted if this thread has no more time for the request.
         """
         if self._limit_ns:
@@ -239,12 +243,13 @@ class Runtime:
     def before_waiting(self) -> None:
         """Yield to others before waiting for an external call.
 
-        Raises: Preempted in the event loop, which must not block. A rule that declares
-        the effect never runs there, but an expression built from variables declares
-        nothing.
+        Raises: Preempted on the event loop, which must not block. A rule that declares
+        the effect never runs there, but an expression built from variables declares no
+        effects.
         """
         if self._pace is not None:
-            # SAFETY: never the time, which could be worth a little more of it.
+            # SAFETY: pass 0, because for the current time this call could extend the
+            # slice.
             self._slice_ends_ns = self._pace.next_slice(0)
             self._set_limit()
 
@@ -267,7 +272,7 @@ class Runtime:
             self._set_limit()
 
     def _past_limit(self, now_ns: int) -> None:
-        """Raise after the deadline; otherwise the slice ended: request the next one."""
+        """Raise after the deadline; otherwise the slice has ended: request another."""
         if 0 < self.deadline_ns < now_ns:
             if now_ns <= self.review_deadline_ns:
                 raise BudgetExceeded(
@@ -279,7 +284,7 @@ class Runtime:
         self._set_limit()
 
     def _set_limit(self) -> None:
-        """Set the time limit: the end of the slice or the deadline, the earlier one.
+        """Set the time limit: the deadline or the end of the slice, if it is earlier.
 
         PERF: the clock costs more than the rest of a charge; it is read once per
         STEPS_BETWEEN_CLOCK_CHECKS steps, and by callers that run many cheap rules.
@@ -288,7 +293,7 @@ class Runtime:
         self._limit_ns = min(times) or max(times)
 
     def _end_tenant(self, spent: int) -> None:
-        """Subtract the steps of a namespaced policy from those left for the others."""
+        """Subtract a namespaced policy's steps from the total for such policies."""
         self._tenant_steps -= spent
         if self._tenant_ns is not None:
             self._tenant_ns -= self.monotonic_ns() - self._tenant_began_ns
@@ -304,14 +309,14 @@ class Runtime:
         self._set_limit()
 
     def charge_bytes(self, count: int) -> None:
-        """Charge the bytes of a string before building it; raises BudgetExceeded."""
+        """Charge the bytes of a string before building it. Raises: BudgetExceeded."""
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise BudgetExceeded("expr.bytes", "expression exceeded its byte budget")
 
     def charge_items(self, count: int) -> None:
         """Charge a new list: a step and a pointer per item."""
-        # PERF: ``charge`` inlined; steps limit the memory of short lists.
+        # PERF: ``charge`` is inlined; steps limit the memory of short lists.
         left = self.steps_left = self.steps_left - count
         if left <= self._check_below:
             self._check(left)
@@ -319,7 +324,7 @@ class Runtime:
             self.charge_bytes(count * POINTER_BYTES)
 
     def charge_list(self, count: int) -> None:
-        """Charge one of many new lists, however short it is."""
+        """Charge a new list with its bytes, even if it is short."""
         self.bytes_left -= LIST_BYTES + count * POINTER_BYTES
         left = self.steps_left = self.steps_left - count
         if left <= self._check_below or self.bytes_left < 0:
@@ -337,8 +342,8 @@ class Runtime:
     def meets_regex(self, pattern: str) -> bool:
         """Return whether the policy uses a regular expression for the first time.
 
-        Then it pays for compiling it, even if this worker has it cached: the budget of
-        a policy must not depend on the requests of others.
+        The first use is charged for compiling, even if this worker has cached the
+        expression, because the budget of a policy must not depend on other requests.
         """
         met = self._regexes
         if met is None or len(met) >= _REGEXES_MET_MAX:
@@ -354,12 +359,12 @@ class Runtime:
         self.charge(sum(map(len, texts)) // CHARACTERS_PER_STEP)
 
     def charge_printed(self, length: int) -> None:
-        """Charge printing this many characters, or items of a container."""
+        """Charge for printing this many characters, or items of a container."""
         self.charge(1 + 2 * length // PRINTED_PER_STEP)
         self.charge_bytes(2 * length)
 
     def charge_made(self, length: int, like: str) -> None:
-        """Charge a string of ``length`` characters as wide as those of ``like``."""
+        """Charge a string of ``length`` characters with the width of ``like``."""
         self.charge(length // CHARACTERS_PER_STEP)
         self.charge_bytes(length * width_of(like))
 
@@ -379,4 +384,4 @@ class Scope(Protocol):
     """CREATE, UPDATE, DELETE or CONNECT; templates rewrite request.object on DELETE."""
 
     def ensure(self, query: str) -> None:
-        """Load deferred entries that ``query`` mentions; raises ExpressionFailed."""
+        """Load deferred entries that ``query`` mentions. Raises: ExpressionFailed."""

@@ -5,9 +5,9 @@ Next: images/serving.py, images/verifier.py.
 May touch: the API server through the given function, docker's config.json, the clock.
 Source: docs/behaviour/images 6 (client choice, keychains, names of Secrets).
 
-A block with credentials of its own has only these; all others have those of the
-operator's settings. A policy never makes another policy's access insecure, and never
-sends the operator's credentials by plain HTTP.
+A block with credentials uses only these; all other blocks use the credentials of the
+operator's settings. A policy neither makes another policy's access insecure nor sends
+the operator's credentials by plain HTTP.
 """
 
 import logging
@@ -34,7 +34,9 @@ from kyverno_mp.values.wildcard import matches
 
 _LOG = logging.getLogger(__name__)
 _KEPT_NS: Final = 60_000_000_000
-"""How long clients and Secrets are kept: changed credentials hold after a minute."""
+"""How long clients and Secrets are cached; changed credentials take effect after a
+minute.
+"""
 _DOCKER: Final = "default"
 _CLOUDS: Final = {
     "google": ("gcr.io", "*.gcr.io", "*.pkg.dev"),
@@ -42,9 +44,9 @@ _CLOUDS: Final = {
     "azure": ("*.azurecr.io", "*.azurecr.cn", "*.azurecr.de", "*.azurecr.us"),
     "github": ("ghcr.io",),
 }
-"""In upstream's order, each with the registries that it knows."""
+"""The providers in upstream's order, each with its registries."""
 ReadSecret = Callable[[str], Json | None]
-"""Returns the Secret of our namespace, None if it does not exist."""
+"""Returns the Secret in our namespace, None if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class ServedClients:
         read_secret: ReadSecret | None,
         docker: DockerConfig,
     ) -> None:
-        """``read_secret`` None: there is no cluster, and so no Secret."""
+        """``read_secret`` None: without a cluster, no Secret exists."""
         self._settings = settings
         self._send = send
         self._user_agent = user_agent
@@ -82,7 +84,7 @@ class ServedClients:
                 _LOG.warning("registries of %s are read without credentials", name)
 
     def __call__(self, access: RegistryAccess) -> Client:
-        """Return the client for an access."""
+        """Return the client for a kind of access."""
         now_ns = time.monotonic_ns()
         with self._lock:
             known = self._clients.get(access)
@@ -99,8 +101,8 @@ class ServedClients:
         exposed = access.insecure and (own or not self._settings.insecure)
 
         def keychain(reference: Reference, deadline_ns: int) -> Credentials:
-            # SAFETY: who may write a policy need not be trusted with our credentials,
-            # which anyone on the network can read if no certificate is verified.
+            # SAFETY: the author of a policy is not trusted with our credentials, which
+            # anyone on the network can read if no certificate is verified.
             if exposed and not own:
                 return ANONYMOUS
             if exposed and access.is_tenants:
@@ -116,7 +118,7 @@ class ServedClients:
         return Client(
             lambda _registry: ANONYMOUS,
             user_agent=self._user_agent,
-            # KYVERNO: a block with credentials has none of the operator's choices.
+            # KYVERNO: the operator's settings do not apply to a block with credentials.
             insecure=access.insecure or (self._settings.insecure and not own),
             keychain=keychain,
             send=self._send,
@@ -165,9 +167,9 @@ class ServedClients:
         return None
 
     def _keys(self, name: str) -> SecretKeys | None:
-        """Return the credentials in a Secret; None if there is no such Secret.
+        """Return the credentials in a Secret, None if it does not exist.
 
-        SAFETY: only of our own namespace. Raises: DependencyError.
+        SAFETY: only Secrets in our own namespace are read. Raises: DependencyError.
         """
         namespace, _, short = name.lstrip("/").rpartition("/")
         if self._read_secret is None or namespace not in (

@@ -4,9 +4,9 @@ Room: images. Takes: the clients of a service, Settings. Gives: ``for_policies``
 Next: images/policies/review.py. May touch: nothing outside its arguments.
 Source: docs/differences.md (ImageValidatingPolicies).
 
-SAFETY: expressions of a policy see the configuration of images. The author of a
-namespaced policy must not read private images with the operator's credentials, nor with
-any Secret of the operator's namespace.
+SAFETY: a policy's expressions can read the configuration of images. The author of a
+namespaced policy must not read private images with the operator's credentials or with a
+Secret in the operator's namespace.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ def for_policies(
     send: Exchange,
     user_agent: str,
 ) -> Callable[[RegistryAccess], Client]:
-    """Return the client of each access; ``clients``: those of cluster policies.
+    """Return a function that selects clients; ``clients`` serves cluster-wide policies.
 
-    Raises, when it is called: ExpressionFailed for credentials of a namespaced policy.
+    The function raises ExpressionFailed for credentials in a namespaced policy.
     """
     anonymous = ServedClients(
         RegistrySettings(

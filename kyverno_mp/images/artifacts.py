@@ -4,7 +4,7 @@ Room: images. Takes: a registry Client, references. Gives: digests, Layers.
 Next: images/cosign.py. May touch: the network through registry/client.py.
 Source: docs/behaviour/images 3.2, 6 (referrers, HTTP errors, digests).
 
-Failures have the messages of go-containerregistry, which reports contain.
+Errors have go-containerregistry's messages, because reports contain them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,10 +38,10 @@ _NO_REFERRERS: Final = frozenset({400, 404, 406})
 _NAME_LENGTH: Final = range(2, 256)
 _BODY_CHARACTERS: Final = 1024
 _ERRORS_MAX: Final = 10
-"""Errors of one answer that are shown; a registry sends one."""
+"""Number of errors of one response to show; a registry usually sends one."""
 _PHRASES: Final = {
     **{status.value: status.phrase for status in HTTPStatus},
-    # Go's words where they differ.
+    # Status texts that differ in Go.
     414: "Request URI Too Long",
     418: "I'm a teapot",
 }
@@ -49,7 +49,7 @@ _SIGNATURE_TYPE: Final = "application/vnd.dev.cosign.artifact.sig.v1+json"
 
 
 class _Blob(NamedTuple):
-    """One blob; ``received`` bytes, also of one with a ``problem``."""
+    """One blob. ``received``: the number of bytes read, also after a ``problem``."""
 
     received: int
     payload: bytes
@@ -57,7 +57,7 @@ class _Blob(NamedTuple):
 
 
 class Descriptor(NamedTuple):
-    """A manifest or index, and the bytes that its digest was computed from."""
+    """A manifest or index, and the bytes from which its digest was computed."""
 
     media_type: str
     digest: str
@@ -65,7 +65,7 @@ class Descriptor(NamedTuple):
 
 
 class Artifacts:
-    """Reads of one registry client."""
+    """Reads manifests, blobs and referrers with one registry client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -73,7 +73,7 @@ class Artifacts:
     def digest(self, image: str, deadline_ns: int) -> str:
         """Return the digest of an image or index.
 
-        A digest in the reference is returned without a read.
+        A digest in the reference is returned without a call.
 
         Raises: ExpressionFailed (``image.not_found`` for a 404), DependencyError.
         """
@@ -87,9 +87,9 @@ class Artifacts:
         return _digest(answer.body, "", reference.name)
 
     def described(self, named: Reference, deadline_ns: int) -> Descriptor:
-        """Return what a reference names; the digest is computed from the bytes.
+        """Return the manifest of a reference; the digest is computed from the bytes.
 
-        Raises: ExpressionFailed with the text of a HEAD, DependencyError.
+        Raises: ExpressionFailed with the message of a failed HEAD, DependencyError.
         """
         url, answer = self._manifest(named, deadline_ns)
         if answer.status != _OK:
@@ -102,12 +102,12 @@ class Artifacts:
     def document(self, place: Reference, digest: str, deadline_ns: int) -> Descriptor:
         """Return a manifest by its digest.
 
-        Raises: ExpressionFailed with the text of a GET, DependencyError.
+        Raises: ExpressionFailed with the message of a failed GET, DependencyError.
         """
         return self.manifest(parsed(f"{place.place}@{digest}"), deadline_ns)
 
     def manifest(self, named: Reference, deadline_ns: int) -> Descriptor:
-        """Return what a reference names, as ``document``."""
+        """Return the manifest of a reference. Raises: as ``document``."""
         url, answer = self._manifest(named, deadline_ns)
         if answer.status != _OK:
             raise failed(http_error(url, answer))
@@ -116,7 +116,7 @@ class Artifacts:
         return Descriptor(kind, digest, answer.body)
 
     def blob(self, place: Reference, digest: str, deadline_ns: int) -> bytes:
-        """Return a blob whose bytes have the digest.
+        """Return a blob after checking its digest.
 
         Raises: ExpressionFailed, DependencyError.
         """
@@ -128,7 +128,7 @@ class Artifacts:
     def referring(
         self, place: Reference, digest: str, deadline_ns: int
     ) -> list[dict[str, Json]]:
-        """Return the descriptors of what refers to a digest: the OCI 1.1 referrers.
+        """Return the descriptors of the OCI 1.1 referrers of a digest.
 
         Raises: ExpressionFailed (also if there are too many), DependencyError.
         """
@@ -148,7 +148,7 @@ class Artifacts:
         deadline_ns: int,
         prefix: str = "",
     ) -> list[Layer]:
-        """Return the layers of the manifest that a tag made of the digest names.
+        """Return the layers of the manifest whose tag is derived from the digest.
 
         Raises: ExpressionFailed, DependencyError.
         """
@@ -164,7 +164,7 @@ class Artifacts:
     def referrers(self, place: Reference, digest: str, deadline_ns: int) -> list[Layer]:
         """Return the layers of the last OCI 1.1 referrer with signatures.
 
-        KYVERNO: only the last one counts (docs/behaviour/images 3.2).
+        KYVERNO: only the last referrer is read (docs/behaviour/images 3.2).
         Raises: ExpressionFailed, DependencyError.
         """
         chosen = ""
@@ -219,7 +219,8 @@ class Artifacts:
             blob = blobs.get(digest)
             if blob is None:
                 blob = blobs[digest] = self._blob(place, digest, deadline_ns)
-            # Read once, but each layer's signature is checked over the whole payload.
+            # A blob is read once, but each layer's signature is checked over the whole
+            # payload.
             left -= blob.received
             if left < 0:
                 text = (
@@ -234,7 +235,7 @@ class Artifacts:
         received = 0
         try:
             named = parsed(f"{place.place}@{digest}")
-            # A blob that is refused half-way may have been as large as any other.
+            # A read that fails half-way may have transferred the maximum.
             received = REGISTRY_BLOB_BYTES_MAX
             url, answer = self._read(
                 named, f"blobs/{named.digest}", deadline_ns, REGISTRY_BLOB_BYTES_MAX
@@ -256,21 +257,22 @@ class Artifacts:
     def _read(
         self, place: Reference, path: str, deadline_ns: int, bytes_max: int
     ) -> tuple[str, RegistryResponse]:
-        """Read below a repository; an answer that is no answer fails this read only.
+        """Read below a repository; an invalid response fails only this read.
 
         Raises: ExpressionFailed, DependencyError.
         """
         try:
             return self._client.read(place, path, deadline_ns, bytes_max=bytes_max)
         except InputError as error:
-            # SAFETY: else one registry's answer discards the failures of other images.
+            # SAFETY: otherwise one registry's response would hide the failures of other
+            # images.
             raise failed(error.message) from error
 
 
-# PERF: a warm review costs 0.2 ms less for each three images.
+# PERF: saves 0.2 ms per three images of a warm review.
 @lru_cache(maxsize=IMAGE_REFERENCES_CACHED_MAX)
 def parsed(image: str) -> Reference:
-    """Parse a reference as registry clients do. Raises: ExpressionFailed."""
+    """Parse a reference by the rules of registry clients. Raises: ExpressionFailed."""
     try:
         reference = parse_reference(image)
     except RequestInvalid as error:
@@ -281,7 +283,7 @@ def parsed(image: str) -> Reference:
 
 
 def http_error(url: str, answer: RegistryResponse) -> str:
-    """Return the text for a refused GET."""
+    """Return the error message for a failed GET."""
     errors = list(islice(_errors(answer.body), _ERRORS_MAX))
     if len(errors) > 1:
         return f"GET {url}: multiple errors returned: {'; '.join(errors)}"
@@ -294,7 +296,7 @@ def http_error(url: str, answer: RegistryResponse) -> str:
 
 
 def _head_error(url: str, status: int) -> str:
-    """Return the text for a refused HEAD, which has no body to explain it."""
+    """Return the error message for a failed HEAD, whose response has no body."""
     phrase = f"{status} {_PHRASES.get(status, '')}".rstrip()
     hint = "(HEAD responses have no body, use GET for details)"
     return f"HEAD {url}: unexpected status code {phrase} {hint}"
@@ -314,16 +316,16 @@ def _errors(body: bytes) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a registry's text, cut and without control characters.
+    """Return a registry's text, truncated and without control characters.
 
-    SAFETY: it reaches terminals, logs and reports.
+    SAFETY: the text is written to terminals, logs and reports.
     """
     cut = text[:_BODY_CHARACTERS]
     return "".join(one for one in cut if one.isprintable() or one in "\n\t")
 
 
 def json_object(data: bytes, what: str) -> dict[str, Json]:
-    """Decode a JSON object of a registry. Raises: ExpressionFailed."""
+    """Decode a registry's JSON object. Raises: ExpressionFailed."""
     try:
         value = decode_parts(data, REGISTRY_JSON_PARTS_MAX)
     except JsonInvalid as error:

@@ -1,14 +1,13 @@
-"""Verify several images of a review at once, with threads that all reviews share.
+"""Verify several images of a review concurrently, with threads shared by all reviews.
 
-Room: images. Takes: the parts of a review's work, each for another image. Gives:
-Helpers. Next: images/verifier.py, egress/registries.py. May touch: its threads, the
-clock.
-Source: docs/images.md (how many calls at once): images of a Pod that are verified one
-after the other cost the sum of their round trips.
+Room: images. Takes: the parts of a review's work, one per image. Gives: Helpers. Next:
+images/verifier.py, egress/registries.py. May touch: its threads, the clock.
+Source: docs/images.md (number of concurrent calls): if the images of a Pod are verified
+one after the other, their round trips add up.
 
-Nothing waits for a helper to be free: the thread of the review works through the parts
-itself, and free helpers take some of them away. So a registry that hangs, and with it
-all helpers, makes other reviews no slower than without helpers.
+No review waits for a free helper: the review's thread works through the parts itself,
+and free helpers take over some of them. So even if a registry hangs and blocks all
+helpers, other reviews are as fast as without helpers.
 """
 
 import threading
@@ -22,23 +21,23 @@ Part: TypeAlias = Callable[[], None]
 
 
 class Helpers:
-    """The helpers of one process; they start when they are first needed."""
+    """The helper threads of one process, which are started on first use."""
 
     def __init__(self, threads: int) -> None:
-        """``threads``: how many, 0 = reviews work alone."""
+        """``threads``: the number of helpers, 0 = reviews have none."""
         self._free = threading.Semaphore(threads)
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="image")
         self._own = threading.local()
 
     def is_current(self) -> bool:
-        """Return whether the thread that calls this is a helper."""
+        """Return whether the calling thread is a helper."""
         return getattr(self._own, "helps", False)
 
     def run(self, parts: Sequence[Part], until_ns: int) -> None:
-        """Run the parts, and return when all have ended, or at the deadline.
+        """Run the parts; return when all have ended or at the deadline.
 
-        What a part raises is raised here; parts still running at the deadline end by
-        their own, and those not yet begun are dropped.
+        A part's error is raised here. At the deadline, running parts are left to
+        finish, and parts that have not started are dropped.
         """
         run = _Run(parts)
         for _ in parts[1:]:
@@ -49,7 +48,7 @@ class Helpers:
         run.wait(until_ns)
 
     def stop(self) -> None:
-        """Start no more helpers; those at work finish their part."""
+        """Stop the helpers after their current parts."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _help(self, run: "_Run") -> None:
@@ -61,7 +60,7 @@ class Helpers:
 
 
 class _Run:
-    """The parts of one review, which several threads take one by one."""
+    """The parts of one review, from which several threads take one at a time."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._left = deque(parts)
@@ -71,7 +70,7 @@ class _Run:
         self._defect: Exception | None = None
 
     def work(self) -> None:
-        """Run parts until none is left."""
+        """Run parts until the queue is empty."""
         while True:
             try:
                 part = self._left.popleft()
@@ -87,7 +86,7 @@ class _Run:
                     self._ended.set()
 
     def wait(self, until_ns: int) -> None:
-        """Wait for the others. Raises: what a part has raised."""
+        """Wait for the other threads. Raises: the first error of a part."""
         self._ended.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
         self._left.clear()
         if self._defect is not None:

@@ -1,13 +1,13 @@
-"""Keep verified results in files that all workers of a pod share.
+"""Cache verified results in files that all workers of a pod share.
 
 Room: images. Takes: keys and results of images/serving.py. Gives: ImageCache.
 Next: images/serving.py. May touch: its folder in memory, the monotonic clock.
 Source: docs/behaviour/images 2.8, 10.2 (a result is bound to the digest and to the
 whole attestor); docs/decisions.md (the cache has no owner).
 
-An entry is a file that is written under another name and renamed, so a process that is
-killed leaves no half of one; a damaged entry is no hit. A lock on a file, which its
-holder's death releases, lets one process verify what several want to know.
+An entry is a file that is written under another name and renamed, so a killed process
+leaves no partial entry; a damaged entry is a miss. Through a file lock, which is
+released if its holder dies, one process verifies on behalf of several.
 """
 
 import contextlib
@@ -44,11 +44,11 @@ _PART: Final = ".part"
 _PAUSE_S: Final = 0.002
 _PAUSE_S_MAX: Final = 0.02
 _LEFT_BEHIND_S: Final = 60
-"""Age at which a part that a killed process left is removed."""
+"""Age at which a partial file of a killed process is removed."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """``until_ns``: of the monotonic clock, the same for all processes of a machine."""
+    """``until_ns``: by the monotonic clock, which all processes of a machine share."""
 
     until_ns: int
     value: Json
@@ -58,7 +58,7 @@ _DECODER = msgspec.json.Decoder(_Entry)
 
 
 class CacheOptions(NamedTuple):
-    """Where the entries are, and their bounds."""
+    """The folder of the entries, and their limits."""
 
     folder: Path
     entries_max: int
@@ -66,7 +66,7 @@ class CacheOptions(NamedTuple):
 
 
 class ImageCache:
-    """Results by key; threads and processes may share the folder."""
+    """Results by key; threads and processes can share the folder."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class ImageCache:
         self._too_large: set[bytes] = set()
 
     def get(self, key: bytes) -> Json | None:
-        """Return the value of a key, None if there is none that is valid."""
+        """Return the value of a key, None if it is absent or expired."""
         entry = self._read(self._path(key, _ENTRY))
         found = entry is not None and entry.until_ns > self._monotonic_ns()
         self._on_event(HIT if found else MISS)
         return entry.value if entry is not None and found else None
 
     def put(self, key: bytes, value: Json, valid_s: float = inf) -> None:
-        """Keep a value, at most while it is valid; a failure only costs time."""
+        """Store a value at most while it is valid; a failed write is not an error."""
         ttl_ns = int(min(self._options.ttl_s, max(0.0, valid_s)) * 1e9)
         entry = _Entry(self._monotonic_ns() + ttl_ns, value)
         content = msgspec.json.encode(entry)
@@ -113,12 +113,13 @@ class ImageCache:
 
     @contextmanager
     def flight(self, key: bytes, deadline_ns: int) -> Iterator[None]:
-        """Let one caller in the pod at a time verify what the key stands for.
+        """Let one caller per pod at a time verify the key's result.
 
-        A caller waits only briefly, and not past its deadline; then it verifies alone.
+        A caller waits only briefly and not past its deadline; then it verifies by
+        itself.
         """
         path = self._path(key, _LOCK)
-        # Nothing comes of waiting for a result that is not kept.
+        # Waiting is useless if the result is too large to be stored.
         is_vain = key in self._too_large
         held = None if is_vain else self._wait_for(path, deadline_ns)
         try:
@@ -136,20 +137,20 @@ class ImageCache:
         verified: Callable[[], Json],
         valid_s: Callable[[], float],
     ) -> Json:
-        """Return the value, verified by one caller. Raises: what ``verified`` raises.
+        """Return the value, verified by one caller. Raises: as ``verified``.
 
-        ``valid_s``: for how long what was verified since its last call is valid.
+        ``valid_s`` returns how long the results since its last call are valid.
         """
         found = self.get(key)
         if found is not None:
             return found
         with self.flight(key, deadline_ns):
-            # Another one may have verified it in the meantime.
+            # Another caller may have stored the result in the meantime.
             found = self.get(key)
             if found is None:
                 valid_s()
                 found = verified()
-                # SAFETY: nothing is kept past the end of its certificates.
+                # SAFETY: a result expires with the certificates it depends on.
                 self.put(key, found, valid_s())
         return found
 
@@ -186,11 +187,11 @@ class ImageCache:
             return None
 
     def _evict(self) -> None:
-        """Remove the entries that were written first, beyond the bounds."""
+        """Evict the oldest entries beyond the limits."""
         found: list[tuple[int, int, str]] = []
         with os.scandir(self._options.folder) as listed:
             for one in listed:
-                # Another process may remove it at the same time.
+                # Another process may remove the file at the same time.
                 with contextlib.suppress(FileNotFoundError):
                     facts = one.stat(follow_symlinks=False)
                     if one.name.endswith(_ENTRY):
@@ -211,27 +212,27 @@ class ImageCache:
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Remove a part or a lock that a killed process left. Raises: OSError."""
+    """Remove a killed process's partial file or lock. Raises: OSError."""
     if path.suffix == _PART:
         path.unlink()
     if path.suffix != _LOCK:
         return
     held = _locked(path)
     if held is not None:
-        # It is unlocked; those that wait for it see that the file is another one.
+        # The file is unlocked; waiting processes will notice that it was replaced.
         path.unlink()
         os.close(held)
 
 
 def _locked(path: Path) -> int | None:
-    """Return the descriptor of a locked file, None if another one holds it.
+    """Lock a file and return its descriptor, None if another process holds it.
 
     Raises: OSError.
     """
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its last holder may have removed the file after it was opened here.
+        # The last holder may have removed the file after it was opened here.
         if path.stat().st_ino == os.fstat(held).st_ino:
             return held
     except (BlockingIOError, FileNotFoundError):

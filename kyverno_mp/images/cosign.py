@@ -1,12 +1,12 @@
-"""Verify Cosign's signatures and attestations, as functions over bytes.
+"""Verify Cosign's signatures and attestations without I/O.
 
 Room: images. Takes: the layers of a signature manifest, Terms, a digest.
 Gives: verified payloads with their certificates, or reasons. Next: images/verifier.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.2, 3.3, 3.7 (annotations), 2.5 (statements).
 
-Nothing unsigned decides: the digest and the annotations that count are read from the
-bytes whose signature was checked.
+No decision depends on unsigned data: the digest and the required annotations are read
+from the bytes whose signature was checked.
 """
 
 import base64
@@ -31,9 +31,9 @@ _CUSTOM: Final = "https://cosign.sigstore.dev/attestation/v1"
 
 
 class Verified(NamedTuple):
-    """A payload or statement that is signed, and the certificate of the signature.
+    """A signed payload or statement, and the certificate of its signature.
 
-    ``annotations``: those of the layer, which nobody has signed.
+    ``annotations``: the layer's annotations, which are not signed.
     """
 
     content: dict[str, Json]
@@ -44,9 +44,9 @@ class Verified(NamedTuple):
 def verified_payloads(
     layers: Sequence[Layer], digest: str, terms: Terms
 ) -> list[Verified]:
-    """Return the payloads with a good signature that claims ``digest``.
+    """Return the payloads with a valid signature for ``digest``.
 
-    Raises: ExpressionFailed if there is none.
+    Raises: ExpressionFailed if none is found.
     """
     if not layers:
         raise failed("no signatures found")
@@ -63,9 +63,9 @@ def verified_payloads(
 def verified_statements(
     layers: Sequence[Layer], digest: str, terms: Terms
 ) -> list[Verified]:
-    """Return the in-toto statements about ``digest`` with a good signature.
+    """Return the in-toto statements about ``digest`` with a valid signature.
 
-    Raises: ExpressionFailed if there is none.
+    Raises: ExpressionFailed if none is found.
     """
 
     def verify(layer: Layer) -> Verified:
@@ -80,9 +80,9 @@ def verified_statements(
 def check_annotations(
     payloads: Iterable[Mapping[str, Json]], wanted: Mapping[str, str]
 ) -> None:
-    """Require one payload whose ``optional`` has all pairs. Raises: ExpressionFailed.
+    """Require a payload with all pairs in ``optional``. Raises: ExpressionFailed.
 
-    KYVERNO: a number never equals, and an attestation has no such annotations
+    KYVERNO: a number never matches, and attestations have no such annotations
     (docs/behaviour/images 3.7).
     """
     for payload in payloads:
@@ -136,7 +136,7 @@ def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
         text = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
         raise Unproved(text)
     body = _signed_body(envelope, signer.check, terms)
-    # A trusted signer made it; it may be a list of all packages.
+    # A trusted signer created the statement, which may list thousands of packages.
     statement = _json(body, len(body))
     _check_predicate(statement)
     if not _is_about(statement, digest):
@@ -146,7 +146,7 @@ def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
 
 
 def _signed_body(envelope: Mapping[str, Json], check: Check, terms: Terms) -> bytes:
-    """Return the body of an envelope that at least one signature holds."""
+    """Return an envelope's body if at least one of its signatures is valid."""
     signatures = envelope.get("signatures")
     if type(signatures) is not list or not signatures:
         raise Unproved("no signature found")
@@ -198,7 +198,7 @@ def _is_about(statement: Mapping[str, Json], digest: str) -> bool:
 
 
 def _shown(statement: dict[str, Json]) -> dict[str, Json]:
-    """Return the statement as conditions see it: ``type`` is its predicateType."""
+    """Return the statement for conditions, whose ``type`` is its predicateType."""
     shown = {**statement, "type": statement.get("predicateType")}
     predicate = statement.get("predicate")
     if statement.get("_type") == _CUSTOM and type(predicate) is dict:

@@ -4,7 +4,7 @@ Room: images. Takes: strings. Gives: plain data, bytes. Next: images/sigstore/re
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5 (bundles).
 
-Integers stay integers here, because a log signs them; values/go/gojson makes floats.
+Integers stay integers here, because a log signs them; values/go/gojson returns floats.
 """
 
 import base64
@@ -23,7 +23,7 @@ def json_value(data: str | bytes) -> Json:
 
 
 def base64_bytes(text: Json) -> bytes | None:
-    """Return the bytes of standard base64, None if it is not."""
+    """Decode standard base64; return None for any other value."""
     if type(text) is not str:
         return None
     try:

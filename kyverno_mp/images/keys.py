@@ -4,7 +4,7 @@ Room: images. Takes: PEM strings, the name of a hash, bytes. Gives: Check functi
 Next: images/cosign.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 1.2 (keys), 3.1 (cert without chain), 3.4.
 
-All arithmetic is that of ``cryptography``; this module only selects the algorithm.
+``cryptography`` does all arithmetic; this module only selects the algorithm.
 """
 
 import base64
@@ -29,11 +29,11 @@ from cryptography.utils import CryptographyDeprecationWarning
 from kyverno_mp.errors import ExpressionFailed
 
 Check: TypeAlias = Callable[[bytes, bytes], str]
-"""Takes a signature and the signed bytes; gives "" or the reason why it is wrong."""
+"""Takes a signature and the signed bytes; returns "" or the reason for a failure."""
 
 
 class Unproved(Exception):
-    """A signature, certificate or log entry proves nothing; the text says why."""
+    """A signature, certificate or log entry is not valid; the text is the reason."""
 
 
 class StaticKey(NamedTuple):
@@ -54,7 +54,7 @@ _CERTIFICATE: Final = re.compile(
     re.ASCII,
 )
 _HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
-    # KYVERNO: "" is the default of the CRD.
+    # KYVERNO: "" is the CRD's default.
     "": hashes.SHA256,
     "sha224": hashes.SHA224,
     "sha256": hashes.SHA256,
@@ -73,7 +73,7 @@ _UNDECODED: Final = "PEM decoding failed"
 
 
 def failed(text: str) -> ExpressionFailed:
-    """Return the error for an attestor or artefact that does not verify."""
+    """Return the error for an attestor or artefact that fails verification."""
     return ExpressionFailed("image.signature", text)
 
 
@@ -95,7 +95,7 @@ def static_key(text: str, algorithm: str) -> StaticKey:
 
 
 def public_key_bytes(text: str) -> bytes | None:
-    """Return the bytes of the first public key of a PEM text, None without one."""
+    """Return the bytes of a PEM text's first public key, None if it has none."""
     body = _KEY.search(text)
     return _decoded(body[1]) if body else None
 
@@ -103,7 +103,7 @@ def public_key_bytes(text: str) -> bytes | None:
 def certificate_key(text: str, algorithm: str) -> StaticKey:
     """Return the key of a policy's ``cert``, PEM or base64 of PEM.
 
-    KYVERNO: only its key counts; its validity and issuer do not
+    KYVERNO: only the key is used; validity and issuer are not checked
     (docs/behaviour/images 3.1). Raises: ExpressionFailed.
     """
     chosen = _hash(algorithm)
@@ -137,7 +137,7 @@ def pem_of_key(der: bytes) -> str:
 
 
 def check_of(key: object) -> Check:
-    """Return the check for the key of a certificate on a signature: with SHA-256.
+    """Return the check, with SHA-256, for a signature by the certificate's key.
 
     Raises: ExpressionFailed.
     """
@@ -145,7 +145,7 @@ def check_of(key: object) -> Check:
 
 
 def load_certificates(text: str) -> list[x509.Certificate]:
-    """Return all certificates of a PEM text, at least one. Raises: ValueError."""
+    """Return all certificates in a PEM text, at least one. Raises: ValueError."""
     ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
@@ -153,18 +153,18 @@ def load_certificates(text: str) -> list[x509.Certificate]:
 
 
 def load_certificate(der: bytes) -> x509.Certificate:
-    """Return a certificate in DER. Raises: ValueError."""
+    """Parse a certificate in DER. Raises: ValueError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             return x509.load_der_x509_certificate(der)
     except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
-        # These are not ValueErrors, and the bytes are untrusted.
+        # These errors are not ValueErrors, and the bytes are untrusted.
         raise ValueError(str(error)) from error
 
 
 def check_algorithm(algorithm: str) -> None:
-    """Raise ExpressionFailed for an unknown name of a hash."""
+    """Raise ExpressionFailed for an unknown hash name."""
     _hash(algorithm)
 
 
@@ -176,10 +176,10 @@ def _hash(algorithm: str) -> hashes.HashAlgorithm:
 
 
 def _unread(reference: str) -> str:
-    """Return why a reference is not followed.
+    """Return the reason why a key reference is not followed.
 
-    SAFETY: upstream opens files, environment variables and URLs that the author of a
-    policy names.
+    SAFETY: upstream reads files, environment variables and URLs chosen by the author of
+    a policy.
     """
     service = _SERVICES.get(reference.strip().partition(":")[0])
     if service is not None:
@@ -225,12 +225,12 @@ def _ecdsa(key: ec.EllipticCurvePublicKey, chosen: hashes.HashAlgorithm) -> Chec
 
 
 def _rsa(key: rsa.RSAPublicKey, chosen: hashes.HashAlgorithm) -> Check:
-    # KYVERNO: PKCS#1 v1.5 only; PSS fails (docs/behaviour/images 3.4).
+    # KYVERNO: only PKCS#1 v1.5 is accepted; PSS fails (docs/behaviour/images 3.4).
     def check(signature: bytes, data: bytes) -> str:
         try:
             key.verify(signature, data, padding.PKCS1v15(), chosen)
         except (InvalidSignature, ValueError, UnsupportedAlgorithm):
-            # A ValueError: the key is too short for the hash.
+            # A ValueError means that the key is too short for the hash.
             return "crypto/rsa: verification error"
         return ""
 

@@ -1,4 +1,4 @@
-"""Return image data with the names that CEL gives its fields.
+"""Return image data with CEL's field names.
 
 Room: images. Takes: the port of imageRegistry entries. Gives: RegistryMetadata, the
 port of ``image.getMetadata``. Next: webhook/images.py, cli/cluster/given_cel.py.

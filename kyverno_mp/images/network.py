@@ -1,7 +1,7 @@
-"""Ask transparency logs and read TUF mirrors, by any way to call a registry.
+"""Query transparency logs and read TUF mirrors through an Exchange for registries.
 
-Room: images. Takes: an Exchange of registry/exchange.py, which decides what may be
-called; the name of this program. Gives: a Send, a Fetch. Next: cli/cluster/trust.py,
+Room: images. Takes: an Exchange of registry/exchange.py, which decides which calls are
+allowed; the name of this program. Gives: a Send, a Fetch. Next: cli/cluster/trust.py,
 webhook/images.py. May touch: the network through the Exchange.
 Source: docs/behaviour/images 3.8.
 """

@@ -1,13 +1,13 @@
-"""Verify images for the reviews of a running service: shared results, one flight.
+"""Verify images for a running service's reviews, with shared results and reads.
 
-Room: images. Takes: ImageReview for one review, the pod's ImageCache. Gives: the port
-of verifyImages rules, and that of imageRegistry entries. Next: webhook/images.py.
+Room: images. Takes: ImageReview for one review, the pod's ImageCache. Gives: the ports
+of verifyImages rules and of imageRegistry entries. Next: webhook/images.py.
 May touch: the network and files through its parts, the clock.
 Source: docs/behaviour/images 2.8, 10.2; docs/behaviour/engine 3.7 (imageRegistry).
 
-What is kept is bound to the digest, the repository and the whole attestor, so a moved
-tag or another key is another entry; a tag is resolved for each review. Conditions are
-not kept: rules evaluate them on the statements each time.
+A cached result is bound to the digest, the repository and the whole attestor, so a
+moved tag or another key is another entry; a tag is resolved for each review. Conditions
+are not cached: rules evaluate them on the statements each time.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 NO_ACCESS: Final = RegistryAccess()
 _VERSION: Final = 3
-"""Of what the entries mean."""
+"""Version of the format of the entries."""
 OnVerified = Callable[[tuple[str, ...], float], None]
 Flights = dict[tuple[str, RegistryAccess], "Future[str]"]
-"""The look-ups of tags that are under way in this process."""
+"""The running look-ups of tags in this process."""
 
 
 class Digests:
-    """What tags were resolved to; threads may share it."""
+    """Digests of resolved tags; threads may share it."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, RegistryAccess], tuple[str, int]] = (
@@ -54,12 +54,12 @@ class Digests:
         self._lock = threading.Lock()
 
     def get(self, image: str, access: RegistryAccess) -> str:
-        """Return the digest, "" if it is not known."""
+        """Return the digest, "" if it is not cached."""
         digest, until_ns = self._known.get((image, access), ("", 0))
         return digest if monotonic_ns() < until_ns else ""
 
     def put(self, image: str, access: RegistryAccess, digest: str) -> None:
-        """Remember a digest for a while."""
+        """Cache a digest for a limited time."""
         until_ns = monotonic_ns() + IMAGE_DIGESTS_KEPT_S * 10**9
         with self._lock:
             self._known[image, access] = digest, until_ns
@@ -69,7 +69,7 @@ class Digests:
 
 
 def timed(verified: Callable[[], Json], on_verified: OnVerified) -> Callable[[], Json]:
-    """Return what verifies, and tells how long that took and how it ended."""
+    """Wrap a verification so that its duration and outcome are reported."""
 
     def measured() -> Json:
         begin_ns, word = monotonic_ns(), "failed"
@@ -98,9 +98,9 @@ class ServedReview:
         digests: Digests | None = None,
         on_verified: OnVerified = lambda _labels, _seconds: None,
     ) -> None:
-        """``flights`` and ``lock``: shared by the reviews of this process.
+        """``flights`` and ``lock`` are shared by the reviews of this process.
 
-        ``digests``: for scans, which need not resolve each tag for each object.
+        ``digests`` is for scans, which do not have to resolve each tag for each object.
         """
         self._kept = digests
         self._on_verified = on_verified
@@ -112,8 +112,8 @@ class ServedReview:
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
         """Return the digest, resolved once.
 
-        Reviews that ask for the same image at the same time share one read, but not
-        its failure. Raises: ExpressionFailed, DependencyError.
+        Concurrent reviews of the same image share one read, but not its failure.
+        Raises: ExpressionFailed, DependencyError.
         """
         known = self._review.known_digest(image, access)
         if not known and self._kept is not None and "@" not in image:
@@ -159,7 +159,7 @@ class ServedReview:
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
-        """Return what the attestor states about the image. Raises: as ``digest``."""
+        """Return the attestor's statements about the image. Raises: as ``digest``."""
 
         def verified() -> Json:
             return list(self._review.statements(asked, deadline_ns))
@@ -170,7 +170,7 @@ class ServedReview:
         return found
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts, several at once."""
+        """Run the parts concurrently."""
         self._review.at_once(parts, deadline_ns)
 
     def _once(
@@ -187,12 +187,12 @@ class ServedReview:
         return cache.once(key, deadline_ns, verified, self._review.valid_s)
 
     def _key(self, kind: str, asked: SignatureQuery, deadline_ns: int) -> bytes | None:
-        """Return the key of a result, None if there is no digest to bind it to."""
+        """Return the key of a result, None if the image has no digest."""
         try:
             place = parsed(asked.image).place
             digest = self.digest(asked.image, asked.access, deadline_ns)
         except ExpressionFailed:
-            # Verification fails as well, with the right message.
+            # Verification will fail as well, with the right message.
             return None
         whole = asked._replace(image="", use_cache=True)
         bound = [_VERSION, kind, place, digest, whole]
@@ -212,7 +212,7 @@ def _shared(other: "Future[str]", deadline_ns: int) -> str:
 
 
 class ServedImageData:
-    """Image data for imageRegistry entries, read each time."""
+    """Image data for imageRegistry entries, read for each use."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class ServedImageData:
         until_ns: Callable[[int], int],
         access: RegistryAccess = NO_ACCESS,
     ) -> None:
-        """``access``: with which each registry is read."""
+        """``access`` is used for all registries."""
         self._client = client
         self._until_ns = until_ns
         self._access = access

@@ -1,7 +1,7 @@
-"""Make the Terms of one attestor from its strings, in upstream's order.
+"""Build the Terms of one attestor from its strings, in upstream's order.
 
 Room: images. Takes: a SignatureQuery, a TrustRoot. Gives: Terms.
-Next: images/verifier.py. May touch: the network through the TrustRoot it is given.
+Next: images/verifier.py. May touch: the network through the given TrustRoot.
 Source: docs/behaviour/images 3.1 (the first error wins), 3.8.
 """
 
@@ -36,7 +36,7 @@ _CHAIN_MAX: Final = IMAGE_CHAIN_LENGTH_MAX - 1
 
 
 class TrustRoot(Protocol):
-    """The certificates and keys that hold where a policy names none."""
+    """The certificates and keys for policies that name none."""
 
     def fulcio_roots(self, deadline_ns: int) -> Sequence[x509.Certificate]:
         """Return the roots of the certificate authority. Raises: ExpressionFailed."""
@@ -45,14 +45,14 @@ class TrustRoot(Protocol):
         """Return the keys of the transparency logs. Raises: ExpressionFailed."""
 
     def ctlog_keys(self, deadline_ns: int) -> LogKeys:
-        """Return the keys of the certificate logs. Raises: ExpressionFailed."""
+        """Return the certificate transparency logs' keys. Raises: ExpressionFailed."""
 
     def target(self, name: str, deadline_ns: int) -> bytes:
-        """Return a file that the root vouches for. Raises: ExpressionFailed."""
+        """Return a verified file of the repository. Raises: ExpressionFailed."""
 
 
 class NoTrustRoot:
-    """A trust root for callers that have none; nothing is trusted."""
+    """An empty trust root, which trusts nothing."""
 
     def _refused(self, *_: object, **__: object) -> NoReturn:
         text = "no TUF repository is configured, and the policy names no keys"
@@ -69,14 +69,14 @@ def terms_of(
     search: Callable[[Signed], bytes] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Terms:
-    """Return what a signature must satisfy. Raises: ExpressionFailed."""
+    """Return the requirements on a signature. Raises: ExpressionFailed."""
     roots = _pool(asked.roots, "failed to load Root certificates")
     check_algorithm(asked.algorithm)
     key = _key(asked)
     if key is None and asked.chain:
         roots = _pool(asked.chain, "failed to load certificates")
     elif key is None and not asked.is_keyless:
-        # SAFETY: the roots of the trust root vouch for anyone.
+        # SAFETY: with the trust root alone, any signer would pass.
         raise failed("the attestor names no key, certificate or identity")
     elif key is None and not roots:
         try:
@@ -120,8 +120,8 @@ def _pool(text: str, prefix: str) -> tuple[x509.Certificate, ...]:
 def _check_policy_chain(certificate: x509.Certificate, chain: str) -> None:
     """Verify a policy's ``cert`` below its ``certChain``.
 
-    KYVERNO: this never succeeds, because it is done before ``ctlog`` is read: without
-    a timestamp of a log it fails, and with one there is no key for it
+    KYVERNO: this never succeeds, because it runs before ``ctlog`` is read. Without a
+    log's timestamp it fails, and with one it has no key to verify it
     (docs/behaviour/images 3.1).
     """
     count = chain.count("-----BEGIN CERTIFICATE-----")
@@ -163,7 +163,7 @@ def _log(asked: SignatureQuery, trust: TrustRoot, deadline_ns: int) -> LogKeys |
 def _scts(
     asked: SignatureQuery, key: StaticKey | None, trust: TrustRoot, deadline_ns: int
 ) -> LogKeys | None:
-    """Return the keys; those of the trust root only where a certificate is verified."""
+    """Return the keys; the trust root's are used only to verify a certificate."""
     if asked.logs.ignores_scts:
         return None
     prefix = "failed to load CTLogs public keys"

@@ -2,11 +2,10 @@
 
 Room: images. Takes: SignatureQueries of rules, registry clients. Gives: digests and
 statements. Next: program/images.
-May touch: the network through images/artifacts.py; the clock that it is given.
+May touch: the network through images/artifacts.py; the given clock.
 Source: docs/behaviour/images 2.4, 3; docs/behaviour/lessons 4.2 row 1.
 
-A tag is resolved once per review; what is verified and what is written into the object
-is that digest.
+A tag is resolved once per review; that digest is verified and written into the object.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -66,12 +65,12 @@ class ImageReview:
         helpers: Helpers | None = None,
         providers: KeyProviders = NO_PROVIDERS,
     ) -> None:
-        """``deadline_ns``: returns the end of one read within a review's deadline.
+        """``deadline_ns`` returns the end of one read within a review's deadline.
 
-        ``trust``: what holds where a policy names no keys; ``send``: asks
-        transparency logs, without it a signature needs a bundle; ``tenants_send``:
-        does so for namespaced policies, None = ``send``; ``helpers``: verify several
-        images at once; ``providers``: read the keys that references name.
+        ``trust`` is used if a policy names no keys. ``send`` queries transparency logs;
+        without it a signature needs a bundle. ``tenants_send`` does so for namespaced
+        policies, None = ``send``. ``helpers`` verify several images concurrently.
+        ``providers`` read referenced keys.
         """
         self._client = client
         self._now = now
@@ -89,16 +88,17 @@ class ImageReview:
         self.valid_s = self._valid.take_s
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts, several at once if there are helpers."""
+        """Run the parts, concurrently if there are helpers."""
         if self._helpers is not None:
             self._helpers.run(parts, self._deadline_ns(deadline_ns))
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
-        """Return the digest, resolved once, also if that fails.
+        """Return the digest, which is resolved once even if that fails.
 
         Raises: ExpressionFailed, DependencyError.
         """
-        # SAFETY: another access may read another image, or none.
+        # SAFETY: with another kind of access, the reference may be another image or
+        # none.
         found = self._digests.get((image, access))
         if found is None:
             known = self._failures.get((image, access))
@@ -118,7 +118,7 @@ class ImageReview:
         return self._digests.get((image, access), "")
 
     def keep_digest(self, image: str, access: RegistryAccess, digest: str) -> None:
-        """Use a digest that was resolved at the same time for another review."""
+        """Use a digest that was resolved for another review."""
         self._digests[image, access] = digest
 
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
@@ -137,7 +137,7 @@ class ImageReview:
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
         if asked.oci11:
-            # KYVERNO: a failure of referrers falls back to the tag silently.
+            # KYVERNO: if the referrers cannot be read, the tag is used silently.
             with suppress(InputError, DependencyError):
                 layers = artifacts.referrers(place, digest, until)
                 if layers:
@@ -168,23 +168,24 @@ class ImageReview:
             try:
                 require_identity([one.certificate], asked.identity)
             except ExpressionFailed:
-                # KYVERNO: one of the type by another identity fails them all.
+                # KYVERNO: one statement of the type by another identity fails them all.
                 if one.content.get("type") == asked.predicate_type:
                     raise
-                # SAFETY: upstream shows conditions what a stranger states.
+                # SAFETY: upstream passes such a signer's statement to conditions.
                 continue
             found.append(one)
         if asked.annotations:
-            # KYVERNO: an envelope has no annotations, so a demand for some fails.
+            # KYVERNO: an envelope has no annotations, so required annotations always
+            # fail.
             check_annotations([], asked.annotations)
         return [one.content for one in found]
 
     def attempts(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Iterator[tuple[Layer, str]]:
-        """Yield each signature of Cosign's form, and why it fails ("": it holds).
+        """Yield each Cosign signature with the reason for its failure, "" if valid.
 
-        For people: ``verify`` and ``statements`` decide. Raises: as these.
+        For display only; ``verify`` and ``statements`` decide. Raises: as these.
         """
         terms = self._terms(asked, self._deadline_ns(deadline_ns))
         place, digest = self._located(asked, deadline_ns)
@@ -233,8 +234,8 @@ class ImageReview:
     def _bundles(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> "tuple[str, list[Bundle]]":
-        """Return the digest of the image, and the bundles that hold."""
-        # Imported here: reviews without such signatures need none of it.
+        """Return the digest of the image and the valid bundles."""
+        # Imported late, because reviews without bundles do not need it.
         from kyverno_mp.images.bundles.reader import bundles_of, verified_bundles
 
         place = parsed(asked.image)
@@ -273,7 +274,7 @@ class ImageReview:
         return reader.statement(place, image, asked.predicate_type, asked.image)
 
     def _notary_reader(self, asked: SignatureQuery, deadline_ns: int) -> "NotaryReader":
-        # Imported here: reviews without such signatures need none of it.
+        # Imported late, because reviews without Notary signatures do not need it.
         from kyverno_mp.images.notation.reader import NotaryReader, load_trusted
 
         trusted = load_trusted(asked.certificate, asked.chain)
@@ -284,7 +285,7 @@ class ImageReview:
     def _described(
         self, place: Reference, asked: SignatureQuery, deadline_ns: int
     ) -> Descriptor:
-        """Return what the image's tag names, resolved once."""
+        """Return the descriptor of the image's tag, which is resolved once."""
         key = asked.image, asked.access
         digest = place.digest or self._digests.get(key, "")
         named = Reference(place.registry, place.repository, place.tag, digest)
@@ -317,7 +318,7 @@ def _verified(
     layers: Sequence[Layer], digest: str, terms: Terms, asked: SignatureQuery
 ) -> str:
     found = verified_payloads(layers, digest, terms)
-    # KYVERNO: identity and annotations may be those of two different signatures.
+    # KYVERNO: identity and annotations may match two different signatures.
     require_identity([one.certificate for one in found], asked.identity)
     if asked.annotations:
         check_annotations([one.content for one in found], asked.annotations)

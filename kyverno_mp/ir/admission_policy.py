@@ -25,7 +25,7 @@ class ResourceRuleIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConstraintsIR(msgspec.Struct, frozen=True, array_like=True):
-    """matchConstraints or matchResources; without ``rules`` every resource matches."""
+    """matchConstraints or matchResources; without ``rules`` all resources match."""
 
     rules: tuple[ResourceRuleIR, ...] = ()
     excluded: tuple[ResourceRuleIR, ...] = ()
@@ -34,13 +34,13 @@ class ConstraintsIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ParamRefIR(msgspec.Struct, frozen=True, array_like=True):
-    """The reference of a binding to its parameters."""
+    """A binding's reference to its parameters (``paramRef``)."""
 
     name: str = ""
     namespace: str = ""
     selector: SelectorIR | None = None
     may_lack: bool = False
-    """Without a parameter the binding is ignored (``parameterNotFoundAction``)."""
+    """Ignore the binding if no parameter is found (``parameterNotFoundAction``)."""
 
 
 class BindingIR(msgspec.Struct, frozen=True, array_like=True):
@@ -52,14 +52,14 @@ class BindingIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MutationIR(msgspec.Struct, frozen=True, array_like=True):
-    """One change, as an apply configuration or as a JSON patch."""
+    """A mutation: an apply configuration or a JSON patch."""
 
     expression: Expression
     is_json_patch: bool = False
 
 
 class AdmissionPolicyIR(msgspec.Struct, frozen=True, array_like=True):
-    """A policy with its bindings; ``policy.kind`` is the kind of the policy."""
+    """A policy with its bindings; ``policy.kind`` is the policy's kind."""
 
     policy: PolicyIR
     constraints: ConstraintsIR | None = None
@@ -69,4 +69,4 @@ class AdmissionPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     mutations: tuple[MutationIR, ...] = ()
     bindings: tuple[BindingIR, ...] = ()
     param_kind: tuple[str, str] = ("", "")
-    """apiVersion and kind of the parameters."""
+    """apiVersion and kind of the parameters (``paramKind``)."""

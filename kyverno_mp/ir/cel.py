@@ -28,7 +28,7 @@ class CelValidationIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CelParamsIR(msgspec.Struct, frozen=True, array_like=True):
-    """``paramKind`` and ``paramRef``; ``deny_without``: deny if there are no params."""
+    """``paramKind`` and ``paramRef``; ``deny_without``: deny if no params exist."""
 
     api_version: str
     kind: str

@@ -17,7 +17,7 @@ from kyverno_mp.ir.validating_policy import CelExceptionIR
 
 
 class TargetsIR(msgspec.Struct, frozen=True, array_like=True):
-    """``targetMatchConstraints``; ``expression`` finds the targets instead."""
+    """``targetMatchConstraints``, or an ``expression`` that returns the targets."""
 
     constraints: ConstraintsIR
     expression: Expression | None = None
@@ -38,7 +38,7 @@ class MutatingBodyIR(msgspec.Struct, frozen=True, array_like=True):
     annotations: tuple[NamedExpressionIR, ...] = ()
     """``auditAnnotations``, by key."""
     target_conditions: tuple[NamedExpressionIR, ...] = ()
-    """``targetMatchConditions``: those of existing objects."""
+    """``targetMatchConditions``: match conditions for existing objects."""
 
 
 class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
@@ -49,18 +49,18 @@ class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     exceptions: tuple[CelExceptionIR, ...] = ()
     targets: TargetsIR | None = None
     mutates_existing: bool = False
-    """It changes existing objects, and not the one of the request."""
+    """The policy changes existing objects instead of the request's object."""
     reinvokes: bool = False
     """``reinvocationPolicy`` is IfNeeded."""
     effects: int = EFFECT_PURE
     skips_background: bool = True
-    """Requests of the background pool's account are left out."""
+    """Skip requests from the background pool's service account."""
     replaces_atomics: bool = False
     """``useServerSideApply``: apply configurations may replace atomic values."""
 
     @property
     def mutates_request(self) -> bool:
-        """Whether it changes the object of the request, and not only targets."""
+        """Whether the policy changes the request's object, not only targets."""
         targets = self.targets
         return targets is None or not (
             targets.constraints.rules or targets.expression is not None
@@ -79,7 +79,7 @@ class GeneratingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     generates_existing: bool = False
     synchronizes: bool = False
     orphans_downstream: bool = False
-    """Generated objects stay when the policy is deleted."""
+    """Generated objects are kept when the policy is deleted."""
     effects: int = EFFECT_PURE
 
 

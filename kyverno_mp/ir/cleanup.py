@@ -12,7 +12,7 @@ from kyverno_mp.ir.rules import ContextEntryIR, PolicyIR
 
 
 class CleanupIR(msgspec.Struct, frozen=True, array_like=True):
-    """What to delete, when (``schedule``: cron text) and how (``propagation``)."""
+    """What to delete, when (``schedule``, in cron syntax) and how (``propagation``)."""
 
     policy: PolicyIR
     match: MatchIR

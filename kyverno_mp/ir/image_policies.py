@@ -23,14 +23,14 @@ class ImageReferenceIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TextIR(msgspec.Struct, frozen=True, array_like=True):
-    """A text, or the expression that computes it."""
+    """A string, or the expression that computes it."""
 
     value: str = ""
     expression: Expression | None = None
 
 
 class LogIR(msgspec.Struct, frozen=True, array_like=True):
-    """``ctlog``; "" = keys of the trust root."""
+    """``ctlog``; "" means: use the keys of the trust root."""
 
     url: str = ""
     key: str = ""
@@ -41,7 +41,7 @@ class LogIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TufIR(msgspec.Struct, frozen=True, array_like=True):
-    """The TUF repository of an attestor; ``path`` names a root that is not read."""
+    """An attestor's TUF repository; ``path`` names a root file, which is never read."""
 
     mirror: str = ""
     root: str = ""
@@ -49,9 +49,9 @@ class TufIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CosignIR(msgspec.Struct, frozen=True, array_like=True):
-    """``cosign``. ``identities`` None: not keyless.
+    """``cosign``. ``identities`` is None if the attestor is not keyless.
 
-    An identity is (subject, its expression, issuer, its expression).
+    An identity is (subject, subject expression, issuer, issuer expression).
     """
 
     key: TextIR | None = None
@@ -76,7 +76,7 @@ class NotaryIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AttestorIR(msgspec.Struct, frozen=True, array_like=True):
-    """One of ``attestors``: by Cosign or by Notary."""
+    """One of ``attestors``: a Cosign or a Notary attestor."""
 
     name: str
     cosign: CosignIR | None = None
@@ -84,7 +84,7 @@ class AttestorIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AttestationIR(msgspec.Struct, frozen=True, array_like=True):
-    """One of ``attestations``: of a type of statements or of referrers, None = not."""
+    """One of ``attestations``: an in-toto statement type or an OCI referrer type."""
 
     name: str
     intoto: str | None = None
@@ -103,7 +103,8 @@ class ImageBodyIR(msgspec.Struct, frozen=True, array_like=True):
     """The policy as written, or its autogen copy for controllers of Pods.
 
     ``copy``: "" or the name of the autogen configuration. Without ``constraints`` every
-    object matches. ``images``: extractors of the policy, in addition to those of kinds.
+    object matches. ``images``: the policy's extractors, in addition to the built-in
+    ones for each kind.
     """
 
     copy: str
@@ -127,5 +128,5 @@ class ImageValidatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     exceptions: tuple[CelExceptionIR, ...] = ()
     actions: tuple[str, ...] = ("Deny",)
     is_json: bool = False
-    """Evaluation mode JSON: payloads are evaluated, too."""
+    """Evaluation mode JSON: arbitrary JSON payloads are evaluated, too."""
     effects: int = EFFECT_REGISTRY

@@ -28,7 +28,7 @@ BY_GROUP: Final = 4
 BY_ROLE: Final = 5
 BY_CLUSTER_ROLE: Final = 6
 BY_ABSENT_USER: Final = 7
-"""Rules found by user info, indexed again for requests without user info (engine
+"""Rules found by user info, with a second entry for requests without user info (engine
 1.6)."""
 BY_NAMESPACE_PREFIX: Final = 8
 BY_NAME_PREFIX: Final = 9
@@ -36,14 +36,16 @@ BY_USER_PREFIX: Final = 10
 BY_GROUP_PREFIX: Final = 11
 """Patterns with wildcards, indexed by the literal string before the first wildcard."""
 EXCLUDING: Final = 16
-"""Added to a dimension: the rules found are certainly excluded and are removed."""
+"""Flag of a dimension: rules found under it are certainly excluded, so they are
+removed."""
 
 PREFIX_LENGTH_MAX: Final = 32
-"""Longer literal prefixes are cut, which limits the look-ups for one text."""
+"""Longer literal prefixes are cut, which limits the number of look-ups for one
+string."""
 
 RULES_PER_POLICY_MAX: Final = 1 << 16
-"""A reference to a rule is the policy's position, with the rule's in the lower 16
-bits."""
+"""A rule reference: the policy's position, and in the lower 16 bits the rule's
+position."""
 
 
 class IndexEntryIR(msgspec.Struct, frozen=True, array_like=True):
@@ -82,11 +84,11 @@ class SelectorRow(msgspec.Struct, frozen=True, array_like=True):
 class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
     """One policy as bytes with its index keys: encoded once, published many times.
 
-    ``content`` is the record of the policy and those of its rules, joined by
-    ``pack_parts``; ``entries`` has one tuple for each rule. ``is_cel``: a policy of
-    policies.kyverno.io, whose one record is that of its kind and whose keys name
-    resources, not kinds. ``exceptions``: the keys of the PolicyExceptions in it, each
-    with the memory that it takes linked, by estimate.
+    ``content`` contains the policy's record and the records of its rules, joined by
+    ``pack_parts``; ``entries`` has one tuple per rule. ``is_cel``: the policy belongs
+    to policies.kyverno.io; it has a single record, and its keys name resources instead
+    of kinds. ``exceptions``: the key of each PolicyException in the policy, with an
+    estimate of its memory when linked.
     """
 
     key: str
@@ -121,7 +123,7 @@ def part_of(content: memoryview, number: int) -> memoryview:
 
 
 def gate_namespace(policy: PolicyHeadIR) -> str:
-    """Return the namespace to which a policy is limited, "" for a ClusterPolicy.
+    """Return the namespace that a policy is limited to, "" for a ClusterPolicy.
 
     KYVERNO: a Policy without a namespace belongs to ``default``
     (docs/behaviour/engine 1.9).
@@ -130,10 +132,10 @@ def gate_namespace(policy: PolicyHeadIR) -> str:
 
 
 def posting_key(selector: int, operation: str, dimension: int, value: str) -> bytes:
-    """Return the key of the rules found by one index entry.
+    """Return the key of the posting for one index entry.
 
-    SAFETY: the length of the operation separates it from the strings of policies,
-    regardless of their content.
+    SAFETY: the length of the operation delimits it, so a policy's strings cannot forge
+    another key, whatever they contain.
     """
     text = f"i{selector},{dimension},{len(operation)},{operation}{value}"
     return text.encode("utf-8", "surrogatepass")

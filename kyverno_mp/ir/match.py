@@ -30,7 +30,7 @@ class SelectorTermIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SelectorIR(msgspec.Struct, frozen=True, array_like=True):
-    """A label selector. With ``error`` (it does not parse) it matches nothing."""
+    """A label selector. One with an ``error`` (it did not parse) matches nothing."""
 
     labels: tuple[tuple[str, str], ...] = ()
     terms: tuple[SelectorTermIR, ...] = ()
@@ -46,7 +46,7 @@ class SubjectIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilterIR(msgspec.Struct, frozen=True, array_like=True):
-    """One filter: resources AND user info. Empty tuples and None: no such criterion."""
+    """One filter: resources AND user info. Empty tuples and None: no criterion."""
 
     kinds: tuple[KindIR, ...] = ()
     name: str = ""
@@ -64,13 +64,13 @@ class FilterIR(msgspec.Struct, frozen=True, array_like=True):
 class MatchIR(msgspec.Struct, frozen=True, array_like=True):
     """A match or exclude block; ``mode`` is "any" or "all".
 
-    The legacy inline form is "all" of one filter in match and "any" of one filter in
-    exclude, which give the same outcome and the same messages.
+    The legacy inline form is "all" with one filter in match and "any" with one filter
+    in exclude; outcomes and messages are the same.
     """
 
     mode: str = "any"
     filters: tuple[FilterIR, ...] = ()
     only_kinds: tuple[str, ...] = ()
-    """Kinds of requests for which the rule exists at all; empty: every kind."""
+    """Kinds for which the rule exists; empty: every kind."""
     never_kinds: tuple[str, ...] = ()
-    """Kinds of requests for which it does not."""
+    """Kinds for which the rule does not exist."""

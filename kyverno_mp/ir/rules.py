@@ -20,7 +20,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageExtractor
 
 LAYOUT_VERSION: Final = 12
-"""Raise with every change of a record in ir/ or of a node record in expr/."""
+"""Increment it with every change of a record in ir/ or of a node record in expr/."""
 
 
 class OverrideIR(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +32,7 @@ class OverrideIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ActionIR(msgspec.Struct, frozen=True, array_like=True):
-    """A failure action with its overrides; "" if it is not set at this level."""
+    """A failure action with its overrides; "" if this level does not set one."""
 
     action: str = ""
     overrides: tuple[OverrideIR, ...] = ()
@@ -59,7 +59,7 @@ class ApiCallEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="apiCall"
     """``context[].apiCall``.
 
     ``call`` is the whole apiCall mapping as one document (urlPath, service, method,
-    data, jmesPath); ``default`` is its default as raw JSON.
+    data, jmesPath); ``default`` is the entry's default as raw JSON.
     """
 
     name: str
@@ -146,7 +146,7 @@ class PodSecurityIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ManifestsIR(msgspec.Struct, frozen=True, array_like=True):
-    """``validate.manifests`` as the policy has it: it contains no variables."""
+    """``validate.manifests`` as written in the policy: it contains no variables."""
 
     settings: Json
 
@@ -168,10 +168,10 @@ class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PatchIR(msgspec.Struct, frozen=True, array_like=True):
-    """A patch with everything that is substituted together with it.
+    """A patch, with the document whose variables are substituted for it.
 
-    ``document``: for a rule's patch the whole rule, because an unresolvable variable
-    anywhere in the rule is an error (docs/behaviour/engine 3.6); for a foreach entry
+    ``document``: for a rule's patch, the whole rule, because an unresolvable variable
+    anywhere in the rule is an error (docs/behaviour/engine 3.6); for a foreach entry,
     its two patches. ``place`` is the path to the map that contains the patches.
     """
 
@@ -180,7 +180,7 @@ class PatchIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MutateForEachIR(msgspec.Struct, frozen=True, array_like=True):
-    """One entry of mutate.foreach: a patch, or more entries."""
+    """One entry of mutate.foreach: a patch or nested entries."""
 
     list_query: str
     is_descending: bool = False
@@ -191,7 +191,7 @@ class MutateForEachIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MutateTargetIR(msgspec.Struct, frozen=True, array_like=True):
-    """One of mutate.targets; ``selected`` has apiVersion, kind, name and the like."""
+    """One of mutate.targets; ``selected``: apiVersion, kind, name and selectors."""
 
     selected: Document
     context: tuple[ContextEntryIR, ...] = ()
@@ -233,7 +233,8 @@ class GenerateIR(msgspec.Struct, frozen=True, array_like=True):
     """The body of a generate rule: ``pattern`` or ``foreach``.
 
     ``pattern``: target (apiVersion, kind, namespace, name) with data, clone or
-    cloneList, as one document, because one failing variable fails all of them.
+    cloneList, as one document, because one unresolvable variable fails the whole
+    target.
     """
 
     pattern: Document | None = None
@@ -244,9 +245,9 @@ class GenerateIR(msgspec.Struct, frozen=True, array_like=True):
 class ImageBlockIR(msgspec.Struct, frozen=True, array_like=True):
     """One verifyImages entry.
 
-    ``settings``: the whole entry as one document, without conditions, because upstream
-    substitutes the variables of all of it. ``conditions``: the blocks of each
-    attestation, with the list of them as one document.
+    ``settings``: the whole entry without conditions as one document, because upstream
+    substitutes the variables in the whole entry. ``conditions``: the condition blocks
+    of each attestation, and the list of these blocks as one document.
     """
 
     settings: Document
@@ -259,7 +260,7 @@ class ImageBlockIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VerifyImagesIR(msgspec.Struct, frozen=True, array_like=True):
-    """The body of a verifyImages rule; ``extractors`` by kind."""
+    """The body of a verifyImages rule; ``extractors`` are grouped by kind."""
 
     blocks: tuple[ImageBlockIR, ...]
     extractors: tuple[tuple[str, tuple[ImageExtractor, ...]], ...] = ()
@@ -293,7 +294,7 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
-    """The data that the rules of one policy share.
+    """The data shared by the rules of one policy.
 
     ``rule_actions``: (rule name, rule_type, action) of every rule in order, for the
     response-level action (docs/behaviour/engine 6.9: the first rule with an explicit
@@ -322,10 +323,10 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     path."""
     match_conditions: tuple[NamedExpressionIR, ...] = ()
     namespace_implied: bool = False
-    """The document has no namespace, so it is in ``default``."""
+    """The document has no namespace, so the policy belongs to ``default``."""
     review_rules: tuple[str, ...] = ()
-    """The validate rules that read more of a review than its object, so that a scan may
-    decide otherwise (compiler/review_reads.py)."""
+    """Validate rules that read more of a review than its object, so a scan may return
+    other results (compiler/review_reads.py)."""
 
     @property
     def key(self) -> str:
@@ -334,7 +335,7 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def written_namespace(self) -> str:
-        """The namespace that the document has, which reports use."""
+        """Namespace in the document, which reports use."""
         return "" if self.namespace_implied else self.namespace
 
     @property

@@ -21,10 +21,10 @@ class CelExceptionIR(msgspec.Struct, frozen=True, array_like=True):
     images: tuple[str, ...] = ()
     allowed_values: tuple[str, ...] = ()
     is_pass: bool = False
-    """The result is a pass, not a skip."""
+    """The result is a pass instead of a skip."""
     priority: int = 0
     expires_at_ns: int | None = None
-    """Nanoseconds since the Unix epoch; None: it does not expire."""
+    """Nanoseconds since the Unix epoch; None: the exception does not expire."""
 
 
 class ValidatingBodyIR(msgspec.Struct, frozen=True, array_like=True):
@@ -50,5 +50,5 @@ class ValidatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     exceptions: tuple[CelExceptionIR, ...] = ()
     actions: tuple[str, ...] = ("Deny",)
     is_json: bool = False
-    """Evaluation mode JSON: any map is evaluated, whatever it is."""
+    """Evaluation mode JSON: any JSON object is evaluated."""
     effects: int = EFFECT_PURE

@@ -1,4 +1,4 @@
-"""Find the address of the API server and the credentials of this process.
+"""Find the API server's address and the credentials of this process.
 
 Room: kube. Takes: a kubeconfig, or the files mounted in every pod. Gives: Access.
 Next: kube/pool.py. May touch: the kubeconfig and the files it names.
@@ -42,11 +42,11 @@ class Access:
     token_file: str = ""
     namespace: str = ""
     proxy: str = field(default="", repr=False)
-    """``http://[user:password@]host[:port]``: connections are made through it."""
+    """``http://[user:password@]host[:port]``: the proxy for all connections."""
 
 
 def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
-    """Use the kubeconfig when one is named, else the pod's ServiceAccount.
+    """Use the kubeconfig if one is configured, else the pod's ServiceAccount.
 
     Raises: SettingInvalid.
     """
@@ -81,17 +81,17 @@ def in_cluster(
 
 
 def from_kubeconfig(path: Path) -> Access:
-    """Take the current context of a plain kubeconfig.
+    """Use the current context of a plain kubeconfig.
 
-    The service runs no programs and renews no logins: users that need one are
-    refused. Raises: SettingInvalid (``kube.kubeconfig``).
+    The service runs no programs and renews no logins, so a user that needs either is
+    rejected. Raises: SettingInvalid (``kube.kubeconfig``).
     """
     try:
         config = yaml.safe_load(_text_of(path))
     except yaml.YAMLError as error:
         raise SettingInvalid("kube.kubeconfig", f"{path} is not YAML") from error
     if not isinstance(config, dict):
-        raise SettingInvalid("kube.kubeconfig", f"{path} is no kubeconfig")
+        raise SettingInvalid("kube.kubeconfig", f"{path} is not a kubeconfig")
     name = config.get("current-context", "")
     chosen = _named(config, "contexts", name, "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")

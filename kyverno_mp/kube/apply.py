@@ -6,7 +6,7 @@ Source: Kubernetes API concepts (verbs, server-side apply, dry run, precondition
 
 ``guard`` is called before each attempt of a write; a lease holder's guard raises
 LeaseLost. Leases do not fence (docs/architecture.md 3), so a write may still arrive
-late: all writes are idempotent.
+late. Therefore all writes are idempotent.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,13 @@ _CONFLICTS_MAX: Final = 5
 FIELD_MANAGER: Final = "kyverno-mp"
 _BRIEF: Final = f"{METADATA_ONLY.format('PartialObjectMetadata')},{JSON}"
 _UNCHECKED: Final = (("fieldValidation", "Ignore"),)
-"""K8S: the server does not look for unknown or repeated fields. PERF: for objects that
-this program builds, a part of the cost of a write."""
+"""K8S: the server skips the check for unknown or repeated fields. PERF: for objects
+that this program builds, the check only makes a write slower.
+"""
 
 
 def _always() -> None:
-    """The guard of writers without a lease."""
+    """Allow every write: the guard of writers without a lease."""
 
 
 class Objects:
@@ -54,7 +55,7 @@ class Objects:
         self._manager = manager
 
     def guarded(self, guard: Callable[[], None]) -> "Objects":
-        """Return the same client with another guard."""
+        """Return a copy with another guard."""
         return Objects(self._client, guard, self._manager)
 
     def find(self, resource: Resource, key: Key) -> Json | None:
@@ -73,24 +74,25 @@ class Objects:
         return self._write("POST", resource.collection(namespace), raw)
 
     def replace(self, resource: Resource, raw: Json, subresource: str = "") -> Json:
-        """Replace the object, or its status, at the version that was read.
+        """Replace the object or its status if its version has not changed.
 
-        Raises: KubeConflict when it changed since, KubeNotFound.
+        Raises: KubeConflict if the version has changed, KubeNotFound.
         """
         return self._write("PUT", resource.object(key_of(raw), subresource), raw)
 
     def post(self, resource: Resource, namespace: str, body: bytes) -> str:
         """Create an object from its JSON; return its resource version.
 
-        PERF: the server answers with the metadata alone. Raises: as ``create``.
+        PERF: the server returns only the metadata. Raises: as ``create``.
         """
         return self._write_briefly("POST", resource.collection(namespace), body, JSON)
 
     def patch(self, resource: Resource, key: Key, operations: bytes) -> str:
-        """Change an object by a JSON patch (RFC 6902); return its resource version.
+        """Apply a JSON patch (RFC 6902) to the object; return its resource version.
 
-        The patch names the version that it changes, so that it may be repeated.
-        Raises: KubeConflict, KubeNotFound, KubeRefused when the patch does not fit.
+        The patch must contain the version that it changes, so a retry has no further
+        effect. Raises: KubeConflict, KubeNotFound; KubeRefused if the patch does not
+        fit.
         """
         path = resource.object(key)
         return self._write_briefly("PATCH", path, operations, JSON_PATCH)
@@ -105,9 +107,10 @@ class Objects:
     def apply(
         self, resource: Resource, raw: Json, *, force: bool = True, status: bool = False
     ) -> Json:
-        """Apply ``raw`` server-side: create it, or take over the fields it names.
+        """Apply ``raw`` server-side: create the object or take ownership of its fields.
 
-        ``force`` takes fields from other managers; otherwise they are a KubeConflict.
+        ``force`` takes fields from other managers; without it they cause a
+        KubeConflict.
         """
         path = resource.object(key_of(raw), "status" if status else "")
         query = [("fieldManager", self._manager), ("force", str(force).lower())]
@@ -125,7 +128,7 @@ class Objects:
         )
 
     def try_replace(self, resource: Resource, raw: Json) -> Json:
-        """Return what ``replace`` would store, and store nothing."""
+        """Return the object that ``replace`` would store; a dry run."""
         call = Call(
             method="PUT",
             path=resource.object(key_of(raw)),
@@ -135,7 +138,7 @@ class Objects:
         return self._client.send(call)
 
     def try_apply(self, resource: Resource, raw: Json) -> Json:
-        """Return what ``apply`` would store, and store nothing."""
+        """Return the object that ``apply`` would store; a dry run."""
         query = [("fieldManager", self._manager), ("force", "true")]
         call = Call(
             method="PATCH",
@@ -158,12 +161,12 @@ class Objects:
         """Delete the object; return False when it does not exist.
 
         ``uid`` and ``resource_version`` are preconditions: if they do not match, a
-        KubeConflict is raised. None = no precondition; an empty one matches nothing.
+        KubeConflict is raised. None = no precondition; an empty string matches nothing.
         ``propagation``: Foreground, Background or Orphan, "" = the default of the kind.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid == "" or resource_version == "":
-            # SAFETY: an object that was not read in full is not deleted blindly.
+            # SAFETY: without a known version, the delete would be unconditional.
             raise KubeConflict(
                 "kube.conflict", f"{resource.object(key)}: its version is not known"
             )
@@ -188,8 +191,8 @@ class Objects:
     ) -> Json | None:
         """Read, edit and replace an object; retry after a conflict.
 
-        ``edit`` returns None to leave the object unchanged. Returns the object as it is
-        now, None when it does not exist. Raises: KubeConflict after five conflicts.
+        ``edit`` returns None to leave the object unchanged. Returns the resulting
+        object, None if it does not exist. Raises: KubeConflict after five conflicts.
         """
         for attempt in range(1, _CONFLICTS_MAX + 1):
             found = self.find(resource, key)
@@ -216,7 +219,7 @@ class Objects:
             body=body,
             content_type=content_type,
             accept=_BRIEF,
-            # A patch that names a version is a conflict when it is repeated.
+            # A repeated patch fails with a conflict, because it names a version.
             repeatable=method == "PATCH" or None,
             guard=self._guard,
         )
@@ -232,8 +235,8 @@ class Objects:
                 path=path,
                 body=msgspec.json.encode(raw),
                 content_type=content_type,
-                # K8S: PUT carries the resource version: repeating a successful PUT is a
-                # conflict, and the caller then reads again.
+                # K8S: PUT carries the resource version. A repeated PUT that has already
+                # succeeded is a conflict, and the caller reads again.
                 repeatable=method in ("PUT", "DELETE") or None,
                 guard=self._guard,
             )

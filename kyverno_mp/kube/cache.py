@@ -1,4 +1,4 @@
-"""Cache a projection of all objects of a resource, following the API server.
+"""Cache a projection of all objects of a resource, kept up to date by a watch.
 
 Room: kube. Takes: a WatchScope, a projection. Gives: Informer: objects by key, and keys
 that changed. Next: leader/cluster.py, controllers. May touch: the API server through
@@ -6,8 +6,8 @@ kube/watch.py, one thread, the clock, randomness.
 Source: client-go's reflector and shared informer; docs/architecture.md 3 (events are
 hints).
 
-The cache survives every failure: a dropped, silent or refused watch continues where it
-stopped; only 410 Gone causes a new list, and then handlers get the keys that differ.
+The cache survives every failure. A dropped, silent or refused watch continues where it
+stopped. 410 Gone causes a new list, after which handlers get the keys that differ.
 Handlers get keys, never objects: they read the cache when they process a key.
 """
 
@@ -36,15 +36,15 @@ from kyverno_mp.kube.watch import (
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Project = Callable[[msgspec.Raw], T | None]
-"""Returns what to keep of an object; None = ignore the object."""
+"""Returns the part of an object to keep; None = ignore the object."""
 _PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 30.0
 _RELIST_AFTER: Final = 4
-"""Failures reported by the server after which the resource version is suspect."""
+"""Number of failures after which a server error causes a new list."""
 _ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
-"""Failures that the server itself reported, perhaps with a Retry-After."""
+"""Codes of failures that the server reported, possibly with a Retry-After."""
 _BRIEF_S: Final = 1.0
-"""A watch that ends earlier without any event counts as failed."""
+"""A watch that ends sooner and without any event has failed."""
 
 
 class Informer(Generic[T]):
@@ -84,7 +84,9 @@ class Informer(Generic[T]):
         self._attempts = 0
         """Attempts in a row without any message; the pause grows with them."""
         self._is_silent = False
-        """The last watch was accepted but then silent, so acceptance proves nothing."""
+        """Whether the last watch was accepted but stayed silent; then acceptance proves
+        nothing.
+        """
         self.last_error = ""
         self._retry_after_s = 0.0
         self.notified_version = ""
@@ -130,7 +132,7 @@ class Informer(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """All objects were listed at least once."""
+        """Whether all objects were listed at least once."""
         return self._synced.is_set()
 
     def get(self, key: Key) -> T | None:
@@ -145,7 +147,7 @@ class Informer(Generic[T]):
             return self._objects.get(key)
 
     def version_of(self, key: Key) -> str:
-        """Return the resource version of one object, "" when there is none."""
+        """Return the resource version of one object, "" if it does not exist."""
         with self._lock:
             found = self._objects.get(key)
         return found[0] if found else ""
@@ -171,7 +173,7 @@ class Informer(Generic[T]):
             except DependencyError as error:
                 self._failed(error)
             except Exception:  # noqa: BLE001 - a dead thread would stop the cache
-                # The new list also delivers the change that caused the error.
+                # The new list also contains the change that caused the error.
                 _log.exception("%s: unexpected error, listing again", self.scope.path)
                 self._version = ""
                 self._count()
@@ -197,13 +199,13 @@ class Informer(Generic[T]):
         if error.code in _ANSWERS:
             self._retry_after_s = error.retry_after_s
         if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:
-            # K8S: after a restore from a backup our version may be in the future,
-            # and the server then answers every watch with a time-out.
+            # K8S: after etcd is restored from a backup, our version may be in the
+            # future. The server then answers every watch with a time-out.
             self._version = ""
         _log.info("watch ended: %s", error.message)
 
     def _pause_s(self) -> float:
-        """Return the time to the next attempt: the Retry-After plus a back-off."""
+        """Return the delay before the next attempt: the Retry-After plus a back-off."""
         retry_after_s, self._retry_after_s = self._retry_after_s, 0.0
         pause_s = min(self._pause_s_max, _PAUSE_S * float(2 ** min(self._attempts, 10)))
         return retry_after_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
@@ -245,7 +247,7 @@ class Informer(Generic[T]):
         with opened as (connection, changes):
             self._connection = connection
             if not self._is_silent:
-                # Changes may be rare; an open watch is proof enough.
+                # Changes may be rare, so an accepted watch counts as a success.
                 self.failures = 0
             try:
                 for change in () if self._stopping.is_set() else changes:

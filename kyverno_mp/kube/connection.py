@@ -1,11 +1,11 @@
-"""One HTTP connection on which no wait exceeds the current deadline.
+"""One HTTP connection whose waits all end by the current deadline.
 
 Room: kube. Takes: an address, a TLS context. Gives: Connection. Next: kube/pool.py,
 egress/services.py. May touch: one socket.
-Source: K8S: keep-alive probes detect a peer that died silently in about a minute.
+Source: K8S: keep-alive probes detect within about a minute that a peer died silently.
 
 ``http.client`` bounds each read of the socket, not the whole response: a peer that
-sends one byte now and then could block a caller forever. So before every read the
+sends a byte from time to time could block a caller forever. So before every read, the
 socket's time-out is set to the time left until the deadline.
 """
 
@@ -33,8 +33,8 @@ _KEEPALIVE: Final = (
 class TimedSocket:
     """A socket whose waits end at ``deadline_ns`` of the monotonic clock.
 
-    It is closed when the connection and all response readers have released it, as
-    ``http.client`` expects.
+    The socket is closed when the connection and all response readers have released it,
+    as ``http.client`` expects.
     """
 
     def __init__(self, raw: socket.socket, deadline_ns: int) -> None:
@@ -116,7 +116,7 @@ class Connection(http.client.HTTPConnection):
         self._timed: TimedSocket | None = None
         self.deadline_ns = 0
         self.fresh = True
-        """No response has arrived on it yet."""
+        """Whether no response has arrived on this connection yet."""
 
     def limit(self, deadline_ns: int) -> None:
         """Set the deadline of all following operations."""
@@ -151,7 +151,7 @@ class Connection(http.client.HTTPConnection):
     def is_usable(self) -> bool:
         """Return whether an idle connection can take a request.
 
-        One with unread data was closed by the peer, or is out of sync.
+        A connection with unread data was closed by the peer or is out of sync.
         """
         if self.sock is None or self._timed is None:
             return False
@@ -169,8 +169,8 @@ class Connection(http.client.HTTPConnection):
             self._timed.raw.close()
 
     def interrupt(self) -> None:
-        """Wake a thread that reads from this connection; it gets end of file."""
+        """Wake a thread that reads from this connection; it then reads end of file."""
         if self._timed is not None:
-            # SAFETY: this shuts the plain socket below TLS down, without a TLS close.
+            # SAFETY: this shuts down the plain socket below TLS, without a TLS close.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._timed.raw, socket.SHUT_RDWR)

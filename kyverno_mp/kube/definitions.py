@@ -5,9 +5,9 @@ check_undefined, find_defined. Next: background/mutate/cel_policies.py,
 cleanup/exceptions.py. May touch: the API server through kube/rest.py.
 Source: Kubernetes API concepts; docs/behaviour/controllers 14.
 
-K8S: the server answers 404 for both, e.g. while a definition is being replaced or stops
-serving a version; objects of a definition that was deleted are deleted with it. So only
-a missing definition, or a list of its objects, says that there are none.
+K8S: the server answers 404 in both cases, e.g. while a definition is being replaced or
+stops serving a version. When a definition is deleted, its objects are deleted with it.
+So only a missing definition or an empty list proves that no objects exist.
 """
 
 from typing import Final
@@ -27,9 +27,9 @@ _DEFINITIONS: Final = Resource(
 
 
 def check_undefined(client: Client, resource: Resource) -> None:
-    """Return if the kind has no definition, so that no object of it exists.
+    """Raise if the kind has a definition; without a definition, no objects exist.
 
-    Raises: KubeUnavailable if it has one, which is not served; DependencyError.
+    Raises: KubeUnavailable if the kind is defined but not served; DependencyError.
     """
     name = f"{resource.plural}.{resource.group}"
     try:
@@ -41,9 +41,9 @@ def check_undefined(client: Client, resource: Resource) -> None:
 
 
 def find_defined(client: Client, resource: Resource, key: Key) -> Json | None:
-    """Return an object; None if it, or the definition of its kind, does not exist.
+    """Return an object; None if the object or its kind's definition does not exist.
 
-    Raises: KubeUnavailable if its kind is not served; DependencyError.
+    Raises: KubeUnavailable if the kind is not served; DependencyError.
     """
     try:
         return client.get(resource.object(key))

@@ -1,15 +1,17 @@
 """Map kinds to the resources that the API server serves, with their scope.
 
 Room: kube. Takes: the discovery documents. Gives: Directory, an immutable list, and
-Discovery, which keeps the last good one. Next: controllers/webhook_config, leader.
+Discovery, which keeps the last good Directory. Next: controllers/webhook_config,
+leader.
 May touch: the API server through kube/rest.py.
 Source: docs/behaviour/controllers 3.3 items 5-6; Kyverno
 pkg/clients/dclient/discovery.go at v1.18.2; Kubernetes API concepts (aggregated
 discovery).
 
-The aggregated form takes two calls; servers before 1.26 answer with the old form, one
-call for each group and version. A group whose server does not answer keeps its last
-known resources, so that an aggregated API that is down empties no webhook.
+Aggregated discovery takes two calls. Servers before 1.26 support only the older form,
+which takes one call for each group version. A group whose server does not answer keeps
+its last known resources, so an aggregated API that is down does not remove rules from a
+webhook.
 """
 
 import threading
@@ -107,9 +109,10 @@ class Directory:
         self._whole = tuple(one for one in self.resources if not one.subresource)
 
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
-        """Return what a kind selector names, including subresources if it names one.
+        """Return the resources of a kind selector, or the subresources that it names.
 
-        Finds nothing for ``*`` as kind; callers that need it handle it (3.3.6).
+        The kind ``*`` matches all kinds; webhook configurations keep it as ``*``
+        (3.3.6).
         """
         wanted = [
             one
@@ -151,10 +154,10 @@ class Discovery:
         self._lock = threading.Lock()
         self.directory = Directory(())
         self.stale: tuple[str, ...] = ()
-        """Groups and versions whose server did not answer in the last refresh."""
+        """Group versions whose server did not answer during the last refresh."""
 
     def refresh(self) -> bool:
-        """Query again; return whether anything changed. Raises: DependencyError."""
+        """Query the API server; return whether it changed. Raises: DependencyError."""
         with self._lock:
             stale: list[str] = []
             resources: list[Resource] = []

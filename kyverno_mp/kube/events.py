@@ -1,4 +1,4 @@
-"""Write Events about policies and resources, bounded in number; count repeats.
+"""Write Events about policies and resources, with a budget; count repetitions.
 
 Room: kube. Takes: EventInfo. Gives: events.k8s.io/v1 Events. Next: controllers, which
 submit or write Events. May touch: the API server through kube/apply.py, the
@@ -6,10 +6,10 @@ clock.
 Source: docs/behaviour/controllers 9.1 (reasons, names, notes, --omitEvents, queue of
 1000, success events); Kubernetes Event series.
 
-An occurrence that repeats one of the last minutes increases the count of its series and
-creates no new Event. The first of each (objects, reason, topic) is always written;
-those that differ only in the message have a budget. One beyond the queue or the
-budget is dropped and counted; no caller waits.
+A repetition within a few minutes increases the count of its series and creates no new
+Event. The first Event of each (objects, reason, topic) is always written. Events that
+differ only in the message have a budget. An event that exceeds the queue or the budget
+is dropped and counted; no caller waits.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _APPLIED: Final = "PolicyApplied"
 _NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
 _ENDING: Final = "because it is being terminated"
-"""K8S: the reason why nothing can be created in a terminating namespace."""
+"""K8S: part of the message of a failed create in a terminating namespace."""
 _SERIES_NS: Final = 6 * 60 * 10**9
 """K8S: a series ends after six minutes without a new occurrence."""
 _SERIES_MAX: Final = 4096
@@ -51,7 +51,8 @@ _REFILL_PER_S: Final = 1 / 10
 _COUNT_AFTER_NS: Final = 30 * 10**9
 """A series' count is written at most twice a minute."""
 _SEED_BITS: Final = 20
-"""The low bits of the time stamp in a name are a hash; a millisecond is irrelevant."""
+"""In a name, the low bits of the time stamp are a hash; a millisecond is irrelevant.
+"""
 Successes = Callable[[], frozenset[str] | None]
 """Actions whose PolicyApplied Events are written (successEventActions): empty = all,
 None = none (generateSuccessEvents is off)."""
@@ -83,10 +84,10 @@ class Reference:
 class EventInfo:
     """One occurrence (Kyverno: event.Info). ``controller`` e.g. ``kyverno-admission``.
 
-    ``topic``: distinguishes it from others about the same objects, e.g. the rule.
-    ``at_ns``: when it happened, wall-clock time, 0 = now. With ``seed``, e.g. the uid
-    of a request, the same occurrence always gets the same name, so that writing it
-    twice creates one Event.
+    ``topic`` distinguishes events about the same objects, e.g. by rule.
+    ``at_ns``: the wall-clock time of the occurrence, 0 = now. ``seed``, e.g. the uid of
+    a request: the same occurrence always gets the same name, so that writing it twice
+    creates one Event.
     """
 
     regarding: Reference
@@ -127,7 +128,7 @@ def omitted_reasons(text: str) -> frozenset[str]:
 
 @dataclass(slots=True)
 class _Series:
-    """A written Event, and how often it occurred since."""
+    """A written Event, and its number of repetitions."""
 
     name: str
     namespace: str
@@ -138,7 +139,7 @@ class _Series:
 
 
 class Events:
-    """Takes events from any thread; one thread writes them (``write``, ``flush``)."""
+    """Queues events from any thread; one thread writes them (``write``, ``flush``)."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class Events:
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
         self.dropped = 0
-        """Events that were dropped, exceeded the budget, or were refused."""
+        """Number of Events that were dropped, over budget or refused."""
         self.written = 0
 
     def submit(self, info: EventInfo) -> bool:
@@ -177,7 +178,7 @@ class Events:
         return True
 
     def accepts(self, info: EventInfo) -> bool:
-        """Return whether such an Event is possible and not filtered out.
+        """Return whether the Event is possible and not filtered out.
 
         K8S: an Event cannot refer to an object whose name is still to be generated.
         """
@@ -202,7 +203,7 @@ class Events:
             _log.warning("cannot write Events, will retry: %s", error.message)
 
     def count(self, info: EventInfo) -> bool:
-        """Count an event in its series; return False when it has no open series."""
+        """Count an event in its series; return False if it has no open series."""
         now_ns = self._clock_ns()
         key = (_subject_of(info), hash(info.note))
         series = self._series.get(key)
@@ -216,7 +217,7 @@ class Events:
     def write(self, info: EventInfo) -> None:
         """Write an event that ``accepts`` allows, or count it in its series.
 
-        Raises: DependencyError when the API server cannot take it now; an event that it
+        Raises: DependencyError if the API server is unavailable. An event that it
         permanently refuses is dropped and counted.
         """
         if self.count(info):
@@ -243,7 +244,7 @@ class Events:
         try:
             self._objects.create(EVENTS, raw)
         except KubeConflict:
-            # It was written before, and the response to that was lost.
+            # An earlier attempt wrote the Event, but its response was lost.
             return True
         except KubeNotFound:
             # The namespace is deleted or terminating: the Event is not needed.
@@ -272,7 +273,7 @@ class Events:
             "series": {"count": series.count, "lastObservedTime": self._micro_time()}
         }
         key = (series.namespace, series.name)
-        # K8S: an Event is deleted after an hour; then there is none to update.
+        # K8S: an Event is deleted after an hour, and a later update fails.
         with contextlib.suppress(KubeNotFound, KubeRefused):
             self._objects.merge(EVENTS, key, patch)
         series.written, series.written_ns = series.count, now_ns
@@ -295,7 +296,7 @@ class Events:
         if info.seed:
             stamp = seeded_stamp(info)
         else:
-            # Two Events of one object within one clock tick need two names.
+            # Two Events about one object in the same clock tick need different names.
             now_ns = int(self._wall().timestamp() * 1e9)
             stamp = self._stamp = max(self._stamp + 1, now_ns)
         raw: Json = {
@@ -325,8 +326,8 @@ class Events:
 
 def _subject_of(info: EventInfo) -> _Subject:
     on, related = info.regarding, info.related
-    # K8S: each attempt to create an object gives it another uid, but the attempts
-    # are repeats of one occurrence.
+    # K8S: each attempt to create an object assigns another uid, but the attempts are
+    # repetitions of one occurrence.
     about = (
         (related.api_version, related.kind, related.namespace, related.name)
         if related is not None

@@ -5,11 +5,11 @@ Room: kube. Takes: a Lease's name, this replica's name, Objects. Gives: Election
 May touch: the API server through kube/apply.py, the clock, one thread.
 Source: docs/behaviour/controllers 8 (names, 12 s, 2 s); client-go tools/leaderelection.
 
-The holder may write until its fence: the moment at which the last renewal was *sent*
-plus the lease's duration, less a margin. Others may take it only after they saw the
-same renewal unchanged for the whole duration, which began later. Both sides measure
-with their own monotonic clock, which continues while a process is stopped or a machine
-sleeps, so clocks need not agree.
+The holder can write until its fence: the time when the last renewal was *sent* plus the
+lease's duration, less a margin. Other replicas can take the lease only after they saw
+the same renewal unchanged for the whole duration, which began later. Each replica uses
+its own monotonic clock, which continues while a process is stopped or a machine sleeps,
+so clocks do not have to agree.
 """
 
 import logging
@@ -49,7 +49,7 @@ class Terms:
 
     @property
     def duration_s(self) -> float:
-        """Others wait this long before they take the lease (upstream: six retries)."""
+        """Other replicas wait this long to take the lease (upstream: six retries)."""
         return self.retry_s * _DURATION_RETRIES
 
     @property
@@ -86,18 +86,18 @@ class Election:
         """Why the last attempt failed, "" after a success."""
 
     def holds(self) -> bool:
-        """Return whether this replica may write now."""
+        """Return whether this replica holds the lease and can write now."""
         return self._clock_ns() < self._fence_ns
 
     def guard(self) -> None:
-        """Raise LeaseLost unless this replica may write now."""
+        """Raise LeaseLost unless this replica holds the lease."""
         if not self.holds():
             raise LeaseLost("kube.lease_lost", f"lease {self._terms.name} is not held")
 
     def step(self) -> bool:
         """Take or renew the lease once; return whether it is held.
 
-        After a failure the lease is held until its fence. Raises: nothing.
+        After a failure, the lease is held until its fence. Raises: nothing.
         """
         started_ns = self._clock_ns()
         try:
@@ -118,7 +118,7 @@ class Election:
         return self.holds()
 
     def release(self) -> None:
-        """Release the lease at once, so that another replica need not wait."""
+        """Release the lease so that another replica can take it at once."""
         self._fence_ns = 0
         terms = self._terms
 
@@ -144,7 +144,7 @@ class Election:
             self.release()
 
     def _try_twice(self, started_ns: int) -> bool:
-        """Retry after a conflict: our own repeated write may have caused it."""
+        """Try again after a conflict, which our own repeated write may have caused."""
         try:
             return self._try(started_ns)
         except KubeConflict:
@@ -168,7 +168,7 @@ class Election:
         return True
 
     def _may_take(self, spec: Json, now_ns: int) -> bool:
-        """Return whether we saw no renewal by the holder for its whole duration."""
+        """Return whether the holder has not renewed for the whole lease duration."""
         sight = (
             str(spec.get("holderIdentity")),
             str(spec.get("renewTime")),

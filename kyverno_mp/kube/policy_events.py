@@ -1,4 +1,4 @@
-"""Kyverno's messages about one policy and one object, as Events.
+"""Build Events with Kyverno's messages about one policy and one object.
 
 Room: kube. Takes: the outcome of rules. Gives: PolicyMessages, whose methods return
 EventInfos. Next: controllers/admission_events.py (reviews), reports/scan/events.py
@@ -33,7 +33,7 @@ def no_uid(_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PolicyMessages:
-    """What a policy did to an object.
+    """The Events of one policy and one object.
 
     ``blocked``: the request was denied. ``at_ns``, ``seed``: as in EventInfo.
     """
@@ -46,7 +46,7 @@ class PolicyMessages:
     seed: str = ""
 
     def violation_on_policy(self, rule: str, status: str, message: str) -> EventInfo:
-        """Return the Event that regards the policy. ``rule``: may be ""."""
+        """Return the violation's Event on the policy. ``rule`` can be ""."""
         named = f": [{rule}] {status}" if rule else f": {status}"
         note = self._object_name() + named + (" (blocked)" if self.blocked else "")
         return self._info(
@@ -59,7 +59,7 @@ class PolicyMessages:
         )
 
     def violation_on_object(self, rule: str, status: str, message: str) -> EventInfo:
-        """Return the Event that regards the object."""
+        """Return the violation's Event on the object."""
         name = self.policy.name
         note = f"policy {name}/{rule} {status}"
         if message:
@@ -85,7 +85,7 @@ class PolicyMessages:
         place = (about.kind, about.namespace, about.name)
         key = "/".join(part for part in place if part)
         path = "/".join(p for p in (policy.namespace, policy.name, rule) if p)
-        # The policies in CEL have exceptions of their own group and version.
+        # CEL policies have exceptions with their own group version.
         is_cel = policy.api_version == CEL_POLICY_VERSION
         version = CEL_POLICY_VERSION if is_cel else _EXCEPTION_VERSION
         for exception in exceptions:

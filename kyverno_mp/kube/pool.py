@@ -1,7 +1,7 @@
 """Keep connections to the API server open and share them among threads.
 
 Room: kube. Takes: Access. Gives: connections and the headers with the credentials.
-Next: kube/rest.py. May touch: sockets, the token file, a temporary file of a key.
+Next: kube/rest.py. May touch: sockets, the token file, a temporary key file.
 Source: client-go transport (a token file is read again within a minute).
 
 SAFETY: a pool belongs to the process that created it; create it after the fork.
@@ -28,14 +28,16 @@ from kyverno_mp.kube.connection import Connection
 from kyverno_mp.limits import KUBE_IDLE_CONNECTIONS_MAX
 
 _TOKEN_AGE_NS_MAX: Final = 10 * 10**9
-"""A projected token is rotated well before it expires; a check is one stat()."""
+"""How often the token file is checked. The kubelet rotates a token well before it
+expires.
+"""
 
 
 class Tokens(Protocol):
     """A source of tokens other than Access, e.g. kube/tokens.py."""
 
     def token(self, *, renew: bool = False) -> str:
-        """Return a valid token; ``renew``: the last one was refused."""
+        """Return a valid token; ``renew``: the API server rejected the last token."""
 
 
 class Pool:
@@ -81,7 +83,7 @@ class Pool:
         return connection
 
     def give(self, connection: Connection) -> None:
-        """Return a connection to the pool after its response was read completely."""
+        """Put a connection back after its response was read completely."""
         if connection.sock is None:
             return
         with self._lock:
@@ -110,8 +112,7 @@ class Pool:
     def authorization(self, *, renew: bool = False) -> str:
         """Return the Authorization header, "" without a token.
 
-        ``renew`` reads the file even if it was just read: the API server refused the
-        token.
+        ``renew``: the API server rejected the token, so the file is read at once.
         """
         if self._tokens is not None:
             return f"Bearer {self._tokens.token(renew=renew)}"
@@ -161,7 +162,8 @@ def _tls_of(access: Access) -> ssl.SSLContext:
     except (ssl.SSLError, ValueError) as error:
         raise SettingInvalid("kube.tls", "the CA certificates are not PEM") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Without it, a request could reach another protocol's server of the same name.
+    # Without ALPN, a request could reach a server of another protocol with the same
+    # name.
     context.set_alpn_protocols(["http/1.1"])
     if access.insecure:
         context.check_hostname = False
@@ -172,7 +174,7 @@ def _tls_of(access: Access) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
-    """Load the pair through a file, the only way that ``ssl`` offers."""
+    """Load certificate and key from a file, the only way that ``ssl`` supports."""
     descriptor, name = tempfile.mkstemp(prefix="kyverno-mp-")
     try:
         with os.fdopen(descriptor, "w") as file:

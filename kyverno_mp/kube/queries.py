@@ -1,4 +1,4 @@
-"""Describe a call to the API server by the labels of a metric.
+"""Derive a metric's labels from a call to the API server.
 
 Room: kube. Takes: method, path and query of a call. Gives: label values of
 telemetry.families.QUERIES. Next: kube/rest.py passes them to the counter.
@@ -57,7 +57,7 @@ def _client_of(group: str, plural: str) -> str:
 def _parts(path: str) -> tuple[str, str, str, str, str]:
     """Return group, plural, namespace, name, subresource; "" for absent parts.
 
-    A path of no resource (``/version``, discovery) has no plural.
+    A path without a resource (``/version``, discovery) has no plural.
     """
     words = path.strip("/").split("/")
     if words[0] == "api":

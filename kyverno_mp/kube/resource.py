@@ -35,7 +35,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
     def collection(self, namespace: str = "") -> str:
-        """Return the path of all objects, or of those of one namespace."""
+        """Return the path of all objects, or of the objects in one namespace."""
         root = f"/apis/{self.group}" if self.group else "/api"
         scope = f"/namespaces/{segment(namespace)}" if namespace else ""
         return f"{root}/{self.version}{scope}/{self.plural}"

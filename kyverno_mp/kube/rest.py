@@ -6,8 +6,8 @@ May touch: connections of the pool, the clock; sleeps between attempts.
 Source: Kubernetes API concepts; docs/architecture.md 3 (live calls carry the request's
 deadline).
 
-Repeatable calls are repeated within their deadline, with growing, jittered pauses:
-reads, and writes that are idempotent. Responses 429 and 503 may have a Retry-After.
+Reads and idempotent writes are retried within their deadline, with exponential back-off
+and jitter. Responses 429 and 503 may have a Retry-After.
 """
 
 import http.client
@@ -46,7 +46,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _TIMEOUT_S: Final = 30.0
 _KEPT_PART: Final = 3
-"""Share of the time that a reused connection has to answer a repeatable call."""
+"""A reused connection gets a third of the time left to answer a repeatable call."""
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 10.0
 _FAILED: Final = 400
@@ -57,10 +57,10 @@ _BROKEN: Final = (OSError, http.client.HTTPException, ssl.SSLError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``repeatable`` None = by its method.
+    """One request. ``repeatable`` None = depends on the method.
 
-    ``guard`` is called again before each repetition, which may come long after the
-    first attempt; an exception from it ends the call.
+    ``guard`` is called again before each retry, which may happen long after the first
+    attempt; its exception ends the call.
     """
 
     method: str
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a repetition has no further effect."""
+        """Whether the call is idempotent."""
         if self.repeatable is None:
             return self.method in _REPEATABLE
         return self.repeatable
@@ -87,9 +87,9 @@ class Call:
 
 
 class Client:
-    """Calls to one API server; threads of one process may share it.
+    """A client for one API server; threads of one process may share it.
 
-    ``timeout_s``: for a call without a deadline.
+    ``timeout_s`` applies to calls without a deadline.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Client:
         self._user_agent = user_agent
         self._timeout_ns = int(timeout_s * 1e9)
         self.on_query: Callable[[Labels], None] | None = None
-        """Called with each request that is sent, in any thread."""
+        """Called for each request that is sent, in any thread."""
 
     def within(self, timeout_s: float) -> "Client":
         """Return a client on the same connections with another time-out."""
@@ -114,7 +114,7 @@ class Client:
         *,
         deadline_ns: int = 0,
     ) -> Json:
-        """Return the decoded response of GET. Raises: DependencyError."""
+        """Return the decoded response of a GET. Raises: DependencyError."""
         call = Call(method="GET", path=path, query=query)
         return decoded(self.call(call, deadline_ns), path)
 
@@ -125,7 +125,7 @@ class Client:
     def call(self, call: Call, deadline_ns: int = 0) -> bytes:
         """Return the response's body; ``deadline_ns`` 0 = now plus the time-out.
 
-        Raises: DependencyError; the last one when attempts or time run out.
+        Raises: DependencyError; the last error if attempts or time run out.
         """
         deadline_ns = deadline_ns or time.monotonic_ns() + self._timeout_ns
         for attempt in range(1, KUBE_ATTEMPTS_MAX + 1):
@@ -151,7 +151,7 @@ class Client:
     ) -> Iterator[tuple[Connection, Iterator[bytes]]]:
         """Open a watch; return its connection and its lines.
 
-        The lines end where the response ends. Silence for ``silence_s`` raises
+        The lines end with the response. Silence for ``silence_s`` raises
         DeadlinePassed. ``Connection.interrupt`` wakes a reader from another thread.
         """
         silence_ns = int(silence_s * 1e9)
@@ -184,13 +184,13 @@ class Client:
         except DeadlinePassed:
             if connection.fresh:
                 raise
-            # It may be dead without notice (a firewall dropped it, a machine is
-            # gone), and so may the other connections of its age.
+            # The connection may have died silently (a firewall dropped it, a machine is
+            # gone), and so may all other idle connections.
             self._pool.close()
             if not call.may_repeat:
                 raise
         except KubeUnavailable as error:
-            # The server may have closed a reused connection as we wrote to it.
+            # The server may have closed the reused connection while we wrote to it.
             if error.code != "kube.connection" or connection.fresh:
                 raise
             if not call.may_repeat:
@@ -275,7 +275,7 @@ def _body_of(call: Call, answer: http.client.HTTPResponse) -> bytes:
         parts.append(part)
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
-    # ``read1`` leaves the response open, and then the connection takes no request.
+    # ``read1`` leaves the response open, and the connection would accept no request.
     answer.close()
     return b"".join(parts)
 
@@ -294,7 +294,7 @@ def _lines(
 ) -> Iterator[bytes]:
     """Split a stream into lines.
 
-    Raises: KubeRefused (``kube.too_large``) for a line that does not end.
+    Raises: KubeRefused (``kube.too_large``) for a line that is too long.
     """
     kept: list[bytes] = []
     size = 0

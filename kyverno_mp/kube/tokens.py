@@ -1,13 +1,13 @@
-"""Obtain tokens of another ServiceAccount, and renew them in time.
+"""Request tokens for another ServiceAccount, and renew them in time.
 
-Room: kube. Takes: a Client that may create tokens, the name of a ServiceAccount.
+Room: kube. Takes: a Client that can create tokens, the name of a ServiceAccount.
 Gives: RequestedToken, the credentials of a connection pool. Next: kube/pool.py.
 May touch: the API server through kube/rest.py, the clock.
 Source: Kubernetes authentication.k8s.io/v1 TokenRequest.
 
 K8S: a token can be bound only to a Pod that runs as the token's own ServiceAccount, and
-this Pod runs as another one. Instead these tokens live ten minutes, the shortest time
-that an API server grants, so one that leaks soon stops working.
+this Pod runs as another one. Therefore these tokens live ten minutes, the shortest time
+that an API server grants, so a leaked token soon stops working.
 """
 
 import logging
@@ -29,7 +29,9 @@ ACCOUNTS: Final = core("serviceaccounts")
 LIFETIME_S: Final = 600
 """K8S: the minimum of ``expirationSeconds``."""
 _RENEWED_AFTER: Final = 0.6
-"""The fraction of its lifetime after which a token is renewed: four minutes remain."""
+"""The fraction of its lifetime after which a token is renewed, with four minutes
+left.
+"""
 _TIMEOUT_S: Final = 5.0
 _RETRY_S_MIN: Final = 1.0
 _RETRY_S_MAX: Final = 30.0
@@ -37,7 +39,7 @@ _RETRY_S_MAX: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """One token; both times are those of ``clock_ns``."""
+    """One token; both times are readings of ``clock_ns``."""
 
     text: str
     renew_ns: int
@@ -54,7 +56,7 @@ class RequestedToken:
         account: str,
         clock_ns: Callable[[], int] = boot_ns,
     ) -> None:
-        """``client`` acts as an account that may create tokens of ``account``."""
+        """``client`` must be allowed to create tokens for ``account``."""
         self._client = client.within(_TIMEOUT_S)
         self._path = ACCOUNTS.object((namespace, account), "token")
         self._account = account
@@ -63,16 +65,16 @@ class RequestedToken:
         self._token: _Token | None = None
         self._failures = 0
         self._next_ns = 0
-        """When a token may be requested again."""
+        """Time before which no new token is requested."""
         self._error = ""
 
     def token(self, *, renew: bool = False) -> str:
-        """Return a token that is valid now.
+        """Return a currently valid token.
 
-        ``renew``: the API server refused the last one. Cost: one call every six
-        minutes; after failures, one call a second to one in 30 s.
+        ``renew``: the API server rejected the last token. Cost: one call every six
+        minutes; after failures, one call per second at first, later one every 30 s.
 
-        Raises: KubeUnavailable (``kube.token``) without a valid token.
+        Raises: KubeUnavailable (``kube.token``) if no valid token is available.
         """
         with self._lock:
             now_ns = self._clock_ns()
@@ -102,7 +104,7 @@ class RequestedToken:
                 "no new token for ServiceAccount %s: %s", self._account, error.message
             )
         else:
-            # A new token may be refused, too: limit the requests to the API server.
+            # A new token may also be rejected, so the requests are rate-limited.
             pause_s = _RETRY_S_MIN
             self._failures = 0
             self._error = ""
@@ -119,12 +121,12 @@ class RequestedToken:
                 method="POST",
                 path=self._path,
                 body=msgspec.json.encode(body),
-                # A second token is harmless.
+                # A retry may create a second token, which is harmless.
                 repeatable=True,
             )
         )
         text = (answer.get("status") or {}).get("token")
-        # K8S: the API server may grant another lifetime, which it returns here.
+        # K8S: the API server may grant another lifetime and returns it here.
         granted_s = (answer.get("spec") or {}).get("expirationSeconds") or LIFETIME_S
         if not isinstance(text, str) or not text:
             raise KubeUnavailable("kube.answer", f"{self._path}: no token in it")

@@ -1,11 +1,11 @@
-"""Translate errors of the API server and the network into those of errors.py.
+"""Translate errors of the API server and the network into errors of errors.py.
 
 Room: kube. Takes: a status code and body, or an error of a socket. Gives: the error to
 raise. Next: kube/rest.py, kube/watch.py. May touch: nothing outside its arguments.
 Source: Kubernetes API concepts (Status); k8s.io/apimachinery/pkg/api/errors.
 
-Foreign messages are truncated; our queries, headers and bodies are left out, because
-they may hold secrets.
+Foreign messages are truncated. Our queries, headers and bodies are omitted, because
+they may contain secrets.
 """
 
 import ssl
@@ -48,26 +48,26 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 def failure(
     code: int, body: bytes, method: str, path: str, headers: Mapping[str, str]
 ) -> DependencyError:
-    """Return the error that an answer with ``code`` means."""
+    """Return the error for a response with status ``code``."""
     status = _status_of(body)
     detail = status.message if status.kind == "Status" else ""
     words = f"{method} {path}: HTTP {code}"
     detail = cut(detail or body.decode("utf-8", "replace").strip())
     error = _sort(code, status.reason, f"{words}: {detail}" if detail else words)
-    # K8S: a throttled client waits, even if the server names no time.
+    # K8S: a throttled client waits even without a Retry-After.
     error.retry_after_s = _retry_after(headers, 1.0 if code == _TOO_MANY else 0.0)
     return error
 
 
 def watch_failure(body: bytes, path: str) -> DependencyError:
-    """Return the error that an ERROR event of a watch means."""
+    """Return the error for an ERROR event of a watch."""
     status = _status_of(body)
     words = f"watch of {path}: {cut(status.message or status.reason)}"
     return _sort(status.code, status.reason, words)
 
 
 def broken(error: Exception, method: str, path: str) -> DependencyError:
-    """Return the error that a failing connection means."""
+    """Return the error for a failed connection."""
     words = f"{method} {path}: {type(error).__name__}"
     if isinstance(error, TimeoutError):
         return DeadlinePassed("kube.deadline", f"{method} {path}: no answer in time")
@@ -112,7 +112,7 @@ def _status_of(body: bytes) -> _Status:
 
 
 def _retry_after(headers: Mapping[str, str], unsaid: float) -> float:
-    """Return the seconds that the server asked us to wait; dates count as one."""
+    """Return the Retry-After in seconds; a date counts as one second."""
     text = headers.get("retry-after", "").strip()
     if not text.isdigit():
         return 1.0 if text else unsaid

@@ -1,4 +1,4 @@
-"""List a resource page by page, and follow its changes.
+"""List a resource page by page, and watch its changes.
 
 Room: kube. Takes: a Resource, a scope, a Client. Gives: raw objects and changes.
 Next: kube/cache.py. May touch: the API server through kube/rest.py; randomness.
@@ -26,11 +26,13 @@ from kyverno_mp.limits import KUBE_PAGE_OBJECTS
 
 METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1"
 _LISTS_MAX: Final = 3
-"""How often pages may expire during a list before it is requested in one piece."""
+"""How often pages may expire before the list is requested without pages."""
 _WATCH_S_LOW: Final = 240
 _WATCH_S_HIGH: Final = 360
 SILENCE_S: Final = 90.0
-"""K8S: the server sends a bookmark about every minute; longer silence = dead watch."""
+"""K8S: the server sends a bookmark about every minute; a longer silence means that the
+watch is dead.
+"""
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 
@@ -45,7 +47,7 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
 
 
 class Identity(msgspec.Struct):
-    """The part of an object that every cache needs."""
+    """The part of an object that all caches need."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
@@ -61,20 +63,21 @@ class _Page(msgspec.Struct):
 
 
 IDENTITY: Final = msgspec.json.Decoder(Identity)
-"""SAFETY: decoders are built at the import: two threads that decode to a type for the
-first time end the process with a segmentation fault (msgspec 0.22)."""
+"""SAFETY: decoders are built on import, because two threads that decode a type for the
+first time can cause a segmentation fault (msgspec 0.22).
+"""
 _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 class Change(msgspec.Struct):
-    """One event of a watch; ``type`` is a ChangeType, or unknown to us."""
+    """One event of a watch; ``type`` is a ChangeType or an unknown text."""
 
     type: str
     object: msgspec.Raw
 
 
 class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects of a resource: of one namespace, with labels or fields."""
+    """The objects to list: a resource, with an optional namespace and selectors."""
 
     resource: Resource
     namespace: str = ""
@@ -109,8 +112,8 @@ def list_all(
 ) -> str:
     """Pass every object to ``take``; return the list's resource version.
 
-    An expired page restarts the list, so ``take`` may see an object twice; a page
-    that is too large is requested again with half as many objects.
+    An expired page restarts the list, so ``take`` may get an object twice. A page that
+    is too large is requested again with half as many objects.
 
     Raises: DependencyError.
     """
@@ -124,11 +127,11 @@ def list_all(
 
 @dataclass(frozen=True, slots=True)
 class RawPage:
-    """One undecoded page of a list. ``number``: 0 for the first one of a list."""
+    """One undecoded page of a list. ``number`` is 0 for the first page."""
 
     body: bytes
     items: Sequence[msgspec.Raw]
-    """The objects, undecoded: they are parts of ``body``."""
+    """The undecoded objects, which are slices of ``body``."""
     number: int
     resource_version: str
     is_last: bool
@@ -139,8 +142,8 @@ def list_pages(
 ) -> Iterator[RawPage]:
     """Yield the pages of a list; no object is decoded.
 
-    An expired page restarts the list: ``number`` is 0 again, and objects may come a
-    second time. A page that is too large is requested again with half as many objects.
+    An expired page restarts the list: ``number`` is 0 again, and objects may be
+    repeated. A page that is too large is requested again with half as many objects.
 
     Raises: DependencyError.
     """
@@ -204,8 +207,9 @@ def watch(
 ) -> Iterator[tuple[Connection, Iterator[Change]]]:
     """Follow changes after ``resource_version`` until the server ends the watch.
 
-    Raises: KubeExpired when the version is too old: list again; DeadlinePassed after
-    ``silence_s`` without any message; other DependencyErrors: watch again.
+    Raises: KubeExpired if the version is too old and the caller must list again;
+    DeadlinePassed after ``silence_s`` without any message; other DependencyErrors,
+    after which the caller can watch again.
     """
     seconds = random.randint(_WATCH_S_LOW, _WATCH_S_HIGH)  # noqa: S311 - scatters load
     call = Call(

@@ -1,4 +1,4 @@
-"""Know what the leader does with each kind of policies.kyverno.io: one row each.
+"""Define how the leader handles each kind of policies.kyverno.io, one row each.
 
 Room: leader. Takes: nothing. Gives: CEL_KINDS, CEL_SEGMENTS. Next:
 leader/policy_store.py compiles the policies, leader/policy_segments.py publishes them.
@@ -31,7 +31,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Compile(Protocol):
-    """How one policy is compiled with the exceptions that may name it."""
+    """Compiles one policy with the exceptions that may name it."""
 
     def __call__(
         self,
@@ -42,11 +42,11 @@ class Compile(Protocol):
         force_ignore: bool,
         has_background: bool,
     ) -> CompileOutcome:
-        """Compile it. Raises: InputError."""
+        """Compile a policy. Raises: InputError."""
 
 
 class CelKind(NamedTuple):
-    """A kind: the segment of its policies, and how they are compiled."""
+    """A kind: the segment of its policies, and the function that compiles them."""
 
     segment: str
     compile: Compile

@@ -1,15 +1,14 @@
 """Read the leader's policies and cluster data from the API server.
 
-Room: leader. Takes: a Client. Gives: ClusterPolicies and LiveClusterData, with the
-interface of the folders of standalone mode. Next: leader/loop.py. May touch: the API
+Room: leader. Takes: a Client. Gives: ClusterPolicies and LiveClusterData, with the same
+interface as the folders of standalone mode. Next: leader/loop.py. May touch: the API
 server through kube's informers, which run in threads.
 Source: docs/architecture.md 2, 3; docs/behaviour/controllers 11.5 (ConfigMaps), 2.2
 (roles).
 
 Events are hints: an informer reports keys, and the leader reads the cache when it
-polls. The projections omit changes of an object that do not change its meaning (most of
-the status, versions, managed fields), so that few of our own status writes cause a
-compilation.
+polls. The projections omit fields that do not affect evaluation (most of the status,
+versions, managed fields), so that few of our own status writes cause a compilation.
 """
 
 import re
@@ -74,7 +73,7 @@ CEL_RESOURCES: Final = {
         "namespacedimagevalidatingpolicies", namespaced=True
     ),
 }
-"""v1beta1 is what every release of Kyverno that has these kinds serves."""
+"""Every release of Kyverno that has these kinds serves v1beta1."""
 CEL_EXCEPTIONS: Final = _cel("policyexceptions", namespaced=True)
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
@@ -83,7 +82,7 @@ class ClusterPolicies:
     """Policies and exceptions of the cluster, as a source of Changes."""
 
     def __init__(self, client: Client, *, watched: bool = True) -> None:
-        """``watched`` False: a pod in which no role evaluates policies has none."""
+        """``watched`` is False in a pod in which no role evaluates policies."""
         self.informers = [
             Informer(client, WatchScope(resource=resource), policy_text)
             for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
@@ -94,7 +93,7 @@ class ClusterPolicies:
             for resource in (*CEL_RESOURCES.values(), CEL_EXCEPTIONS)
             if watched
         ]
-        """Of kinds that an older installation of Kyverno's CRDs does not have."""
+        """Informers of kinds that an older installation of Kyverno's CRDs lacks."""
         self._changed_keys = [
             _ChangedKeys(informer)
             for informer in (*self.informers, *self.cel_informers)
@@ -102,8 +101,8 @@ class ClusterPolicies:
         self._given: dict[str, bytes] = {}
         self._polled_versions: dict[str, int] = {}
         self.settled: tuple[Mapping[str, int], int] = ({}, 0)
-        """Resource versions by plural name: a worker that has attached the paired
-        generation enforces all changes up to them."""
+        """Resource versions by plural name, and a generation: a worker that has
+        attached this generation enforces all changes up to these versions."""
 
     def poll(
         self,
@@ -112,11 +111,11 @@ class ClusterPolicies:
         force: bool = False,
         wait: Callable[[], None] | None = None,
     ) -> Changes:
-        """Return the changes since the last call. Cost: proportional to them."""
+        """Return the changes since the last call. Cost: proportional to the changes."""
         del now_ns, force, wait  # informers update their caches atomically
         changed: dict[str, bytes] = {}
         removed: list[str] = []
-        # The keys of all changes up to these versions are taken below.
+        # The keys of all changes up to these versions are read below.
         self._polled_versions = {
             informer.scope.resource.plural: int(informer.notified_version)
             for informer in self.policy_informers
@@ -133,17 +132,17 @@ class ClusterPolicies:
         return Changes(changed, tuple(removed))
 
     def published(self, generation: int) -> None:
-        """Record the generation that publishes the changes of the last ``poll``."""
+        """Record the generation that contains the changes of the last ``poll``."""
         self.settled = self._polled_versions, generation
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, in an informer's thread, when ``poll`` would find a change."""
+        """Call ``wake``, in an informer's thread, when there are changes to poll."""
         for informer in (*self.informers, *self.cel_informers):
             informer.on_notified(wake)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all policies in CEL were listed, or cannot exist."""
+        """Return whether all policies in CEL were listed, or have no served kind."""
         return all(one.synced or is_not_served(one) for one in self.cel_informers)
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
@@ -157,7 +156,7 @@ class ClusterPolicies:
 
     @property
     def policy_informers(self) -> list[Informer[bytes]]:
-        """All informers of policies, without those of exceptions."""
+        """The informers of policies, but not of exceptions."""
         return [*self.informers[:2], *self.cel_informers[: len(CEL_RESOURCES)]]
 
     def exception(self, key: Key) -> bytes | None:
@@ -170,7 +169,7 @@ class ClusterPolicies:
         return [text for one in informers for text in one.snapshot().values()]
 
     def cel_documents(self) -> list[bytes]:
-        """Return the cluster's present policies in CEL, as JSON."""
+        """Return the cluster's current policies in CEL, as JSON."""
         return [
             text
             for informer in self.cel_informers[: len(CEL_RESOURCES)]
@@ -178,7 +177,7 @@ class ClusterPolicies:
         ]
 
     def documents(self) -> list[bytes]:
-        """Return the cluster's present policies, without exceptions, as JSON."""
+        """Return the cluster's current policies, without exceptions, as JSON."""
         return [
             text
             for informer in self.informers[:2]
@@ -187,7 +186,7 @@ class ClusterPolicies:
 
 
 class LiveClusterData:
-    """The data segments for policies; an unchanged segment stays the same object."""
+    """The data segments for policies; an unchanged segment is the identical object."""
 
     def __init__(
         self,
@@ -198,11 +197,11 @@ class LiveClusterData:
         config_maps: bool = True,
         reviews: bool = True,
     ) -> None:
-        """``directory``: what the API server serves, empty before discovery.
+        """``directory`` returns the served resources; it is empty before discovery.
 
         ``config_maps``: whether to publish ConfigMaps with the cache label.
-        ``reviews``: whether this pod answers reviews, for which it needs the roles of
-        users; pools need the namespaces in which their account has one.
+        ``reviews``: whether this pod answers reviews, which require the roles of users.
+        Pools require the namespaces in which their account has a role.
         """
         self._context = context
         self._directory = directory
@@ -232,7 +231,7 @@ class LiveClusterData:
         context = self._context.poll()
         kinds = self._kinds_changed()
         if first:
-            # Live calls answer these; only a folder has canned answers.
+            # In a cluster, live calls answer these; only a folder has canned answers.
             self._segments["apicalls"] = {}
         for name, (of_kinds, _) in OF_KINDS.items():
             if first or not changed.isdisjoint(of_kinds):
@@ -248,7 +247,7 @@ class LiveClusterData:
         return self._segments
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, in an informer's thread, when ``poll`` would find a change."""
+        """Call ``wake``, in an informer's thread, when there are changes to poll."""
         for informer in self.informers:
             informer.on_notified(wake)
 
@@ -287,7 +286,7 @@ class _ChangedKeys:
         informer.on_change(self._add)
 
     def take(self) -> Sequence[Key]:
-        """Return the keys and forget them."""
+        """Return the keys, and clear them."""
         with self._lock:
             keys, self._keys = self._keys, set()
         return sorted(keys)
@@ -328,7 +327,7 @@ def _rbac(plural: str, *, namespaced: bool) -> Resource:
 
 
 def is_not_served(informer: Informer[Any]) -> bool:
-    """Return whether the API server does not have the resource of an informer."""
+    """Return whether the API server lacks the resource of an informer."""
     return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
 
 

@@ -16,8 +16,8 @@ Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controller
     apicalls       <METHOD> <path or URL>     {"data": ...} or {"error": text};
                    IMAGE <reference>          the same for images
 
-Every object answers GET of its own path and is in the lists of its kind. Documents of
-our own kind contain the answers of other paths and of services:
+Every object is the response to a GET of its path, and is in the lists of its kind.
+Documents of our own kinds contain the responses of other paths and of services:
 
     apiVersion: kyverno-mp.io/v1alpha1
     kind: ApiCallAnswer
@@ -66,7 +66,7 @@ class ClusterDataFolder:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Files that could not be read; their last good content stays."""
+        """Errors of unreadable files; their last valid content stays in use."""
         return (*self._folder_problems, *self._file_problems.values())
 
     def poll(self, now_ns: int, *, force: bool) -> bool:
@@ -88,7 +88,7 @@ class ClusterDataFolder:
         return bool(changes) or problems_changed
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Return every segment, empty ones included."""
+        """Return every segment, including empty ones."""
         objects = [
             raw
             for name in sorted(self._files)
@@ -176,4 +176,5 @@ OF_KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[_Objects], _Pairs]
     "configmaps": (("ConfigMap",), _config_maps),
     "roles": (("RoleBinding", "ClusterRoleBinding"), _roles),
 }
-"""Segments of whole objects: the kinds of each, and the function for their values."""
+"""Segments that contain whole objects: the kinds of each, and the function for their
+values."""

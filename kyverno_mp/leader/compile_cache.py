@@ -3,10 +3,10 @@
 Room: leader. Takes: outcomes of policy_store.py by the digest of all inputs. Gives:
 CompileCache; read_compile_cache and write_compile_cache, for a file of the snapshot
 directory. Next: leader/policy_store.py, leader/loop.py. May touch: that file.
-Source: docs/architecture.md 3 (a damaged or foreign file is refused; no pickle).
+Source: docs/architecture.md 3 (a damaged or foreign file is rejected; no pickle).
 
-A policy that was refused for its cost is kept as well: a policy that kills the leader
-costs its compilation once, not at every restart.
+A policy that was rejected for its cost is cached as well, so that its compilation is
+not repeated at every restart.
 """
 
 import logging
@@ -32,12 +32,13 @@ from kyverno_mp.snapshot.write import write_file
 _log = logging.getLogger(__name__)
 _NAME: Final = "compiled"
 _VERSION: Final = b"version"
-"""Key of the program's version: another version compiles differently."""
+"""Key of the record with the program's version, because versions compile differently.
+"""
 _PROGRAM: Final = f"{__version__}, layout {LAYOUT_VERSION}".encode()
 
 
 class CompileOutcome(msgspec.Struct, frozen=True):
-    """The result of one compilation; without ``status`` the policy was refused."""
+    """The result of one compilation; without ``status``, the policy was rejected."""
 
     status: PolicyStatus | None = None
     encoded: EncodedPolicy | None = None
@@ -49,7 +50,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(CompileOutcome)
 
 
 class CompileCache:
-    """Outcomes by digest: those of the previous leader, and those used since."""
+    """Outcomes by digest: the previous leader's, and those used since."""
 
     def __init__(self, before: Mapping[bytes, bytes] | None = None) -> None:
         self._before = dict(before or {})
@@ -57,9 +58,9 @@ class CompileCache:
         self._bytes = 0
 
     def take(self, identity: bytes, generation: int) -> CompileOutcome | None:
-        """Return the earlier outcome of the same inputs, None if none is kept.
+        """Return the earlier outcome of the same inputs, None if none is cached.
 
-        ``generation``: of the present document; the same text may occur again.
+        ``generation`` is the current document's; the same text can occur again.
         """
         content = self._used.get(identity) or self._before.get(identity)
         if content is None:
@@ -75,7 +76,7 @@ class CompileCache:
         return msgspec.structs.replace(outcome, status=status)
 
     def keep(self, identity: bytes, outcome: CompileOutcome, steps: int) -> None:
-        """Keep an outcome if it took many steps."""
+        """Cache an outcome if it took many steps."""
         if steps >= COMPILED_KEPT_STEPS_MIN:
             self._use(identity, msgspec.msgpack.encode(outcome))
 
@@ -87,7 +88,7 @@ class CompileCache:
         if identity in self._used:
             return
         self._bytes += len(content)
-        # Drop the oldest: policies that change all the time leave many outcomes.
+        # Drop the oldest: policies that change constantly leave many outcomes.
         while self._bytes > COMPILED_KEPT_BYTES_MAX and self._used:
             oldest = next(iter(self._used))
             self._bytes -= len(self._used.pop(oldest))
@@ -95,7 +96,7 @@ class CompileCache:
 
 
 def read_compile_cache(directory: Path) -> CompileCache:
-    """Read the previous leader's cache; an empty one after a version change."""
+    """Read the previous leader's cache; it is empty after a version change."""
     path = directory / segment_file(_NAME)
     if not path.exists():
         return CompileCache()

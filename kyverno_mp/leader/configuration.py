@@ -3,10 +3,10 @@
 Room: leader. Takes: a Client, settings as the base, the last configuration. Gives:
 the segment ``settings`` and the Configuration for controllers. Next: leader/loop.py
 publishes; webhook/configured.py and leader/control/build.py use it.
-May touch: the API server through kube's informers; the snapshot folder, reading.
+May touch: the API server through kube's informers; reads the snapshot folder.
 Source: docs/behaviour/controllers 10.3.
 
-The segment outlives a dead leader, and so does the last valid value of a key.
+The segment, and with it the last valid value of each key, survives the leader.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ _CONFIG_MAP = msgspec.json.Decoder(_ConfigMap)
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The content of both ConfigMaps; None: it does not exist."""
+    """The content of both ConfigMaps; None if a ConfigMap does not exist."""
 
     kyverno: _Data | None = None
     metrics: _Data | None = None
@@ -81,7 +81,7 @@ class ClusterConfiguration:
         self._handlers.append(handler)
 
     def poll(self) -> bool:
-        """Read changes; return whether there were any. Cost: two look-ups."""
+        """Read changes; return whether there are any. Cost: two look-ups."""
         texts = _Texts(*(self._text(at) for at in range(len(self.informers))))
         if texts == self._seen:
             return False
@@ -112,7 +112,7 @@ class FixedConfiguration:
         self.current = Configured(base_of(settings), MetricsConfiguration())
 
     def poll(self) -> bool:
-        """Return False: nothing changes."""
+        """Return False, because nothing changes."""
         return False
 
     def values(self) -> Mapping[str, bytes]:
@@ -127,7 +127,7 @@ def decode_texts(
     last: Configured,
     names: tuple[str, str],
 ) -> tuple[Configured, tuple[str, ...]]:
-    """Return the configuration of both ConfigMaps, and its refused values."""
+    """Return the configuration in both ConfigMaps, and its rejected values."""
     main = decode_configuration(kyverno, base, last.configuration, _refusal)
     shown = decode_metrics_configuration(metrics, last.metrics)
     problems = [
@@ -140,7 +140,7 @@ def decode_texts(
 
 
 def last_published(directory: Path) -> Configured | None:
-    """Return what an earlier leader of this pod published, None if unusable."""
+    """Return the configuration that an earlier leader of this pod published."""
     try:
         segment = Segment.attach(directory / segment_file(SETTINGS), SETTINGS)
         return configured_of(DataSegment(segment))
@@ -149,7 +149,7 @@ def last_published(directory: Path) -> Configured | None:
 
 
 def _scope(namespace: str, name: str) -> WatchScope:
-    # K8S: by name, so that permission for this one object is enough.
+    # K8S: selected by name, so that permission for this one object is enough.
     return WatchScope(
         resource=core("configmaps"),
         namespace=namespace,
@@ -162,8 +162,9 @@ def _data_of(raw: msgspec.Raw) -> _Data:
 
 
 def _refusal(expression: str) -> str:
-    """Return why the API server would refuse a match condition, "" if not."""
-    # K8S: the API server evaluates them itself, so they may use its authorizer.
+    """Return why the API server would reject a match condition, or ""."""
+    # K8S: the API server evaluates match conditions itself, so they can use its
+    # authorizer.
     environment = cel_environment({}, params=False, authorizer=True)
     given = NamedExpression(name="", expression=expression)
     (found,) = compile_conditions([given], environment)

@@ -1,7 +1,7 @@
-"""Decode the PolicyExceptions of both groups, and find which policies they name.
+"""Decode the PolicyExceptions of both groups, and find the policies they name.
 
-Room: leader. Takes: StoredDocuments. Gives: exceptions, and digests of those that name
-a policy. Next: leader/policy_store.py. May touch: nothing outside its arguments.
+Room: leader. Takes: StoredDocuments. Gives: exceptions, and for each policy a digest of
+its exceptions. Next: leader/policy_store.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 8.7; docs/behaviour/cel 2.2, 6.
 """
 
@@ -22,7 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 AnyException = PolicyException | CelPolicyException
 EXCEPTIONS: Final = frozenset({"PolicyException", CEL_EXCEPTION})
-"""The kinds of exceptions, as StoredDocument has them."""
+"""The kinds of exceptions, as named in StoredDocument."""
 
 
 def read_exception(document: StoredDocument) -> AnyException:
@@ -40,22 +40,22 @@ def read_exception(document: StoredDocument) -> AnyException:
 
 
 def in_namespace(raw: Json, namespace: str) -> Json:
-    """Return the document in its namespace, in none if it is one for the cluster.
+    """Return the document with its namespace, or without one if it is cluster-scoped.
 
-    SAFETY: its functions and its reach follow from the namespace.
+    SAFETY: the available functions and the scope of the exception depend on it.
     """
     return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
 
 
 def _exempted_by(exception: AnyException) -> set[str]:
-    """Return the policies that an exception names, as ``policy_key`` does."""
+    """Return the keys of the policies that an exception names (``policy_key``)."""
     if isinstance(exception, CelPolicyException):
         return {f"{one.kind} {one.name}" for one in exception.spec.policy_refs}
     return {one.policy_name for one in exception.spec.exceptions}
 
 
 def digests_by_policy(exceptions: Sequence[AnyException]) -> dict[str, bytes]:
-    """Return, for each policy named in exceptions, a digest of those exceptions."""
+    """Return a digest of its exceptions for each policy that exceptions name."""
     texts: dict[str, list[bytes]] = {}
     for exception in exceptions:
         text = msgspec.json.encode(exception)

@@ -2,13 +2,13 @@
 
 Room: leader. Takes: a folder's path. Gives: the bytes of files whose content changed.
 Next: leader/policy_store.py, leader/cluster_data.py. May touch: reads files below the
-folder. What cannot be read is a problem and keeps its last content; the rest of the
-folder is read all the same.
+folder. An unreadable file is reported as a problem and keeps its last content; the
+other files are still read.
 
 A poll costs one stat per file; contents are read when a stat changed, or is so recent
-that two writes may share its time stamp. Nothing depends on inotify, which mounts of
-ConfigMaps and network file systems lack. Names that start with a dot are ignored: they
-are the atomic-writer folders of ConfigMap mounts and editors' temporary files.
+that two writes may share its timestamp. Polling does not depend on inotify, which
+ConfigMap mounts and network file systems lack. Names that start with a dot are ignored:
+they are the atomic-writer folders of ConfigMap mounts and editors' temporary files.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from typing import Final
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _DEPTH_MAX: Final = 8
 _SETTLES_MAX: Final = 10
-"""A file that is written continuously is read after this many waits anyway."""
+"""The number of waits after which a continuously written file is read anyway."""
 _YOUNG_NS: Final = 2_000_000_000
-"""Coarsest time stamps of the file systems in use (FAT, some network mounts)."""
+"""Coarsest timestamps of the file systems in use (FAT, some network mounts)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes since the last poll, and what the poll could not read."""
+    """The changes since the last poll, and the inputs that the poll could not read."""
 
     changed: dict[str, bytes]
     removed: tuple[str, ...]
@@ -44,18 +44,18 @@ _Stat = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Scan:
-    """The files of one poll; ``hidden``: paths below which files are unknown now."""
+    """The files of one poll; ``hidden`` contains paths whose files are unknown now."""
 
     stats: dict[str, _Stat] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
 
     def hides(self, name: str) -> bool:
-        """Return whether a file may still be there although it was not found."""
+        """Return whether a file may still exist although it was not found."""
         return any(name == one or name.startswith(one + os.sep) for one in self.hidden)
 
     def cannot_read(self, path: str, reason: str | None) -> None:
-        """Note that the content of a file or folder is unknown now."""
+        """Record that the content of a file or folder is unknown now."""
         self.problems.append(f"{path}: {reason}")
         self.hidden.append(path)
 
@@ -72,7 +72,7 @@ class Folder:
         return self.scan().stats
 
     def scan(self) -> Scan:
-        """Find all files. Raises: OSError when the folder itself cannot be read."""
+        """Find all files. Raises: OSError if the folder itself cannot be read."""
         scan = Scan()
         if self.path.is_file():
             scan.stats[str(self.path)] = _stat_of(self.path.stat())
@@ -90,9 +90,9 @@ class Folder:
     ) -> Changes:
         """Return changed and removed files since the last call.
 
-        ``now_ns``: wall-clock time, to detect recent time stamps. ``force`` reads all.
-        ``wait`` sleeps briefly, so that a writer can finish a file. What cannot be
-        read does not change: its last state stays.
+        ``now_ns``: wall-clock time, to detect recent timestamps. ``force`` reads all
+        files. ``wait`` sleeps briefly, so that a writer can finish a file. Unreadable
+        files keep their last state.
         """
         try:
             scan = self.scan()
@@ -110,7 +110,7 @@ class Folder:
             try:
                 data = Path(name).read_bytes()
             except FileNotFoundError:
-                continue  # vanished since; the next poll finds it removed
+                continue  # deleted since; the next poll finds it removed
             except OSError as error:
                 scan.cannot_read(name, error.strerror)
                 continue
@@ -149,7 +149,7 @@ def _settle(stats: dict[str, _Stat], names: set[str], wait: Callable[[], None]) 
 
 
 def _walk(path: str, depth: int, scan: Scan) -> None:
-    """Add the files below ``path``. Raises: OSError when it cannot be listed."""
+    """Add the files below ``path``. Raises: OSError if it cannot be listed."""
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -159,7 +159,7 @@ def _walk(path: str, depth: int, scan: Scan) -> None:
             except FileNotFoundError:
                 if entry.is_symlink():
                     scan.problems.append(f"{entry.path}: broken symbolic link")
-                # else: vanished between the two calls
+                # else: deleted between the two calls
             except OSError as error:
                 scan.cannot_read(entry.path, error.strerror)
 
@@ -169,7 +169,7 @@ def _take(entry: "os.DirEntry[str]", depth: int, scan: Scan) -> None:
         if depth > 0:
             _walk(entry.path, depth - 1, scan)
         else:
-            reason = f"more than {_DEPTH_MAX} levels of folders; the rest is left out"
+            reason = f"more than {_DEPTH_MAX} levels of folders; the rest is skipped"
             scan.cannot_read(entry.path, reason)
     elif entry.name.endswith(_SUFFIXES):
         facts = entry.stat()

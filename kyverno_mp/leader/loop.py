@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 SNAPSHOT: Final = "snapshot"
 """Name of the folder of segments below the runtime folder."""
 PAGES: Final = "pages"
-"""Name of the folder of metric pages there."""
+"""Name of the folder of metric pages in the runtime folder."""
 _WAKE: Final = signal.SIGURG
-"""The signal that ends a pause from another thread; ignored outside a pause."""
+"""The signal by which another thread ends a pause; ignored outside a pause."""
 _OF_POLICIES: Final = frozenset((POLICIES, *CEL_SEGMENTS))
 _OTHERS: Final = _OF_POLICIES | {SETTINGS}
 """The segments that are not cluster data."""
@@ -52,10 +52,10 @@ _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
-"""Polling very many files may take this part of the poll interval."""
+"""The share of the poll interval that polling many files can take."""
 _POLL_S_MAX: Final = 0.5
 _LOGGED_MAX: Final = 50
-"""New problems that one publication logs."""
+"""The number of new problems that one publication logs."""
 _CACHE_POLL_S: Final = 0.1
 """PERF: polling the informers' caches costs microseconds and reads no files."""
 
@@ -76,9 +76,9 @@ class Leader:
         sources: Sources | None = None,
         beat: Callable[[], None] = _nothing,
     ) -> None:
-        """``sources`` None: the folders in the settings.
+        """``sources`` is None for the folders in the settings.
 
-        ``beat``: called periodically during long work.
+        ``beat`` is called periodically during long work.
         """
         self._runtime_dir = runtime_dir
         self._publisher = publisher
@@ -89,7 +89,7 @@ class Leader:
         self._policy_store = PolicyStore(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
-            # Only pods with a webhook report that no pool executes a policy.
+            # Only pods with a webhook report that no pool handles a policy.
             has_background=settings.has_background_pool or not settings.runs_webhook,
             on_progress=beat,
             cache=read_compile_cache(runtime_dir / SNAPSHOT),
@@ -105,8 +105,8 @@ class Leader:
     def step(self, *, force: bool = False) -> bool:
         """Poll once; publish after changes, or if nothing was published yet.
 
-        Configuration and cluster data go first, so that policies written together with
-        them find them.
+        Configuration and cluster data are published first, so that policies written
+        together with them can use them.
         """
         now_ns = time.time_ns()
         started_s = time.monotonic()
@@ -136,9 +136,9 @@ class Leader:
             )
             self._count(self._policy_set)
             if first and self.has_pending and not self._is_late(self._began_s):
-                # An incomplete set could allow what the missing policies deny.
+                # An incomplete set could allow requests that the missing policies deny.
                 return False
-            # If a policy is refused again, only the status changes.
+            # If a policy is rejected again, only the status changes.
             if self._segments.publish_cel(
                 self._policy_set, None if first else before, corrupt
             ):
@@ -161,7 +161,7 @@ class Leader:
 
     @property
     def has_pending(self) -> bool:
-        """Return whether policies wait for compilation in the next step."""
+        """Return whether policies must wait for compilation until the next step."""
         return self._policy_set.waiting > 0
 
     def _is_late(self, began_s: float) -> bool:
@@ -225,7 +225,7 @@ class Leader:
         self._log_problems(before.problems)
 
     def _log_problems(self, before: Sequence[str]) -> None:
-        """Log the problems that are new."""
+        """Log new problems."""
         known = frozenset(before)
         new = [one for one in self._status.problems if one not in known]
         for problem in new[:_LOGGED_MAX]:
@@ -297,11 +297,11 @@ def run(
 ) -> None:
     """Run the leader until SIGTERM; SIGHUP polls at once and reads all files.
 
-    ``facts``: additional facts of this process's page, from telemetry.page.FACTS;
+    ``facts`` returns additional facts for this process's page (telemetry.page.FACTS);
     ``count`` adds the counts of other threads to the page.
 
-    Nothing is published before the sources are complete: an incomplete set could
-    allow what the missing policies deny.
+    Nothing is published before the sources are complete, because an incomplete set
+    could allow requests that the missing policies deny.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     signals = SignalWait()
@@ -330,8 +330,8 @@ def run(
             sources.published(leader.generation)
         if stepped and not leader.has_pending:
             # PERF: ten thousand policies leave many small objects without cycles. The
-            # collector need not visit them at every publication. Collect garbage
-            # first, or it would be frozen for good.
+            # collector need not visit them at every publication. Collect garbage first,
+            # because frozen garbage would never be freed.
             gc.collect()
             gc.freeze()
         ended_ns = time.monotonic_ns()
@@ -349,7 +349,7 @@ def run(
 
 
 def _waker() -> Callable[[], None]:
-    """Return a function that ends this thread's pause from other threads."""
+    """Return a function by which other threads end this thread's pause."""
     thread = threading.get_ident()
     return lambda: signal.pthread_kill(thread, _WAKE)
 
@@ -357,7 +357,7 @@ def _waker() -> Callable[[], None]:
 def _pause(signals: SignalWait, pause_s: float, pace: Pace) -> int:
     """Wait for the time, a signal or a change; return a control signal, else 0.
 
-    The first change of a burst waits for the later ones.
+    After the first change of a burst, wait for the later ones.
     """
     number = signals.wait(_SIGNALS, pause_s)
     if number != _WAKE:

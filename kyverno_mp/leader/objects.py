@@ -30,7 +30,7 @@ def namespace_of(raw: dict[str, Json]) -> str:
 
 
 def plural_of(kind: str) -> str:
-    """Return the resource name of a kind by the rule of client-go's fake clients."""
+    """Return the plural of a kind by the rule of client-go's fake clients."""
     low = kind.lower()
     if low == "endpoints":
         return low
@@ -45,7 +45,7 @@ def base_path(api_version: str) -> str:
 
 
 def api_answers(objects: list[dict[str, Json]]) -> _Answers:
-    """Return the GET answers for every object and for the lists that contain it.
+    """Return the GET responses for every object and for the lists that contain it.
 
     Shape: ``{"GET /api/v1/namespaces/a/pods": {"data": {"kind": "PodList", ..}}}``.
     """
@@ -74,12 +74,12 @@ def api_answers(objects: list[dict[str, Json]]) -> _Answers:
 
 
 def image_key(reference: str) -> str:
-    """Return the key of an image's data, with a method that HTTP does not have."""
+    """Return the key of an image's data, with a method that does not exist in HTTP."""
     return f"IMAGE {reference}"
 
 
 def answer_of(raw: dict[str, Json]) -> tuple[str, Json]:
-    """Return the key and the answer of an ApiCallAnswer or ImageData document."""
+    """Return the key and the response of an ApiCallAnswer or ImageData document."""
     spec = raw.get("spec") or {}
     if raw.get("kind") == "ImageData":
         key = image_key(str(spec.get("reference") or ""))

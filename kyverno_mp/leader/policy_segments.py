@@ -1,6 +1,6 @@
-"""Publish the segments of policies: those of kyverno.io, and those in CEL.
+"""Publish the segments of policies: policies of kyverno.io, and policies in CEL.
 
-Room: leader. Takes: PolicySets. Gives: segments. Next: leader/loop.py says when.
+Room: leader. Takes: PolicySets. Gives: segments. Next: leader/loop.py calls it.
 May touch: the snapshot directory through snapshot/publish, the log.
 Source: docs/architecture.md 3 (snapshot).
 """
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class PolicySegments:
-    """The segments, and what their writers keep between publications."""
+    """The segments, and the data that their writers keep between publications."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -50,10 +50,10 @@ class PolicySegments:
     def publish_cel(
         self, policy_set: PolicySet, before: PolicySet | None, corrupt: Sequence[str]
     ) -> bool:
-        """Publish the policies in CEL that changed; return whether some did.
+        """Publish the policies in CEL that changed; return whether any did.
 
-        The other policies must follow with their next generation, which is that of
-        all: a worker that serves it has these, too. ``before`` None: nothing was
+        Publish the other policies afterwards: their generation stands for all policies,
+        so a worker that serves it has these, too. ``before`` is None if nothing was
         published yet.
         """
         published = [
@@ -92,7 +92,7 @@ class PolicySegments:
 
 
 def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
-    """Return the keys of the policies of a segment, as in their webhooks' paths."""
+    """Return the keys of the policies in a segment, as used in webhook paths."""
     return [
         f"{one.namespace}/{one.name}" if one.namespace else one.name
         for one in policy_set.policies

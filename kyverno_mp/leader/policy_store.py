@@ -1,14 +1,15 @@
-"""Maintain the compiled policies: which are in force, which were refused and why.
+"""Maintain the compiled policies: which are in force, which were rejected and why.
 
 Room: leader. Takes: Changes of a source of policies, which leader/stored_document.py
 splits into documents. Gives: PolicySet. Next: leader/loop.py publishes it.
 May touch: nothing outside its arguments.
 
-One bad policy affects only itself: its last valid version stays in force. The same
-holds for a policy that takes too many steps to compile (expr/compile_budget.py) or
+An invalid policy affects only itself: its last valid version stays in force. So does
+the last version of a policy that is too costly to compile (expr/compile_budget.py) or
 causes an internal error. A file that does not parse, or is suddenly empty, counts as
-partly written: all its policies stay. Only changed policies are compiled, and those
-that a changed PolicyException names; in slices of time, for the sake of finished ones.
+partly written: all its policies stay. Only changed policies, and those that a changed
+PolicyException names, are compiled, in time slices, so that finished ones are published
+early.
 """
 
 import logging
@@ -54,14 +55,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All policies at one moment. ``changes``: (type, status) of each change in it."""
+    """All policies at one moment; ``changes``: the (type, status) of each change."""
 
     encoded: tuple[EncodedPolicy, ...]
     policies: tuple[PolicyStatus, ...]
     problems: tuple[str, ...]
     changes: tuple[tuple[str, PolicyStatus], ...]
     unread: tuple[str, ...] = ()
-    """Those of the problems that concern whole files."""
+    """The problems that concern whole files."""
     waiting: int = 0
     """Policies that wait for compilation in the next update."""
     cel: Mapping[str, tuple[EncodedPolicy, ...]] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class PolicySet:
 class _Entry:
     """A policy: ``digest`` of the text evaluated last, and its version in force.
 
-    ``packed``: the document from which ``encoded`` was compiled.
+    ``packed`` is the document from which ``encoded`` was compiled.
     """
 
     digest: bytes
@@ -104,18 +105,17 @@ class PolicyStore:
         on_progress: Callable[[], None] = _nothing,
         cache: CompileCache | None = None,
     ) -> None:
-        """Start empty.
+        """``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
 
-        ``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
-        ``force_ignore``: every policy has failurePolicy Ignore, as its webhook.
-        ``has_background``: a background pool executes what reviews trigger.
-        ``on_progress``: called periodically during compilation. ``cache``: results of
-        an earlier policy store.
+        ``force_ignore``: every policy has failurePolicy Ignore, like its webhook.
+        ``has_background``: a background pool executes the tasks of triggers.
+        ``on_progress`` is called repeatedly. ``cache`` contains results of an earlier
+        policy store.
         """
         self._on_progress = on_progress
         self._cache = cache or CompileCache()
         self.compiled_count = 0
-        """Policies compiled so far, refused ones included."""
+        """Policies compiled so far, including rejected ones."""
         self._allows_exceptions = allows_exceptions
         self._force_ignore = force_ignore
         self._has_background = has_background
@@ -132,9 +132,9 @@ class PolicyStore:
     ) -> PolicySet:
         """Apply changes and return the new policy set.
 
-        After ``out_of_time`` returns True, the rest waits for the next update; small
-        policies are compiled first, and cluster policies before namespaced ones. Cost:
-        proportional to the changes, plus one pass over all documents' names.
+        After ``out_of_time`` returns True, the remaining policies wait for the next
+        update. Cluster policies and small ones come first. Cost: proportional to the
+        changes, plus one pass over all documents' names.
         """
         for name in changes.removed:
             self._files.pop(name, None)
@@ -185,7 +185,7 @@ class PolicyStore:
     def _sort(
         self, problems: list[str]
     ) -> tuple[dict[Key, StoredDocument], dict[Key, StoredDocument]]:
-        """Return policies and exceptions by key; for the same key, the later wins."""
+        """Return policies and exceptions by key; the last document of a key wins."""
         policies: dict[Key, StoredDocument] = {}
         exceptions: dict[Key, StoredDocument] = {}
         for name in sorted(self._files):
@@ -206,7 +206,7 @@ class PolicyStore:
     def _take_exceptions(
         self, documents: Mapping[Key, StoredDocument], problems: list[str]
     ) -> None:
-        """Decode the exceptions; a bad one keeps its last valid version."""
+        """Decode the exceptions; an invalid one keeps its last valid version."""
         kept: dict[Key, AnyException] = {}
         before, self._exceptions_read = self._exceptions_read, {}
         for key, document in documents.items():
@@ -243,7 +243,7 @@ class PolicyStore:
         changes = [("deleted", self._entries.pop(key).status) for key in gone]
         self._update_locations(documents)
         due = [one for one in documents.values() if not self._is_known(one)]
-        # By the size of the document, and cluster policies before namespaced ones.
+        # Cluster policies before namespaced ones, small documents first.
         due.sort(key=lambda one: (one.key[1] != "", len(one.packed), one.key))
         for count, document in enumerate(due):
             if count and out_of_time():
@@ -257,7 +257,7 @@ class PolicyStore:
         return changes, 0
 
     def _update_locations(self, documents: Mapping[Key, StoredDocument]) -> None:
-        """Update the file and line of documents that moved without a change."""
+        """Update the file and line of unchanged documents that moved."""
         for key, entry in self._entries.items():
             document = documents[key]
             file = document.file_and_line()
@@ -299,7 +299,7 @@ class PolicyStore:
         if outcome.status is None:
             entry = self._refuse(document, outcome.code, outcome.message)
         else:
-            # Not kept with the outcome: the same text may be in another file.
+            # Not cached with the outcome, because the same text can be in another file.
             status = msgspec.structs.replace(
                 outcome.status, file=document.file_and_line()
             )
@@ -331,8 +331,8 @@ class PolicyStore:
     def _cel_exceptions(self, key: Key) -> list[CelPolicyException]:
         """Return the exceptions in CEL that may name the policy.
 
-        A namespaced policy is exempt by its own namespace, or by the one that the
-        operator has chosen: no other tenant may revoke it.
+        A namespaced policy can be exempted only from its own namespace, or from the one
+        that the operator has chosen. Other tenants cannot disable it.
         """
         namespace = key[1]
         limited = bool(namespace) and self._allows_exceptions(namespace)
@@ -372,7 +372,7 @@ class PolicyStore:
 
 
 def _refusal_of(error: Exception, key: Key) -> InputError:
-    """Return why a document is refused; an internal error is also a reason."""
+    """Return why a document is rejected; an internal error is also a reason."""
     if isinstance(error, InputError):
         return error
     _log.error("internal error while reading %s", "/".join(key), exc_info=error)
@@ -381,7 +381,7 @@ def _refusal_of(error: Exception, key: Key) -> InputError:
 
 
 def refuse_unstorable(raw: Json, key: Key) -> None:
-    """Refuse what an API server would never store, before it costs anything."""
+    """Reject documents that an API server would never store, before they cost time."""
     _, namespace, name = key
     for text in filter(None, (namespace, name)):
         if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):

@@ -1,6 +1,7 @@
-"""Leave out the rules that this version of the service does not run.
+"""Exclude the rules that this version of the service does not run.
 
-Room: leader. Takes: a compiled policy. Gives: the rules in force, and what is left out.
+Room: leader. Takes: a compiled policy. Gives: the rules in force, and the excluded
+ones.
 Next: leader/policy_store.py; the CLI reports the same before a policy is served.
 May touch: nothing outside its arguments.
 """
@@ -18,7 +19,7 @@ UNSUPPORTED: Final = "leader.unsupported"
 UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
 NO_BACKGROUND: Final = "leader.no_background_pool"
 NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
-"""Message for rules that need a pool which this installation does not run."""
+"""Message for rules that need a pool that this installation does not run."""
 _CLEANUP_KINDS: Final = frozenset({"CleanupPolicy", "ClusterCleanupPolicy"})
 _OTHERS: Final = "; its other rules are in force"
 
@@ -26,13 +27,12 @@ _OTHERS: Final = "; its other rules are in force"
 def servable(
     compiled: CompiledPolicy, *, has_background: bool
 ) -> tuple[CompiledPolicy, str]:
-    """Leave out the rules that this version cannot evaluate or apply; name them.
+    """Exclude the rules that this version cannot evaluate or apply, and name them.
 
-    ``has_background``: a background pool executes what reviews trigger.
-
-    The others are in force: without them, requests that they deny would be allowed.
-    Raises: PolicyInvalid when none remain, or when a rule that is left out might have
-    ended the evaluation before the others (applyRules One).
+    ``has_background``: a background pool executes the tasks that reviews trigger. The
+    other rules stay in force, because requests that they deny would otherwise be
+    allowed. Raises: PolicyInvalid if no rule remains, or if an excluded rule might have
+    ended the evaluation before the other rules (applyRules One).
     """
     missing = {
         rule.name: missing_feature(rule, has_background=has_background)
@@ -52,7 +52,7 @@ _P = TypeVar("_P", CompiledPolicy, ValidatingPolicyIR, MutatingPolicyIR)
 
 
 def left_to_api_server(compiled: _P) -> _P:
-    """Return the policy without reviews and scans: the API server enforces it itself.
+    """Return the policy without reviews and scans, for native enforcement.
 
     KYVERNO: its results are in reports if the generated policy is reported.
     """
@@ -61,7 +61,7 @@ def left_to_api_server(compiled: _P) -> _P:
 
 
 def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
-    """Name the feature that the rule lacks here, "" if there is none."""
+    """Return the feature that the rule needs but this installation lacks, or ""."""
     if rule.unsupported or has_background:
         return rule.unsupported
     if rule.rule_type == "generate":
@@ -72,7 +72,7 @@ def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
 
 
 def unsupported_kind(kind: str) -> PolicyInvalid:
-    """Return the error for a kind of policy that the service does not run."""
+    """Return the error for a kind of policy that the service does not support."""
     text = f"{kind} is not supported by this version"
     if kind in _CLEANUP_KINDS:
         text = f"{kind}: clean-up policies are not read from folders, only in a cluster"

@@ -35,7 +35,7 @@ class ClusterDataSource(Protocol):
         """Return whether anything changed since the last call."""
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Return every segment by name; one that did not change is the same object."""
+        """Return every segment by name; an unchanged one is the identical object."""
 
 
 class ConfigurationSource(Protocol):
@@ -43,7 +43,7 @@ class ConfigurationSource(Protocol):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The errors of refused values."""
+        """The errors of rejected values."""
 
     def poll(self) -> bool:
         """Return whether anything changed since the last call."""
@@ -61,15 +61,16 @@ def _ignore(_generation: int) -> None:
 
 
 def _never(_wake: Callable[[], None]) -> None:
-    """Never call ``wake``: polling finds changes."""
+    """Never call ``wake``, because changes are found by polling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources. ``are_complete`` returns whether everything was read at least once.
+    """All sources of a leader.
 
-    ``published`` is called after each poll with the generation of its policies.
-    ``on_change`` registers a callback, called in any thread when something changed.
+    ``are_complete`` returns whether all sources were read at least once. ``published``
+    is called after each poll with the generation of its policies. ``on_change``
+    registers a callback, called in any thread when something changed.
     """
 
     policies: PolicySource | None

@@ -1,4 +1,4 @@
-"""Report which policies are in force, which were refused and why.
+"""Report which policies are in force, which were rejected and why.
 
 Room: leader. Takes: outcomes of leader/loop.py. Gives: Status in ``status.json``, read
 by the health process for GET /policies and metrics. May touch: that file.
@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 UNLINKED: Final = "leader.linked_memory"
-"""Code of a policy that is an error where it matches: linked, it takes too much memory
-(leader/documents/linked_memory.py)."""
+"""Code of a policy whose matches are errors, because it would take too much memory when
+linked (leader/documents/linked_memory.py)."""
 
 
 class RuleStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -25,8 +25,8 @@ class RuleStatus(msgspec.Struct, frozen=True, array_like=True):
 class PolicyStatus(msgspec.Struct, frozen=True):
     """One policy. ``rule_count`` counts rules as written, without generated ones.
 
-    A policy that is not in force as written has ``ready`` False; ``message`` says why
-    and names an earlier version or the part of its rules that is in force, if any.
+    A policy that is not in force as written has ``ready`` False; ``message`` states the
+    reason and names an earlier version or the rules that are in force, if any.
     """
 
     kind: str
@@ -39,19 +39,19 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     background: bool = True
     rules: tuple[RuleStatus, ...] = ()
     generation: int = 0
-    """The generation of the reported document; 0 where documents have none."""
+    """The generation of the reported document; 0 for documents without one."""
     code: str = ""
-    """Stable error code if it is not ready, "" if it is."""
+    """Stable error code if the policy is not ready, otherwise ""."""
     file: str = ""
     """The file and line of the reported document; "" in a cluster."""
     in_force: str = ""
-    """The earlier version, as JSON, that is in force in place of a refused one."""
+    """The earlier version, as JSON, that is in force in place of a rejected one."""
     large_exceptions: int = 0
-    """PolicyExceptions that exempt nothing because of their memory."""
+    """Number of PolicyExceptions that have no effect because of their memory."""
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What the leader published last. ``published_ns`` is monotonic time."""
+    """The leader's last publication. ``published_ns`` is monotonic time."""
 
     generation: int = 0
     published_ns: int = 0
@@ -60,7 +60,7 @@ class Status(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     """Files that could not be read or contain something other than policies."""
     unread: tuple[str, ...] = ()
-    """The problems because of which a file or folder is not used."""
+    """The reasons why a file or folder is not used."""
 
 
 NOTHING = Status()
@@ -76,7 +76,7 @@ def write_status(directory: Path, status: Status) -> None:
 
 
 class StatusReader:
-    """The record as the health process sees it, decoded only after a change."""
+    """The record as read by the health process, decoded only after a change."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME

@@ -1,7 +1,7 @@
 """Split policy files into documents, and store each as packed bytes.
 
 Room: leader. Takes: the bytes of a file, or of one object of the cluster. Gives:
-StoredDocuments, and the names by which exceptions name a policy.
+StoredDocuments, and the keys by which exceptions refer to a policy.
 Next: leader/policy_store.py. May touch: nothing outside its arguments.
 
 Packed bytes take a tenth of the memory of objects; equal digests mean equal documents.
@@ -27,9 +27,10 @@ from kyverno_mp.values.jsonvalue import Json
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
 _NAMESPACED = frozenset({"Policy", "PolicyException", "CleanupPolicy"})
-"""Kinds with a namespace, and all whose names begin with ``Namespaced``."""
+"""Kinds with a namespace, besides all whose names begin with ``Namespaced``."""
 FROM_CLUSTER = "kube://"
-"""Prefix of the name of a document from the API server: one object, as JSON."""
+"""Prefix of the names of documents from the API server, each one object as JSON."""
+_DELETING: Final = frozenset({"DeletingPolicy", "NamespacedDeletingPolicy"})
 _CEL_GROUP: Final = "policies.kyverno.io/"
 _ADMISSION_GROUP: Final = "admissionregistration.k8s.io/"
 
@@ -51,9 +52,11 @@ class StoredDocument:
         return msgspec.json.decode(self.packed)
 
     def why_unknown(self) -> str:
-        """Return why a document of a kind that is not known has no effect."""
+        """Return why a document of an unknown kind has no effect."""
         raw = self.raw()
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
+        if version.startswith(_CEL_GROUP) and self.key[0] in _DELETING:
+            return f"{self.key[0]}: clean-up runs only in a cluster"
         if version.startswith(_CEL_GROUP):
             return f"the server does not evaluate {version} {self.key[0]}"
         if version.startswith(_ADMISSION_GROUP):
@@ -65,12 +68,12 @@ class StoredDocument:
         return self.file.startswith(FROM_CLUSTER)
 
     def file_and_line(self) -> str:
-        """Return its place, "" for a document from the API server."""
+        """Return the document's location, "" for a document from the API server."""
         return "" if self.is_from_cluster() else self.place
 
 
 def documents_of(name: str, data: bytes) -> list[StoredDocument]:
-    """Split a file, or one object of the cluster. Raises: PolicyInvalid."""
+    """Split a file, or read one object of the cluster. Raises: PolicyInvalid."""
     if len(data) > WATCHED_FILE_BYTES_MAX:
         message = f"has {len(data)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
         raise PolicyInvalid("leader.too_large", message, Where(file=name))
@@ -127,7 +130,7 @@ def digest_of(packed: bytes) -> bytes:
 
 
 def policy_key(key: Key) -> str:
-    """Return the key by which exceptions name a policy."""
+    """Return the key by which exceptions refer to a policy."""
     kind, namespace, name = key
     if kind in SERVED_CEL_KINDS:
         return f"{kind} {name}"

@@ -1,9 +1,9 @@
 """Name the features of a rule that this version cannot evaluate yet.
 
-Room: policy. Takes: a Rule. Gives: the missing capability's name. Next:
-the compiler marks such rules, the CLI and the status report it. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 6 and 7 (what the bodies of rules
-are); docs/behaviour/images 1 (attestors).
+Room: policy. Takes: a Rule. Gives: the missing capability's name. Next: the compiler,
+which marks such rules; the CLI and the status, which report them. May touch: nothing
+outside its arguments. Source: docs/behaviour/engine 6 and 7 (bodies of rules);
+docs/behaviour/images 1 (attestors).
 """
 
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ _MANIFESTS = "validate.manifests"
 
 
 def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
-    """Return the capability that ``rule`` lacks, "" when it can be evaluated.
+    """Return the missing capability that ``rule`` needs, "" if there is none.
 
-    ``verifies``: the caller verifies images, as far as this version can.
+    ``verifies``: the caller can verify images.
     """
     if rule.verify_images or _BLOCK in rule.types():
         if not verifies:
@@ -57,7 +57,7 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
                 yield from _in_manifest_set(nested, place)
         elif entry.keys is not None:
             if not entry.keys.public_keys:
-                # SAFETY: upstream then accepts any signer.
+                # SAFETY: without publicKeys, upstream accepts any signer.
                 yield f"{place}.keys without publicKeys"
         elif entry.certificates is not None:
             if entry.certificates.cert_chain:
@@ -69,7 +69,8 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
 
 
 def _in_manifest_keyless(given: KeylessAttestor, place: str) -> Iterator[str]:
-    # SAFETY: upstream ignores the expressions, and accepts any signer without subject.
+    # SAFETY: upstream ignores the expressions; without a subject, it accepts any
+    # signer.
     if given.subject_reg_exp or given.issuer_reg_exp:
         yield f"{place} with regular expressions"
     if given.additional_extensions:
@@ -79,18 +80,18 @@ def _in_manifest_keyless(given: KeylessAttestor, place: str) -> Iterator[str]:
 
 
 def _missing(block: ImageVerification) -> Iterator[str]:
-    """Yield what the block needs and this version lacks.
+    """Yield the features of the block that this version lacks.
 
-    A name is precise, so that a user sees what to change; nothing that is named here
-    is ever evaluated in part.
+    The names are precise, so that users know what to change. A block with such a
+    feature is never evaluated in part.
     """
-    # SAFETY: upstream ignores these, and the author believes that they hold.
+    # SAFETY: upstream ignores these fields, although the author relies on them.
     if block.subject and (block.key or not block.issuer):
         yield f"{_BLOCK}.subject without issuer"
     if block.additional_extensions:
         yield f"{_BLOCK}.additionalExtensions"
     if block.image and block.annotations and not (block.key or block.issuer):
-        # KYVERNO: upstream makes an attestor of them, which names no signer.
+        # KYVERNO: upstream creates an attestor from them that names no signer.
         yield f"{_BLOCK}.image with annotations"
     is_notary = block.type == _NOTARY
     for listed in block.attestors:
@@ -98,7 +99,7 @@ def _missing(block: ImageVerification) -> Iterator[str]:
     for attestation in block.attestations:
         place = f"{_BLOCK}.attestations.attestors"
         if not attestation.attestors:
-            # KYVERNO: no attestor means any keyless signer.
+            # KYVERNO: without attestors, upstream accepts any keyless signer.
             yield f"{_BLOCK}.attestations without attestors"
         for listed in attestation.attestors:
             yield from _in_set(
@@ -129,7 +130,7 @@ def _in_set(
 
 
 def _in_notary(entry: Attestor, place: str) -> Iterator[str]:
-    """Type Notary knows certificates only; all their other fields have no effect."""
+    """Yield problems of a Notary entry, in which only certificates have an effect."""
     given = entry.certificates
     if given is None or not (given.cert or given.cert_chain):
         # KYVERNO: upstream crashes (docs/behaviour/images 4.5).

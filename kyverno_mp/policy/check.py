@@ -1,9 +1,9 @@
-"""Check a decoded document: all problems, all warnings, or upstream's first refusal.
+"""Check a decoded document: all problems and warnings, or upstream's first error.
 
-Room: policy. Takes: a document of policy/reading/decode.py; the computed rules and
-facts of the cluster if there are any. Gives: Findings, or the single text that
-Kyverno's policy webhook returns. Next: the leader, the CLI, the policy webhook. May
-touch: nothing outside its arguments.
+Room: policy. Takes: a document of policy/reading/decode.py; optionally the computed
+rules and facts about the cluster. Gives: Findings, or the single text that Kyverno's
+policy webhook returns. Next: the leader, the CLI, the policy webhook. May touch:
+nothing outside its arguments.
 Source: docs/behaviour/engine 10 (order of checks), 8.7.
 """
 
@@ -58,7 +58,7 @@ RULE_CHECKS: Sequence[RuleCheck] = (
     check_matches_a_kind,
     check_bodies,
 )
-"""Upstream's steps for each rule in turn, in its order; images follow."""
+"""Upstream's checks of each rule, in its order; the checks of images follow."""
 
 
 def check_fields(subject: Subject) -> Problems:
@@ -84,8 +84,9 @@ STAGES: Sequence[Check] = (
     check_kinds,
     _check_each_rule,
 )
-"""Upstream's stages: the first stage with a problem ends its validation. All errors
-of ``check_fields`` are reported together, of the other stages only the first."""
+"""Upstream's stages: its validation ends after the first stage with a problem. All
+errors of ``check_fields`` are reported together, but only the first error of any other
+stage."""
 
 
 def read(
@@ -93,7 +94,7 @@ def read(
 ) -> tuple[Document, tuple[str, ...]]:
     """Decode and check a document; return it with its warnings.
 
-    Raises: DocumentInvalid with every problem, of structure and of content alike.
+    Raises: DocumentInvalid with every problem of structure and content.
     """
     decoded = examine(raw)
     if decoded.document is None:
@@ -113,7 +114,7 @@ def check(
 ) -> Findings:
     """Collect all problems and warnings.
 
-    ``rules``: the computed rules (autogen), as upstream checks them; otherwise the
+    ``rules``: the computed rules (with autogen), which upstream checks; by default the
     rules as written. ``cluster_kinds``: see Subject.
     """
     if not isinstance(document, ClusterPolicy | Policy):
@@ -138,7 +139,7 @@ def first_error_like_upstream(
     rules: Iterable[Rule] | None = None,
     cluster_kinds: frozenset[str] | None = None,
 ) -> str:
-    """Return the one text with which upstream would refuse, "" if none."""
+    """Return upstream's error for the document, "" if upstream would accept it."""
     if not isinstance(document, ClusterPolicy | Policy):
         return aggregate(_check_other(document, cluster_kinds))
     computed = document.spec.rules if rules is None else tuple(rules)
@@ -168,7 +169,7 @@ def _check_other(
 
 
 def aggregate(problems: Iterable[Problem]) -> str:
-    """Join upstream's messages like field errors, "" if there are none."""
+    """Join upstream's messages like field errors; return "" if there are none."""
     texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 

@@ -1,14 +1,15 @@
 """Read the ConfigMap ``kyverno`` into a Configuration, key by key.
 
-Room: policy. Takes: the ConfigMap's data, the initial values, the last valid ones.
-Gives: Configuration and the refused keys. Next: leader/configuration.py publishes it,
-webhook/configured.py and controllers/webhook_config/options.py use it.
+Room: policy. Takes: the ConfigMap's data, the initial values, the last valid values.
+Gives: Configuration and the rejected keys. Next: leader/configuration.py, which
+publishes it; webhook/configured.py and controllers/webhook_config/options.py, which use
+it.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 10.3, 14.39-40; Kyverno pkg/config/{config,types}.go.
 
-For each key, the ConfigMap wins if it has the key; then the settings of the
-environment; then the code. For an invalid value, the last valid value of the key stays;
-upstream falls back to the default, which may evaluate requests that were excluded.
+For each key, the ConfigMap takes precedence over the environment's settings, and these
+over the code. If a value is invalid, the last valid value is kept. Upstream falls back
+to the default, which may evaluate requests that were excluded.
 """
 
 import math
@@ -44,11 +45,11 @@ _DNS_LENGTH_MAX: Final = 255
 _IPV4: Final = re2.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 UPDATE_REQUEST_THRESHOLD: Final = 1000
 CheckExpression: TypeAlias = Callable[[str], str]
-"""Why the API server would refuse a match condition's expression, "" if it does not."""
+"""Returns the API server's reason to reject a match condition, "" if it is accepted."""
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's choices at run time; the defaults are those of the code."""
+    """The operator's settings at run time, with the defaults of the code."""
 
     resource_filters: str = ""
     exclude_groups: str = ""
@@ -61,7 +62,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     success_event_actions: tuple[str, ...] = ()
     """Actions whose success creates an Event; empty = all."""
     namespace_selector: Json | None = None
-    """None = not set in the ConfigMap."""
+    """None means not set in the ConfigMap."""
     object_selector: Json | None = None
     webhook_annotations: dict[str, str] = {}
     webhook_labels: dict[str, str] = {}
@@ -71,7 +72,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """The decoded ConfigMap, and why some of its keys were refused."""
+    """The decoded ConfigMap, and the reasons why some keys were rejected."""
 
     configuration: Configuration
     problems: tuple[str, ...]
@@ -85,7 +86,7 @@ def decode_configuration(
 ) -> Decoded:
     """Read ``data``; use ``base`` for absent keys, ``last`` for invalid values.
 
-    An absent ConfigMap is ``{}``: only ``base`` is used, not ``last``.
+    An absent ConfigMap is ``{}``, so that only ``base`` is used.
     """
     found: dict[str, Any] = {}
     problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
@@ -111,8 +112,8 @@ def _text(name: str) -> _Reader:
 
 
 def _filters(text: str) -> _Found:
-    # KYVERNO: text outside of filters is ignored; upstream also accepts a string
-    # without filters, and then evaluates requests that the last one excluded.
+    # KYVERNO: text outside of filters is ignored. Upstream also accepts a string
+    # without filters, and then evaluates requests that the last value excluded.
     if text.strip() and not filters_in(text):
         raise ValueError(filters_problem(text))
     return {"resource_filters": text}
@@ -128,7 +129,7 @@ def _bool(name: str) -> _Reader:
 
 
 def _labels(name: str, *, values: bool) -> _Reader:
-    """Read a JSON map of labels, or of annotations, which may have any value."""
+    """Read a JSON map of labels, or of annotations, whose values can be any string."""
 
     def read(text: str) -> _Found:
         found = decode_json_as(text, dict[str, str] | None) or {}
@@ -169,8 +170,8 @@ def _context_size(text: str) -> _Found:
     if quantity is None:
         raise ValueError(f"{text!r}: {quantity_error(text)}")
     size = quantity.approximate()
-    # KYVERNO: zero and less mean no limit (pkg/engine/context); ours is as high as
-    # memory allows.
+    # KYVERNO: zero and negative sizes mean no limit (pkg/engine/context). Here the
+    # limit is then as high as memory allows.
     if not 0 < size < CONTEXT_BYTES_HIGHEST:
         return {"context_bytes_max": CONTEXT_BYTES_HIGHEST}
     return {"context_bytes_max": math.ceil(size)}
@@ -205,7 +206,7 @@ def _selector(given: _Selector | None) -> Json | None:
         return None
     labels = given.match_labels or {}
     for key, value in labels.items():
-        # K8S: a selector with wildcards belongs to a rule, never to a webhook.
+        # K8S: selectors of webhooks, unlike selectors of rules, cannot have wildcards.
         if not is_label_key(key) or not is_label_value(value):
             raise ValueError(f"{key}: {value!r} is not a label")
     terms = given.match_expressions or ()
@@ -285,12 +286,12 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], _Reader]]] = {
     "updateRequestThreshold": (("update_request_threshold",), _threshold),
     "maxContextSize": (("context_bytes_max",), _context_size),
 }
-"""Key of the ConfigMap -> its field, and its parser."""
+"""Key of the ConfigMap -> (fields, parser)."""
 KEYS: Final = tuple(_READERS)
 
 
 def successes_of(configuration: Configuration) -> frozenset[str] | None:
-    """Return the actions whose success causes an Event; None: no success does."""
+    """Return the actions whose success creates an Event; None if no success does."""
     if not configuration.generate_success_events:
         return None
     return frozenset(configuration.success_event_actions)

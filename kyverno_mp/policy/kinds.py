@@ -1,8 +1,8 @@
-"""Extract the kind from an entry of ``kinds`` as policy checks and autogen do.
+"""Extract the kind from an entry of ``kinds``, for policy checks and autogen.
 
 Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
 and policy/checks. Matching uses values/kubernetes/kinds.py instead, which splits
-differently. May touch: nothing outside its arguments.
+entries differently. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
 ContainsKind).
 """
@@ -36,5 +36,5 @@ def bare_kind(text: str) -> str:
 
 
 def contains_kind(kinds: Iterable[str], kind: str) -> bool:
-    """Return whether one of the entries names ``kind``, in any notation."""
+    """Return whether an entry names ``kind``, in any notation."""
     return any(bare_kind(entry) == kind for entry in kinds)

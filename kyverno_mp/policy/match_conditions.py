@@ -1,12 +1,10 @@
-"""Check that the API server accepts the match conditions of a policy's own webhook.
+"""Check whether the API server accepts a policy's match conditions.
 
-Room: policy. Takes: a policy. Gives: the reasons why it would refuse them. Next:
+Room: policy. Takes: a policy. Gives: the API server's reasons to reject them. Next:
 webhook/policy_review.py, controllers/webhook_config/resources.py. May touch: nothing.
-Source: Kubernetes admissionregistration/v1 (names, how many);
-docs/behaviour/controllers 3.4.
-
-A webhook configuration is accepted as a whole or not at all, so one bad condition of
-one policy would block webhook updates for all other policies.
+Source: Kubernetes admissionregistration/v1 (names, limit); docs/behaviour/controllers
+3.4. The API server accepts a webhook configuration as a whole or not at all, so one bad
+condition in one policy would block webhook updates for all other policies.
 """
 
 from kyverno_mp.limits import MATCH_CONDITIONS_MAX
@@ -17,7 +15,7 @@ _PATH = "spec.webhookConfiguration.matchConditions"
 
 
 def unregistrable(policy: AnyPolicy) -> str:
-    """Return problems of names and number; expressions are checked elsewhere."""
+    """Return problems of names and their number; expressions are not checked here."""
     hooks = policy.spec.webhook_configuration
     names = [one.name for one in hooks.match_conditions] if hooks else []
     if len(names) > MATCH_CONDITIONS_MAX:

@@ -1,8 +1,8 @@
 """Read the ConfigMap ``kyverno-metrics`` into a MetricsConfiguration, key by key.
 
 Room: policy. Takes: the ConfigMap's data, the last valid values. Gives: the exposed
-metrics and the refused keys. Next: leader/configuration.py publishes it;
-webhook/configured.py and process/roles/health.py apply it. May touch: nothing
+metrics and the rejected keys. Next: leader/configuration.py, which publishes it;
+webhook/configured.py and process/roles/health.py, which apply it. May touch: nothing
 outside its arguments.
 Source: docs/behaviour/controllers 9.2, 10.3; Kyverno
 pkg/config/{metricsconfig,types}.go.
@@ -23,34 +23,34 @@ DEFAULT_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0),
 )
-"""Unit: seconds. Kyverno's buckets, the same for all its histograms."""
+"""Kyverno's buckets in seconds, which all its histograms share."""
 _COUNTER: Final = "_total"
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """How one metric is shown."""
+    """The exposure of one metric: labels and buckets, or disabled."""
 
     enabled: bool = True
     disabled_labels: tuple[str, ...] = ()
     bucket_boundaries: tuple[float, ...] = ()
-    """Empty = those of all histograms."""
+    """Empty = the default of all histograms."""
 
 
 class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's choices about metrics; the defaults are those of the code."""
+    """The operator's settings for metrics, with the defaults of the code."""
 
     refresh_interval_s: float = 0.0
     """Interval at which series are reset; 0 = never."""
     include_namespaces: tuple[str, ...] = ()
-    """Empty = all."""
+    """Empty = all namespaces."""
     exclude_namespaces: tuple[str, ...] = ()
     bucket_boundaries: tuple[float, ...] = DEFAULT_BUCKETS
     exposure: dict[str, Exposure] = {}
-    """By the metric's name without ``_total``."""
+    """Metric name without ``_total`` -> exposure."""
 
     def counts(self, namespace: str) -> bool:
         """Return whether events in ``namespace`` are counted; exclusion wins."""
-        # KYVERNO: no namespace at all, and "-", always count (metricsconfig.go).
+        # KYVERNO: an empty namespace and "-" are always counted (metricsconfig.go).
         if namespace in ("", "-"):
             return True
         if namespace in self.exclude_namespaces:
@@ -58,13 +58,13 @@ class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
         return not self.include_namespaces or namespace in self.include_namespaces
 
     def exposure_of(self, metric: str) -> Exposure:
-        """Return how a metric is shown."""
+        """Return the exposure of a metric."""
         return self.exposure.get(metric.removesuffix(_COUNTER), _AS_IT_IS)
 
     def buckets_of(self, metric: str, own: tuple[float, ...] = ()) -> tuple[float, ...]:
         """Return the bucket boundaries of a histogram.
 
-        ``own``: those of a metric that the general ones do not fit.
+        ``own``: default boundaries of a metric that the general boundaries do not fit.
         """
         chosen = self.exposure_of(metric).bucket_boundaries
         return chosen or own or self.bucket_boundaries
@@ -74,7 +74,7 @@ _AS_IT_IS: Final = Exposure()
 
 
 class MetricsDecoded(msgspec.Struct, frozen=True):
-    """The decoded ConfigMap, and why some of its keys were refused."""
+    """The decoded ConfigMap, and the reasons why some keys were rejected."""
 
     configuration: MetricsConfiguration
     problems: tuple[str, ...]
@@ -146,8 +146,8 @@ class _Exposed(msgspec.Struct, rename="camel"):
 
 def _exposure(text: str) -> dict[str, Any]:
     given = decode_json_as(text, dict[str, _Exposed] | None) or {}
-    # Upstream's chart names counters with _total, which upstream then never finds
-    # (docs/behaviour/controllers 14.13); here both names refer to the metric.
+    # Upstream's chart uses names of counters with _total, which have no effect upstream
+    # (docs/behaviour/controllers 14.13). Here both names refer to the metric.
     return {
         "exposure": {
             name.removesuffix(_COUNTER): Exposure(
@@ -168,4 +168,4 @@ _READERS: Final[
     "bucketBoundaries": (("bucket_boundaries",), _boundaries),
     "metricsExposure": (("exposure",), _exposure),
 }
-"""Key of the ConfigMap -> its field, and its parser."""
+"""Key of the ConfigMap -> (field, parser)."""

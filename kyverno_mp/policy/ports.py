@@ -1,8 +1,8 @@
-"""Define what checks ask a cluster; answer for built-in kinds without a cluster.
+"""Define the ports of checks to the cluster, and a table of built-in kinds.
 
 Room: policy. Takes: nothing. Gives: Kinds, Permissions, SchemaSource (Protocols),
 ClusterView, BuiltInKinds. Next: policy/review.py, its checks, compiler/type_check.py.
-May touch: nothing; adapters do.
+May touch: nothing.
 Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
@@ -16,7 +16,7 @@ from kyverno_mp.values.wildcard import matches
 
 
 class FoundKind(NamedTuple):
-    """A resource that a kind selector names; ``subresource`` "" = the resource."""
+    """A resource that a kind selector matches; ``subresource`` "" = none."""
 
     resource: ApiResource
     subresource: str = ""
@@ -27,34 +27,34 @@ class Kinds(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether kinds that are not found do not exist."""
+        """Return whether all existing kinds are known."""
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
-        """Return everything that the selector's four patterns match."""
+        """Return all resources that the selector's four patterns match."""
 
     def cluster_kinds(self) -> frozenset[str]:
         """Return ``Kind`` and ``group/version/Kind`` of cluster-scoped kinds."""
 
     def subresource_kinds(self) -> frozenset[str]:
-        """Return the known kinds that only subresources have."""
+        """Return the known kinds that are used only by subresources."""
 
 
 class Permissions(Protocol):
     """The RBAC permissions of service accounts."""
 
     def allows(self, account: str, verb: str, target: "PermissionTarget") -> bool:
-        """Answer as a SubjectAccessReview would. Raises: DependencyError."""
+        """Answer like a SubjectAccessReview. Raises: DependencyError."""
 
 
 class SchemaSource(Protocol):
     """The schemas of kinds as published by the API server."""
 
     def schemas(self, group_versions: Iterable[tuple[str, str]]) -> "KnownSchemas":
-        """Return the schemas of these groups and versions that arrive in time."""
+        """Return the schemas of the API versions; late schemas are omitted."""
 
 
 KnownSchemas = Mapping[tuple[str, str], Schemas]
-"""(group, version) -> schemas; without unpublished or late ones."""
+"""(group, version) -> schemas, without unpublished or late schemas."""
 
 
 class PermissionTarget(NamedTuple):
@@ -72,10 +72,10 @@ def account_of(namespace: str, component: str) -> str:
 
 
 class ClusterView(NamedTuple):
-    """The cluster as checks see it; ``permissions`` None = not checked.
+    """The view that checks have of the cluster; ``permissions`` None = not checked.
 
-    ``schemas`` None = CEL is not checked against the schemas of kinds. The accounts are
-    user names; permissions of "" are not checked.
+    ``schemas`` None: CEL is not checked against the schemas of kinds. The accounts are
+    user names; for "", permissions are not checked.
     """
 
     kinds: Kinds
@@ -88,7 +88,7 @@ class ClusterView(NamedTuple):
 
 
 class BuiltInKinds:
-    """Kinds from a table; ``is_complete``: there are no other kinds."""
+    """Kinds from a table; ``is_complete``: other kinds do not exist."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class BuiltInKinds:
         *,
         is_complete: bool = False,
     ) -> None:
-        """Use the table; the default has the kinds of every cluster."""
+        """Use the table; by default, it contains the built-in kinds."""
         self._resources = tuple(resources)
         self._is_complete = is_complete
         cluster = [one for one in self._resources if not one.is_namespaced]
@@ -106,11 +106,11 @@ class BuiltInKinds:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether kinds that are not found do not exist."""
+        """Return whether all existing kinds are known."""
         return self._is_complete
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
-        """Return everything that the selector's four patterns match."""
+        """Return all resources that the selector's four patterns match."""
         found = []
         for one in self._resources:
             if not (
@@ -131,5 +131,5 @@ class BuiltInKinds:
         return self._cluster_kinds
 
     def subresource_kinds(self) -> frozenset[str]:
-        """Return nothing: the table has no kinds of subresources."""
+        """Return an empty set, because the table has no kinds of subresources."""
         return frozenset()

@@ -15,16 +15,16 @@ from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.limits import JSON_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
 
-_RULE_PATH = re.compile(r"spec\.rules\[(\d+)\]")  # our own text, not a user's pattern
+_RULE_PATH = re.compile(r"spec\.rules\[(\d+)\]")  # a constant pattern
 
 
 class Problem(NamedTuple):
-    """One reason why a document is refused.
+    """One reason why a document is rejected.
 
     Shape: ``Problem("policy.unknown_field", "spec.rules[0].mach", "r", 'unknown
-    ...')``. ``upstream`` is the text of Kyverno's own webhook, "" if Kyverno leaves the
-    check to the API server or does not check at all. ``column``
-    counts from 1 within the text of the field, 0 = the whole field.
+    ...')``. ``upstream`` is the message of Kyverno's own webhook, "" if Kyverno leaves
+    the check to the API server or does not check this. ``column`` counts from 1 within
+    the field's text; 0 = the whole field.
     """
 
     code: str
@@ -42,14 +42,14 @@ class Problem(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The findings of decode or check: problems refuse, warnings are only shown."""
+    """The findings of decode or check; only problems reject the document."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 class DocumentInvalid(PolicyInvalid):
-    """A document is refused; ``problems`` has all of them, the message joins them."""
+    """A rejected document; ``problems`` has all reasons, and the message joins them."""
 
     def __init__(self, problems: Iterable[Problem], where: Where) -> None:
         self.problems = tuple(problems)
@@ -58,7 +58,7 @@ class DocumentInvalid(PolicyInvalid):
 
 
 def rule_name(raw: Json, path: str) -> str:
-    """Return the rule that contains ``path``, "" if none does or it has no name."""
+    """Return the name of the rule that contains ``path``, "" without one."""
     found = _RULE_PATH.match(path)
     if found is None:
         return ""

@@ -1,8 +1,8 @@
-"""Parse a resourceFilters text, and report parts that can have no effect.
+"""Parse a resourceFilters text, and report parts without an effect.
 
 Room: policy. Takes: the text. Gives: the parts of each filter; the problem with the
-text. Next: program/matching/filters.py compiles them, settings/texts.py and
-policy/configuration.py refuse. May touch: nothing.
+text. Next: program/matching/filters.py, which compiles them; settings/texts.py and
+policy/configuration.py, which reject texts with problems. May touch: nothing.
 Source: docs/behaviour/engine 1.8; docs/behaviour/controllers 10.3.
 """
 
@@ -15,12 +15,12 @@ _SHOWN: Final = 40
 
 
 def filters_in(text: str) -> list[list[str]]:
-    """Return the parts of each filter as written; text outside is ignored."""
+    """Return the parts of each filter as written; ignore text outside of filters."""
     return [found.split(",") for found in _FILTER.findall(text)]
 
 
 def filters_problem(text: str) -> str:
-    """Return the part of ``text`` that is ignored or never matches, "" if none is."""
+    """Describe the part of ``text`` that is ignored or never matches, "" for none."""
     outside = _FILTER.sub(" ", text).strip(" \t\r\n,")
     if outside:
         return f"expected [Kind,namespace,name][...], found {outside[:_SHOWN]!r}"

@@ -1,10 +1,9 @@
-"""Review a document as Kyverno's policy webhook does: one refusal, or warnings.
+"""Review a document like Kyverno's policy webhook: return one error, or warnings.
 
 Room: policy. Takes: the document, its old version, its computed rules, a view of the
 cluster. Gives: ReviewVerdict. Next: webhook/policy_review.py. May touch: the cluster
-only
-through policy/ports.py.
-Source: docs/behaviour/engine 10 (the order in which the first error ends it),
+only through policy/ports.py.
+Source: docs/behaviour/engine 10 (order of the checks; the first error ends the review),
 docs/behaviour/controllers 2.9, 7.
 """
 
@@ -51,7 +50,7 @@ _BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
 
 @dataclass(slots=True)
 class ReviewVerdict:
-    """The webhook's result; ``error`` "" = the document is accepted.
+    """The webhook's result; an empty ``error`` means that the document is accepted.
 
     ``is_cut_short``: a warning ended the review before its last checks.
     """
@@ -69,9 +68,9 @@ def review(
     view: ClusterView | None = None,
     uncompiled: Sequence[str] = (),
 ) -> ReviewVerdict:
-    """Review the document; ``rules`` are its computed rules, if it has any.
+    """Review the document; ``rules``: its computed rules, if it has any.
 
-    ``uncompiled``: errors of its match conditions that do not compile.
+    ``uncompiled``: errors of match conditions that do not compile.
     """
     kinds = view.kinds.cluster_kinds() if view is not None else None
     if isinstance(document, ClusterPolicy | Policy):
@@ -89,7 +88,7 @@ def review(
 
 
 class _Review:
-    """The review of one policy by upstream's checks; the first error ends it."""
+    """The review of one policy by upstream's checks, until the first error."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class _Review:
         self._is_cut_short = False
 
     def verdict(self) -> ReviewVerdict:
-        """Run the checks."""
+        """Run the checks and return the verdict."""
         error = self._error()
         warnings = list(dict.fromkeys(self._warnings))
         return ReviewVerdict(error, warnings, self._is_cut_short)
@@ -146,9 +145,9 @@ class _Review:
                 self._warnings.extend(clone_warnings(rule.generate, path))
 
     def _check_kinds(self) -> tuple[str, bool]:
-        """Check the kinds rule by rule; return whether a warning ends the review.
+        """Check the kinds rule by rule; return the error and whether the review ends.
 
-        KYVERNO: a kind that does not exist ends it with success
+        KYVERNO: a kind that does not exist ends the review with success
         (docs/behaviour/engine 10.6).
         """
         wild = {problem.rule: problem for problem in check_kinds(self._subject)}

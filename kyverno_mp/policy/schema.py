@@ -1,13 +1,12 @@
-"""Validate a document against the schema of its CRD, as the API server does.
+"""Validate a document against the schema of its CRD, like the API server.
 
 Room: policy. Takes: raw documents. Gives: Problems. Next: the CLI (apply, test, lint).
 May touch: nothing outside its arguments.
 Source: apiextensions/v1 (structural schemas); docs/behaviour/controllers 1.7;
 docs/behaviour/cli 4.
 
-Kinds of policies.kyverno.io are read, not evaluated: only their structure can be
-checked. For the other kinds the result separates ignored documents from those that are
-checked and skipped.
+Kinds of policies.kyverno.io are checked only for structure here. For other kinds, the
+result separates documents that are ignored from documents that are checked and skipped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,12 +47,12 @@ Schema = Mapping[str, Json]
 
 
 def is_cel_kind(raw: Json) -> bool:
-    """Return whether the document is of the group, with any kind."""
+    """Return whether the document has any kind of the group policies.kyverno.io."""
     return type(raw) is dict and str(raw.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 
 def schema_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return the reasons why the API server would refuse a document of the group."""
+    """Return the API server's reasons to reject a document of the group."""
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     schema = _schema(api.partition("/")[2], kind)
     if schema is None:
@@ -68,8 +67,8 @@ def schema_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
 
 def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
-    """Return the reasons why the API server would refuse the status of a policy."""
-    from kyverno_mp.policy.crd import status as written  # few documents have a status
+    """Return the API server's reasons to reject the status of a policy."""
+    from kyverno_mp.policy.crd import status as written  # rarely needed
 
     schema = written.POLICY
     if kind == "ValidatingAdmissionPolicy":
@@ -80,7 +79,7 @@ def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
 
 
 def beta_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return the reasons why the API server would refuse a v2beta1 policy."""
+    """Return the API server's reasons to reject a v2beta1 policy."""
     return tuple(_problems(raw.get("spec"), _beta(), "spec"))
 
 
@@ -94,14 +93,14 @@ def _beta() -> Schema:
 
 @cache
 def _schema(version: str, kind: str) -> Schema | None:
-    from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS  # few runs have such kinds
+    from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS  # rarely needed
 
     return _found(CEL_KINDS, version, kind)
 
 
 @cache
 def _kyverno_schema(version: str, kind: str) -> Schema | None:
-    # The typed documents are inspected only by runs that load policies.
+    # Imported late: only runs that load policies need these schemas.
     from kyverno_mp.policy.crd.typed_kinds import KYVERNO_KINDS
 
     return _found(KYVERNO_KINDS, version, kind)
@@ -117,9 +116,9 @@ def _found(kinds: tuple[Kind, ...], version: str, kind: str) -> Schema | None:
 
 
 def kyverno_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return the reasons why the API server would refuse a kyverno.io document.
+    """Return the API server's reasons to reject a kyverno.io document.
 
-    Kinds without a definition have no problems here, nor has ``metadata``.
+    Kinds without a definition, and ``metadata``, are not checked here.
     """
     version, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     schema = _kyverno_schema(version.partition("/")[2], kind)
@@ -150,7 +149,7 @@ def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
 
 
 def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Problem]:
-    # K8S: a null counts as absent.
+    # K8S: a null is treated as absent.
     given = {name: item for name, item in value.items() if item is not None}
     for name in schema.get("required") or ():
         if name not in given:
@@ -180,7 +179,7 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
 
 
 def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
-    """Yield the fields of a value that should not be an object: all are unknown."""
+    """Yield a problem for each field of a misplaced object; all are unknown."""
     if type(value) is dict:
         for name in value:
             text = f'unknown field "{name}"'

@@ -1,7 +1,7 @@
-"""Find the parts of a document that an API server would not store: metadata, status.
+"""Find metadata and status of a document that an API server would not store.
 
-Room: policy. Takes: a raw document of a file. Gives: Problems. Next: the CLI (apply,
-test, lint), whose documents never passed an API server.
+Room: policy. Takes: a raw document from a file. Gives: Problems. Next: the CLI (apply,
+test, lint), whose documents were never checked by an API server.
 May touch: nothing outside its arguments.
 Source: Kubernetes apimachinery api/validation (ObjectMeta); docs/behaviour/cli 4.
 """
@@ -63,12 +63,12 @@ _DEPENDENTS: Final = frozenset({"orphan", "foregroundDeletion"})
 def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
     """Return the problems of a document whose other fields are valid.
 
-    A null counts as absent, or as the empty string in a map of strings.
+    A null is treated as absent, or as an empty string in a map of strings.
     """
     metadata = raw.get("metadata")
     found = list(_metadata(metadata, raw)) if type(metadata) is dict else []
     if raw.get("status") is not None and raw.get("kind") in _WITH_STATUS:
-        # Importing the schemas is slow; runs without a status skip it.
+        # Imported late: importing the schemas is slow, and a status is rare.
         from kyverno_mp.policy.schema import status_problems
 
         found += status_problems(raw["kind"], raw["status"])
@@ -83,7 +83,7 @@ def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
 
 def _choices(spec: dict[str, Json]) -> Iterator[Problem]:
-    """Yield problems if more or less than one of several fields is set."""
+    """Yield problems of fields of which exactly one must be set."""
     yield from _blocks(spec, "spec")
     yield from _contexts(spec, "spec")
     for index, rule in enumerate(_maps(spec, "rules")):
@@ -160,11 +160,11 @@ def _metadata(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Probl
 def _names(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]:
     name, prefix = _text(metadata, "name"), _text(metadata, "generateName")
     if not name:
-        # A document of a file gets no generated name.
+        # Names are not generated for documents in files.
         yield _problem("name", "Required value", "policy.required")
     elif len(name) > _SUBDOMAIN_LENGTH_MAX or not _SUBDOMAIN.fullmatch(name):
         yield _problem("name", f'"{name}" is not a lowercase RFC 1123 subdomain')
-    # K8S: a prefix may end with a dash; the dash and the character before are not
+    # K8S: a prefix may end with a dash; the dash and the character before it are not
     # checked.
     is_masked = len(prefix) > 1 and prefix.endswith("-")
     whole = f"{prefix[:-2]}a" if is_masked else prefix
@@ -219,7 +219,7 @@ def _listed(holder: dict[str, Json], key: str) -> list[Json]:
 
 
 def _maps(holder: dict[str, Json], key: str) -> list[dict[str, Json]]:
-    """Return a list of maps; other items are reported elsewhere."""
+    """Return the maps in a list; other items are reported elsewhere."""
     return [each if type(each) is dict else {} for each in _listed(holder, key)]
 
 

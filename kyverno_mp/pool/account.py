@@ -6,7 +6,7 @@ kubeconfig; the first call opens the connections.
 Source: docs/pools.md 1.
 
 A Deployment with only this pool runs under the pool's account. In a pod with several
-roles, the pool requests tokens for its account with the account of the pod.
+roles, the pool uses the pod's account to request tokens for its own.
 """
 
 from kyverno_mp import __version__

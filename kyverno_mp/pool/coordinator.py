@@ -44,12 +44,13 @@ from kyverno_mp.telemetry.record import Recorder
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
 _STOP_S: Final = 10.0
-"""If work runs this long after the lease was lost, the process exits."""
+"""If the work still runs this long after the lease was lost, the process exits."""
 _SHUTDOWN_S: Final = 2.5
 _RELEASE_S: Final = 1.0
-"""Together less than the five seconds that the supervisor waits for the exit."""
+"""``_SHUTDOWN_S`` plus ``_RELEASE_S`` is less than the five seconds that the supervisor
+waits for the exit."""
 _LEASE_FAILING_S: Final = 60.0
-"""Shorter failures occur whenever an API server restarts."""
+"""Shorter failures are normal while an API server restarts."""
 _INTERNAL_ERROR_EXIT: Final = 70
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM})
 
@@ -60,7 +61,7 @@ class PoolPlace:
 
     name: str
     lease: str
-    """Name of the Lease in our namespace; upstream's."""
+    """Name of the Lease in our namespace, the same as upstream's."""
     settings: Settings
     runtime_dir: Path
     pages: Path
@@ -68,13 +69,13 @@ class PoolPlace:
 
 
 class HealthReasons:
-    """The problems that the work reported last; any thread may call it."""
+    """The latest problems that the work reported; any thread may report them."""
 
     def __init__(self) -> None:
         self.reasons: tuple[str, ...] = ()
 
     def __call__(self, reasons: Sequence[str]) -> None:
-        """Replace the problems; none = healthy."""
+        """Replace the problems; an empty sequence means healthy."""
         self.reasons = tuple(reasons)
 
 
@@ -108,11 +109,11 @@ class _Term:
     stop: threading.Event
     thread: threading.Thread
     stopped_s: float = 0.0
-    """When the coordinator stopped it, 0 = not yet."""
+    """Time at which the coordinator told the work to stop; 0 = not yet."""
 
 
 class Coordinator:
-    """Starts and stops the work with the lease; call ``tick`` often, in one thread.
+    """Runs the work while the lease is held; call ``tick`` often, from one thread.
 
     ``end`` exits the process at once, for failures that only a new process can fix.
     """
@@ -130,7 +131,7 @@ class Coordinator:
         self._clock_s = clock_s
         self._term: _Term | None = None
         self._lease_checked_s = clock_s()
-        """When the last attempt at the lease without a failure was."""
+        """Time of the last lease check without an error."""
         self._health: PoolHealth | None = None
 
     @property
@@ -187,7 +188,7 @@ class Coordinator:
             self._health = health
 
     def _lease_reasons(self) -> tuple[str, ...]:
-        """Return why the lease has not been taken or renewed for a minute."""
+        """Return the lease error if lease requests have failed for a minute."""
         error = self._tools.election.last_error
         now_s = self._clock_s()
         if not error:
@@ -200,7 +201,7 @@ class Coordinator:
 def run_coordinator(
     place: PoolPlace, client: Client, work: Work, successes: Successes
 ) -> None:
-    """Run until SIGTERM."""
+    """Run the coordinator until SIGTERM."""
     threading.excepthook = _exit_after_thread_failure
     # Threads inherit the mask: only the main thread waits for signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS | {signal.SIGHUP})
@@ -222,7 +223,8 @@ def run_coordinator(
         coordinator.tick()
         _write(tools, recorder)
     if coordinator.stop():
-        # Otherwise the lease is left to expire: the work may still write.
+        # If the work does not stop, the lease is left to expire: the work may still
+        # write.
         stopping.set()
         lease.join(_RELEASE_S)
     writer.stop()
@@ -257,7 +259,7 @@ def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
 
 
 def _write(tools: Tools, recorder: Recorder) -> None:
-    """Write the page."""
+    """Write the metrics page."""
     events = tools.events
     facts = {
         "events_queue_depth": events.queued_count,

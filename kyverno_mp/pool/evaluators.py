@@ -5,10 +5,10 @@ Room: pool. Takes: batches as bytes. Gives: Evaluators (the coordinator's side) 
 May touch: one Unix socket in the runtime folder, threads, the clock.
 Source: docs/pools.md 1.
 
-An evaluator connects, gets one batch, answers it, gets the next. A closed connection
-means that it died: its batch returns to the front of the queue. A batch that fails
-three times, because the evaluator died or took too long, is abandoned: it might kill
-every evaluator of the pool.
+An evaluator connects, receives one batch, answers it, and receives the next. A closed
+connection means that the evaluator died: its batch returns to the front of the queue. A
+batch that fails three times, because the evaluator died or took too long, is abandoned,
+because it might kill every evaluator of the pool.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class _Batch:
 
 
 class Evaluators:
-    """The coordinator's side; any thread may call ``submit``."""
+    """The coordinator's side of the connections; any thread may call ``submit``."""
 
     def __init__(self, path: Path, *, queued_max: int, batch_s_max: float) -> None:
         """``path``: the socket. ``batch_s_max``: how long a batch may take."""
@@ -61,16 +61,16 @@ class Evaluators:
         path.chmod(0o600)
         self._listener.listen(_BACKLOG)
         self.requeued = 0
-        """Batches of evaluators that died or took too long."""
+        """Number of batches requeued because their evaluator died or took too long."""
 
     def start(self) -> None:
-        """Accept evaluators from now on."""
+        """Start to accept connections from evaluators."""
         threading.Thread(target=self._accept, name="evaluators", daemon=True).start()
 
     def submit(self, content: bytes) -> "Future[bytes]":
-        """Queue a batch; the result is an evaluator's answer.
+        """Queue a batch; return a future of the evaluator's answer.
 
-        The result is a StateError (``pool.batch``) when the batch is abandoned.
+        The future fails with a StateError (``pool.batch``) when the batch is abandoned.
 
         Raises: StateError (``pool.full``) when too many batches wait.
         """
@@ -84,7 +84,7 @@ class Evaluators:
 
     @property
     def connected_count(self) -> int:
-        """Number of evaluators."""
+        """Number of connected evaluators."""
         return len(self._links)
 
     def close(self) -> None:
@@ -96,7 +96,8 @@ class Evaluators:
             self._waiting.clear()
             self._changed.notify_all()
         for link in (self._listener, *self._links):
-            # A close alone does not wake a thread that waits for the socket.
+            # Closing a socket does not wake a thread that is blocked on it; a shutdown
+            # does.
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
             link.close()
@@ -129,7 +130,7 @@ class Evaluators:
             link.close()
 
     def _take(self, link: socket.socket) -> _Batch | None:
-        """Wait for a batch; None when this evaluator is gone or the pool is closed."""
+        """Wait for a batch; return None if the evaluator left or the pool is closed."""
         while True:
             with self._changed:
                 if self._closed or _is_gone(link):
@@ -139,7 +140,7 @@ class Evaluators:
                 self._changed.wait(1.0)
 
     def _ask(self, link: socket.socket, batch: _Batch) -> bytes | None:
-        """Return the answer, None when the evaluator does not answer."""
+        """Send a batch; return its answer, or None if the evaluator does not answer."""
         batch.attempts += 1
         try:
             write_frame(link, batch.content)
@@ -154,7 +155,7 @@ class Evaluators:
             if self._closed:
                 batch.answer.cancel()
             elif batch.attempts >= _ATTEMPTS_MAX:
-                text = f"{batch.attempts} evaluators did not answer it"
+                text = f"{batch.attempts} evaluators did not answer the batch"
                 batch.answer.set_exception(StateError("pool.batch", text))
             else:
                 self._waiting.appendleft(batch)
@@ -179,13 +180,13 @@ def evaluate(
                 continue
             while (content := _next(link)) is not None:
                 answer = handle(content)
-                # Without a coordinator, nothing waits for the answer.
+                # If the coordinator is gone, the answer is discarded.
                 with contextlib.suppress(OSError):
                     write_frame(link, answer)
 
 
 def _next(link: socket.socket) -> bytes | None:
-    """Return the next batch, None when the coordinator is gone."""
+    """Return the next batch, or None if the coordinator is gone."""
     try:
         return read_frame(link)
     except (OSError, StateError):
@@ -194,7 +195,7 @@ def _next(link: socket.socket) -> bytes | None:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Yield a name of the socket that fits into the 108 bytes of an address."""
+    """Yield a path of the socket that fits into the 108 bytes of a Unix address."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -208,7 +209,7 @@ def _uid_of(link: socket.socket) -> int:
 
 
 def _is_gone(link: socket.socket) -> bool:
-    """Return whether an idle connection has ended: it is readable only then."""
+    """Return whether an idle connection was closed: only then is it readable."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
     return bool(poll.poll(0))

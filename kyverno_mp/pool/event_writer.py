@@ -11,7 +11,7 @@ from kyverno_mp.kube.events import Events
 
 _POLL_S: Final = 0.25
 _COUNTS_EVERY: Final = 8
-"""Polls between two flushes of series counts when nothing is queued."""
+"""Polls between two flushes of the Event series counts while the queue is empty."""
 _STOP_S: Final = 1.0
 
 
@@ -28,7 +28,7 @@ class EventWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write queued events, as far as the API server accepts them, and stop."""
+        """Flush the queued Events and stop; wait a second at most."""
         self._stopping.set()
         self._thread.join(timeout=_STOP_S)
 

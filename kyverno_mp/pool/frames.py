@@ -20,7 +20,7 @@ _LENGTH: Final = struct.Struct("<I")
 def write_frame(link: socket.socket, content: bytes) -> None:
     """Send one message.
 
-    Raises: StateError (``pool.frame``) when it is too large, OSError.
+    Raises: StateError (``pool.frame``) when the message is too large; OSError.
     """
     if len(content) > POOL_FRAME_BYTES_MAX:
         raise StateError("pool.frame", f"a message has {len(content)} bytes")
@@ -30,7 +30,8 @@ def write_frame(link: socket.socket, content: bytes) -> None:
 def read_frame(link: socket.socket) -> bytes | None:
     """Return the next message, None when the other side has closed the connection.
 
-    Raises: StateError (``pool.frame``) when it is too large or ends early, OSError.
+    Raises: StateError (``pool.frame``) when the message is too large or ends early;
+    OSError.
     """
     head = _read(link, _LENGTH.size)
     if not head:
@@ -48,7 +49,7 @@ def _whole(data: bytes, length: int) -> bytes:
 
 
 def _read(link: socket.socket, count: int) -> bytes:
-    """Return ``count`` bytes, fewer when the connection ends before."""
+    """Return ``count`` bytes, or fewer if the connection ends first."""
     parts: list[bytes] = []
     left = count
     while left and (part := link.recv(min(left, 1 << 20))):

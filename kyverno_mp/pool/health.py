@@ -11,7 +11,7 @@ import msgspec
 
 
 class PoolHealth(msgspec.Struct, frozen=True):
-    """One pool of this pod. ``reasons``: its problems, empty = healthy."""
+    """Health of one pool of this pod. ``reasons``: its problems; empty = healthy."""
 
     name: str
     holds_lease: bool = False
@@ -30,7 +30,7 @@ def write_pool_health(directory: Path, health: PoolHealth) -> None:
 
 
 def read_pool_health(directory: Path, name: str) -> PoolHealth | None:
-    """Return the last record, None if there is none yet."""
+    """Return the last record, or None if there is none yet."""
     try:
         return _DECODER.decode(_path(directory, name).read_bytes())
     except (OSError, msgspec.DecodeError):

@@ -21,7 +21,8 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
 _IN_A_ROW_MAX: Final = 10
-"""More failures in a row share one series, as in the leader's metrics."""
+"""Larger numbers of consecutive failures share one series, as in the leader's
+metrics."""
 Labels = tuple[str, ...]
 
 
@@ -51,7 +52,7 @@ class PoolMetrics:
     def observe(self, family: Family, labels: Labels, seconds: float) -> None:
         """Add an observation to a histogram of telemetry.families.RECORDED.
 
-        One beyond the limit is dropped and counted.
+        Observations beyond the limit are dropped and counted.
         """
         with self._lock:
             if len(self._observed) < POOL_OBSERVATIONS_MAX:
@@ -69,7 +70,7 @@ class PoolMetrics:
         self.count(QUERIES, labels)
 
     def reconciled(self, controller: str, failures: int | None) -> None:
-        """Count a reconcile; ``failures``: failures in a row before a retry."""
+        """Count a reconcile; ``failures``: consecutive failures, None = no retry."""
         self.count(RECONCILED, (controller,))
         if failures is not None:
             times = str(min(failures, _IN_A_ROW_MAX))

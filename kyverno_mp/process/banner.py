@@ -1,8 +1,8 @@
 """Report once that the service is ready: the policies in force and the addresses.
 
 Room: process. Takes: ports, files, the health reporter. Gives: text on stdout, or one
-log line where a cluster collects JSON. Next: serve.py calls it on the supervisor's
-tick. May touch: stdout, the log.
+log line where a cluster collects JSON. Next: serve.py calls it on each tick of the
+supervisor. May touch: stdout, the log.
 """
 
 import logging
@@ -19,7 +19,7 @@ from kyverno_mp.telemetry.log import JSON, fields
 
 _log = logging.getLogger(__name__)
 _ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
-"""Hosts that mean all addresses, to which nobody can connect everywhere."""
+"""Hosts that mean all addresses; clients cannot connect to them on every system."""
 
 
 _CEL_PATHS: Final = {
@@ -30,12 +30,12 @@ _CEL_PATHS: Final = {
         "/ivpol/validate and /nivpol-keys: ImageValidatingPolicies"
     ),
 }
-"""The paths of kinds that have some of their own."""
+"""The URL paths of these kinds."""
 
 
 @dataclass(slots=True)
 class Banner:
-    """The message of the first check that finds the service ready."""
+    """Prints a message at the first check that finds the service ready."""
 
     settings: Settings
     files: Files
@@ -43,7 +43,7 @@ class Banner:
     _printed: bool = False
 
     def print_when_ready(self) -> None:
-        """Print once when ready; afterwards do nothing."""
+        """Print the message once the service is ready; do nothing after that."""
         if self._printed or self.reporter.readiness()[0] != HTTPStatus.OK:
             return
         self._printed = True
@@ -59,13 +59,13 @@ class Banner:
             sys.stdout.flush()
 
     def text(self) -> str:
-        """Return the lines."""
+        """Return the lines of the message."""
         settings = self.settings
         webhook = f"https://{_place(settings.webhook_host, settings.webhook_port)}"
         health = f"http://{_place(settings.health_host, settings.health_port)}"
         source, trust = settings.policies_dir, ""
         if not settings.standalone:
-            # The cluster's certificate replaces the one from the start.
+            # The cluster's certificate replaces the initial one.
             source = "the cluster"
         elif self.files.ca:
             trust = f", trust {self.files.ca}"

@@ -45,7 +45,7 @@ from kyverno_mp.telemetry.page import View
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """Facts about the whole pod; 0: not known, so not shown."""
+    """Facts about the whole pod; 0 means unknown and is not exported."""
 
     supervisor: SupervisorStatus | None
     is_ready: bool
@@ -67,9 +67,9 @@ def measure(
     rule_series_max: int,
     queues: Mapping[str, Sequence[str]],
 ) -> Gauges:
-    """Return all gauges. Cost: a few milliseconds per process, for its memory map.
+    """Return all gauges. Cost: a few milliseconds per process, to read its memory map.
 
-    ``queues``: the names of the queues of each role.
+    ``queues`` maps each role to the names of its queues.
     """
     gauges: Gauges = {family: {} for family in GAUGED}
     gauges[INFO] = {(__version__,): 1.0}

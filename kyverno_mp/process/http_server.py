@@ -3,8 +3,9 @@
 Room: process. Takes: a function that answers a request. Gives: HttpServer, Gate,
 Asked, response_bytes. Next: process/roles/health.py, process/roles/dashboard.py.
 May touch: its listening socket. Everything is bounded: 8 KiB for request heads, five
-seconds per request, a fixed number of connections, of which the oldest unfinished one
-is closed for a new one. Requests that a Gate admits are never closed for others.
+seconds per request, and the number of connections. At the limit, the oldest unfinished
+connection is closed for a new one. A request that a Gate admitted is never closed for a
+new one.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from typing import Final
 _HEAD_BYTES_MAX: Final = 8 * 1024
 _REQUEST_S_MAX: Final = 5.0
 _LONG_MAX: Final = 8
-"""Concurrent responses of several MiB: a client that does not read keeps its own."""
+"""Concurrent responses of several MiB; each stays in memory until its client reads it.
+"""
 _Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
 """In order of arrival."""
 
@@ -27,7 +29,8 @@ _Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
 class Asked:
     """The head of a request; ``path`` is empty if it is invalid.
 
-    ``headers``: by lower-case name; of repeated ones all values, joined by commas.
+    ``headers`` has lower-case names; the values of a repeated header are joined by
+    commas.
     """
 
     method: str
@@ -40,10 +43,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Decides about requests before anything is done for them.
+    """Decides about requests before they are processed.
 
-    ``refusal`` returns the response to a request that is not admitted; ``busy``, that
-    to a request above ``admitted_max``. Both return at once.
+    ``refusal`` returns the response to a request that is not admitted; ``busy`` returns
+    the response to a request above ``admitted_max``. Both return at once.
     """
 
     refusal: Callable[[Asked], bytes | None]
@@ -52,7 +55,7 @@ class Gate:
 
 
 class HttpServer:
-    """Reads heads, and writes what ``answer`` returns."""
+    """Reads request heads, and writes the responses from ``answer``."""
 
     def __init__(
         self,
@@ -62,14 +65,14 @@ class HttpServer:
         is_long: Callable[[Asked], bool] = lambda _asked: False,
         gate: Gate | None = None,
     ) -> None:
-        """``is_long``: whether the response to a request may have several MiB."""
+        """``is_long``: whether the response to a request can have several MiB."""
         self._answer = answer
         self._connections_max = connections_max
         self._is_long = is_long
         self._gate = gate
         self._admitted: set[asyncio.Task[None]] = set()
         self._unfinished: _Connections = {}
-        """Connections that wait for their client."""
+        """Connections that wait for their clients."""
         self._long: _Connections = {}
         """Connections with requests for possibly large responses."""
 
@@ -93,7 +96,7 @@ class HttpServer:
         self._unfinished[task] = writer
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
-            # Requests that have arrived get a response, however many follow.
+            # Requests that have arrived get a response, even if more arrive.
             self._unfinished.pop(task, None)
             asked = _asked(
                 head, lambda: reader.at_eof() or writer.transport.is_closing()
@@ -142,8 +145,8 @@ class HttpServer:
     def _make_room(connections: _Connections, most: int) -> None:
         """Close the connection that has waited longest for its client.
 
-        A probe sends its request and reads the response at once. A connection that
-        stays open must not keep probes out, or the kubelet would kill a healthy pod.
+        A probe sends its request and reads the response at once. Connections that stay
+        open must not block probes, or the kubelet would kill a healthy pod.
         """
         if len(connections) >= most:
             oldest = next(iter(connections))
@@ -171,7 +174,7 @@ def response_bytes(
     body: bytes,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return a whole response; to HEAD, its head."""
+    """Return a whole response; for HEAD, only its head."""
     more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"

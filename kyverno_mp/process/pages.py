@@ -1,7 +1,8 @@
-"""Show the health server's responses to people: a start page, indented JSON.
+"""Present the health server's responses to people: a start page, indented JSON.
 
 Room: process. Takes: an Accept header, endpoints, a summary. Gives: content types and
-bodies. Next: process/roles/health.py sends them. May touch: nothing.
+bodies.
+Next: process/roles/health.py sends them. May touch: nothing.
 """
 
 import html
@@ -16,7 +17,7 @@ ENDPOINTS: Final = (
     ("/health/liveness", "200 unless a restart of the pod may help"),
     ("/health/readiness", "200 when every worker serves, and none lags for seconds"),
     ("/healthz", "all problems, and the processes, as JSON"),
-    ("/policies", "every policy with its state, and what was left out, as JSON"),
+    ("/policies", "every policy with its state, including rejected ones, as JSON"),
     ("/metrics", "metrics for Prometheus, as text or OpenMetrics"),
 )
 """Path, purpose."""
@@ -28,7 +29,7 @@ def is_browser(accept: str) -> bool:
 
 
 def start_page(accept: str, lines: Sequence[str]) -> tuple[str, bytes]:
-    """Return the start page: ``lines`` on the state, then the endpoints."""
+    """Return the start page: ``lines`` about the state, then the endpoints."""
     if is_browser(accept):
         return HTML, _html(lines).encode()
     width = max(len(path) for path, _ in ENDPOINTS)
@@ -56,7 +57,7 @@ def json_text(body: object) -> bytes:
 
 
 def for_reader(content_type: str, body: bytes, accept: str) -> bytes:
-    """Return the body as it suits the client: JSON is indented for a browser."""
+    """Return the body in a form that suits the client: indented JSON for a browser."""
     if content_type != JSON or not is_browser(accept):
         return body
     return json.dumps(json.loads(body), indent=2).encode() + b"\n"

@@ -44,7 +44,7 @@ _HEALTH_BACKLOG = 128
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code.
 
-    Raises: SettingInvalid, StateError before any process starts.
+    Raises: SettingInvalid, StateError, both before any process starts.
     """
     _check(settings)
     set_up("supervisor", settings.log_level, settings.log_format)
@@ -164,14 +164,14 @@ def _check(settings: Settings) -> None:
         if reason:
             problems.append(
                 f"--policies (KYVERNO_MP_POLICIES_DIR): {reason}; --allow-empty starts"
-                " all the same"
+                " the service anyway"
             )
     if problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(problems))
 
 
 def _tls_problems(settings: Settings) -> list[str]:
-    """Return why no worker could serve with the certificate files."""
+    """Return the reasons why workers could not use the certificate files."""
     pair = (
         f"KYVERNO_MP_TLS_CERT_FILE={settings.tls_cert_file} and"
         f" KYVERNO_MP_TLS_KEY_FILE={settings.tls_key_file}"

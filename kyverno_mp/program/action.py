@@ -3,8 +3,8 @@
 Room: program. Takes: ActionIR of policy and rules, namespace and its labels. Gives:
 "Enforce" or "Audit". Next: program/engine.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 6.9: the cache's split by rule and the response's own
-computation differ upstream, and both are kept.
+Source: docs/behaviour/engine 6.9. Upstream's policy cache (per rule) and its response
+compute the action differently, and both ways are kept.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ AUDIT = "Audit"
 
 
 def selector_matches(selector: SelectorIR, labels: Mapping[str, str]) -> bool:
-    """Return whether labels satisfy a selector; an unparsable one never matches."""
+    """Return whether labels match a selector; an invalid selector never matches."""
     if selector.error:
         return False
     terms = [(t.key, t.operator, t.values) for t in selector.terms]
@@ -33,9 +33,9 @@ def _namespace_listed(override: OverrideIR, namespace: str) -> bool:
 def rule_action(
     policy: PolicyIR, rule: RuleIR, namespace: str, labels: Mapping[str, str]
 ) -> str:
-    """Return the action that assigns a rule to the enforcing or the auditing path.
+    """Return the action of one rule, which makes it enforcing or auditing.
 
-    KYVERNO: here an override with namespaces and selector matches if either does (6.9).
+    KYVERNO: an override with namespaces and a selector matches if either matches (6.9).
     """
     for override in rule.action.overrides or policy.action.overrides:
         if (
@@ -75,7 +75,7 @@ def response_action(
 
     The first rule with an explicit action decides.
 
-    ``actions``: (rule name, rule type, action) of the rules considered, in order.
+    ``actions``: (rule name, rule type, action) of the rules to consider, in order.
     """
     for _name, rule_type, action in actions:
         if rule_type not in ("validate", "verifyImages"):

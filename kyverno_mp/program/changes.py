@@ -1,11 +1,11 @@
-"""Notice by labels that an admission changes a clone source or a generated object.
+"""Detect by labels that an admission changes a clone source or a generated object.
 
-Room: program. Takes: a Request that is allowed. Gives: Change, which webhook/triggers
-records. Next: webhook/review/validating.py. May touch: nothing outside its arguments.
+Room: program. Takes: an allowed Request. Gives: Change, which webhook/triggers records.
+Next: webhook/review/validating.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.2 (row 3), 5.5.
 
-The labels of the old object count, so that an edit that removes them is noticed, too.
-Whether the rule synchronises is for the background pool to find out.
+The old object's labels are used, so an edit that removes them is detected, too. The
+background pool checks whether the rule synchronises.
 """
 
 from typing import Final
@@ -32,9 +32,9 @@ _OF_WRITES: Final = ("managedFields", "resourceVersion", "generation")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """``role``: of the changed object, SOURCE or DOWNSTREAM.
+    """A change of a clone source or a generated object; ``role``: SOURCE or DOWNSTREAM.
 
-    ``origin`` and ``trigger``: of a generated object; None for a source.
+    ``origin`` and ``trigger`` describe a generated object; None for a source.
     """
 
     role: str
@@ -43,9 +43,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def change_of(request: Request, background_user: str) -> Change | None:
-    """Return what the request changes; None when it is neither.
+    """Return the change; None if the object is neither a source nor generated.
 
-    The pool's own writes count as no change, so that it never triggers itself.
+    Writes by the pool itself are ignored, so it never triggers itself.
     """
     if request.operation not in _OPERATIONS or request.subresource:
         return None

@@ -1,6 +1,7 @@
 """Decide whether a clean-up policy would delete an object.
 
-Room: program. Takes: CleanupIR linked once; a Request made of the object, its context.
+Room: program. Takes: CleanupIR linked once; a Request built from the object, its
+context.
 Gives: RuleResult of type Deletion. Next: cli/apply/evaluate, the clean-up pool.
 May touch: the cluster data only through program/ports.py.
 Source: docs/behaviour/controllers 7; docs/behaviour/cli 13.
@@ -44,7 +45,7 @@ class LinkedCleanup:
         )
 
     def evaluate(self, context: RequestContext) -> RuleResult:
-        """Return pass: delete it, fail: keep it, error: undecidable."""
+        """Return pass (delete the object), fail (keep it) or error (undecided)."""
         try:
             deletes = self.selects(context.request) and self.holds(context)
         except InputError as error:

@@ -1,7 +1,7 @@
 """Convert an update into the request that would create the old object now.
 
-Room: program. Takes: the Request of an UPDATE. Gives: Requests that only
-allowExistingViolations uses. Next: program/rule.
+Room: program. Takes: the Request of an UPDATE. Gives: Requests for
+allowExistingViolations. Next: program/rule.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.8; Kyverno pkg/engine/handlers/validation/utils.go.
 """
@@ -20,7 +20,7 @@ _NO_ROLES: Final = ("kyverno:invalidrole",)
 def as_created(request: Request) -> Request:
     """Return the request with which a rule evaluates the old object.
 
-    It keeps the user, the kind, the subresource and the labels of the namespace.
+    It keeps the user, the kind, the subresource and the namespace labels.
     """
     review = request.review_request
     if review is not None:
@@ -42,9 +42,9 @@ def as_created(request: Request) -> Request:
 def as_created_by_nobody(request: Request) -> Request:
     """Return the request with which the old object is matched.
 
-    KYVERNO: the old object is matched by its own kind without a subresource, so a rule
-    on a subresource never matches it, and with an empty user, so a rule that names
-    users does not match it either (docs/behaviour/engine 6.8 step 1).
+    KYVERNO: the old object is matched by its own kind without a subresource, so rules
+    on subresources never match it, and with an empty user, so rules that name users do
+    not match it either (docs/behaviour/engine 6.8 step 1).
     """
     group, version, kind = _own_kind(request)
     return replace(
@@ -67,12 +67,12 @@ def as_created_by_nobody(request: Request) -> Request:
 def _own_kind(request: Request) -> tuple[str, str, str]:
     """Return group, version and kind of the old object itself.
 
-    ``kind`` of the request is that of the subresource's owner, e.g. Deployment; its
-    object is a Scale.
+    For a subresource, the request's ``kind`` is the owner's kind, e.g. Deployment,
+    while its object is a Scale.
     """
     kind = (request.review_request or {}).get("kind")
     if request.ints_are_numbers and type(kind) is dict:
-        # K8S: the review carries kind and version in its objects.
+        # K8S: the objects in a review include their kind and version.
         return _text(kind, "group"), _text(kind, "version"), _text(kind, "kind")
     api_version = _text(request.old_object, "apiVersion")
     group, _, version = api_version.rpartition("/")

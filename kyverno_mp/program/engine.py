@@ -3,7 +3,7 @@
 Room: program. Takes: Request, candidates of a RuleSource. Gives: PolicyResponses.
 Next: admission.encode, cli, reports. May touch: the cluster data only through
 program/ports.py. Answer first, explain later: the fast program decides; messages are
-made only for results that are neither pass nor skip.
+built only for results that are neither pass nor skip.
 Source: docs/behaviour/engine 0.4, 0.5, 6.9, 8; docs/behaviour/controllers 2.5, 2.7.
 """
 
@@ -29,7 +29,7 @@ from kyverno_mp.program.rule_gate import matches_at_own_cost
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The two clocks that rules may read, passed in by the caller."""
+    """The two clocks that rules can read; the caller provides them."""
 
     now: Callable[[], datetime]
     monotonic_ns: Callable[[], int]
@@ -46,12 +46,13 @@ class LinkedPolicy:
 def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
     """Link one rule; rule sources call it when a rule is first needed.
 
-    SAFETY: one that cannot be linked is an error of its own. The failure of the plan
-    would let its author lift the denials of all policies of a path that ignores errors.
+    SAFETY: a rule that cannot be linked becomes a separate error. If the whole plan
+    failed, the rule's author could disable the denials of all policies on a path that
+    ignores errors.
     """
     try:
         linked = LinkedRule(policy, rule)
-        # Here, where a large rule is linked in a thread.
+        # Computed here, because a large rule is linked in a thread.
         _ = linked.reads
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         name = f"a rule that fails to link ({type(error).__name__})"
@@ -72,8 +73,8 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
 def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
     """Link all validate rules of a policy at once (CLI, tests).
 
-    A rule that this version does not evaluate is linked regardless of its type: it is
-    an error for each object that it matches, so that nobody overlooks it.
+    A rule that this version cannot evaluate is linked, whatever its type: it returns an
+    error for each object that it matches, so it cannot be overlooked.
     """
     rules = [
         LinkedRule(compiled.policy, rule)
@@ -92,28 +93,28 @@ def checks_images(rule: RuleIR) -> bool:
 
 
 class Engine:
-    """Runs rules; stores no policies, and caches only recurring results of requests."""
+    """Runs rules. It stores no policies, and caches only recurring results."""
 
     __slots__ = ("_clock", "_cluster_data", "_images", "linking", "verdicts")
 
     def __init__(
         self, cluster_data: ClusterData, clock: Clock, linking: Lock | None = None
     ) -> None:
-        """``linking``: held while a rule is linked, if threads share the engine."""
+        """``linking``: lock for linking a rule, if threads share the engine."""
         self.linking = linking
         self._cluster_data = cluster_data
         self._clock = clock
         self._images = lambda: cluster_data.settings().images
         self.verdicts = VerdictCache()
-        """Results for objects that are equal in all fields that rules read."""
+        """Cached results for objects that are equal in all fields that rules read."""
 
     def now_ns(self) -> int:
-        """Return the current time of the clock for paces and deadlines."""
+        """Return the current monotonic time for paces and deadlines."""
         return self._clock.monotonic_ns()
 
     @property
     def cluster_data(self) -> ClusterData:
-        """The data that rules read."""
+        """The cluster data that rules can read."""
         return self._cluster_data
 
     def open(
@@ -121,7 +122,8 @@ class Engine:
     ) -> RequestContext:
         """Create the JSON context that the rules of one request share.
 
-        ``pace``: called for more time if the thread must not be occupied for long.
+        ``pace``: called to extend the time slice if the thread must not be blocked for
+        long.
         """
         runtime = Runtime(
             now=self._clock.now,
@@ -137,7 +139,7 @@ class Engine:
         return RequestContext(request, self._cluster_data, runtime)
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
-        """Evaluate all rules of a policy, every result with its message."""
+        """Evaluate all rules of a policy; every result has its message."""
         request = context.request
         response = PolicyResponse(policy.ir)
         first = True
@@ -150,7 +152,7 @@ class Engine:
                 decides = any(r.status in (result.PASS, result.FAIL) for r in found)
             except BudgetExceeded as error:
                 found = [not_evaluated(rule.ir, error)]
-                # This rule might have decided.
+                # The rule might have decided.
                 decides = True
             first = False
             response.results.extend(found)
@@ -172,10 +174,10 @@ class Engine:
     def scope(
         self, rule: LinkedRule, context: RequestContext, *, first: bool
     ) -> RuleContext:
-        """Create one rule's scope, charged to its policy.
+        """Create one rule's scope; its steps are charged to the policy.
 
-        KYVERNO: after the first matched rule of a policy the object in the context is
-        the unstructured one, whose whole numbers are int64 (docs/behaviour/engine 0.2).
+        KYVERNO: after the first matched rule of a policy, the object in the context is
+        the unstructured object with int64 integers (docs/behaviour/engine 0.2).
         """
         runtime = context.runtime
         if runtime.policy is not rule.policy:

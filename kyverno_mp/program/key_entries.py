@@ -1,4 +1,4 @@
-"""Make one entry of each key of an attestor set.
+"""Split the keys of an attestor set into one entry per key.
 
 Room: program. Takes: an AttestorSet. Gives: its entries. Next:
 program/images/attestors, program/bodies/manifests. May touch: nothing outside its
@@ -17,9 +17,10 @@ _END: Final = "-----END PUBLIC KEY-----"
 
 
 def expanded(listed: AttestorSet) -> Iterator[Attestor]:
-    """Yield one entry for each key of a string with several.
+    """Yield one entry for each key in a string of several keys.
 
-    KYVERNO: done before counting, so two keys without a count must both have signed.
+    KYVERNO: this precedes counting, so without a count, both of two keys must have
+    signed.
     """
     for entry in listed.entries:
         texts = split_keys(entry.keys.public_keys) if entry.keys is not None else []
@@ -32,9 +33,9 @@ def expanded(listed: AttestorSet) -> Iterator[Attestor]:
 
 
 def split_keys(text: str) -> list[str]:
-    """Return one string for each key; one without a second key stays whole.
+    """Return one string per key; a text with a single key is returned unchanged.
 
-    KYVERNO: what follows the last key is dropped only if there are several
+    KYVERNO: text after the last key is dropped only if there are several keys
     (docs/behaviour/images 1.2).
     """
     parts = text.split(_END)

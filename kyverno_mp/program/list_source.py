@@ -1,9 +1,9 @@
 """Provide compiled policies of this process as a rule source, without a snapshot.
 
-Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, a
-RuleSource as the CLI and tests use it. Next: program/engine.
+Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, the
+RuleSource of the CLI and the tests. Next: program/engine.
 May touch: nothing outside its arguments.
-Source: docs/architecture.md 3. Policies are distinguished by kind and operation only.
+Source: docs/architecture.md 3. The only look-up keys are kind and operation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ class _ListRecords:
         return RuleHeadIR(rule.name, rule.rule_type, rule.match, rule.exclude)
 
     def rule_bytes(self, position: int, number: int) -> int:
-        # No record has to be read, and linking delays no request.
+        # Records are already in memory, and linking delays no request.
         del position, number
         return 1
 

@@ -1,7 +1,7 @@
 """Apply mutate rules to a request, one after another, and describe the change.
 
 Room: program. Takes: Request, linked mutate rules of policies in order. Gives:
-PolicyResponses with the patched object; one JSON patch for them all.
+PolicyResponses with the patched object; one JSON patch with all changes.
 Next: webhook/review/service, cli/apply/evaluate.
 May touch: the cluster data only through program/ports.py.
 Source: docs/behaviour/engine 7.7, 8.3; docs/behaviour/controllers 2.6.
@@ -33,29 +33,29 @@ from kyverno_mp.values.patches.json_equal import whole_numbers
 MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
 Resource: TypeAlias = dict[str, Json]
 Reached: TypeAlias = tuple[int, Resource, int]
-"""The policy that runs (its index), the object before it, and the number of responses
-before it: replaced as a whole, so any thread may read it."""
+"""The index of the running policy, the object before it, and the number of responses
+before it. The tuple is always replaced as a whole, so any thread can read it."""
 
 
 _Change: TypeAlias = tuple[int, Resource, int, Resource]
-"""The progress, and the object after it."""
+"""The progress, and the object after the policy."""
 
 
 @dataclass(slots=True)
 class Mutations:
     """The outcome of all mutating policies for one request.
 
-    ``refusal``: the message of the policy that blocks it, "" otherwise.
+    ``refusal``: the message of the policy that blocks the request, otherwise "".
     """
 
     responses: list[PolicyResponse]
     patch: list[Operation]
     refusal: str = ""
     left_out: list[tuple[PolicyIR, Exception]] = field(default_factory=list)
-    """Policies that did not finish; the patch contains nothing from them."""
+    """Policies that did not finish; the patch contains none of their changes."""
     reached: Reached | None = None
     verified: list[PolicyResponse] = field(default_factory=list)
-    """The responses of verifyImages rules, which come after all changes."""
+    """The responses of verifyImages rules, which run after all mutations."""
 
 
 def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:
@@ -68,17 +68,18 @@ def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:
 
 
 def is_standard(rules: Sequence[LinkedMutation]) -> bool:
-    """Return whether a rule changes the object of the request itself."""
+    """Return whether any rule changes the request's own object."""
     return any(not rule.is_existing for rule in rules)
 
 
 @dataclass(slots=True)
 class MutationState:
-    """An object between rules and policies.
+    """The current object between rules and policies.
 
-    ``request``: a copy of the request, whose ``object`` is always the current one;
-    ``frame``: for rules that need no scope; None when values were given to the CLI, or
-    the variable ``request.object`` is not the object. ``is_first``: no rule ran before.
+    ``request``: a copy of the request, whose ``object`` is the current object.
+    ``frame``: root variables for rules without a scope; None if the CLI sets values, or
+    if the variable ``request.object`` differs from the object. ``is_first``: no rule
+    has run yet.
     """
 
     request: Request
@@ -88,8 +89,8 @@ class MutationState:
 
 
 def begin(context: RequestContext) -> MutationState:
-    """Start with the object of the request."""
-    # PERF: one copy of the request serves all rules of all policies.
+    """Return the initial state, with the request's object."""
+    # PERF: all rules of all policies share one copy of the request.
     return MutationState(
         copy_of(context.request), context.request.object, _frame(context)
     )
@@ -115,7 +116,7 @@ def mutate_policy(
 ) -> PolicyResponse:
     """Run the rules of one policy, each on the result of the previous one.
 
-    ``existing``: also run the rules with targets, which at admission return nothing.
+    ``existing``: also run rules with targets, which have no results at admission.
     Raises: DependencyError (deadline).
     """
     results: list[RuleResult] = []
@@ -148,8 +149,8 @@ def mutate_policy(
         state.is_first = False
         results += found
         if left is not resource:
-            # KYVERNO: a changed object is decoded again, and whole numbers in it are
-            # integers from then on.
+            # KYVERNO: a changed object is decoded again, which turns its whole numbers
+            # into integers.
             resource = left if request.ints_are_numbers else whole_numbers(left)
             state.resource = resource
         if policy.apply_rules == "One" and any(
@@ -164,17 +165,16 @@ def mutate_request(
     context: RequestContext,
     done: Mutations | None = None,
 ) -> Mutations:
-    """Apply policies in order at admission; stop at the first that blocks.
+    """Apply policies in order at admission; stop at the first policy that blocks.
 
-    The changes of a policy in which a rule fails are dropped, and the next policy gets
-    the object as it was before; Kyverno would pass on an empty object
-    (docs/behaviour/engine 7.2), so that the next policy silently does nothing: we do
-    not copy that.
+    If a rule fails, the changes of its policy are dropped, and the next policy gets the
+    object as it was before. Upstream passes on an empty object (docs/behaviour/engine
+    7.2), so its next policy silently does nothing; we do not copy that.
 
-    ``done``: filled step by step, so that the progress is known when this raises; a
-    partly filled one is continued. A policy with failurePolicy Ignore that raises is
-    dropped like one with a failed rule, if there is time; exceptions of other
-    policies propagate.
+    ``done`` is filled step by step, so the progress survives an exception; a partly
+    filled ``done`` is continued. If a policy with failurePolicy Ignore raises, its
+    changes are dropped, unless time has run out; exceptions of other policies
+    propagate.
     """
     if done is None:
         done = Mutations([], [])
@@ -202,7 +202,7 @@ def _apply(
     state: MutationState,
     done: Mutations,
 ) -> bool:
-    """Apply one policy; return whether the next one may start."""
+    """Apply one policy; return whether the next policy can start."""
     policy, rules = policy_and_rules
     fails = policy.failure_policy == "Fail"
     if not context.request.namespace_known and _lacks_namespace(context.request, rules):
@@ -238,10 +238,10 @@ def _answer(
     done: Mutations,
     changes: list[_Change],
 ) -> int | None:
-    """Compute the change by all policies; return a policy to restart with, or None.
+    """Compute the patch; return the index of a policy to restart with, or None.
 
-    If the response would be too large, the first policy that makes it so has failed:
-    the changes by it and its successors are dropped, and the successors run again.
+    If the response is too large, the first policy that exceeds the limit has failed:
+    its changes and all later changes are dropped, and the later policies run again.
     """
     problem: BudgetExceeded | None = None
     for change in [None, *changes]:
@@ -258,7 +258,7 @@ def _answer(
                 return None
     assert problem is not None
     if not changes:
-        # The result of an earlier run is too large: it is dropped completely.
+        # The result of an earlier run is too large, so it is dropped completely.
         state.resource = context.request.object
         done.responses.clear()
         return len(policies)
@@ -274,31 +274,31 @@ def _answer(
 
 
 def _check_clock(runtime: Runtime) -> None:
-    """Raise DeadlinePassed or Preempted; call it between policies only."""
+    """Raise DeadlinePassed or Preempted; to be called only between policies."""
     try:
         runtime.check_clock()
     except BudgetExceeded:
-        # The last namespaced policy exceeded its time; the following policies are not
-        # to blame.
+        # The last namespaced policy exceeded its time; do not blame the following
+        # policies.
         runtime.begin_policy(None, is_tenant=False)
         runtime.check_clock()
 
 
 class _Answer:
-    """Charges the diff: steps of the review, bytes of the response."""
+    """Charges for the diff: the review's steps and the response's bytes."""
 
     __slots__ = ("_check_below", "_left", "_runtime", "_steps")
 
     def __init__(self, runtime: Runtime | None) -> None:
         self._runtime = runtime
         self._left = PATCH_ANSWER_BYTES_MAX
-        # The steps are charged to no policy: the last one may have spent all of its
-        # own.
+        # The steps are not charged to a policy: the last policy may have used up its
+        # budget.
         self._steps = POLICY_STEPS_MAX
         self._check_below = POLICY_STEPS_MAX - STEPS_BETWEEN_CLOCK_CHECKS
 
     def charge(self, steps: int, /) -> None:
-        """Spend steps. Raises: BudgetExceeded, DeadlinePassed."""
+        """Charge steps. Raises: BudgetExceeded, DeadlinePassed."""
         self._steps -= steps
         if self._steps < self._check_below:
             if self._steps < 0:
@@ -308,7 +308,7 @@ class _Answer:
                 _check_clock(self._runtime)
 
     def charge_bytes(self, count: int, /) -> None:
-        """Spend bytes of the answer. Raises: BudgetExceeded."""
+        """Charge bytes of the response. Raises: BudgetExceeded."""
         self._left -= count
         if self._left < 0:
             text = f"the patch would be larger than {PATCH_ANSWER_BYTES_MAX} bytes"
@@ -320,7 +320,7 @@ def answer_patch(
 ) -> list[Operation]:
     """Return the patch to the final object. ``late``: do not check the clock.
 
-    Raises: BudgetExceeded when no API server could accept the result.
+    Raises: BudgetExceeded if the result is too large for any API server.
     """
     before = context.request.object
     if resource is before:
@@ -334,9 +334,9 @@ def _is_late(context: RequestContext) -> bool:
 
 
 def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
-    """Return whether rules need the labels of a namespace that is not known.
+    """Return whether rules need the labels of an unknown namespace.
 
-    KYVERNO: then the whole policy fails, whether or not its rules match.
+    KYVERNO: if so, the whole policy fails, whether or not its rules match.
     """
     return request.kind != "Namespace" and any(
         rule.reads_namespace_labels for rule in rules

@@ -1,7 +1,7 @@
-"""Keep a namespaced policy within its namespace: the one test that all rules use.
+"""Keep a namespaced policy within its namespace, by one test for all rules.
 
 Room: program. Takes: the policy's namespace, the namespace that a rule wants to read or
-write. Gives: whether that is forbidden; the caller raises Kyverno's error for its part
+write. Gives: whether this is forbidden; the caller raises Kyverno's error for its part
 of the rule. Next: program/context/api_call.py, program/context/loaders.py,
 program/bodies/cel_params.py, program/generate/pattern.py, program/generate/sources.py.
 May touch: nothing outside its arguments.
@@ -13,9 +13,10 @@ egress/paths.py checks the path of a call again, independently, before it is sen
 
 
 def is_outside(policy_namespace: str, namespace: str) -> bool:
-    """Return whether the policy must not reach the namespace.
+    """Return whether the policy is not allowed to access the namespace.
 
-    ``policy_namespace``: "" for a cluster-wide policy, which may reach all of them;
-    ``namespace``: "" for objects without one, which a namespaced policy cannot reach.
+    ``policy_namespace``: "" for a cluster-wide policy, which can access all namespaces;
+    ``namespace``: "" for cluster-scoped objects, which a namespaced policy cannot
+    access.
     """
     return bool(policy_namespace) and namespace != policy_namespace

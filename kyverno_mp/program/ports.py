@@ -1,9 +1,9 @@
-"""The ports through which rules access cluster data; adapters live at the edges.
+"""Define the ports through which rules access cluster data; adapters are elsewhere.
 
 Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
-CLI's values satisfy structurally. A port without a result raises ExpressionFailed with
-upstream's message; it never returns an empty value instead of an error.
-May touch: nothing; the adapters do.
+CLI's values implement structurally. A port without a result raises ExpressionFailed
+with upstream's message; it never returns an empty value instead of an error.
+May touch: nothing; the adapters do I/O.
 Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 """
 
@@ -19,7 +19,7 @@ from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.values.wildcard import contains_wildcard
 
 if TYPE_CHECKING:
-    # PERF: start of the command line: CEL is loaded only by runs with such policies.
+    # PERF: imported late for a fast start of the CLI; CEL is loaded only if needed.
     from kyverno_mp.expr.cel.outside import (
         GeneratorPort,
         GlobalPort,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ConfigMaps(Protocol):
-    """ConfigMaps by namespace and name."""
+    """Port for ConfigMaps by namespace and name."""
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap object, e.g. ``{"metadata": .., "data": {..}}``.
@@ -50,12 +50,12 @@ class ApiRequest(NamedTuple):
     body: Json = None
     ca_bundle: str = ""
     policy_namespace: str = ""
-    """Namespace of a namespaced Policy, "" for a ClusterPolicy: limits the reach of
-    the call."""
+    """Namespace of a namespaced Policy, "" for a ClusterPolicy; it limits the call's
+    scope."""
 
 
 class ApiCalls(Protocol):
-    """Calls to the API server and to allowed services."""
+    """Port for calls to the API server and to allowed services."""
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         """Return the decoded JSON response.
@@ -65,10 +65,10 @@ class ApiCalls(Protocol):
 
 
 class Images(Protocol):
-    """Image metadata from registries."""
+    """Port for image metadata from registries."""
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
-        """Return the metadata of the image.
+        """Return the image's metadata.
 
         Shape: ``{image, resolvedImage, registry, repository, identifier,
         manifestList, manifest, configData}``.
@@ -78,7 +78,7 @@ class Images(Protocol):
 
 
 class RegistryAccess(NamedTuple):
-    """A block's imageRegistryCredentials; ``is_tenants``: of a namespaced policy."""
+    """A block's imageRegistryCredentials; ``is_tenants``: the policy is namespaced."""
 
     insecure: bool = False
     providers: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class RegistryAccess(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What the certificate on a signature must say; all empty = anything."""
+    """Required contents of a signing certificate; all empty = any certificate."""
 
     subject: str = ""
     subject_reg_exp: str = ""
@@ -97,7 +97,7 @@ class Identity(NamedTuple):
 
 
 class LogTerms(NamedTuple):
-    """What the logs must say about a signature; "" = keys of the trust root."""
+    """Requirements for log entries of a signature; "" = keys of the trust root."""
 
     is_ignored: bool = False
     url: str = ""
@@ -110,11 +110,11 @@ class LogTerms(NamedTuple):
 class SignatureQuery(NamedTuple):
     """One attestor of an image: a key, a certificate, or any certificate below roots.
 
-    ``key``: PEM text or a reference; ``chain``: roots of certificates, or what is above
-    ``certificate``; ``is_keyless``: by identity, whose roots are those of the trust
-    root if there are no others. Signatures are in ``repository``, "" = that of the
-    image. ``predicate_type``: the statements that must have the identity, or that are
-    looked up; ``form``: the block's type. ``is_tenants``: a namespaced policy asks.
+    ``key``: PEM text or a reference; ``chain``: root certificates, or the chain above
+    ``certificate``; ``is_keyless``: signed by an identity; without ``roots``, the roots
+    are the trust root's. Signatures are in ``repository`` ("": the image's repository).
+    ``predicate_type``: type of the statements to verify or to look up; ``form``: the
+    block's type. ``is_tenants``: the policy is namespaced.
     """
 
     image: str
@@ -137,7 +137,7 @@ class SignatureQuery(NamedTuple):
 
 
 class ReviewedImages(Protocol):
-    """The images of one review; a tag is resolved once."""
+    """The images of one review; a tag is resolved only once."""
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
         """Return the digest of the image.
@@ -146,26 +146,26 @@ class ReviewedImages(Protocol):
         """
 
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
-        """Return the digest that the attestor has signed. Raises: as ``digest``."""
+        """Return the digest that the attestor signed. Raises: as ``digest`` does."""
 
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
-        """Return what the attestor states about the image. Raises: as ``digest``."""
+        """Return the attestor's statements. Raises: as ``digest`` does."""
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts of a review's work, in several threads if some are free.
+        """Run the parts of a review's work, in parallel threads if some are free.
 
-        Each is about another image, and may use this port. At the deadline those that
-        have not begun are dropped. Raises: what a part raises.
+        Each part handles another image, and can use this port. At the deadline, parts
+        that have not started are dropped. Raises: the parts' errors.
         """
 
 
 class ManifestQuery(NamedTuple):
     """One attestor of an object that was signed as YAML.
 
-    ``key``: PEM text; ``certificate``: PEM text, whose key counts; ``domain``: of the
-    annotations with message and signatures.
+    ``key``: PEM text; ``certificate``: PEM text, of which only the key is used;
+    ``domain``: prefix of the annotations with message and signatures.
     """
 
     document: dict[str, Json]
@@ -177,7 +177,7 @@ class ManifestQuery(NamedTuple):
 
 
 class ManifestAnswer(NamedTuple):
-    """Whether it is verified, by whom ("": a key), and what differs."""
+    """Whether the object is verified, its signer ("": a key), and the differences."""
 
     is_verified: bool
     signer: str = ""
@@ -185,7 +185,7 @@ class ManifestAnswer(NamedTuple):
 
 
 class SignedManifests(Protocol):
-    """Signatures of objects."""
+    """Port for the signatures of objects."""
 
     def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
@@ -195,7 +195,7 @@ class SignedManifests(Protocol):
 
 
 class GlobalContext(Protocol):
-    """GlobalContextEntries, cached by the leader."""
+    """Port for GlobalContextEntries, which the leader caches."""
 
     def entry(self, name: str) -> Json:
         """Return the data of ``entry`` or ``entry.projection``.
@@ -205,17 +205,17 @@ class GlobalContext(Protocol):
 
 
 class Namespaces(Protocol):
-    """Labels of namespaces."""
+    """Port for the labels of namespaces."""
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when the namespace is unknown."""
+        """Return the namespace's labels; None if the namespace is unknown."""
 
 
 class NamespaceObjects(Protocol):
-    """Namespace objects."""
+    """Port for Namespace objects."""
 
     def namespace(self, name: str, deadline_ns: int) -> Json | None:
-        """Return the Namespace, None when it does not exist.
+        """Return the Namespace; None if it does not exist.
 
         Raises: DependencyError.
         """
@@ -224,7 +224,7 @@ class NamespaceObjects(Protocol):
 class ObjectQuery(NamedTuple):
     """A query for objects: wildcard patterns as in ``kinds``.
 
-    ``namespace`` and ``name`` are wildcard patterns, too; "" = any.
+    ``namespace`` and ``name`` are also wildcard patterns; "" = any.
     """
 
     group: str
@@ -236,13 +236,13 @@ class ObjectQuery(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Return whether it names a single object, to read instead of list."""
+        """Return whether the query names a single object, to read instead of list."""
         names = (self.namespace, self.name)
         return all(names) and not any(map(contains_wildcard, names))
 
 
 class Objects(Protocol):
-    """Objects of the cluster, by kind: the targets of mutate-existing rules."""
+    """Port for the cluster's objects by kind: the targets of mutate-existing rules."""
 
     def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
@@ -252,7 +252,7 @@ class Objects(Protocol):
 
 
 class AccessQuery(NamedTuple):
-    """An access check for a user. ``attributes``: as CEL's authorizer names them.
+    """An access check for a user; ``attributes`` has the names of CEL's authorizer.
 
     E.g. ``{"group": "apps", "resource": "deployments", "verb": "delete"}``, or
     ``{"path": "/healthz", "verb": "get"}``.
@@ -265,20 +265,20 @@ class AccessQuery(NamedTuple):
 
 
 class Authority(Protocol):
-    """The cluster's authorizer."""
+    """Port for the cluster's authorizer."""
 
     def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
-        """Return whether it is allowed, and the given reason.
+        """Return whether access is allowed, and the authorizer's reason.
 
         Raises: DependencyError.
         """
 
 
 class KindScopes(Protocol):
-    """Which kinds are namespaced."""
+    """Port for the scopes of kinds."""
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
-        """Answer for a kind. Raises: ExpressionFailed when the kind does not exist."""
+        """Return whether the kind is namespaced; raises ExpressionFailed if unknown."""
 
 
 class RuleSettings(NamedTuple):
@@ -292,30 +292,30 @@ _DEFAULT_SETTINGS = RuleSettings()
 
 
 class KindTypes(Protocol):
-    """The types of kinds, for apply configurations."""
+    """Port for the schemas of kinds, for apply configurations."""
 
     def types(self, api_version: str, kind: str, deadline_ns: int) -> "Schemas | None":
-        """Return the types of a kind and of the built-in ones; None: it is not served.
+        """Return the schemas of a kind and all built-in kinds; None if not served.
 
         Raises: DependencyError, InputError.
         """
 
 
 class CelPorts(NamedTuple):
-    """The ports of policies in CEL; an expression that uses an absent one fails."""
+    """The ports of CEL policies; an expression that uses an absent port fails."""
 
     resources: "ResourcePort | None" = None
     references: "GlobalPort | None" = None
     images: "ImagePort | None" = None
     services: "HttpPort | None" = None
     own_resources: "ResourcePort | None" = None
-    """For namespaced policies in place of ``resources``: with what they may do."""
+    """Replaces ``resources`` for namespaced policies: limited to their permissions."""
     own_images: "ImagePort | None" = None
-    """For namespaced policies in place of ``images``: without our credentials."""
+    """Replaces ``images`` for namespaced policies: without our credentials."""
     namespaces: NamespaceObjects | None = None
     generator: "GeneratorPort | None" = None
     types: KindTypes | None = None
-    """The types of custom kinds; None: only those of the built-in ones are known."""
+    """Schemas of custom kinds; None: only built-in kinds have schemas."""
 
 
 _NO_CEL = CelPorts()
@@ -325,7 +325,7 @@ _NO_CEL = CelPorts()
 class ClusterData:
     """All ports together.
 
-    None = no adapter: the context entry is not registered, as in Kyverno's offline
+    None means no adapter: the context entry is not registered, as in Kyverno's offline
     mode (docs/behaviour/engine 3.7).
     """
 
@@ -333,7 +333,7 @@ class ClusterData:
     api_calls: ApiCalls | None = None
     images: Images | None = None
     reviewed_images: Callable[[], ReviewedImages] | None = None
-    """Begins the images of one review, for verifyImages rules."""
+    """Starts the image verification of one review, for verifyImages rules."""
     manifests: SignedManifests | None = None
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
@@ -347,7 +347,8 @@ class ClusterData:
     resolve_host: Callable[[str], list[str]] | None = None
     """Addresses of a host, for ``is_external_url``; may block."""
     settings: Callable[[], RuleSettings] = lambda: _DEFAULT_SETTINGS
-    """Current settings; read at each use, so they may change between requests."""
+    """Returns the current settings; read at each use, so they can change between
+    requests."""
 
 
 OFFLINE = ClusterData()
@@ -355,10 +356,10 @@ OFFLINE = ClusterData()
 
 
 class Lock(Protocol):
-    """The lock of threads that share an engine; ``threading.Lock`` is one."""
+    """Lock of threads that share an engine, e.g. ``threading.Lock``."""
 
     def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - threading's
-        """Take it; without ``blocking``, return False if another thread has it."""
+        """Acquire the lock; without ``blocking``, return False if it is locked."""
 
     def release(self) -> None:
         """Release the lock."""

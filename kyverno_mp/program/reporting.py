@@ -1,6 +1,6 @@
-"""Decide which results of reviews travel to the reports, and which a scan derives.
+"""Decide which results of reviews are sent to reports, and which a scan reproduces.
 
-Room: program. Takes: PolicyIR, names and statuses of rules; the operator's choices.
+Room: program. Takes: PolicyIR, names and statuses of rules; the operator's settings.
 Gives: Reporting. Next: program/plans/plan.py, webhook/results/sink.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.10, 6.5; docs/behaviour/engine 8.5;
@@ -21,7 +21,7 @@ MUTATE_EXISTING: Final = "mutateExisting"
 GENERATE: Final = "generate"
 IMAGE_VERIFY: Final = "imageVerify"
 DISABLED: Final = "reports.kyverno.io/disabled"
-"""Label of policies that are not reported, whatever its value."""
+"""Label of policies that are not reported; its value does not matter."""
 _WORDS: Final = {
     result.PASS: "pass",
     result.FAIL: "fail",
@@ -35,10 +35,10 @@ _FIRST: Final = (result.FAIL, result.ERROR, result.WARNING, result.PASS, result.
 
 
 def decisive(results: Iterable[RuleResult]) -> list[RuleResult]:
-    """Return one result of each rule: the first of the worst.
+    """Return one result per rule: the first with the worst status.
 
-    A rule about images has one for each image, and a report has one row for each rule.
-    KYVERNO: the row is that of the first image, which hides that another one failed
+    An image rule has one result per image, and a report has one row per rule.
+    KYVERNO: the row shows the first image, which hides failures of other images
     (docs/differences.md).
     """
     found: dict[str, RuleResult] = {}
@@ -51,10 +51,10 @@ def decisive(results: Iterable[RuleResult]) -> list[RuleResult]:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """The operator's choices.
+    """The operator's settings for reports.
 
-    ``types`` and ``words``: as in enableReporting and allowedResults. ``scans``:
-    existing objects are evaluated in the background.
+    ``types`` and ``words`` are the values of enableReporting and allowedResults.
+    ``scans``: existing objects are evaluated in the background.
     """
 
     types: frozenset[str]
@@ -62,16 +62,16 @@ class Reporting:
     scans: bool = True
 
     def reports(self, policy: PolicyIR, rule_type: str) -> bool:
-        """Return whether results of such rules of a policy are reported at all."""
+        """Return whether a policy's results of this rule type are reported at all."""
         if rule_type not in self.types:
             return False
         return not any(name == DISABLED for name, _ in policy.labels)
 
     def travels(self, policy: PolicyIR, rule: str) -> bool:
-        """Return whether only a review finds the results of a validate rule.
+        """Return whether a validate rule's results must be sent to reports.
 
-        All others follow from the object, so whoever writes the reports derives them.
-        Not of a rule that is not reported either.
+        A scan reproduces all other results from the object. The results of a rule that
+        is not reported are not sent, either.
         """
         if self.scans and policy.background and rule not in policy.review_rules:
             return False
@@ -82,11 +82,11 @@ class Reporting:
         return _WORDS.get(status) in self.words
 
     def travelling(self, responses: Iterable[PolicyResponse]) -> list[PolicyResponse]:
-        """Return the responses with what travels alone, without empty ones."""
+        """Return the responses, reduced to the results to send; omit empty ones."""
         found = []
         for response in responses:
             policy = response.policy
-            # PERF: nothing of most policies travels.
+            # PERF: most policies have no results to send.
             if self.scans and policy.background and not policy.review_rules:
                 continue
             limited = self._limited(response)

@@ -1,4 +1,4 @@
-"""The results of a rule and of a policy, as values.
+"""Define the results of a rule and of a policy.
 
 Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli,
 reports.
@@ -41,15 +41,15 @@ class RuleResult:
     message: str
     properties: dict[str, str] = field(default_factory=dict)
     exceptions: tuple[str, ...] = ()
-    """Keys (``ns/name``) of the PolicyExceptions that made it a skip."""
+    """Keys (``ns/name``) of the PolicyExceptions that caused the skip."""
     patched_target: dict[str, Json] | None = None
     """The object that a mutate-existing rule changed."""
     generated: tuple[dict[str, Json], ...] = ()
-    """The objects that a generate rule made."""
+    """The objects that a generate rule created."""
     warns: bool = False
-    """The requester is warned, whatever the status."""
+    """The user gets a warning, regardless of the status."""
     reasons: tuple[str, ...] = ()
-    """Why attestors of an ImageValidatingPolicy did not count."""
+    """Reasons why attestors of an ImageValidatingPolicy were rejected."""
 
 
 @dataclass(slots=True)
@@ -58,27 +58,26 @@ class PolicyResponse:
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
     docs/behaviour/engine 6.9). ``passed`` and ``skipped`` name the rules that the fast
-    program decided without explaining; ``results`` then has only the other rules.
-    Requests may share the responses of a batch (program/plans/batch.py): never change
-    one, nor its results.
+    program decided without explaining; ``results`` then contains only the other rules.
+    Requests may share the responses of a batch (program/plans/batch.py), so responses
+    and their results are read-only.
     """
 
     policy: PolicyIR
     results: list[RuleResult] = field(default_factory=list)
     action: str = "Audit"
     passed: tuple[str, ...] = ()
-    """Rules that passed on the fast program and have no entry in ``results``."""
+    """Rules that passed in the fast program and have no entry in ``results``."""
     skipped: tuple[str, ...] = ()
     patched_object: dict[str, Json] | None = None
 
     def failed(self) -> bool:
-        """Return whether a rule failed."""
+        """Return whether any rule failed."""
         return any(r.status == FAIL for r in self.results)
 
     def errored(self) -> bool:
-        """Return whether a rule ended in an error."""
-        # PERF: called for every policy that mutates; a generator would be one more
-        # call.
+        """Return whether any rule ended in an error."""
+        # PERF: called for every mutating policy; a generator would add a call.
         for found in self.results:  # noqa: SIM110 - as above
             if found.status == ERROR:
                 return True
@@ -88,7 +87,7 @@ class PolicyResponse:
 def not_evaluated(rule: RuleIR, error: Exception) -> RuleResult:
     """Return the error of a rule that could not be evaluated.
 
-    Callers see the text, so it omits that of an internal error, which may contain a
+    Clients see the message, so it omits an internal error's text, which may contain a
     value.
     """
     text = "not evaluated (webhook.defect): internal error, see the log"

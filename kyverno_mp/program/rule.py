@@ -2,10 +2,10 @@
 
 Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives:
 fast codes and RuleResults. Next: program/engine.py.
-May touch: nothing outside its arguments. This is the one place where an InputError of a
-rule becomes a status; DependencyError and internal errors propagate.
-Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7.
-Over 400 lines: the kinds of bodies are selected where the shortcuts past them are.
+May touch: nothing outside its arguments. Only here does a rule's InputError become a
+status; DependencyError and internal errors propagate.
+Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7. Over 400 lines: the selection of a
+body and the fast paths that bypass it belong together.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
 )
 _UNKNOWN: Final = Reads()
-"""Marks a result that the batch has not computed yet."""
+"""Marks a value that has not been computed yet."""
 _PATTERNS = (PatternBody, AnyPatternBody)
 _DENIALS = (DenyBody, ForEachBody)
 
@@ -77,7 +77,10 @@ class _NothingBody:
 
 
 def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
-    """Select any other body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
+    """Link any body except CEL, podSecurity and images.
+
+    The order is upstream's (docs/behaviour/engine 0.4, 6.1).
+    """
     rule = ir.name
     message = Message(rule, validate)
     if validate.manifests is not None:
@@ -95,8 +98,9 @@ def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
     return _NothingBody()
 
 
-# PERF: start of the command line: each of these languages is as large as the rest of a
-# short run, and most runs need none. The service loads them before it forks.
+# PERF: imported late for a fast start of the CLI: each of these languages is as large
+# as the rest of a short run, and most runs need none. The service loads them before it
+# forks.
 
 
 def _assertion(rule: str, assertion: Assertion) -> _Body:
@@ -112,7 +116,7 @@ def _manifests(ir: ManifestsIR) -> _Body:
 
 
 def _link_pod_security(rule: str, validate: ValidateIR) -> "PodSecurityBody | None":
-    """Return the body of a rule whose first body it is, None for any other rule."""
+    """Return the podSecurity body, if it is the rule's first body, otherwise None."""
     if validate.pod_security is None or validate.assertion is not None:
         return None
     from kyverno_mp.program.bodies.pod_security import PodSecurityBody
@@ -121,7 +125,7 @@ def _link_pod_security(rule: str, validate: ValidateIR) -> "PodSecurityBody | No
 
 
 def _link_cel(ir: RuleIR, validate: ValidateIR) -> "CelBody | None":
-    """Return the body of a rule whose first body is CEL, None for any other rule."""
+    """Return the CEL body, if it is the rule's first body, otherwise None."""
     before = validate.assertion is not None or validate.pod_security is not None
     if validate.cel is None or before:
         return None
@@ -140,7 +144,7 @@ def _link_image_check(policy: PolicyIR, ir: RuleIR) -> "ImageCheckBody | None":
 
 
 def evaluated_object(request: Request) -> dict[str, Json] | None:
-    """Return what patterns apply to: the new object; None on DELETE (engine 5.9)."""
+    """Return the object that patterns test; None on DELETE (engine 5.9)."""
     if request.operation == "DELETE" or not request.object:
         return None
     return request.object
@@ -187,7 +191,7 @@ class LinkedRule:
         self._pod_security = _link_pod_security(ir.name, self.validate)
         self._image_check = _link_image_check(policy, ir)
         self.effects = ir.effects if self._image_check is None else check_effects(ir)
-        """What may wait in this stage: a check of images reads no registry."""
+        """Effects in this stage: an image check reads no registry."""
         self.body: _Body = (
             self._cel
             or self._image_check
@@ -198,23 +202,24 @@ class LinkedRule:
         given = ir.preconditions
         reads_more = bool(ir.context or ir.unsupported or self._image_check)
         self.operation_only: Conditions | None = None
-        """Preconditions whose outcome is the same for all rules of a request."""
+        """Preconditions with the same outcome for all rules of a request."""
         if given is not None and not reads_more and reads_operation_only(given):
             self.operation_only = given
         plain = not (reads_more or ir.exceptions) and given is None
         self.bare: Callable[[Json], bool] | None = (
             self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
-        """The complete test of a rule that is one static pattern and needs no scope."""
+        """The complete test of a rule that is a single static pattern and needs no
+        scope."""
         self.light_to = self.body.light_to if isinstance(self.body, _PATTERNS) else 0
-        """Bytes of the largest review for which ``bare`` may be used."""
+        """Maximum size in bytes of a review for which ``bare`` is allowed."""
         speaks_alone = not (reads_more or ir.exceptions or ir.report_properties)
         self.failure: str | None = None
-        """The text of every failure, if it does not depend on the request."""
+        """The message of every failure, if it does not depend on the request."""
         if speaks_alone and isinstance(self.body, _DENIALS):
             self.failure = self.body.failure
         self.plain: Callable[[RequestContext], int] | None = None
-        """``fast`` of a CEL rule that needs no scope."""
+        """The ``fast`` function of a CEL rule that needs no scope."""
         if plain and self._cel is not None and self._cel.reads_object_only:
             self.plain = self._cel.fast_plain
         self._reads: Reads | None = _UNKNOWN
@@ -230,7 +235,7 @@ class LinkedRule:
 
     @property
     def reads(self) -> Reads | None:
-        """The fields of the new object that decide; None = unknown (rule_reads.py)."""
+        """The new object's fields that the rule reads; None: see rule_reads.py."""
         if self._reads is _UNKNOWN:
             self._reads = rule_reads(self.ir)
         return self._reads
@@ -241,10 +246,10 @@ class LinkedRule:
         return conditions is None or conditions.holds(scope)
 
     def located(self, request: Request, target: Json) -> str | None:
-        """Return the text of the failure of a rule whose ``bare`` test failed.
+        """Return the failure message of a rule whose ``bare`` test failed.
 
-        None: only ``explain`` knows the outcome. PERF: needs no scope; with
-        ``explain`` instead, a denial by five rules took 40 us longer.
+        None: only ``explain`` can determine the outcome. PERF: it needs no scope;
+        ``explain`` makes a denial by five rules 40 us slower.
         """
         if self._where is None or (self._looks_back and request.old_object):
             return None
@@ -263,9 +268,9 @@ class LinkedRule:
         )
 
     def fast(self, request: Request, scope: RuleContext) -> int:
-        """Return the fast code; EXPLAIN for results that need a message, or errors."""
+        """Return the fast code; EXPLAIN for errors and results that need a message."""
         if self.ir.unsupported or self._image_check is not None:
-            # Images are looked at before the preconditions: none means no result.
+            # Images are checked before the preconditions: no images means no result.
             return EXPLAIN
         entries = self._gate.entries
         try:
@@ -300,7 +305,7 @@ class LinkedRule:
         refused = None if self.ir.unsupported else self._gate.refusal(scope)
         keys: tuple[str, ...] = ()
         if refused is not None:
-            # KYVERNO: 0.5 - properties are filled in after the preconditions.
+            # KYVERNO: properties are filled in after the preconditions (0.5).
             outcomes = [refused]
             properties = self._gate.written_properties
         else:
@@ -352,7 +357,7 @@ class LinkedRule:
     def _under_exceptions(
         self, matched: list[ExceptionIR], request: Request, scope: RuleContext
     ) -> list[Outcome]:
-        """Evaluate podSecurity; its exceptions may remove some controls only."""
+        """Evaluate podSecurity; exceptions may remove only some controls."""
         for ir in matched:
             if not ir.pod_security:
                 text = f"rule is skipped due to policy exception {ir.key}"
@@ -371,7 +376,7 @@ class LinkedRule:
     def _existing_allowed(
         self, request: Request, outcomes: list[Outcome], scope: RuleContext
     ) -> list[Outcome]:
-        """Make a failure a skip when the old object failed, too (engine 6.8)."""
+        """Turn a failure into a skip if the old object failed, too (engine 6.8)."""
         if (
             not (
                 self._enforced_alone
@@ -384,10 +389,11 @@ class LinkedRule:
             or self._image_check is not None
         ):
             # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4), and
-            # images have no such field.
+            # image rules have no such field.
             return outcomes
         if self.ir.preconditions is not None:
-            # KYVERNO: with preconditions the old object never counts as matched.
+            # KYVERNO: for rules with preconditions, the old object never counts as
+            # matched.
             return outcomes
         if not self._gate.describes(as_created_by_nobody(request)):
             return outcomes
@@ -398,8 +404,8 @@ class LinkedRule:
     def _violated_before(self, created: Request, scope: RuleContext) -> bool:
         """Return whether the old object already failed.
 
-        Context entries are evaluated again, so that the new object's data cannot excuse
-        the old one. An old object that cannot be evaluated excuses nothing.
+        Context entries are evaluated again, so the old object is not judged by the new
+        object's data. If the old object cannot be evaluated, the failure remains.
         """
         before = scope.shared.of_creation(created).rule_scope(
             self.ir.name,
@@ -410,7 +416,7 @@ class LinkedRule:
             if self._gate.entries is not None:
                 before.add_entries(self._gate.entries)
             if self._pod_security is not None:
-                # KYVERNO: only its exceptions are looked up again
+                # KYVERNO: only podSecurity exceptions are matched again
                 # (docs/behaviour/engine 6.8).
                 matched = self._gate.matched_exceptions(created, before)
                 found = self._under_exceptions(matched, created, before)

@@ -1,6 +1,6 @@
 """Decide whether a rule's body runs: match, context, preconditions, exceptions.
 
-Room: program. Takes: RuleIR linked once. Gives: RuleGate, the same for every rule type.
+Room: program. Takes: RuleIR linked once. Gives: RuleGate, for every rule type.
 Next: program/rule (validate), program/mutate/rule.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.5, 8.7.
@@ -40,7 +40,7 @@ class LinkedException:
         self._conditions: ConditionsProgram | None = None
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
-        """Return whether it covers this request; it does not if conditions fail."""
+        """Return whether the exception applies; failed conditions count as false."""
         # Threads may link it twice, with equal results.
         matches = self._matches
         if matches is None:
@@ -62,7 +62,7 @@ class LinkedException:
 def _gated(policy: PolicyIR, matches: Matches) -> Matches:
     if not policy.match_conditions:
         return matches
-    # PERF: start of the command line, which rarely needs CEL.
+    # PERF: imported late for a fast start of the command line, which rarely needs CEL.
     from kyverno_mp.program.bodies.cel_conditions import gated
 
     return gated(policy.match_conditions, matches)
@@ -111,15 +111,15 @@ class RuleGate:
         self.written_properties = {
             key: str(document.source) for key, document in ir.report_properties
         }
-        """The properties as written in the rule: those of a refusal."""
+        """The unsubstituted properties of the rule, used if substitution fails."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether every request that matches passes."""
+        """Return whether every matching request passes the gate."""
         return self.preconditions is None and self.entries is None
 
     def refusal(self, scope: RuleContext) -> Outcome | None:
-        """Load the context and evaluate the preconditions; None = run the body."""
+        """Load the context and evaluate the preconditions; None: the body can run."""
         try:
             if self.entries is not None:
                 scope.add_entries(self.entries)
@@ -146,7 +146,7 @@ class RuleGate:
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
         """Substitute reportProperties.
 
-        KYVERNO: 3.6 - if one fails or is not a string, none is substituted.
+        KYVERNO: if any property fails or is not a string, none is substituted (3.6).
         """
         properties: dict[str, str] = {}
         for key, render in self._properties:
@@ -166,10 +166,10 @@ def matches_at_own_cost(
     request: Request,
     runtime: Runtime,
 ) -> bool:
-    """Return whether a rule matches; the steps are charged to its own policy.
+    """Return whether a rule matches; the steps are charged to the rule's policy.
 
-    A policy begins with its first matched rule; until then the steps left are those of
-    the previous policy, which may have spent all. Raises: BudgetExceeded, which is an
+    A policy's budget starts with its first matched rule. Until then the previous
+    policy's budget is used, which may be exhausted. Raises: BudgetExceeded, which is an
     error of the rule and never means that it does not match.
     """
     try:
@@ -182,7 +182,7 @@ def matches_at_own_cost(
 
 
 def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome | None:
-    """Return the outcome of preconditions that are false, or fail."""
+    """Return the outcome of preconditions that are false or failed, otherwise None."""
     try:
         holds, text = preconditions.evaluate(scope)
     except InputError as error:
@@ -195,8 +195,8 @@ def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome 
 
 
 def excepted(matched: list[ExceptionIR]) -> Outcome:
-    """Return the skip caused by exceptions.
+    """Return the skip outcome for exceptions.
 
-    KYVERNO: no space before the first key (docs/behaviour/engine 8.7).
+    KYVERNO: there is no space before the first key (docs/behaviour/engine 8.7).
     """
     return Outcome(result.SKIP, EXCEPTED + ", ".join(e.key for e in matched))

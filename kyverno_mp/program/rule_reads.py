@@ -5,9 +5,9 @@ that may depend on anything else. Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.1-6.3; checked by tests/fuzz/test_recall_fuzz.py.
 
-Applies to a rule that matched a CREATE without an old object: its code and the place
-of its failure depend only on the operation and on the marked fields. A rule with any
-construct that is unknown here is not cacheable.
+The result is valid for a rule that matched a CREATE without an old object: its code and
+the location of its failure depend only on the operation and on the marked fields. A
+rule with any construct that is unknown here is not cacheable.
 """
 
 from collections.abc import Iterable
@@ -31,10 +31,11 @@ from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.rules import ForEachIR, PatternIR, RuleIR, ValidateIR
 
 _KNOWN: Final = frozenset({"object", "operation"})
-"""The parts of the request that a rule may read; every key has the operation."""
+"""The parts of the request that a rule can read; every cache key includes the
+operation."""
 _KIND: Final = frozenset({"apiVersion", "kind"})
 _LOADED: Final = "images"
-"""A query that mentions it reads the images of all containers."""
+"""A query that mentions this name reads the images of all containers."""
 
 
 def rule_reads(rule: RuleIR) -> Reads | None:
@@ -54,7 +55,7 @@ def rule_reads(rule: RuleIR) -> Reads | None:
         if rule.validate is not None and rule.validate.cel is not None:
             _cel(rule.validate.cel, rule.cel_preconditions, target)
     except (ReadsUnknown, RecursionError):
-        # Loops and documents may nest as deep as a policy may.
+        # Loops and documents can be nested as deeply as a policy.
         return None
     if not (_is_plain(root, {"request"}) and _is_plain(request, _KNOWN)):
         return None
@@ -66,7 +67,7 @@ def _is_plain(place: Reads, known: Iterable[str]) -> bool:
 
 
 def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
-    """Mark the fields that the body reads; selects it as program/rule.py does."""
+    """Mark the fields that the body reads, selected as in program/rule.py."""
     if validate.assertion or validate.pod_security:
         raise ReadsUnknown("body")
     if validate.cel is not None:
@@ -83,10 +84,11 @@ def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
 
 
 def _cel(cel: CelIR, preconditions: Iterable[NamedExpressionIR], target: Reads) -> None:
-    """Mark what the expressions read; the kind in ``object`` is the request's."""
+    """Mark the fields that the expressions read; ``object`` has the request's kind."""
     if cel.params is not None:
         raise ReadsUnknown("params")
-    # PERF: start of the command line: it loads CEL's functions.
+    # PERF: imported late for a fast start of the command line: it loads CEL's
+    # functions.
     from kyverno_mp.program.context.cel_reads import mark_expressions
 
     expressions = [one.expression for one in preconditions]
@@ -110,8 +112,8 @@ def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
     if entry.context:
         raise ReadsUnknown("context")
     found = _asked(parse_lookup(entry.list_query), scope)
-    # A value that is not a list is the only element; a value built from items is a
-    # list.
+    # A value that is not a list becomes the only element; a list can also be built from
+    # items.
     element = both(Found(found.places), found.elements())
     place = Found()
     inner = Found(
@@ -164,8 +166,8 @@ def _template(template: Template, scope: Found) -> None:
                     raise ReadsUnknown("key")
                 _template(entry.value, scope)
         case _:
-            # Text around values may become a variable (recall.py searches for
-            # variables inside one value).
+            # Text around a value can turn it into a variable (recall/verdicts.py
+            # searches for variables only within one value).
             raise ReadsUnknown(type(template).__name__)
 
 

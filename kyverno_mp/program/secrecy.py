@@ -1,12 +1,12 @@
-"""Name the kinds whose values must not be quoted: no report, Event, log or status.
+"""Define the kinds whose values must not appear in reports, Events, logs or statuses.
 
 Room: program. Takes: kinds, errors. Gives: hides_values, reason_for, WITHHELD. Next:
 reports/entries.py, webhook/audit/records.py, background/failure.py, cleanup/batch.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.6; docs/differences.md.
 
-Texts of rules are made of the object: messages, report properties, errors. Whoever may
-read a report or an Event may often not read a Secret.
+Messages, report properties and errors of rules contain parts of the object. Users who
+can read a report or an Event often cannot read a Secret.
 """
 
 import re
@@ -23,26 +23,26 @@ _BY_ADMISSION: Final = re.compile(
 
 
 def hides_values(kind: str) -> bool:
-    """Return whether to omit messages that may quote values of objects of a kind.
+    """Return whether to omit messages that may quote values of this kind's objects.
 
-    Of any group: also a Secret of another API group.
+    The API group does not matter: a Secret of another group counts, too.
     """
     return kind in _HIDDEN
 
 
 def withheld(code: str) -> str:
-    """Return what is written instead of the text of an error."""
+    """Return the replacement for an error message."""
     return f"{code}: {WITHHELD}"
 
 
 def reason_for(kind: str, error: Error) -> str:
-    """Return what may be reported of an error about an object of a kind."""
+    """Return the reportable text of an error about an object of a kind."""
     hides = hides_values(kind) and not names_only(error)
     return withheld(error.code) if hides else error.message
 
 
 def names_only(error: Error) -> bool:
-    """Return whether a message of the API server has names alone, and helps."""
+    """Return whether the API server's message contains only names, no values."""
     if isinstance(error, KubeNotFound):
         return True
     by_rbac = isinstance(error, KubeRefused) and _BY_RBAC.search(error.message)

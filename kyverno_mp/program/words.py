@@ -1,4 +1,4 @@
-"""Substitute a rule's message when its text is needed.
+"""Substitute the variables of a rule's message when the message is needed.
 
 Room: program. Takes: ValidateIR.message. Gives: messages to the validate bodies.
 May touch: nothing outside its arguments.
@@ -31,17 +31,16 @@ class Message:
         )
 
     def for_pattern(self, scope: Scope, failure: str) -> tuple[str, str]:
-        """Return (message, "") or ("", the whole string to use instead).
+        """Return (message, "") or ("", the complete text to use instead).
 
-        ``failure`` is the pattern's failure: it replaces a variable that the message
-        lacks.
+        ``failure`` is the pattern's failure, which replaces an unresolved variable.
         """
         if self._render is None:
             return "", ""
         try:
             text = self._render(scope)
         except InputError:
-            # Also for a spent budget: a reported failure stays a failure.
+            # Applies to an exceeded budget, too: a reported failure stays a failure.
             return "", (
                 f"validation error: variables substitution error in rule {self._rule}"
                 f" execution error: {failure}"
@@ -66,7 +65,7 @@ class Message:
         return self.raw or f"validation error: rule {self._rule} failed"
 
     def for_deny(self, scope: Scope, condition_message: str) -> str:
-        """Return the text of a denial (docs/behaviour/engine 6.2)."""
+        """Return the message of a denial (docs/behaviour/engine 6.2)."""
         parts = [part for part in (self.raw, condition_message) if part]
         if not parts:
             return f"validation error: rule {self._rule} failed"

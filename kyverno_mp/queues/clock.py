@@ -1,4 +1,4 @@
-"""The clocks, which a test can replace.
+"""Define the clocks, which tests can replace.
 
 Room: queues. Takes: nothing. Gives: Clock. Next: work_queue.py, controllers, leader.
 May touch: the clocks of the machine.

@@ -7,13 +7,12 @@ Source: docs/architecture.md 3 (audit queue), 1 (every queue is bounded and coun
 it dropped).
 
 A record is in the file when ``append`` returns, without a system call, so a kill -9 of
-the writer loses none; after a kill -9 of the reader, records that it had not taken are
-read again. A new worker takes over the file of a dead worker and continues in it. The
-files survive a start of the pod's processes, so a restart of the container loses no
-record either.
+the writer loses no records. After a kill -9 of the reader, the records that it had not
+taken are read again. A new worker takes over the file of a dead worker and continues in
+it. The files outlive the container, so its restart loses no records either.
 
-Each channel has a folder of its own and the size of its files: a channel that is full
-takes no room from the others.
+Each channel has its own folder and file size, so a full channel takes no space from
+other channels.
 
     0      header of 4096 bytes, numbers of 8 bytes: magic, layout version; bytes and
            records written so far, records the writer dropped; bytes and records read
@@ -51,13 +50,13 @@ FOLDER: Final = "journals"
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One kind of records: its folder, and the size of each writer's ring."""
+    """A kind of records: its folder, and the size of each writer's ring."""
 
     name: str
     ring_bytes: int
 
     def folder(self, runtime_dir: Path) -> Path:
-        """Return the folder of its journals."""
+        """Return the folder of the channel's journals."""
         return runtime_dir / FOLDER / self.name
 
 
@@ -66,9 +65,11 @@ EVENTS: Final = Channel("events", JOURNAL_BYTES_MAX)
 TRIGGERS: Final = Channel("triggers", TRIGGER_JOURNAL_BYTES_MAX)
 """Records for UpdateRequests: from webhook workers to the leader."""
 LOST: Final = Channel("lost", LOST_JOURNAL_BYTES_MAX)
-"""Policies whose triggers found no room: from webhook workers to the leader."""
+"""Policies whose triggers were dropped for lack of space: from webhook workers to the
+leader."""
 RESULTS: Final = Channel("results", RESULT_JOURNAL_BYTES_MAX)
-"""Results for reports that only reviews find: from webhook workers to the leader."""
+"""Results that only reviews can produce, for reports: from webhook workers to the
+leader."""
 CHANNELS: Final[Sequence[Channel]] = (EVENTS, TRIGGERS, LOST, RESULTS)
 _MAGIC: Final = 0x314A504B  # "KPJ1"
 _LAYOUT: Final = 1
@@ -78,18 +79,18 @@ _WRITTEN, _RECORDS, _DROPPED, _TAKEN, _TAKEN_RECORDS, _GIVEN_UP = range(2, 8)
 _JOURNALS_MAX: Final = 2048
 _SUFFIX: Final = ".journal"
 _TICK_NS: Final = 100_000_000
-"""Far coarser than any file system's time stamps."""
+"""Much coarser than the time stamps of any file system."""
 _READS_MAX: Final = 3
 """Attempts to read an unreadable record before it counts as corrupt: a processor may
 make its length visible before its content."""
 
 
 class _Mapped:
-    """The mapped file, of a writer or a reader."""
+    """A journal file as mapped by its writer or a reader."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
-        self._descriptor = descriptor  # keeps the lock
+        self._descriptor = descriptor  # holds the lock
         size = os.fstat(descriptor).st_size
         self._ring_bytes = size - _HEADER_BYTES
         self._map = mmap.mmap(descriptor, size)
@@ -99,7 +100,7 @@ class _Mapped:
 
     @property
     def waiting(self) -> int:
-        """Number of records that wait to be taken."""
+        """Number of records that have not been taken yet."""
         return max(0, self._numbers[_RECORDS] - self._numbers[_TAKEN_RECORDS])
 
     @property
@@ -114,7 +115,7 @@ class _Mapped:
 
     @property
     def dropped(self) -> int:
-        """Number of records that found no room or that the reader gave up."""
+        """Number of records that did not fit or that the reader gave up."""
         return self._numbers[_DROPPED] + self._numbers[_GIVEN_UP]
 
     def close(self) -> None:
@@ -145,9 +146,9 @@ class Journal(_Mapped):
     ) -> "Journal":
         """Return the first journal of a channel that no living process holds.
 
-        A file of another size, which a version with other channels left, is emptied.
+        A file of a different size, left by another version, is emptied.
 
-        Raises: StateError when there is no memory for one.
+        Raises: StateError when there is not enough memory.
         """
         size = _HEADER_BYTES + ring_bytes
         for number in range(_JOURNALS_MAX):
@@ -163,7 +164,8 @@ class Journal(_Mapped):
             if os.fstat(descriptor).st_size not in (0, size):
                 os.ftruncate(descriptor, 0)
             try:
-                # Without reserved memory, a store to the page would be a SIGBUS later.
+                # Without reserved memory, a store to the page would cause a SIGBUS
+                # later.
                 os.posix_fallocate(descriptor, 0, size)
             except OSError as error:
                 os.close(descriptor)
@@ -174,9 +176,9 @@ class Journal(_Mapped):
         raise AssertionError(f"{_JOURNALS_MAX} living writers")
 
     def append(self, record: bytes) -> bool:
-        """Add a record; return False when it was dropped for lack of room.
+        """Add a record; return False when it was dropped for lack of space.
 
-        Cost: about two microseconds; no system call, no waiting for the reader.
+        Cost: about two microseconds; no system call, no wait for the reader.
         """
         frame = _FRAME.pack(len(record), zlib.crc32(record)) + record
         numbers = self._numbers
@@ -193,7 +195,8 @@ class Journal(_Mapped):
             else:
                 self._ring[at:] = frame[:before_end]
                 self._ring[: len(frame) - before_end] = frame[before_end:]
-            # A kill between the two stores leaves the count one too low: harmless.
+            # A kill between the two stores leaves the count one too low, which is
+            # harmless.
             numbers[_WRITTEN] = written + len(frame)
             numbers[_RECORDS] += 1
         return True
@@ -207,7 +210,7 @@ class _Followed(_Mapped):
         self._failed_reads = 0
 
     def first(self) -> tuple[bytes, int] | None:
-        """Return the oldest record and its end position; None when there is none."""
+        """Return the oldest record and its end position, or None if none waits."""
         numbers = self._numbers
         if (numbers[0], numbers[1]) != (_MAGIC, _LAYOUT):
             return None
@@ -222,7 +225,7 @@ class _Followed(_Mapped):
         return found
 
     def at(self, taken: int) -> tuple[bytes, int] | None:
-        """Return the record that begins at a position; None when none is readable."""
+        """Return the record at a position, or None if it is not readable."""
         written = self._numbers[_WRITTEN]
         found = None
         if _FRAME.size <= written - taken <= self._ring_bytes:
@@ -235,7 +238,7 @@ class _Followed(_Mapped):
         return found
 
     def take(self, end: int, *, gave_up: bool = False) -> None:
-        """Remove the record that ``first`` returned, so that its room is free."""
+        """Remove the record that ``first`` returned and free its space."""
         numbers = self._numbers
         numbers[_GIVEN_UP] += gave_up
         numbers[_TAKEN_RECORDS] += 1
@@ -260,7 +263,7 @@ class _Followed(_Mapped):
 
 
 class Record:
-    """One record that waits in a journal."""
+    """A record that waits in a journal."""
 
     __slots__ = ("_end", "_journal", "content")
 
@@ -270,11 +273,11 @@ class Record:
         self._end = end
 
     def done(self) -> None:
-        """Remove the record from its journal: it is processed."""
+        """Remove the processed record from its journal."""
         self._journal.take(self._end)
 
     def give_up(self) -> None:
-        """Remove the record without processing it, and count that."""
+        """Remove the record unprocessed and count it as dropped."""
         self._journal.take(self._end, gave_up=True)
 
 
@@ -288,10 +291,11 @@ class JournalReader:
         """Modification time of the folder when all its journals were last opened."""
 
     def records(self) -> Iterator[Record]:
-        """Yield waiting records, one of each journal in turn, until none waits.
+        """Yield waiting records, one from each journal in turn, until none is left.
 
-        The caller must take each record before it asks for the next one; a record
-        that is not taken ends this pass over its journal and comes again in the next.
+        The caller must take each record before it requests the next. Otherwise this
+        pass skips the rest of that journal, and the next pass begins with the same
+        record.
         """
         self._discover()
         turns = list(self._followed.values())
@@ -307,9 +311,9 @@ class JournalReader:
             turns = going_on
 
     def ahead(self, most: int) -> Iterator[list["Record"]]:
-        """Yield for each journal the oldest records that wait, at most ``most``.
+        """Yield the oldest waiting records of each journal, at most ``most`` of each.
 
-        They must be taken in order, each after all those before it.
+        The caller must take the records of a journal in this order.
         """
         self._discover()
         for journal in list(self._followed.values()):
@@ -324,11 +328,11 @@ class JournalReader:
 
     @property
     def waiting(self) -> int:
-        """Return the number of records that wait in all journals."""
+        """Return the number of waiting records in all journals."""
         return sum(journal.waiting for journal in self._followed.values())
 
     def close(self) -> None:
-        """Close the files."""
+        """Close all journal files."""
         for journal in self._followed.values():
             journal.close()
         self._followed.clear()
@@ -336,7 +340,8 @@ class JournalReader:
     def _discover(self) -> None:
         """Open the journals that exist.
 
-        PERF: reading the folder's time takes 2 us, listing its names 20 us and more.
+        PERF: reading the folder's modification time takes 2 us, listing its files 20 us
+        or more.
         """
         changed_ns = self._changed_ns()
         if changed_ns == self._seen_ns:
@@ -347,17 +352,17 @@ class JournalReader:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             if os.fstat(descriptor).st_size <= _HEADER_BYTES:
-                # Its writer is still creating it.
+                # The writer is still creating the file.
                 os.close(descriptor)
                 is_whole = False
                 continue
             self._followed[path] = _Followed(path, descriptor)
-        # A file made within the same clock tick would not change the folder's time.
+        # A file created within the same clock tick leaves the folder's time unchanged.
         is_past = time.time_ns() - changed_ns > _TICK_NS
         self._seen_ns = changed_ns if is_whole and is_past else -1
 
     def _changed_ns(self) -> int:
-        """Return when the folder last changed, -2 while it does not exist."""
+        """Return the folder's modification time; -2 if the folder does not exist."""
         try:
             return self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -365,9 +370,9 @@ class JournalReader:
 
 
 def waiting_in(runtime_dir: Path) -> int:
-    """Return the number of records that wait in all channels.
+    """Return the number of waiting records in all channels.
 
-    For a time at which no process writes or reads them.
+    Call it only while no process writes or reads them.
     """
     count = 0
     for channel in CHANNELS:

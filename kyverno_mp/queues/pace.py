@@ -1,4 +1,4 @@
-"""Compute how long a change waits for others, so that many are published together.
+"""Compute how long to delay a change, so that changes are published in batches.
 
 Room: queues. Takes: times of changes and of the work that they caused. Gives: Pace: how
 long to wait. Next: leader/loop.py, controllers/webhook_config/controller.py. May touch:
@@ -15,9 +15,9 @@ from typing import Final
 _PAUSE_S_MIN: Final = 0.01
 _PAUSE_S_MAX: Final = 0.32
 _SOON_S: Final = 0.05
-"""A change so soon after the last work belongs to a burst."""
+"""A change within this time after the last round of work belongs to a burst."""
 _TOOK_S_MAX: Final = 2.0
-"""In a burst, work that takes long is followed by a pause as long, up to this."""
+"""In a burst, the pause is at least as long as the last round of work, up to this."""
 
 
 @dataclass(slots=True)
@@ -32,8 +32,9 @@ class Pace:
         return max(0.0, self._ended_s + self._pause_s - now_s)
 
     def worked(self, began_s: float, ended_s: float) -> None:
-        """Note a round of work; one soon after the last one belongs to a burst."""
-        # Twice the pause: a change right after the pause belongs to the same burst.
+        """Record a round of work; one soon after the last round belongs to a burst."""
+        # Twice the pause, so that a change right after the pause still extends the
+        # burst.
         soon = began_s - self._ended_s <= max(2 * self._pause_s, _SOON_S)
         if soon:
             doubled = min(_PAUSE_S_MAX, 2 * max(self._pause_s, _PAUSE_S_MIN / 2))

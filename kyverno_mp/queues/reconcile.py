@@ -24,7 +24,7 @@ _ERROR_PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
 
 
 class Request(NamedTuple):
-    """A key of one controller, to be reconciled."""
+    """A request to reconcile one key of a controller."""
 
     controller: str
     key: str
@@ -42,7 +42,7 @@ class Result(NamedTuple):
 
 
 class Reconciler(Protocol):
-    """One controller."""
+    """The interface of a controller."""
 
     def reconcile(self, key: str) -> Result:
         """Bring the objects of the key to their desired state.
@@ -52,11 +52,11 @@ class Reconciler(Protocol):
 
 
 def _uncounted(_controller: str, _requeues: int | None) -> None:
-    """Count nothing."""
+    """Ignore the count."""
 
 
 def _uncounted_defect(_controller: str) -> None:
-    """Count nothing."""
+    """Ignore the defect."""
 
 
 class Controllers:
@@ -71,15 +71,15 @@ class Controllers:
     ) -> None:
         """``count`` is called after each reconcile with the name of its controller.
 
-        Its second argument is the number of failures in a row before a retry, else
-        None. ``on_defect`` is called after each unexpected exception.
+        Its second argument is the number of consecutive failures if the key is retried,
+        None without a retry. ``on_defect`` is called after each unexpected exception.
         """
         self._queue = queue
         self._reconcilers = reconcilers
         self._count = count
         self._on_defect = on_defect
         self._defects: dict[Request, int] = {}
-        """Unexpected exceptions in a row, by key."""
+        """Consecutive unexpected exceptions, by key."""
 
     def work(self) -> None:
         """Process keys until the queue is shut down."""

@@ -19,8 +19,8 @@ from kyverno_mp.errors import StateError
 class RuleRecord(msgspec.Struct, frozen=True, array_like=True):
     """The outcome of one rule.
 
-    ``message``: "" for a Secret, because it may quote values. ``exceptions``: keys
-    (``ns/name``) of the PolicyExceptions that made it a skip.
+    ``message``: "" for a Secret, because a message may quote values. ``exceptions``:
+    keys (``ns/name``) of the PolicyExceptions because of which the rule was skipped.
     """
 
     rule: str
@@ -30,7 +30,7 @@ class RuleRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of one policy. ``mutates``: all its rules are mutate rules."""
+    """The outcome of one policy. ``mutates``: it has only mutate rules."""
 
     kind: str
     name: str
@@ -41,7 +41,7 @@ class PolicyRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The object of a review, as the review names it."""
+    """The identity of a review's object, as the review contains it."""
 
     api_version: str
     kind: str
@@ -51,7 +51,7 @@ class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReviewRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One answered review. ``at_ns``: wall-clock time; ``policies``: policies_of it."""
+    """One answered review. ``at_ns``: wall-clock time; ``policies``: still encoded."""
 
     at_ns: int
     uid: str
@@ -76,7 +76,7 @@ def encode_record(review: ReviewRecord) -> bytes:
 
 
 def decode_record(record: bytes) -> ReviewRecord:
-    """Return a review. Raises: StateError for anything else."""
+    """Decode a review. Raises: StateError if the bytes are not a record."""
     try:
         return _REVIEW.decode(record)
     except msgspec.DecodeError as error:
@@ -84,7 +84,7 @@ def decode_record(record: bytes) -> ReviewRecord:
 
 
 def decode_policies(review: ReviewRecord) -> tuple[PolicyRecord, ...]:
-    """Return the policies of a review. Raises: StateError."""
+    """Decode the policies of a review. Raises: StateError."""
     try:
         return _POLICIES.decode(review.policies)
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""Wait for blocked signals, also in a process that is stopped and continued.
+"""Wait for blocked signals, even in a process that is stopped and continued.
 
 Room: queues. Takes: signals that the process has blocked, a time. Gives: SignalWait.
 Next: process/supervision/supervisor.py, leader/loop.py, pool/coordinator.py. May touch:
@@ -6,8 +6,8 @@ the disposition of SIGCONT, the clock. Source: CPython Modules/signalmodule.c,
 sigtimedwait.
 
 When a stopped process continues after the time-out, CPython returns an uninitialised
-record: its number may be that of any signal, SIGTERM included. After a SIGCONT, a
-result that came too late is therefore ignored.
+record: it may contain the number of any signal, including SIGTERM. A result that
+arrives too late is therefore ignored after a SIGCONT.
 """
 
 import signal
@@ -17,18 +17,18 @@ from types import FrameType
 from typing import Final
 
 _SETTLE_S: Final = 0.001
-"""Another thread may have received the SIGCONT and not recorded it yet."""
+"""Lets another thread that has received the SIGCONT record it."""
 
 
 class SignalWait:
-    """Waits in the main thread of one process; create it after the fork."""
+    """The signal wait of a process's main thread; create it after the fork."""
 
     def __init__(self) -> None:
         self._continued = False
         signal.signal(signal.SIGCONT, self._note)
 
     def wait(self, signals: Iterable[signal.Signals], seconds: float) -> int:
-        """Return the number of a signal that came within the time, else 0."""
+        """Return the number of a signal that arrives within the time, otherwise 0."""
         until_s = time.monotonic() + seconds
         self._continued = False
         found = signal.sigtimedwait(frozenset(signals), seconds)

@@ -1,4 +1,4 @@
-"""The background rules that one answered review triggers, as a worker records them.
+"""Define the record of the background rules that an answered review triggers.
 
 Room: queues. Takes: names of policies and rules, the trigger, the review. Gives: bytes
 for the journal of triggers, and back. Next: leader/triggers makes UpdateRequests.
@@ -15,15 +15,15 @@ from kyverno_mp.errors import StateError
 _GENERATE: Final = "generate"
 _CEL_MUTATE: Final = "cel-mutate"
 LOST_ROLE: Final = "lost"
-"""Role of a record without a trigger: some triggers of the policy are lost."""
+"""Role of a record without a trigger: some of the policy's triggers were lost."""
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """What becomes one UpdateRequest.
+    """The content of one UpdateRequest.
 
-    ``type``: generate, mutate or cel-mutate. ``policy``: its key. ``with_objects``: the
-    request carries the objects of the review, because nobody can read them later.
-    ``unchecked``: the conditions of the policy were not evaluated.
+    ``type``: generate, mutate or cel-mutate. ``policy``: the key of the policy.
+    ``with_objects``: the request carries the objects of the review, because they cannot
+    be read later. ``unchecked``: the conditions of the policy were not evaluated.
     """
 
     type: str
@@ -36,7 +36,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TriggerObject(msgspec.Struct, frozen=True, array_like=True):
-    """The trigger. ``version``: its resourceVersion before the request, "" unknown."""
+    """The trigger. ``version``: resourceVersion before the request; "" if unknown."""
 
     api_version: str
     kind: str
@@ -47,7 +47,7 @@ class TriggerObject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing identifies it: the API server has yet to name it."""
+        """Whether it has no name or UID, because the API server has yet to set them."""
         return not (self.name or self.uid)
 
 
@@ -59,12 +59,13 @@ _UID: Final = msgspec.json.Decoder(_Uid)
 
 
 class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What one review triggers.
+    """The background rules that one review triggers.
 
     ``at_ns``: wall-clock time. ``review``: the AdmissionRequest as JSON, without
-    objects. ``objects``: JSON of its object and oldObject, b"" when none is needed.
-    ``changed``: the object of the review, if that is a clone source or a generated
-    object, as ``role`` says; then ``trigger`` is its trigger, or the source itself.
+    objects. ``objects``: JSON of the object and oldObject, b"" when not needed.
+    ``changed``: the object of the review if it is a clone source or a generated object
+    (see ``role``). ``trigger`` is then the trigger of the generated object, or the
+    source itself.
     """
 
     at_ns: int
@@ -80,10 +81,10 @@ class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def who(self) -> str:
-        """Return what tells the trigger from others of its kind and namespace.
+        """Return an identifier of the trigger, unique within its kind and namespace.
 
-        A nameless one is that of its review. An object that is created again is another
-        trigger.
+        A trigger without a name or UID gets the UID of its review. An object that is
+        deleted and created again counts as another trigger.
         """
         trigger = self.trigger
         if trigger.is_nameless:
@@ -94,7 +95,8 @@ class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
 def lost_record(policy: str, at_ns: int, kind: str = _GENERATE) -> TriggerRecord:
     """Return the record of a policy that lost triggers; "" = all policies.
 
-    ``kind``: the type of what they wanted; all of kyverno.io are of one.
+    ``kind``: type of the lost tasks; all types except cel-mutate are recorded as
+    generate.
     """
     wanted = Wanted(kind if kind == _CEL_MUTATE else _GENERATE, policy, ())
     return TriggerRecord(at_ns, (wanted,), TriggerObject("", ""), "", role=LOST_ROLE)
@@ -110,7 +112,7 @@ def encode_trigger(record: TriggerRecord) -> bytes:
 
 
 def decode_trigger(record: bytes) -> TriggerRecord:
-    """Return a record. Raises: StateError for anything else."""
+    """Decode a record. Raises: StateError if the bytes are not a record."""
     try:
         return _DECODER.decode(record)
     except msgspec.DecodeError as error:

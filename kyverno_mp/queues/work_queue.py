@@ -1,9 +1,9 @@
-"""Queue keys to reconcile: each once, at once, after a delay, or after a back-off.
+"""Queue keys to reconcile, without duplicates: now, after a delay, or after a back-off.
 
 Room: queues. Takes: keys, from any thread. Gives: WorkQueue: one key at a time to each
 worker. Next: queues/reconcile.py runs the workers. May touch: the clock.
 Source: client-go util/workqueue (queue, delaying queue, rate limiters);
-controller-runtime pkg/controller/priorityqueue (one entry a key).
+controller-runtime pkg/controller/priorityqueue (one entry per key).
 
 The guarantees:
 - A waiting key is in the queue once, due at the earliest requested time.
@@ -26,18 +26,18 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 _DOUBLINGS_MAX: Final = 64
 _STALE_MIN: Final = 64
-"""The number of outdated entries that may stay in the heap."""
+"""Number of stale entries that the heap may keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The pause after the n-th failure of a key in a row: doubled, up to a cap."""
+    """The exponential back-off of a key: the pause doubles with each failure."""
 
     least_s: float = 0.005
     most_s: float = 1000.0
 
     def pause_s(self, failures: int) -> float:
-        """Return the pause after ``failures`` in a row, at least one."""
+        """Return the pause after this number of consecutive failures, at least one."""
         doubled = self.least_s * float(2 ** min(failures - 1, _DOUBLINGS_MAX))
         return min(self.most_s, doubled)
 
@@ -57,18 +57,20 @@ class WorkQueue(Generic[K]):
         self._clock_s = clock_s
         self._changed = threading.Condition()
         self._waiting: dict[K, tuple[float, int]] = {}
-        """When each key is due, and the number of its one valid entry in the heap."""
+        """The due time of each key, and the number of its only valid entry in the
+        heap."""
         self._heap: list[tuple[float, int, K]] = []
         self._entries = 0
         self._processing: dict[K, float | None] = {}
-        """Keys that workers are processing; when each is due again, None = not."""
+        """Keys that workers are processing; the time when each is due again, or
+        None."""
         self._failures: dict[K, int] = {}
         self._closed = False
         self.dropped = 0
-        """Keys refused because the queue was full."""
+        """Number of keys refused because the queue was full."""
 
     def add(self, key: K) -> bool:
-        """Add a key that is due now; False when the queue is full or shut down."""
+        """Add a key that is due now; False if the queue is full or shut down."""
         return self.add_after(key, 0.0)
 
     def add_after(self, key: K, delay_s: float) -> bool:
@@ -82,7 +84,7 @@ class WorkQueue(Generic[K]):
     def retry(self, key: K) -> float:
         """Add a key that failed, due after its back-off; return the pause.
 
-        Unit: seconds.
+        The pause is in seconds.
         """
         with self._changed:
             failures = self._failures.get(key, 0) + 1
@@ -92,19 +94,19 @@ class WorkQueue(Generic[K]):
         return pause_s
 
     def forget(self, key: K) -> None:
-        """Reset the back-off of a key: it succeeded, or is not needed any more."""
+        """Reset the back-off of a key that succeeded or is no longer needed."""
         with self._changed:
             self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """Return how often a key failed in a row."""
+        """Return the number of consecutive failures of a key."""
         with self._changed:
             return self._failures.get(key, 0)
 
     def get(self, timeout_s: float | None = None) -> K | None:
-        """Wait for a key that is due and take it; ``done`` must follow.
+        """Wait for a due key and take it; ``done`` must be called afterwards.
 
-        None: the time is over, or the queue is shut down and has nothing left.
+        Return None after the timeout, or if the queue is shut down and empty.
         """
         with self._changed:
             until_s = None if timeout_s is None else self._clock_s() + timeout_s
@@ -128,7 +130,7 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def shut_down(self, *, drain: bool = True) -> None:
-        """Accept no more keys; without ``drain``, return none either."""
+        """Stop accepting keys; without ``drain``, stop returning keys, too."""
         with self._changed:
             self._closed = True
             now_s = self._clock_s()
@@ -142,13 +144,13 @@ class WorkQueue(Generic[K]):
 
     @property
     def known_count(self) -> int:
-        """Distinct keys that wait or are processed; the bound applies to them."""
+        """Number of distinct keys that wait or are being processed; it is bounded."""
         with self._changed:
             return len(self._waiting) + len(self._processing)
 
     @property
     def depth(self) -> int:
-        """Keys that are due and wait for a worker. Cost: linear in their number."""
+        """Number of due keys that wait for a worker. Cost: linear in their number."""
         with self._changed:
             return self._due_count(self._clock_s())
 
@@ -172,7 +174,7 @@ class WorkQueue(Generic[K]):
         self._waiting[key] = (due_s, self._entries)
         heapq.heappush(self._heap, (due_s, self._entries, key))
         self._compact()
-        # Wake all: each worker waits for the earliest key.
+        # Wake all workers: each of them waits for the earliest key.
         self._changed.notify_all()
 
     def _take(self, now_s: float) -> K | None:
@@ -185,7 +187,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def _next_s(self) -> float | None:
-        """Return when the next key is due; remove outdated entries."""
+        """Return when the next key is due; remove stale entries from the heap."""
         while self._heap:
             due_s, entry, key = self._heap[0]
             if self._waiting.get(key) == (due_s, entry):
@@ -194,7 +196,7 @@ class WorkQueue(Generic[K]):
         return None
 
     def _due_count(self, now_s: float) -> int:
-        """Count due keys: no child of a heap entry is due earlier than the entry."""
+        """Count the due keys: the children of a heap entry are never due before it."""
         count, places = 0, [0]
         while places:
             place = places.pop()
@@ -206,7 +208,7 @@ class WorkQueue(Generic[K]):
         return count
 
     def _compact(self) -> None:
-        """Bound the length of the heap, however often keys are rescheduled."""
+        """Limit the length of the heap even if keys are rescheduled often."""
         if len(self._heap) > 2 * len(self._waiting) + _STALE_MIN:
             self._heap = [
                 (due_s, entry, key) for key, (due_s, entry) in self._waiting.items()

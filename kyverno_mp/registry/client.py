@@ -38,7 +38,7 @@ _PULL, _PUSH = "pull", "push,pull"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest or an index as the registry holds it."""
+    """A manifest or an index as stored in the registry."""
 
     media_type: str
     digest: str
@@ -58,7 +58,7 @@ _PROBLEMS = msgspec.json.Decoder(_Problems)
 
 
 class Client:
-    """A client for any registry; keeps scheme and authorization of each repository."""
+    """Client of all registries; keeps scheme and authorization of each repository."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Client:
     def read(
         self, reference: Reference, path: str, deadline_ns: int, *, bytes_max: int
     ) -> tuple[str, RegistryResponse]:
-        """Return the URL of a path below a repository, and the answer as it is.
+        """Return the URL of a path below a repository, and the unchecked response.
 
-        For callers with messages of their own for failures; they check the digest.
+        For callers that have their own error messages and check the digest themselves.
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
         """
         session = self._session(reference, _PULL, deadline_ns)
@@ -214,7 +214,7 @@ def digest_of(data: bytes) -> str:
 
 
 def checked_digest(data: bytes, named: str, what: str) -> str:
-    """Return the digest of the bytes; it must equal the named one, if one is named."""
+    """Return the digest of the bytes; it must equal the expected digest, if any."""
     algorithm = named.partition(":")[0] if named else "sha256"
     if algorithm not in ("sha256", "sha512"):
         raise RequestInvalid(

@@ -1,12 +1,12 @@
-"""Find the credentials for a registry in docker's config.json, also in a Secret.
+"""Find the credentials for a registry in docker's config.json or in a Secret.
 
-Room: registry. Takes: the folder of docker's configuration or the data of a Secret, a
-registry's host. Gives: Credentials. Next: registry/session.py, images/access.py.
+Room: registry. Takes: docker's configuration folder or a Secret's data, a registry's
+host. Gives: Credentials. Next: registry/session.py, images/access.py.
 May touch: docker's config.json, the credential helpers that it names.
 Source: docker/cli config file (auths, credHelpers, credsStore); docker
 credential-helpers protocol; docs/behaviour/images 6 (Secrets, how their keys match).
 
-Messages never contain secrets, nor any output of credential helpers or decoders.
+Messages contain neither secrets nor output of credential helpers or decoders.
 """
 
 import base64
@@ -37,7 +37,7 @@ _TOKEN_USER: Final = "<token>"  # noqa: S105 - helpers' word for "the secret is 
 class Credentials:
     """Credentials for one registry; all fields "" = anonymous.
 
-    ``identity_token`` is exchanged for tokens, ``registry_token`` is such a token.
+    ``identity_token`` is exchanged for a bearer token; ``registry_token`` is one.
     """
 
     username: str = ""
@@ -82,16 +82,16 @@ _HELPER_ANSWER = msgspec.json.Decoder(_HelperAnswer)
 
 
 class DockerConfig:
-    """docker's configuration; without the file all access is anonymous."""
+    """docker's configuration; without the file, all access is anonymous."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "config.json"
         self._known: tuple[tuple[int, ...], _File] | None = None
 
     def credentials(self, host: str, deadline_ns: int = 0) -> Credentials:
-        """Return the host's credentials from the file or from the helper that it names.
+        """Return the host's credentials from the file or from its credential helper.
 
-        ``deadline_ns``: of the helper, 0 = only the time that any helper gets.
+        ``deadline_ns``: the helper's deadline, 0 = only the common time-out of helpers.
         Raises: SettingInvalid (``registry.credentials``), DeadlinePassed.
         """
         file = self._current()
@@ -109,12 +109,12 @@ class DockerConfig:
         return ANONYMOUS
 
     def _current(self) -> _File:
-        """Return the file, read again when it is another one: tokens are refreshed."""
+        """Return the file, read again after a change, because tokens are refreshed."""
         try:
             facts = self._path.stat()
             state: tuple[int, ...] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
         except OSError:
-            # Reading it says why.
+            # Reading the file raises the error with its reason.
             return self._read()
         known = self._known
         if known is None or known[0] != state:
@@ -182,7 +182,7 @@ def _late(program: str) -> DeadlinePassed:
 
 
 def _host_of(key: str) -> str:
-    """Return the host of a key, which older versions of docker wrote as a URL."""
+    """Return the host in a key; older versions of docker wrote URLs."""
     return key.removeprefix("https://").removeprefix("http://").partition("/")[0]
 
 
@@ -200,14 +200,14 @@ def _credentials_of(entry: _AuthEntry) -> Credentials | None:
 
 
 class SecretKeys:
-    """The credentials of one Secret: by registry, or by a part of one.
+    """The credentials in one Secret, by registry or by repository prefix.
 
-    A key is a host with wildcards in its labels, and perhaps the start of a path; the
-    longest key that matches wins.
+    A key is a host whose labels may contain wildcards, with an optional path prefix;
+    the longest matching key wins.
     """
 
     def __init__(self, data: Mapping[str, object]) -> None:
-        """``data``: of the Secret, base64. A damaged Secret has no credentials."""
+        """``data``: the Secret's, in base64. A damaged Secret has no credentials."""
         entries: dict[str, _AuthEntry] = {}
         for name, decoder in _SECRET_FILES:
             text = data.get(name)
@@ -240,7 +240,7 @@ def _key_matches(key: str, host: str, repository: str) -> bool:
     pattern, _, path = place.partition("/")
     path = path.strip("/")
     if path in ("v1", "v2"):
-        # Docker's own way to write a registry.
+        # Docker adds the API version to the name of a registry.
         path = ""
     wanted, given = pattern.split("."), host.split(".")
     if len(wanted) != len(given):

@@ -32,9 +32,9 @@ class RegistryResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryCall:
-    """One request; ``is_verified``: the certificate must match the host.
+    """One request. ``is_verified``: the certificate must match the host.
 
-    ``is_redirected``: a registry has sent us to this other server.
+    ``is_redirected``: the URL is the target of a registry's redirect.
     """
 
     method: str
@@ -47,7 +47,9 @@ class RegistryCall:
 
 
 Exchange: TypeAlias = Callable[[RegistryCall, int], RegistryResponse]
-"""Sends one request within a deadline; egress/registries.py has another one."""
+"""Sends one request within a deadline; egress/registries.py has another
+implementation.
+"""
 
 
 def exchange(call: RegistryCall, deadline_ns: int) -> RegistryResponse:
@@ -75,7 +77,7 @@ def converse(
 ) -> RegistryResponse:
     """Send a request on a connection and read the whole response.
 
-    Raises: as ``exchange``; then the connection is unusable.
+    Raises: as ``exchange``; the connection is unusable afterwards.
     """
     host = parts.netloc
     path = parts.path or "/"
@@ -93,7 +95,7 @@ def converse(
         answer = connection.getresponse()
         found = {name.lower(): value for name, value in answer.getheaders()}
         body = _read(answer, call.bytes_max, host)
-        # The connection takes no other request before.
+        # The connection accepts no other request until the response is closed.
         answer.close()
         return RegistryResponse(answer.status, found, body)
     except TimeoutError as error:
@@ -112,7 +114,7 @@ def converse(
 
 
 def taken_apart(url: str) -> tuple[SplitResult, int]:
-    """Return the parts of a URL, and its port. Raises: RequestInvalid."""
+    """Return the parsed URL and its port. Raises: RequestInvalid."""
     try:
         parts = urlsplit(url)
         port = parts.port

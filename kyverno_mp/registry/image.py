@@ -1,11 +1,11 @@
-"""Read the metadata of an image: manifest, config, list of platforms.
+"""Read the metadata of an image: manifest, config, image index.
 
 Room: registry. Takes: a reference. Gives: the value of ``imageRegistry`` entries, and
 the layers of an artifact. Next: cli/cluster/data.py, cli/oci.py.
 May touch: the network through registry/client.py.
 Source: docs/behaviour/engine 3.7 (imageRegistry); docs/behaviour/controllers 11.7;
-docs/behaviour/lessons 4.2 row 1 (one resolution: everything else is read by the digest
-found).
+docs/behaviour/lessons 4.2 row 1 (the reference is resolved once; everything else is
+read by digest).
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _PLATFORM: Final = ("linux", "amd64")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image; ``index`` is None if the reference is not a list of platforms."""
+    """One image; ``index`` is None if the reference does not name an image index."""
 
     reference: Reference
     digest: str
@@ -39,9 +39,9 @@ class Image:
 def read_image(client: Client, reference: Reference, deadline_ns: int) -> Image:
     """Resolve the reference once and read its manifest.
 
-    KYVERNO: from a list of platforms it picks linux/amd64 on every machine (the default
-    of go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and what
-    ``Client.manifest`` raises.
+    KYVERNO: from an image index it selects linux/amd64 on every machine (the default of
+    go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and the
+    errors of ``Client.manifest``.
     """
     found = client.manifest(reference, deadline_ns)
     document = _document(found, reference)
@@ -62,7 +62,7 @@ def _document(found: Manifest, reference: Reference) -> dict[str, Json]:
 
 
 def _is_of(found: Manifest, document: Json, types: tuple[str, ...]) -> bool:
-    """Compare the media type; some registries send only plain JSON, so look inside."""
+    """Compare the media type, or the document's if the registry sends only JSON."""
     if found.media_type in (*INDEX_TYPES, *MANIFEST_TYPES):
         return found.media_type in types
     return type(document) is dict and document.get("mediaType") in types

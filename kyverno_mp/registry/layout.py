@@ -1,12 +1,12 @@
-"""Answer as a registry would, from an OCI image layout: a folder on this machine.
+"""Serve registry requests from an OCI image layout, a folder on this machine.
 
 Room: registry. Takes: a folder, RegistryCalls. Gives: LayoutRegistry, an Exchange.
 Next: cli/cluster/image_access.py. May touch: files below the folder.
 Source: OCI image specification 1.1 (image-layout.md, annotations.md), distribution
 specification 1.1 (referrers); cosign's pkg/oci/layout (kinds of entries).
 
-A layout names its entries by tag or by whole reference, and has no repositories: a tag
-stands for that tag of any repository. Clients compute the digests as they do for a
+A layout names its entries by tag or by whole reference and has no repositories: a tag
+without a repository matches every repository. Clients compute the digests as for a
 registry.
 """
 
@@ -38,7 +38,7 @@ _PATH: Final = re.compile(r"/v2/(.+)/(manifests|blobs|referrers)/([^/]+)")
 _DIGEST: Final = re.compile(r"(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})")
 _SIGNED_TAG: Final = re.compile(r"(sha256)-([0-9a-f]{64})\.(sig|att)")
 _NAMES: Final = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
-"""The first one is a whole reference; the second may be only a tag."""
+"""The first annotation is a whole reference; the second may be only a tag."""
 _KIND: Final = "kind"
 _IMAGES: Final = (
     "dev.cosignproject.cosign/image",
@@ -54,7 +54,7 @@ class LayoutRegistry:
     """The content of one folder; threads may share it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the index. Raises: SettingInvalid, if the folder is no layout."""
+        """Read the index. Raises: SettingInvalid if the folder is not a layout."""
         self._folder = folder
         listed = self._json(folder / "index.json").get("manifests")
         entries = listed if type(listed) is list else []
@@ -101,7 +101,8 @@ class LayoutRegistry:
     def _referrers(self, place: str, digest: str) -> RegistryResponse:
         found = list(self._about(digest))
         if not found and self._named(place, digest.replace(":", "-", 1)):
-            # The layout has the list of referrers under its tag.
+            # A client then reads the list of referrers, which the layout has under a
+            # tag.
             return RegistryResponse(_MISSING, {}, b"")
         index: Json = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": found}
         body = msgspec.json.encode(index)
@@ -126,14 +127,14 @@ class LayoutRegistry:
             }
 
     def _named(self, place: str, tag: str) -> str:
-        """Return the digest of the entry with a name, "" if there is none."""
+        """Return the digest of the entry with this name, "" if no entry has it."""
         for entry in self._entries:
             if _is_named(entry, place, tag):
                 return str(entry["digest"])
         signed = _SIGNED_TAG.fullmatch(tag)
         if signed is None:
             return ""
-        # As ``cosign save`` writes it: one image, its signatures, its attestations.
+        # ``cosign save`` writes one image, its signatures and its attestations.
         images = [str(one["digest"]) for one in self._of(*_IMAGES)]
         if images != [f"{signed[1]}:{signed[2]}"]:
             return ""
@@ -153,7 +154,7 @@ class LayoutRegistry:
         return OCI_INDEX if "manifests" in manifest else OCI_MANIFEST
 
     def _content(self, digest: str, bytes_max: int) -> bytes | None:
-        # SAFETY: a digest is a file name here.
+        # SAFETY: the digest becomes a file name.
         if not _DIGEST.fullmatch(digest):
             return None
         algorithm, _, name = digest.partition(":")
@@ -173,12 +174,13 @@ class LayoutRegistry:
                 content = file.read(REGISTRY_MANIFEST_BYTES_MAX)
         except OSError as error:
             text = (
-                f"{self._folder} is no OCI image layout: {path.name}: {error.strerror}"
+                f"{self._folder} is not an OCI image layout: {path.name}:"
+                f" {error.strerror}"
             )
             raise SettingInvalid("registry.layout", text) from error
         found = _object(content)
         if not found:
-            text = f"{self._folder} is no OCI image layout: {path.name} is not JSON"
+            text = f"{self._folder} is not an OCI image layout: {path.name} is not JSON"
             raise SettingInvalid("registry.layout", text)
         return found
 
@@ -189,7 +191,7 @@ def _annotations(entry: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _is_named(entry: Mapping[str, Json], place: str, tag: str) -> bool:
-    """Return whether an entry is this tag of this repository, or of any."""
+    """Return whether an entry has this tag and this repository, or no repository."""
     for key in _NAMES:
         name = _annotations(entry).get(key)
         if type(name) is not str or not name:

@@ -1,4 +1,4 @@
-"""Parse image references as registry clients do.
+"""Parse image references by the rules of registry clients.
 
 Room: registry. Takes: a reference as text. Gives: Reference. Next: registry/client.py.
 May touch: nothing outside its arguments.
@@ -16,7 +16,7 @@ _HUB: Final = "index.docker.io"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One image; ``digest`` is "" when it is named by its tag alone."""
+    """One image; ``digest`` is "" if the reference has only a tag."""
 
     registry: str
     repository: str
@@ -25,12 +25,12 @@ class Reference:
 
     @property
     def identifier(self) -> str:
-        """The digest, else the tag."""
+        """The digest, or the tag if the reference has no digest."""
         return self.digest or self.tag
 
     @property
     def place(self) -> str:
-        """The registry and the repository."""
+        """The registry and the repository, joined by a slash."""
         return f"{self.registry}/{self.repository}"
 
     @property

@@ -5,8 +5,9 @@ Next: registry/client.py. May touch: the network through registry/exchange.py.
 Source: OCI distribution specification 1.1; distribution's token authentication;
 docs/behaviour/controllers 11.7 (user agent).
 
-Like docker, try a registry on this machine (or one marked as insecure) by TLS without
-verification, then by plain HTTP; use only verified TLS for every other registry.
+As docker does, a registry on this machine or one marked as insecure is called by TLS
+without verification, then by plain HTTP. Every other registry is called by verified TLS
+only.
 """
 
 import ipaddress
@@ -43,7 +44,7 @@ _TOKEN = msgspec.json.Decoder(_Token)
 
 
 class Session:
-    """One repository of one registry; asks for authorization after a 401."""
+    """One repository of one registry; requests authorization after a 401."""
 
     def __init__(  # noqa: PLR0913 - independent facts, most of them keyword-only
         self,
@@ -67,7 +68,7 @@ class Session:
         self._authorization = ""
 
     def url(self, path: str, deadline_ns: int) -> str:
-        """Return the URL of a path below the repository, or of a Location."""
+        """Return the URL of a path below the repository, or of a Location header."""
         return urljoin(self._origin_of(deadline_ns) + self._root, path)
 
     def ask(
@@ -80,7 +81,7 @@ class Session:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> RegistryResponse:
-        """Send a request with the authorization it needs; follow download redirects.
+        """Send a request with the required authorization; follow download redirects.
 
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed, SettingInvalid.
         """
@@ -109,7 +110,7 @@ class Session:
         deadline_ns: int,
     ) -> RegistryResponse:
         sent = {**headers, "User-Agent": self._user_agent}
-        # SAFETY: the registry's credentials go to no other server.
+        # SAFETY: the registry's credentials are sent to no other server.
         if self._authorization and self._is_ours(url):
             sent["Authorization"] = self._authorization
         call = RegistryCall(
@@ -153,7 +154,7 @@ class Session:
         return target
 
     def _authorize(self, answer: RegistryResponse, deadline_ns: int) -> None:
-        """Build the Authorization header that the registry's challenge asks for."""
+        """Build the Authorization header that the registry's challenge requires."""
         challenge = answer.headers.get("www-authenticate", "")[:_CHALLENGE_LENGTH_MAX]
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic":
@@ -170,7 +171,7 @@ class Session:
 
     def _token(self, challenge: Mapping[str, str], deadline_ns: int) -> str:
         realm = challenge.get("realm", "")
-        # SAFETY: a password goes out in plain text only if the registry is plain HTTP.
+        # SAFETY: a password is sent in plain text only to a registry with plain HTTP.
         if not realm.startswith("https://") and self._origin.startswith("https://"):
             raise RequestInvalid(
                 "registry.url", f"{self._host}: its token service does not use https"
@@ -223,9 +224,10 @@ class Session:
 
 
 def _without_text(answer: RegistryResponse) -> RegistryResponse:
-    """Return another server's answer; its reasons are not for our messages.
+    """Return another server's response without the body of a failure.
 
-    SAFETY: a registry may send us to any server, whose pages only we can read.
+    SAFETY: a registry can redirect us to any server, also to one that only we can
+    reach.
     """
     if answer.status == _OK:
         return answer
@@ -233,7 +235,7 @@ def _without_text(answer: RegistryResponse) -> RegistryResponse:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, perhaps with a port, is this machine."""
+    """Return whether a host, with or without a port, is this machine."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -1,8 +1,8 @@
-"""The messages between the coordinator of the reports pool and its evaluators.
+"""Define the messages between the coordinator of the reports pool and its evaluators.
 
-Room: reports. Takes: objects of one kind; what was found. Gives: Batch, Answer.
-Next: reports/scan/dispatch.py sends batches, reports/scan/evaluator.py answers them.
-May touch: nothing outside its arguments.
+Room: reports. Takes: objects of one kind; results. Gives: Batch, Answer. Next:
+reports/scan/dispatch.py sends batches, reports/scan/evaluator.py answers them. May
+touch: nothing outside its arguments.
 Source: docs/pools.md 1, 4.
 """
 
@@ -23,26 +23,27 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     objects: tuple[bytes, ...]
     plural: str = ""
     documents: tuple[bytes, ...] = ()
-    """Admission policies of the API server itself, with their bindings."""
+    """The API server's own admission policies, with their bindings."""
     cel_generation: int = 0
-    """Of the policies in CEL, at least; 0: the coordinator has none."""
+    """Minimum generation of the CEL policies; 0: the coordinator has none."""
     mutating_generation: int = 0
-    """Of the MutatingPolicies, likewise."""
+    """Minimum generation of the MutatingPolicies; 0: the coordinator has none."""
     only: tuple[bytes, ...] | None = None
-    """The keys of the rules to evaluate, all of a policy or none; None = all rules."""
+    """The keys of the rules to evaluate, always all rules of a policy; None = all
+    rules."""
     image_generation: int = 0
-    """Of the ImageValidatingPolicies, likewise."""
+    """Minimum generation of the ImageValidatingPolicies; 0: the coordinator has
+    none."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
-    """What the rules found about one object.
+    """The results of the rules for one object.
 
     ``rows``: JSON without times, as reports/fingerprints.py writes it, in the order of
-    a report; ``fingerprints`` are in the same order. ``problem``: why
-    nothing can be said at the moment of the rules with the keys ``waiting``, without
-    any: of all rules. Their rows in the report stay as they are.
-    ``exceptions``: of rows that have Events about PolicyExceptions, their keys
-    (``ns/name``) by the key of the row.
+    a report; ``fingerprints`` are in the same order. ``problem``: why the rules with
+    the keys ``waiting`` (or all rules, if it is empty) cannot be evaluated now. Their
+    rows in the report do not change. ``exceptions``: for rows that cause Events about
+    PolicyExceptions, the keys of these exceptions (``ns/name``) by the key of the row.
     """
 
     fingerprints: bytes = b""
@@ -51,10 +52,11 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     exceptions: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
     waiting: tuple[bytes, ...] = ()
     is_outage: bool = False
-    """Rows are errors because a registry could not be read; they are tried again."""
+    """Whether rows are errors because a registry could not be read; they are
+    retried."""
 
     def changed_from(self, before: bytes) -> list[int]:
-        """Return which rows are not among those with fingerprints ``before``."""
+        """Return the positions of rows whose fingerprints are not in ``before``."""
         known = set(each_fingerprint(before))
         new = enumerate(each_fingerprint(self.fingerprints))
         return [at for at, one in new if one not in known]
@@ -64,18 +66,18 @@ NOTHING: Final = Evaluated()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What was found about the objects of a batch, in their order."""
+    """The results for the objects of a batch, in their order."""
 
     generation: int
     objects: tuple[Evaluated, ...]
     image_generation: int = 0
-    """Of the ImageValidatingPolicies, 0: they were not asked."""
+    """Generation of the ImageValidatingPolicies; 0: they were not evaluated."""
     counts: tuple[tuple[str, tuple[str, ...], int], ...] = ()
-    """What the evaluator counted meanwhile: the name of a family, labels, number."""
+    """Counts that the evaluator collected: the name of a family, labels, number."""
     cel_generation: int = 0
-    """Of the policies in CEL, 0: they were not asked."""
+    """Generation of the CEL policies; 0: they were not evaluated."""
     mutating_generation: int = 0
-    """Of the MutatingPolicies, likewise."""
+    """Generation of the MutatingPolicies; 0: they were not evaluated."""
 
 
 ENCODER: Final = msgspec.msgpack.Encoder()

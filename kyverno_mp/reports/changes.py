@@ -1,14 +1,14 @@
-"""Build the one call that brings a report to what a scan found, without reading it.
+"""Build the single call that updates a report after a scan, without reading the report.
 
-Room: reports. Takes: what is remembered of a report, what an evaluator found. Gives:
-new_report, change_of. Next: reports/writer.py makes the calls.
-May touch: nothing outside its arguments.
+Room: reports. Takes: the fingerprints of a report, the results of an evaluator. Gives:
+new_report, change_of. Next: reports/writer.py makes the calls. May touch: nothing
+outside its arguments.
 Source: RFC 6902 (JSON patch); docs/pools.md 4.
 
-Fingerprints are remembered in the order of the rows, so a row that differs is replaced
-by its number and the others are not sent at all. What cannot be told from fingerprints
-is None here: the writer then reads the report. The version in the patch makes it fail
-if the report has changed since.
+Fingerprints are kept in the order of the rows, so a changed row is replaced by its
+number and the other rows are not sent. If the fingerprints are not sufficient, the
+result is None, and the writer reads the report. The version in the patch makes the
+patch fail if the report has changed in the meantime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ _VERSION: Final = "/metadata/resourceVersion"
 
 
 class Change(NamedTuple):
-    """A call, and the report after it. ``body`` of a patch, b"": delete the report."""
+    """A call, and the report after it. ``body``: the JSON; b"" deletes the report."""
 
     body: bytes
     after: StoredReport
@@ -46,7 +46,7 @@ class Change(NamedTuple):
 def new_report(
     kinds: ReportKinds, subject: Subject, found: Evaluated, now_s: int
 ) -> Change | None:
-    """Return the creation of a report, None if it would be too large."""
+    """Return the creation of a report, or None if it would be too large."""
     size = sum(len(row) + ROW_BYTES for row in found.rows)
     if is_too_large(size):
         return None
@@ -69,10 +69,10 @@ def change_of(
     found: Evaluated = NOTHING,
     places: Mapping[bytes, Place] = MappingProxyType({}),
 ) -> Change | None:
-    """Return the change of a report, None if it has to be read.
+    """Return the change of a report, or None if the report has to be read.
 
-    ``stays``: whether a row stays of which nothing was found, by its key. ``places``:
-    where rows belong, by their keys, as far as it is known.
+    ``stays``: whether to keep a row without a new result, by its key. ``places``: the
+    known positions of rows, by their keys.
     """
     edit = _Edit(stored, found)
     if not edit.is_plain:
@@ -101,14 +101,14 @@ class _Edit:
         is_unique = (len(keys), len(self._at)) == (len(self._before), len(self._new))
         is_known = all(map(result_of, self._before))
         self.is_plain = is_unique and is_known and not stored.left_out
-        """All rows are there, and each can be distinguished from the others."""
+        """Whether the report has all rows, and each of them can be distinguished."""
         self.after: list[bytes] = []
         self._replaced: list[tuple[int, bytes]] = []
         self._gone: list[int] = []
         self._added: list[tuple[int, bytes]] = []
 
     def keep(self, stays: Callable[[bytes], bool]) -> None:
-        """Decide about the rows that are there."""
+        """Replace, keep or remove each existing row."""
         for at, one in enumerate(self._before):
             new = self._at.get(one[:KEY_BYTES])
             if new is not None:
@@ -121,10 +121,10 @@ class _Edit:
                 self._gone.append(at)
 
     def insert(self, places: Mapping[bytes, Place]) -> bool:
-        """Add the rows that are new; False if their places are not known.
+        """Add the new rows; return False if their places are unknown.
 
-        Fingerprints have no names: the order of what was found tells the places, or,
-        if there are other rows, the names of their rules.
+        Fingerprints contain no names. The places follow from the order of the results
+        or, if there are other rows, from the names of their rules.
         """
         keys = {one[:KEY_BYTES] for one in self.after}
         if keys.issuperset(self._at):
@@ -148,7 +148,7 @@ class _Edit:
 
     @property
     def added_bytes(self) -> int:
-        """By how much the report grows at most."""
+        """Maximum number of bytes by which the report grows."""
         rows = (row for _, row in (*self._replaced, *self._added))
         return sum(len(row) + ROW_BYTES for row in rows)
 
@@ -163,7 +163,7 @@ class _Edit:
         ]
         edits += _each("add", self._added, now_s)
         summary = summary_in(self.after)
-        # K8S: "add" replaces a field that is there.
+        # K8S: "add" replaces an existing field.
         edits.append({"op": "add", "path": "/summary", "value": summary})
         return msgspec.json.encode(edits)
 
@@ -178,5 +178,5 @@ def _each(
 
 
 def _timed(row: bytes, now_s: int) -> msgspec.Raw:
-    """Return a row with its time. PERF: 0.3 us; as a Row it would take 5."""
+    """Return a row with its time. PERF: 0.3 us; via a Row, it would take 5 us."""
     return msgspec.Raw(b'{"timestamp":{"seconds":%d,"nanos":0},' % now_s + row[1:])

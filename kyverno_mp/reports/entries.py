@@ -1,8 +1,8 @@
-"""The rows of reports: one result of one rule on one subject, as all reports write it.
+"""Define the rows of reports: one result of one rule for one subject.
 
 Room: reports. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
-Subject, row_of, public_row_of. Next: cli/apply/report.py prints these rows; the
-reports of the cluster have the same. May touch: nothing outside its arguments.
+Subject, row_of, public_row_of. Next: cli/apply/report.py prints these rows; the reports
+of the cluster contain them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
 """
 
@@ -28,7 +28,7 @@ GENERATING: Final = "KyvernoGeneratingPolicy"
 IMAGES: Final = "KyvernoImageValidatingPolicy"
 """Source of the rows of ImageValidatingPolicy and its namespaced twin."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
-"""The values of a row's ``result``, in the order of a summary."""
+"""The values of ``result`` in a row, in the order of a summary."""
 _WORD: Final = {
     result.PASS: "pass",
     result.FAIL: "fail",
@@ -49,9 +49,9 @@ _SOURCES: Final = {
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
     "ValidatingPolicy": VALIDATING,
 }
-"""The source of the rows of a policy, by its kind."""
+"""The source of a policy's rows, by the policy's kind."""
 _BOUND: Final = frozenset({"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"})
-"""The properties of their rows name bindings, and nothing else."""
+"""Sources of rows whose properties only name bindings."""
 
 
 class Subject(
@@ -68,7 +68,7 @@ class Subject(
 
 
 class Timestamp(msgspec.Struct, frozen=True):
-    """Unix time; both fields are required, also when zero."""
+    """Unix time; both fields are written even if they are zero."""
 
     seconds: int = 0
     nanos: int = 0
@@ -95,7 +95,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def merge_key(self) -> tuple[str, ...]:
-        """Two rows of one subject with this key are the same result at two times."""
+        """The identity of a result; rows with equal keys report it at other times."""
         return _merge_key(self.source, self.policy, self.rule)
 
 
@@ -108,7 +108,7 @@ def _merge_key(source: str, policy: str, rule: str) -> tuple[str, ...]:
 
 
 def merge_key_of(policy: PolicyIR, rule: str) -> tuple[str, ...]:
-    """Return the merge key of the rows of a rule."""
+    """Return the merge key of a rule's rows."""
     return _merge_key(_SOURCES.get(policy.kind, KYVERNO), policy.key, rule)
 
 
@@ -123,12 +123,13 @@ def row_of(
 ) -> Row:
     """Return the row of a result.
 
-    ``policy_key``: as the caller names the policy, "" = its key. ``as_warning``: a
-    failure is a warning although the policy is scored. ``subject``: for reports of
-    several objects. ``now_s``: Unix time, None = without a time.
+    ``policy_key``: the caller's name of the policy, "" = its key. ``as_warning``:
+    report a failure as a warning even if the policy is scored. ``subject``: for reports
+    of several objects. ``now_s``: Unix time, None = without a time.
     """
     word = word_of(policy, rule, as_warning=as_warning)
-    # KYVERNO: the text follows the status, before a failure becomes a warning.
+    # KYVERNO: the text follows the original status, even if a failure becomes a
+    # warning.
     named = rule.properties.get(f"{_WORD[rule.status]}Message")
     return Row(
         source=_SOURCES.get(policy.kind, KYVERNO),
@@ -146,10 +147,10 @@ def row_of(
 
 
 def public_row_of(policy: PolicyIR, rule: RuleResult, kind: str) -> Row:
-    """Return the row for a report in the cluster, about an object of a kind.
+    """Return the row for a report in the cluster, without a time.
 
-    Without a time. Of a Secret, it lacks what policies make of values: the message, and
-    the properties that a rule names (reportProperties).
+    For a Secret, the row omits the message and the rule's reportProperties, because
+    they may contain values.
     """
     if not hides_values(kind):
         return row_of(policy, rule)
@@ -159,7 +160,7 @@ def public_row_of(policy: PolicyIR, rule: RuleResult, kind: str) -> Row:
 
 
 def word_of(policy: PolicyIR, rule: RuleResult, *, as_warning: bool = False) -> str:
-    """Return pass, fail, warn, error or skip."""
+    """Return the status as a word: pass, fail, warn, error or skip."""
     if rule.status == result.FAIL and (as_warning or not policy.scored):
         return "warn"
     return _WORD[rule.status]
@@ -177,11 +178,11 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
 
 
 Place = tuple[str, str, str]
-"""What orders the rows of a report: policy, rule and source."""
+"""The sort key of a row in a report: policy, rule and source."""
 
 
 def place_of(row: Row) -> Place:
-    """Return the place of a row."""
+    """Return the sort key of a row."""
     return row.policy, row.rule, row.source
 
 

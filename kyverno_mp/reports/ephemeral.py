@@ -1,15 +1,15 @@
-"""Read what reviews found from EphemeralReports, and remove what is merged.
+"""Read results of reviews from EphemeralReports, and remove merged results.
 
 Room: reports. Takes: the API server, a function that merges the results for one object
-into its report. Gives: ReviewResults, LiveSubjects. Next: reports/results.py has the
-form of such a report, leader/results/reports.py writes them.
-May touch: the API server through kube/, the wall clock.
+into its report. Gives: ReviewResults, LiveSubjects. Next: reports/results.py defines
+the format of these reports, leader/results/reports.py writes them. May touch: the API
+server through kube/, the wall clock.
 Source: docs/pools.md 4; docs/behaviour/controllers 6.6.
 
-The lease holder calls ``step`` again and again. A report is deleted when all that is in
-it is merged; what still waits for its object stays in it, so that the next lease holder
-finds it. Both have the version that was read as a precondition: a report that got new
-results meanwhile is read again, and merging a result twice changes nothing.
+The lease holder calls ``step`` repeatedly. A report is deleted when all its results are
+merged. Results that still wait for their object stay in it for the next lease holder.
+Both writes have the version that was read as a precondition: a report with new results
+is read again, and merging a result twice is harmless.
 """
 
 import logging
@@ -47,21 +47,19 @@ from kyverno_mp.reports.results import (
 
 _log = logging.getLogger(__name__)
 _AGAIN_S: Final = 5.0
-"""Between two looks at a report that is unchanged: what is in it waits."""
+"""Pause before an unchanged report is checked again, because its results wait."""
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGED: Final = "merged"
 UNCLAIMED: Final = "unclaimed"
 FORBIDDEN: Final = "forbidden"
 Resolve = Callable[[Subject], Subject | None]
-"""Returns the object as it is stored, with its uid, None while it does not exist.
+"""Returns the stored object with its uid, or None while it does not exist.
 
-Raises: KubeRefused if its kind may not be read, DependencyError.
-"""
+Raises: KubeRefused if its kind may not be read, DependencyError."""
 Merge = Callable[[Subject, list[Row]], bool]
-"""Merges rows into the report of an object; False: they have to come once more.
+"""Merges rows into the report of an object; returns False if it has to be retried.
 
-Several threads call it. Raises: DependencyError.
-"""
+Several threads may call it. Raises: DependencyError."""
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class ReviewResults:
-    """The results that no report has yet; one thread calls ``step``."""
+    """Merges the results of reviews into reports; one thread calls ``step``."""
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class ReviewResults:
         count: Callable[[str], None] = lambda _outcome: None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """``objects``: writes while the lease is held. ``now_ns``: the wall clock.
+        """``objects``: its writes check the lease. ``now_ns``: the wall clock.
 
         ``count``: called with the outcome of each object.
         """
@@ -100,20 +98,19 @@ class ReviewResults:
         self._now_ns = now_ns
         self._mergers = ThreadPoolExecutor(RESULT_MERGERS, "merge-results")
         self._seen: dict[Key, tuple[set[str], int]] = {}
-        """The version of each report that was handled last, and what was left of it;
-        and when."""
+        """For each report, the versions last read and written here, and the time."""
 
     def start(self) -> None:
-        """Start to watch."""
+        """Start the watch."""
         self.informer.start()
 
     def stop(self) -> None:
-        """Stop the watch, and wait for the merge that is running."""
+        """Stop the watch, and wait for running merges."""
         self.informer.stop()
         self._mergers.shutdown(wait=True, cancel_futures=True)
 
     def step(self, merge: Merge) -> bool:
-        """Merge new results; return False if something has to be tried again soon.
+        """Merge new results; return False if a merge has to be retried soon.
 
         Raises: LeaseLost.
         """
@@ -147,7 +144,7 @@ class ReviewResults:
         return is_done
 
     def _due(self) -> dict[Key, _Held]:
-        """Return the reports that changed, or whose results waited for a while."""
+        """Return the reports that changed, or whose results have waited for a while."""
         found = self.informer.snapshot()
         self._seen = {key: seen for key, seen in self._seen.items() if key in found}
         before_ns = self._now_ns() - int(_AGAIN_S * 1e9)
@@ -164,7 +161,7 @@ class ReviewResults:
     ) -> tuple[dict[Subject, list[ResultKey]], set[ResultKey]]:
         """Return the results by stored object, and the results that have to wait.
 
-        One object may have two names here: before it has a uid, and after.
+        One object may occur twice: before it has a uid, and after.
         """
         claimed: dict[Subject, list[ResultKey]] = {}
         left: set[ResultKey] = set()
@@ -175,8 +172,8 @@ class ReviewResults:
             try:
                 stored = self._resolve(subject)
             except KubeRefused as error:
-                # KYVERNO: nobody will ever merge them (6.6).
-                _log.warning("results of %s are given up: %s", subject.kind, error)
+                # KYVERNO: these results are never merged (6.6).
+                _log.warning("discarding results of %s: %s", subject.kind, error)
                 self._count(FORBIDDEN)
                 continue
             except DependencyError as error:
@@ -192,12 +189,12 @@ class ReviewResults:
         return claimed, left
 
     def _may_come(self, found: Iterable[Result]) -> bool:
-        """Return whether the object may still be created."""
+        """Return whether the object may still be created later."""
         age_ns = self._now_ns() - max(one.at_ns for one in found)
         return age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9
 
     def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> str:
-        """Delete a report, or reduce it to what is left; return its new version."""
+        """Delete a report, or reduce it to the results ``left``; return its version."""
         kept = Results(held.results.turn)
         for result_key, found in held.results.by_key.items():
             if result_key in left:
@@ -216,16 +213,16 @@ class ReviewResults:
             stored = self._objects.replace(EPHEMERAL_REPORTS, document)
             return str(stored["metadata"]["resourceVersion"])
         except (KubeConflict, KubeNotFound):
-            # It has new results, which the informer brings.
+            # The report has new results, which the informer will deliver.
             pass
         except DependencyError as error:
-            # It is merged again, which changes nothing.
+            # The results will be merged again, which changes nothing.
             _log.warning("merged results cannot be removed: %s", error)
         return held.version
 
 
 def _held(raw: msgspec.Raw) -> _Held | None:
-    """Project a report; None for one of upstream's."""
+    """Decode a report; return None for one of upstream's."""
     results = results_in(raw)
     if results is None:
         return None
@@ -234,7 +231,7 @@ def _held(raw: msgspec.Raw) -> _Held | None:
 
 
 def _rows(found: Iterable[Result]) -> list[Row]:
-    """Return the rows; of two for the same rule, the newest."""
+    """Return the rows; of several for the same rule, the newest."""
     newest: dict[tuple[str, ...], Row] = {}
     for one in sorted(found, key=lambda result: result.at_ns):
         row = row_of_bytes(one)
@@ -248,15 +245,15 @@ class LiveSubjects:
     def __init__(
         self, client: Client, resource_of: Callable[[str, str], Resource | None]
     ) -> None:
-        """``resource_of``: of an apiVersion and a kind, None if it is not served."""
+        """``resource_of``: returns the resource of a kind, None if it is not served."""
         self._client = client
         self._resource_of = resource_of
 
     def __call__(self, subject: Subject) -> Subject | None:
-        """Return the object as it is stored, None if it does not exist.
+        """Return the stored object, or None if it does not exist.
 
-        An object of the same name that was created again is another one. Raises:
-        DependencyError.
+        An object that was created again with the same name is a different object.
+        Raises: DependencyError.
         """
         resource = self._resource_of(subject.api_version, subject.kind)
         if resource is None or not subject.name:

@@ -1,12 +1,13 @@
-"""Hold the objects that wait for an evaluator, and hand them out in batches.
+"""Queue the objects that wait for an evaluator, and return them in batches.
 
 Room: reports. Takes: objects from watches and lists, in any thread. Gives: Feed.
 Next: reports/scan/dispatch.py. May touch: nothing outside its arguments.
 Source: docs/pools.md 4.
 
-The feed is bounded in objects and bytes: who brings more waits, so that a large list or
-a busy watch is read as slowly as it is evaluated. An object that is queued again while
-it waits is replaced by its newer version; its report is outdated since the first one.
+The feed is bounded in objects and bytes. A producer waits while it is full, so that a
+large list or a busy watch is read only as fast as its objects are evaluated. An object
+that is queued again is replaced by its newer version, but keeps the time since which
+its report is outdated.
 """
 
 import threading
@@ -24,31 +25,31 @@ from kyverno_mp.limits import (
 from kyverno_mp.reports.entries import Subject
 
 Keys = frozenset[bytes]
-"""Rules by their keys, as in reports/fingerprints.py."""
+"""Keys of rules, see reports/fingerprints.py."""
 
 
 def joined_keys(one: Keys | None, other: Keys | None) -> Keys | None:
-    """Return what is evaluated if both are due; None = all rules."""
+    """Return the rules to evaluate for both requests; None = all rules."""
     return None if one is None or other is None else one | other
 
 
 class Source(Protocol):
-    """Where an object comes from, e.g. reports.watches.KindWatch."""
+    """The origin of an object, e.g. reports.watches.KindWatch."""
 
     @property
     def resource(self) -> Resource:
-        """Its resource."""
+        """The resource of the objects."""
 
     def is_current(self, key: Key, uid: str, digest: bytes) -> bool:
-        """Return whether the object is still as it was."""
+        """Return whether the object is unchanged."""
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One object. ``digest``: of what rules read.
+    """One object. ``digest``: of the parts that rules read.
 
-    ``since_s``: since when its report may be outdated, by the monotonic clock.
-    ``is_change``: it changed itself. ``only``: the rules that are to be evaluated,
-    None = all; the rows of others stay as they are.
+    ``since_s``: the monotonic time since which its report may be outdated.
+    ``is_change``: the object itself changed. ``only``: the rules to evaluate, None =
+    all; rows of other rules do not change.
     """
 
     source: Source
@@ -62,7 +63,7 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> Subject:
-        """How its report names it."""
+        """The object as a report names it."""
         resource = self.source.resource
         return Subject(
             api_version=resource.api_version,
@@ -74,7 +75,7 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def is_current(self) -> bool:
-        """Whether the results of an evaluator for it are still valid."""
+        """Whether an evaluator's results for the object are still valid."""
         return self.source.is_current(self.key, self.uid, self.digest)
 
 
@@ -82,22 +83,22 @@ class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
     def __init__(self, sharers: int = 1, batch_objects: int = 0) -> None:
-        """``sharers``: how many threads take batches.
+        """``sharers``: the number of threads that take batches.
 
-        ``batch_objects``: how many objects a batch has at most, 0 = usual.
+        ``batch_objects``: the maximum number of objects in a batch, 0 = default.
         """
         self._sharers = sharers
         self._batch_objects = batch_objects
         self._changed = threading.Condition()
         self._waiting: dict[int, dict[Key, Item]] = {}
-        """By the id of the source: a batch has objects of one kind."""
+        """By the id of the source, because a batch has objects of one kind only."""
         self._count = 0
         self._bytes = 0
         self._taken = 0
         self._closed = False
 
     def put(self, item: Item) -> bool:
-        """Add an object; wait while there is no room. False: the feed is closed."""
+        """Add an object; wait while the feed is full. Return False if it is closed."""
         with self._changed:
             while not self._closed and self._is_full():
                 self._changed.wait(1.0)
@@ -116,7 +117,7 @@ class Feed:
             return True
 
     def take(self, timeout_s: float | None = None) -> list[Item]:
-        """Return a batch; ``done`` must follow. [] = closed, or the time is over."""
+        """Return a batch; call ``done`` afterwards. [] = closed, or after a timeout."""
         with self._changed:
             if not self._closed and not self._count:
                 self._changed.wait(timeout_s)
@@ -128,19 +129,19 @@ class Feed:
             return taken
 
     def done(self, count: int) -> None:
-        """Report that objects of a batch are done."""
+        """Report that objects of a batch were processed."""
         with self._changed:
             self._taken -= count
             self._changed.notify_all()
 
     @property
     def pending(self) -> int:
-        """Objects that wait or are being dealt with."""
+        """Number of objects that wait or are being processed."""
         with self._changed:
             return self._count + self._taken
 
     def close(self) -> None:
-        """Drop everything; nobody waits any more."""
+        """Drop all objects and release all waiting threads."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -154,11 +155,12 @@ class Feed:
         )
 
     def _take(self) -> list[Item]:
-        """Take objects of the source that waits longest; it then queues again."""
+        """Take objects of the longest-waiting source, which then moves to the end."""
         source = next(iter(self._waiting))
         same = self._waiting.pop(source)
-        # The reports of a batch are written one after the other: a few objects that
-        # one thread took would wait for each other, while the other threads are idle.
+        # The reports of a batch are written one after the other. If one thread took the
+        # last few objects, they would wait for each other while the other threads are
+        # idle.
         largest = self._batch_objects or REPORTS_BATCH_OBJECTS
         most = min(largest, -(-self._count // self._sharers))
         taken: list[Item] = []
@@ -180,7 +182,7 @@ class Feed:
 
 
 def _joined(before: Item, item: Item) -> Item:
-    """Return what is to be done of an object that waits and comes again."""
+    """Return the item for an object that is queued again while it waits."""
     first = min(item, before, key=lambda one: one.since_s)
     return msgspec.structs.replace(
         item,

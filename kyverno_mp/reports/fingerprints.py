@@ -1,14 +1,14 @@
-"""Fingerprints of rows: what the pool remembers of a report, instead of its rows.
+"""Compute fingerprints of rows, which the pool keeps instead of the rows of a report.
 
 Room: reports. Takes: Rows. Gives: key_of, fingerprints_of, plain_row. Next:
-reports/scan/evaluator.py makes those of new rows, reports/objects.py those of stored
-ones, reports/writer.py compares them. May touch: nothing outside its arguments.
+reports/scan/evaluator.py computes those of new rows, reports/objects.py those of stored
+rows, reports/writer.py compares them. May touch: nothing outside its arguments.
 Source: docs/pools.md 4 (digests; identical results cause no write).
 
-A fingerprint has 16 bytes: 8 of the row's merge key (which rule it is), 7 of its
-content without times, and its result. The fingerprints of a report are joined, in the
-order of its rows or, to compare, sorted: equal bytes mean equal rows. PERF: 19 rows are
-some 7 KB as a report and 304 bytes as fingerprints.
+A fingerprint has 16 bytes: 8 of the row's merge key (which identifies the rule), 7 of
+its content without times, and its result. The fingerprints of a report are joined, in
+the order of its rows or, to compare, sorted: equal bytes mean equal rows. PERF: 19 rows
+are some 7 KB as a report and 304 bytes as fingerprints.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ FINGERPRINT_BYTES: Final = 16
 _CONTENT_BYTES: Final = FINGERPRINT_BYTES - KEY_BYTES - 1
 _RESULTS: Final = {word: bytes([number]) for number, word in enumerate(WORDS)}
 _NO_RESULT: Final = bytes([255])
-"""Of a row whose result is none of upstream's words."""
+"""For a row whose result is not one of upstream's words."""
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -37,7 +37,7 @@ def plain_row(row: Row) -> bytes:
 
 
 def key_of(row: Row) -> bytes:
-    """Return the fingerprint of which result it is."""
+    """Return the fingerprint of a row's merge key."""
     return key_of_names(row.merge_key)
 
 
@@ -48,13 +48,13 @@ def key_of_names(names: tuple[str, ...]) -> bytes:
 
 
 def fingerprint_of(row: Row, plain: bytes) -> bytes:
-    """Return the fingerprint of a row. ``plain``: as ``plain_row`` gave it."""
+    """Return the fingerprint of a row. ``plain``: the result of ``plain_row``."""
     content = _digest(plain)[:_CONTENT_BYTES]
     return key_of(row) + content + _RESULTS.get(row.result, _NO_RESULT)
 
 
 def result_of(fingerprint: bytes) -> str:
-    """Return the result of a row, "" if it is none of upstream's words."""
+    """Return the result of a row, "" if it is not one of upstream's words."""
     number = fingerprint[-1]
     return WORDS[number] if number < len(WORDS) else ""
 
@@ -83,7 +83,7 @@ def joined(fingerprints: Iterable[bytes]) -> bytes:
 
 
 def each_fingerprint(fingerprints: bytes) -> Iterator[bytes]:
-    """Yield the single fingerprints."""
+    """Yield the individual fingerprints."""
     for at in range(0, len(fingerprints), FINGERPRINT_BYTES):
         yield fingerprints[at : at + FINGERPRINT_BYTES]
 

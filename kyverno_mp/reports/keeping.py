@@ -1,8 +1,8 @@
-"""Which rows of a stored report stay, after a scan, a review or a change of policies.
+"""Decide which rows of a report stay after a scan, a review or a policy change.
 
-Room: reports. Takes: rows or fingerprints, what was found, the Plan in force. Gives:
-Evaluation and the rows that a report is to have. Next: reports/writer.py.
-May touch: nothing outside its arguments.
+Room: reports. Takes: rows or fingerprints, results, the current Plan. Gives: Evaluation
+and the wanted rows of a report. Next: reports/writer.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4.
 """
 
@@ -26,7 +26,7 @@ def _always() -> bool:
 
 
 class Evaluation(NamedTuple):
-    """What was found about an object, to be written by a plan.
+    """The results for an object, to be written according to a plan.
 
     ``only``: the rules that were evaluated, None = all. ``still_counts``: whether
     neither the object nor its rules have changed since.
@@ -38,13 +38,13 @@ class Evaluation(NamedTuple):
     still_counts: Callable[[], bool] = _always
 
     def stays(self, key: bytes) -> bool:
-        """Return whether a row may stay of which nothing was found."""
+        """Return whether to keep a row without a new result."""
         is_open = key in self.found.waiting
         is_open = is_open or (self.only is not None and key not in self.only)
         return stays(key, self.plan, is_scanned=is_open)
 
     def fingerprints(self, stored: Sequence[bytes]) -> bytes:
-        """Return those that ``rows`` leads to."""
+        """Return the fingerprints of the rows that ``rows`` would return."""
         new = list(each_fingerprint(self.found.fingerprints))
         keys = {one[:KEY_BYTES] for one in new}
         kept = [
@@ -55,7 +55,7 @@ class Evaluation(NamedTuple):
         return joined((*kept, *new))
 
     def rows(self, known: Sequence[Row], found: Sequence[Row]) -> list[Row]:
-        """Return the rows after it: what was found, and what cannot be found."""
+        """Return the rows after the evaluation: the new ones, and those that stay."""
         keys = {key_of(row) for row in found}
         unknown = self.plan.unknown
         kept = [
@@ -68,15 +68,15 @@ class Evaluation(NamedTuple):
 
 
 def stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
-    """Return whether a stored row may stay if no scan says anything about it."""
+    """Return whether a stored row may stay if no scan produces it."""
     return key in plan.live and (is_scanned or key not in plan.derived)
 
 
 def outlasts(key: bytes, plan: Plan, scanned: Keys) -> bool:
     """Return whether a stored row may stay after a change of policies.
 
-    ``scanned``: the rules of all lanes that objects of its kind are scanned by. A rule
-    that a scan decides alone, and which no longer names the kind, has no rows there.
+    ``scanned``: the rules of all lanes that scan objects of its kind. A derived rule
+    that no longer names the kind has no rows there.
     """
     return key in plan.live and (key in scanned or not _is_derived(key, plan))
 
@@ -88,12 +88,12 @@ def _is_derived(key: bytes, plan: Plan) -> bool:
 
 
 def row_outlasts(row: Row, plan: Plan, scanned: Keys) -> bool:
-    """Return what ``outlasts`` says, and that rows of unknown policies stay."""
+    """Return whether a row may stay, including rows whose policies are unknown."""
     return row.source in plan.unknown or outlasts(key_of(row), plan, scanned)
 
 
 def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
-    """Return whether ``prune`` may change a report: fingerprints have no source."""
+    """Return whether ``prune`` may change the report, judged by fingerprints only."""
     return not all(
         outlasts(one[:KEY_BYTES], plan, scanned)
         for one in each_fingerprint(fingerprints)
@@ -101,7 +101,7 @@ def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
 
 
 def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
-    """Return the rows after a review. KYVERNO: equal seconds keep the older row."""
+    """Return the rows after a review. KYVERNO: the older row wins in equal seconds."""
     found = {
         key_of(row): row
         for row in known

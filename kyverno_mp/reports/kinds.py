@@ -1,4 +1,4 @@
-"""Choose the resources that are scanned, from the kinds that rules name.
+"""Choose the resources to scan from the kinds that rules name.
 
 Room: reports. Takes: a Client, kind selectors. Gives: Kinds. Next:
 reports/scan/coordinator.py. May touch: the API server through kube/discovery.py, the
@@ -16,7 +16,7 @@ from kyverno_mp.reports.plan import Named
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _REFRESH_S: Final = 30.0
-"""How soon a kind that appears is scanned."""
+"""Delay until a new kind is scanned."""
 _NEEDED: Final = frozenset({"list", "watch"})
 _EVENTS: Final = frozenset({("", "events"), ("events.k8s.io", "events")})
 """KYVERNO: Events are never reported."""
@@ -31,7 +31,7 @@ class Kinds:
         self._asked_s = float("-inf")
 
     def refresh(self) -> bool:
-        """Ask the API server if that is due; return whether anything changed.
+        """Refresh the resources if due; return whether they changed.
 
         Raises: DependencyError.
         """
@@ -43,7 +43,7 @@ class Kinds:
         return changed
 
     def served(self, api_version: str, kind: str) -> Resource | None:
-        """Return the resource of a kind, None if it is not served."""
+        """Return the resource of a kind, or None if it is not served."""
         return self._discovery.directory.of_kind(api_version, kind)
 
     def of(
@@ -51,7 +51,7 @@ class Kinds:
     ) -> list[Resource]:
         """Return the resources to scan, each in one version.
 
-        Of several versions, one that a rule names comes before the server's first.
+        A version that a rule names is preferred to the server's first version.
         """
         found: dict[tuple[str, str], Resource] = {}
         ordered = sorted(selectors, key=lambda one: "*" in one.version)

@@ -1,7 +1,7 @@
-"""Merge what reviews found into the reports of their objects.
+"""Merge the results of reviews into the reports of their objects.
 
-Room: reports. Takes: EphemeralReports, the Writer, the plan in force, what watches
-know. Gives: Merging, with a thread of its own. Next: reports/start.py runs it.
+Room: reports. Takes: EphemeralReports, the Writer, the current plan, the uids that
+watches know. Gives: Merging, with a thread of its own. Next: reports/start.py runs it.
 May touch: the API server through reports/ephemeral.py and the Writer; a thread.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4.
 """
@@ -30,14 +30,14 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
 _NAME: Final = "review-results"
 NEW_RULE_S: Final = 30
-"""A review may know a new policy earlier than we do. After this time, a rule that we do
-not know is gone, and so are its results."""
+"""A review may use a newer policy than this process. After this time, an unknown rule
+counts as deleted, and its results are dropped."""
 UidOf = Callable[[Resource, tuple[str, str]], str | None]
-"""Returns the uid of an object by its key, if a watch knows it."""
+"""Returns the uid of an object by its key, if a watch knows the object."""
 
 
 class Merging:
-    """Takes the results of reviews while the lease is held."""
+    """Merges the results of reviews while the lease is held."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Merging:
         plan: Callable[[], Plan],
         uid_of: UidOf,
     ) -> None:
-        """``objects``: guarded by the lease."""
+        """``objects``: its writes check the lease."""
         self._dependencies = dependencies
         self._writer = writer
         self._plan = plan
@@ -78,13 +78,13 @@ class Merging:
         self._thread.join(timeout=_TICK_S)
 
     def merge(self, subject: Subject, rows: list[Row]) -> bool:
-        """Merge rows into a report; return False if some have to wait.
+        """Merge rows into a report; return False if some rows have to wait.
 
         Raises: DependencyError, LeaseLost.
         """
         plan = self._plan()
         if not plan.generation:
-            # Nothing is known of any rule: all rows would be taken for outdated.
+            # Without a plan, all rows would count as outdated.
             return False
         self._writer.merge(subject, rows, self._plan)
         now_s = self._clock.now().timestamp()
@@ -94,7 +94,7 @@ class Merging:
         )
 
     def _resolve(self, subject: Subject) -> Subject | None:
-        """Return the object as it is stored. Raises: DependencyError."""
+        """Return the stored object. Raises: DependencyError."""
         resource = self._resource_of(subject.api_version, subject.kind)
         if resource is not None:
             uid = self._uid_of(resource, (subject.namespace, subject.name))

@@ -1,12 +1,12 @@
-"""The reports of the cluster: how one is stored, and what is remembered of it.
+"""Define the format of stored reports, and the data kept about them.
 
 Room: reports. Takes: a Subject and its rows; the JSON of a stored report. Gives:
 report_of, StoredReport, ReportKinds. Next: reports/writer.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.6, 6.7.
 
-The report of an object is named by its uid, and owned by it: when the object is
-deleted, Kubernetes removes its report.
+The name of a report is the uid of its object, which is also its owner: when the object
+is deleted, Kubernetes deletes the report.
 """
 
 import sys
@@ -24,21 +24,21 @@ from kyverno_mp.values.jsonvalue import Json
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 KYVERNO: Final = "kyverno"
 LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
-"""Annotation of a report that would be too large: how many results it lacks."""
+"""Annotation of a report that would be too large: the number of omitted results."""
 _SEVERE: Final = ("fail", "error", "warn", "skip", "pass")
-"""What is kept first when a report is too large."""
+"""Results that are kept first when a report is too large."""
 ROW_BYTES: Final = 64
-"""Time and separators of one row."""
+"""Bytes for the time and separators of one row."""
 
 
 class ReportKinds(msgspec.Struct, frozen=True):
-    """The two kinds of reports that are written."""
+    """The two kinds of reports."""
 
     of_namespace: Resource
     of_cluster: Resource
 
     def of(self, namespace: str) -> Resource:
-        """Return the kind for objects of a namespace, "" = cluster-scoped ones."""
+        """Return the report kind for a namespace; "" = cluster-scoped objects."""
         return self.of_namespace if namespace else self.of_cluster
 
 
@@ -70,7 +70,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 class Report(msgspec.Struct):
-    """A report as it is stored."""
+    """A stored report."""
 
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     scope: Subject | None = None
@@ -78,12 +78,12 @@ class Report(msgspec.Struct):
 
     @property
     def is_ours(self) -> bool:
-        """Whether Kyverno wrote it; others are never changed."""
+        """Whether Kyverno wrote the report; other reports are never changed."""
         return (self.metadata.labels or {}).get(MANAGED_BY) == KYVERNO
 
     @property
     def rows(self) -> list[Row]:
-        """Its results."""
+        """The report's results."""
         return self.results or []
 
 
@@ -96,9 +96,9 @@ def read_report(raw: bytes | msgspec.Raw) -> Report:
 
 
 class StoredReport(msgspec.Struct, frozen=True):
-    """What is remembered of a report.
+    """The data kept about a report.
 
-    ``fingerprints``: in the order of its rows. ``size_bytes``: at least that of its
+    ``fingerprints``: in the order of its rows. ``size_bytes``: at least the size of its
     rows. ``left_out``: its annotation.
     """
 
@@ -111,7 +111,7 @@ class StoredReport(msgspec.Struct, frozen=True):
 
 
 def stored_report(raw: msgspec.Raw) -> StoredReport | None:
-    """Project a report; None for those that Kyverno did not write."""
+    """Decode a report; return None if Kyverno did not write it."""
     report = read_report(raw)
     if not report.is_ours:
         return None
@@ -128,7 +128,7 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
 
 
 def report_key(subject: Subject) -> Key:
-    """Return namespace and name of an object's report."""
+    """Return the namespace and name of an object's report."""
     return subject.namespace, subject.uid
 
 
@@ -137,7 +137,7 @@ def report_of(
 ) -> Json:
     """Return the report of one object.
 
-    ``content``: that of its rows, in order, cut by ``cut_rows``.
+    ``content``: the fields from its rows, in order and cut by ``cut_rows``.
     """
     resource = kinds.of(subject.namespace)
     metadata: Json = {
@@ -166,19 +166,19 @@ def report_of(
 
 
 def content_of(rows: Sequence[Row]) -> dict[str, Json]:
-    """Return the fields of a report that the rows decide."""
+    """Return the fields of a report that depend on its rows."""
     return {"summary": summary_of(rows), "results": rows}
 
 
 def is_too_large(rows_bytes: int) -> bool:
-    """Return whether a report with so many bytes of rows is to be cut."""
+    """Return whether a report with so many bytes of rows must be cut."""
     return rows_bytes > REPORT_BYTES_MAX
 
 
 def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Return the rows in order, as many as a report may have, and how many it lacks.
+    """Return the rows that fit into a report, in order, and the number of omitted rows.
 
-    Failures are kept before what passed or was skipped.
+    Failures are kept in preference to passed and skipped results.
     """
     left = REPORT_BYTES_MAX
     kept: list[Row] = []

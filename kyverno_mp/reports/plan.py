@@ -1,4 +1,4 @@
-"""Which rules are scanned, which kinds they match, and whose results may stand.
+"""Plan which rules are scanned, which kinds they match, and which results may stay.
 
 Room: reports. Takes: the policies of one generation. Gives: Plan, is_scanned. Next:
 reports/scan/coordinator.py follows the plan, reports/scan/evaluator.py evaluates the
@@ -6,9 +6,9 @@ same rules. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.3, 6.4, 6.6; docs/behaviour/engine 8.5.
 
 Each rule in force is one of two:
-- *derived*: a scan decides alone. A row of it that the last evaluation did not give is
+- *derived*: only scans produce rows. A row that the last evaluation did not produce is
   outdated.
-- any other: rows of it in a report stay until the scan or a review gives a new one.
+- other: its rows stay in a report until a scan or a review produces a new one.
 Rows of rules that are not in force are removed.
 """
 
@@ -66,7 +66,7 @@ class Named(NamedTuple):
         return "*" not in self and "/" not in self.plural
 
     def is_of(self, resource: Resource) -> bool:
-        """Return whether it names a resource."""
+        """Return whether this names a resource."""
         return (
             self.group in ("*", resource.group)
             and self.version in ("*", resource.version)
@@ -75,9 +75,9 @@ class Named(NamedTuple):
 
 
 class ScannedRule(msgspec.Struct, frozen=True):
-    """What is kept of a rule that is scanned.
+    """The data kept about a scanned rule.
 
-    ``digest``: of everything that its results depend on, apart from other data.
+    ``digest``: of everything that its results depend on, except other data.
     """
 
     namespace: str
@@ -85,12 +85,12 @@ class ScannedRule(msgspec.Struct, frozen=True):
     digest: bytes
     reads_labels: bool
     reads_data: bool
-    """ConfigMaps, global context or answers to calls."""
+    """Whether the rule reads ConfigMaps, global context or responses of API calls."""
     named: tuple[Named, ...] = ()
     document: bytes = b""
-    """An admission policy of the API server, which evaluators get with each batch."""
+    """An admission policy of the API server, which is sent with each batch."""
     key: bytes = b""
-    """Its key, as in reports/fingerprints.py."""
+    """The rule's key, see reports/fingerprints.py."""
     policy: Reference = Reference("", "", "")
     """The policy, for Events."""
 
@@ -104,36 +104,36 @@ class ScannedRule(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is scanned with one generation of the policies."""
+    """The scanned rules of one generation of the policies."""
 
     generation: int = 0
     cel_generation: int = 0
-    """That of the policies in CEL; 0: they are not known yet."""
+    """Generation of the CEL policies; 0: not known yet."""
     mutating_generation: int = 0
-    """That of the MutatingPolicies, likewise."""
+    """Generation of the MutatingPolicies; 0: not known yet."""
     generating_generation: int = 0
-    """That of the GeneratingPolicies, which are reported, but not scanned."""
+    """Generation of the GeneratingPolicies, which are reported but not scanned."""
     image_generation: int = 0
-    """That of the ImageValidatingPolicies, likewise."""
+    """Generation of the ImageValidatingPolicies; 0: not known yet."""
     rules: tuple[ScannedRule, ...] = ()
     admission: tuple[ScannedRule, ...] = ()
-    """Those of ``rules`` that are policies of the API server itself."""
+    """The policies of the API server itself; also part of ``rules``."""
     derived: frozenset[bytes] = frozenset()
-    """Keys, as in reports/fingerprints.py, of the rules that a scan derives."""
+    """Keys of the derived rules, see reports/fingerprints.py."""
     live: Container[bytes] = frozenset()
-    """Keys of all rules in force that are reported."""
+    """Keys of all reported rules in force."""
     unknown: frozenset[str] = frozenset()
-    """Sources of rows whose policies cannot be read now: their rows stay."""
+    """Sources of rows whose policies cannot be read now; these rows stay."""
     references: Mapping[tuple[str, str], Reference] = {}
-    """The policies that are scanned, by source and policy of a row."""
+    """The scanned policies, by the source and policy of a row."""
     images: "Plan | None" = None
-    """That of the rules about images, which are scanned apart; None: none are."""
+    """The plan of image rules, which are scanned separately; None: no such rules."""
     places: Mapping[bytes, Place] = {}
-    """Where rows belong, by key; those of CEL do not tell the names of their rules."""
+    """The places of rows, by key. Places of CEL policies lack the names of rules."""
 
     @property
     def generations(self) -> tuple[int, ...]:
-        """Those of all segments, as CelSegments orders them."""
+        """The generations of all segments, in the order of CelSegments."""
         return (
             self.generation,
             self.cel_generation,
@@ -154,13 +154,13 @@ class Plan(msgspec.Struct, frozen=True):
     def named(self) -> frozenset[Named]:
         """The resources that policies with matchConstraints name.
 
-        KYVERNO: those with ``*`` and subresources are not looked for.
+        KYVERNO: names with ``*`` and subresources are ignored.
         """
         return frozenset(one for rule in self.rules for one in rule.named if one.is_one)
 
     @property
     def selectors(self) -> list[KindSelector]:
-        """The kinds that rules name, each once."""
+        """The kinds that rules name, without duplicates."""
         found = dict.fromkeys(
             KindSelector(kind.group, kind.version, kind.kind, "")
             for rule in self.rules
@@ -170,7 +170,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class CelSegments(msgspec.Struct, frozen=True):
-    """The policies in CEL; None: not known, and the rows of such stay as they are."""
+    """The segments of CEL policies; None: unknown, so the rows of its kind stay."""
 
     validating: CelPolicySegment | None = None
     mutating: MutatingPolicySegment | None = None
@@ -179,7 +179,7 @@ class CelSegments(msgspec.Struct, frozen=True):
 
     @property
     def generations(self) -> tuple[int, ...]:
-        """Return that of each, 0 where it is not known."""
+        """Return the generation of each segment; 0 if it is unknown."""
         parts = (self.validating, self.mutating, self.generating, self.images)
         return tuple(0 if one is None else one.generation for one in parts)
 
@@ -191,7 +191,7 @@ def plan_of(
     unknown: frozenset[str],
     in_cel: CelSegments,
 ) -> Plan:
-    """Return the plan. ``types``: the types of rules that are scanned, and MUTATING."""
+    """Return the plan. ``types``: the scanned types of rules, and MUTATING."""
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
     live = set(derived)
@@ -246,14 +246,14 @@ def plan_of(
 
 
 def name_of(policy: Reference) -> str:
-    """Return the policy as a row names it."""
+    """Return the policy's name in rows."""
     return "/".join(filter(None, (policy.namespace, policy.name)))
 
 
 def _validating_rules(
     segment: CelPolicySegment | None, types: frozenset[str]
 ) -> Iterator[tuple[ScannedRule, bool, bool]]:
-    """Yield each ValidatingPolicy, whether it is scanned, and whether that decides."""
+    """Yield each ValidatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else cel_policies_of(segment):
         is_on = is_scanned_policy(ir, types)
         yield scanned_policy(ir), is_on, is_on and is_derived(ir)
@@ -262,7 +262,7 @@ def _validating_rules(
 def _mutating_rules(
     segment: MutatingPolicySegment | None, types: frozenset[str]
 ) -> Iterator[tuple[ScannedRule, bool, bool]]:
-    """Yield each MutatingPolicy, whether it is scanned, and whether that decides."""
+    """Yield each MutatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else mutating_policies_of(segment):
         is_on = MUTATING in types and is_scanned_mutating(ir)
         yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
@@ -277,7 +277,7 @@ def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
 
 
 def cel_policies_of(segment: CelPolicySegment) -> Iterator[ValidatingPolicyIR]:
-    """Yield the policies in CEL that are reported."""
+    """Yield the ValidatingPolicies that are reported."""
     for position in range(segment.policy_count):
         ir = segment.validating_policy(position)
         if not is_disabled(ir.policy):
@@ -293,19 +293,19 @@ def mutating_policies_of(segment: MutatingPolicySegment) -> Iterator[MutatingPol
 
 
 def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
-    """Return whether existing objects are evaluated by a policy in CEL."""
+    """Return whether a CEL policy is evaluated on existing objects."""
     return VALIDATE in types and is_scanned_cel(ir)
 
 
 def scanned_policy(ir: AnyCelIR) -> ScannedRule:
-    """Return a policy in CEL as a rule of the plan."""
+    """Return a CEL policy as a rule of the plan."""
     policy = ir.policy
     given = [one.constraints for one in ir.bodies if one.constraints is not None]
     return ScannedRule(
         namespace=policy.namespace,
         kinds=(),
         digest=_digest_of(ir),
-        # ``namespaceObject`` is at hand everywhere.
+        # ``namespaceObject`` is available in every expression.
         reads_labels=True,
         reads_data=ir.effects & ~EFFECT_REGISTRY != EFFECT_PURE,
         named=tuple(
@@ -326,7 +326,7 @@ def scanned_policy(ir: AnyCelIR) -> ScannedRule:
 
 
 def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:
-    """Return whether existing objects are evaluated."""
+    """Return whether a rule is evaluated on existing objects."""
     return policy.background and rule.rule_type in types and not is_disabled(policy)
 
 
@@ -343,7 +343,7 @@ def names(kind: KindIR, resource: Resource) -> bool:
 
 
 def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
-    """Return a rule as one of the plan."""
+    """Return a rule as a rule of the plan."""
     blocks = [rule.match, *(one.match for one in rule.exceptions)]
     if rule.exclude is not None:
         blocks.append(rule.exclude)
@@ -365,13 +365,13 @@ def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
 
 def _reads_labels(filters: Iterable[FilterIR], rule: RuleIR) -> bool:
     if rule.validate is not None and rule.validate.cel is not None:
-        # ``namespaceObject`` is at hand everywhere in CEL.
+        # ``namespaceObject`` is available in every CEL expression.
         return True
     return any(one.namespace_selector is not None for one in filters)
 
 
 def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
-    """Return what an edit without effect on results leaves as it is."""
+    """Return a digest that edits without an effect on results do not change."""
     shown = (
         *(policy.kind, policy.key, policy.apply_rules, policy.background),
         *(policy.admission, policy.scored, policy.category, policy.severity),
@@ -393,7 +393,7 @@ def _digest_of(ir: AnyCelIR) -> bytes:
 
 
 def signature_of(rules: Iterable[ScannedRule]) -> bytes:
-    """Return a digest of all that the results of these rules depend on."""
+    """Return a digest of everything that the results of these rules depend on."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for rule in rules:
         digest.update(rule.digest)

@@ -1,12 +1,12 @@
-"""The results of one answered review, as a worker records them for the reports.
+"""Define the record of a review's results that a worker sends for the reports.
 
 Room: reports. Takes: a subject, rows. Gives: bytes for the journal of results, and
-back. Next: leader/results/writer.py makes EphemeralReports of them.
-May touch: nothing outside its arguments.
+back. Next: leader/results/writer.py creates EphemeralReports from the records. May
+touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.10, 6.2; docs/pools.md 4.
 
-The rows have no times: these are the record's. Many reviews have equal rows, which are
-encoded only once (webhook/results/sink.py).
+The rows have no times of their own; the record has one for all. Many reviews have equal
+rows, which are encoded only once (webhook/results/sink.py).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from kyverno_mp.reports.entries import Row, Subject
 class ResultRecord(msgspec.Struct, frozen=True, array_like=True):
     """The results for one subject. ``at_ns``: wall-clock time of the review.
 
-    A subject without ``uid`` is being created; its namespace and name identify it.
+    A subject without ``uid`` is being created; namespace and name identify it.
     """
 
     at_ns: int
@@ -45,7 +45,7 @@ def encode_results(at_ns: int, subject: Subject, rows: Sequence[msgspec.Raw]) ->
 
 
 def decode_results(record: bytes) -> tuple[int, Subject, list[Row]]:
-    """Return time, subject and rows. Raises: StateError for anything else."""
+    """Return time, subject and rows. Raises: StateError if it is not a record."""
     try:
         found = _RECORD.decode(record)
         return found.at_ns, found.subject, [_ROW.decode(row) for row in found.rows]

@@ -1,11 +1,12 @@
-"""The newest results by subject and rule, and their form in an EphemeralReport.
+"""Keep the newest results by subject and rule, and encode them in EphemeralReports.
 
 Room: reports. Takes: records of reviews, or the JSON of an EphemeralReport. Gives:
 Results, results_of, document_of. Next: leader/results/writer.py writes such reports,
 reports/ephemeral.py reads them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.2, 6.6; docs/pools.md 4.
 
-One EphemeralReport has the results of many reviews, for subjects in all namespaces:
+One EphemeralReport contains the results of many reviews, for subjects in all
+namespaces:
 
     metadata: {name: kyverno-mp-..., namespace: kyverno, annotations:
                {kyverno-mp.io/results: "1", kyverno-mp.io/turn: "0"}}
@@ -38,10 +39,12 @@ EPHEMERAL_REPORTS: Final = Resource(
     kind="EphemeralReport",
 )
 FORMAT: Final = "kyverno-mp.io/results"
-"""Annotation: this is such a report, in this form; others are upstream's."""
+"""Annotation: the report has the format defined here; reports without it are
+upstream's."""
 VERSION: Final = "1"
 TURN: Final = "kyverno-mp.io/turn"
-"""Annotation: how often its replica changed to the other report before."""
+"""Annotation: the number of times that its replica has switched between its two
+reports."""
 SOURCE_LABEL: Final = "audit.kyverno.io/source"
 ADMISSION: Final = "admission"
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -49,9 +52,9 @@ _TICK_NS: Final = 100_000_000
 _SECOND_NS: Final = 1_000_000_000
 _SUBJECT_BYTES: Final = 100
 _ENTRY_BYTES: Final = 90
-"""What JSON adds to the strings of a subject, and of an entry."""
-_NOBODY: Final = {"apiVersion": "", "kind": "", "name": "", "uid": ""}
-"""KYVERNO: the schema demands an owner, and upstream leaves it empty (1.6)."""
+"""Bytes that JSON adds to the strings of a subject, and of an entry."""
+_NO_OWNER: Final = {"apiVersion": "", "kind": "", "name": "", "uid": ""}
+"""KYVERNO: the schema requires an owner, and upstream leaves it empty (1.6)."""
 
 ResultKey = tuple[Subject, tuple[str, ...]]
 """A subject and the merge key of a row."""
@@ -67,16 +70,16 @@ class Result(NamedTuple):
 class Results:
     """Results by subject and rule; a newer one replaces an older one.
 
-    Equal rows share their bytes, so that a result takes some 300 bytes.
+    Equal rows share their bytes, so a result takes about 300 bytes.
     """
 
     def __init__(self, turn: int = 0) -> None:
-        """``turn``: of two reports of a replica, the one with the higher is newer."""
+        """``turn``: of a replica's two reports, the newer one has the higher turn."""
         self.turn = turn
         self.by_key: dict[ResultKey, Result] = {}
         self._rows: dict[bytes, bytes] = {}
         self.size_bytes = 0
-        """What the entries take in an EphemeralReport, at most."""
+        """Maximum size of the entries in an EphemeralReport."""
 
     def __len__(self) -> int:
         return len(self.by_key)
@@ -96,7 +99,7 @@ class Results:
             self.put(key, Result(found.at_ns, shared))
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the entries of an EphemeralReport, in an order of their own."""
+        """Return the entries of an EphemeralReport, in a fixed order."""
         groups: dict[tuple[bytes, int], list[Subject]] = {}
         for (subject, _), found in self.by_key.items():
             group = found.row, found.at_ns // _TICK_NS
@@ -152,7 +155,7 @@ def document_of(results: Results, name: str, namespace: str) -> dict[str, Any]:
             "labels": {_MANAGED_BY: "kyverno", SOURCE_LABEL: ADMISSION},
             "annotations": {FORMAT: VERSION, TURN: str(results.turn)},
         },
-        "spec": {"owner": _NOBODY, "summary": summary, "results": entries},
+        "spec": {"owner": _NO_OWNER, "summary": summary, "results": entries},
     }
 
 
@@ -173,7 +176,7 @@ _DECODER: Final = msgspec.json.Decoder(_Report)
 
 
 def results_in(raw: msgspec.Raw | bytes) -> Results | None:
-    """Return the results in the JSON of an EphemeralReport, None for one of upstream.
+    """Return the results in an EphemeralReport's JSON, None for one of upstream's.
 
     Raises: msgspec.ValidationError if it does not have the structure of its kind.
     """
@@ -181,7 +184,7 @@ def results_in(raw: msgspec.Raw | bytes) -> Results | None:
 
 
 def results_of(report: Mapping[str, Json]) -> Results | None:
-    """Return the results in a decoded EphemeralReport. Raises: as ``results_in``."""
+    """Return the results in a decoded EphemeralReport. Raises: see ``results_in``."""
     return _results_of(msgspec.convert(report, _Report))
 
 

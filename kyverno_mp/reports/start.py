@@ -1,8 +1,8 @@
 """Run the reports pool while this replica holds the lease.
 
-Room: reports. Takes: ReportsDependencies, an event that ends it. Gives: ``run``.
-Next: process/roles/reports.py calls it. May touch: threads, the clock; the API server
-through the parts of this room.
+Room: reports. Takes: ReportsDependencies, an event that stops it. Gives: ``run``. Next:
+process/roles/reports.py calls it. May touch: threads, the clock; the API server through
+the parts of this room.
 Source: docs/behaviour/controllers 6; docs/pools.md 1, 4.
 
 The threads, and what each writes:
@@ -44,7 +44,7 @@ from kyverno_mp.telemetry.families import (
 )
 
 _WRITERS: Final = 6
-"""Writes under way: each waits for the API server most of its time."""
+"""Concurrent writes: each mostly waits for the API server."""
 _TICK_S: Final = 0.5
 _HEALTH_S: Final = 5.0
 _STOP_S: Final = 3.0
@@ -76,7 +76,7 @@ def _failing(informers: Sequence[Informer[T]]) -> list[str]:
 
 
 class Reports:
-    """The parts of one term as lease holder, and their threads."""
+    """The parts and threads of one term as lease holder."""
 
     def __init__(self, dependencies: ReportsDependencies) -> None:
         self._dependencies = dependencies
@@ -105,7 +105,7 @@ class Reports:
         )
         self.dispatch, self.feed_due = self.lane.dispatch, self.lane.feed_due
         self.images: Lane | None = None
-        """The lane of rules about images, None if nobody evaluates them."""
+        """The image lane, or None if images are not evaluated."""
         if dependencies.image_evaluators is not None:
             feed = Feed(sharers=_WRITERS, batch_objects=1)
             self.images = self._lane(
@@ -161,7 +161,7 @@ class Reports:
         return settings.reports_admission and settings.reports_aggregate
 
     def stop(self) -> None:
-        """End all threads; calls that are under way are waited for."""
+        """Stop all threads; wait for calls in progress."""
         self._stopping.set()
         if self._merges:
             self.merging.stop()

@@ -1,7 +1,7 @@
-"""Read from the settings which results of reviews travel to the reports.
+"""Determine from the settings which results of reviews are sent to the reports.
 
-Room: reports. Takes: Settings. Gives: Reporting, None if nothing travels.
-Next: program/reporting.py; webhook/start.py. May touch: nothing.
+Room: reports. Takes: Settings. Gives: Reporting, or None if no results are sent. Next:
+program/reporting.py; webhook/start.py. May touch: nothing.
 Source: docs/behaviour/controllers 2.10, 6.1, 6.5.
 """
 
@@ -10,7 +10,7 @@ from kyverno_mp.settings.settings import Settings
 
 
 def reporting_of(settings: Settings) -> Reporting | None:
-    """Return the operator's choices; None without a reports pool, or by choice."""
+    """Return the reporting options; None if disabled or without a reports pool."""
     if not (settings.has_reports_pool and settings.reports_admission):
         return None
     return Reporting(

@@ -1,4 +1,4 @@
-"""List the policies in CEL that are reported, but whose objects are not scanned.
+"""List the CEL policies that are reported but not scanned.
 
 Room: reports. Takes: segments of policies. Gives: the keys of their rows, which stay
 as long as the policies are in force. Next: plan.py. May touch: nothing outside its
@@ -19,7 +19,7 @@ from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 def unscanned_keys(
     generating: GeneratingPolicySegment | None, images: ImagePolicySegment | None
 ) -> Iterator[tuple[str, set[bytes] | None]]:
-    """Yield each source with the keys of its rows, None where they are not known."""
+    """Yield each source with the keys of its rows, or None if they are unknown."""
     keys = None
     if generating is not None:
         count = generating.policy_count
@@ -41,5 +41,5 @@ def _keys(policies: Iterable[PolicyIR]) -> set[bytes]:
 
 
 def is_disabled(policy: PolicyIR) -> bool:
-    """Return whether the policy is left out of reports."""
+    """Return whether the policy is excluded from reports."""
     return any(name == DISABLED for name, _ in policy.labels)

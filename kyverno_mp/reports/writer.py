@@ -1,14 +1,14 @@
-"""Bring the report of one object to what was found, with as few writes as possible.
+"""Update the report of one object with as few writes as possible.
 
-Room: reports. Takes: a Subject, what an evaluator found, the Plan in force. Gives:
+Room: reports. Takes: a Subject, the results of an evaluator, the current Plan. Gives:
 Writer. Next: reports/scan/dispatch.py, reports/scan/coordinator.py call it. May touch:
 the API server through kube/apply.py, the clock.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4 (identical results: no write).
 
-The informer of reports says whether a report differs, by fingerprints alone. Most
-writes need no more (reports/changes.py); otherwise the report is read. Each write has
-the version that is known as its precondition, so two writers, or two lease holders,
-never undo each other. A row that stays keeps its time.
+The fingerprints in the informer of reports show whether a report differs. They are
+sufficient for most writes (reports/changes.py); otherwise the report is read. Each
+write has the known version as its precondition, so two writers or lease holders never
+overwrite each other's changes. A row that stays keeps its time.
 """
 
 import logging
@@ -56,11 +56,11 @@ UPDATED: Final = "updated"
 DELETED: Final = "deleted"
 SAME: Final = "same"
 FOREIGN: Final = "foreign"
-"""Another program wrote a report of this name."""
+"""Another program wrote a report with this name."""
 
 
 class Applied(NamedTuple):
-    """The outcome of a scan; ``changed``: which rows that it found are new."""
+    """The outcome of a scan; ``changed``: the positions of new or changed rows."""
 
     outcome: str
     changed: Sequence[int] = ()
@@ -79,9 +79,10 @@ class Writer:
         *,
         stores: bool = True,
     ) -> None:
-        """``now_s``: Unix time. ``stores``: False = no report is ever written.
+        """``now_s``: Unix time. ``stores``: False = reports are never written.
 
-        ``on_write`` gets the outcome of each write and how many rows were left out.
+        ``on_write`` is called with the outcome of each write and the number of omitted
+        rows.
         """
         self._objects = objects
         self._kinds = kinds
@@ -91,9 +92,9 @@ class Writer:
         self.stores = stores
 
     def apply(self, subject: Subject, evaluation: Evaluation) -> Applied:
-        """Write what a scan found.
+        """Write the results of a scan.
 
-        Raises: DependencyError, LeaseLost; StateError if it does not count any more.
+        Raises: DependencyError, LeaseLost; StateError if the results are outdated.
         """
         evaluated = evaluation.found
         if self._is_written(subject, evaluation):
@@ -104,7 +105,7 @@ class Writer:
             return self._write(subject, evaluation)
 
     def _write(self, subject: Subject, evaluation: Evaluation) -> Applied:
-        """Write what a scan found. Raises: as ``apply``."""
+        """Write the results of a scan. Raises: the errors of ``apply``."""
         evaluated = evaluation.found
         written = self._write_unread(subject, evaluation)
         if written is not None:
@@ -124,8 +125,8 @@ class Writer:
     def prune(self, subject: Subject, plan: Plan, scanned: Keys) -> str:
         """Remove outdated rows from the report of an object.
 
-        ``scanned``: the rules of which a scan brings the derived rows up to date; those
-        of others go.
+        ``scanned``: the rules whose derived rows a scan updates; the derived rows of
+        other rules are removed.
         Raises: DependencyError, LeaseLost.
         """
 
@@ -144,16 +145,16 @@ class Writer:
     def merge(
         self, subject: Subject, rows: Iterable[Row], plan: Callable[[], Plan]
     ) -> str:
-        """Add results of reviews; the newest of each rule wins.
+        """Add results of reviews; the newest result of each rule is kept.
 
-        ``plan``: returns the one in force. Raises: DependencyError, LeaseLost.
+        ``plan``: returns the current plan. Raises: DependencyError, LeaseLost.
         """
         given = [msgspec.structs.replace(row, resources=()) for row in rows]
         with self._stored.writing(report_key(subject)):
             return self._bring(subject, lambda known: merged(known, given, plan()))
 
     def _is_written(self, subject: Subject, evaluation: Evaluation) -> bool:
-        """Return whether the report has what was found, as far as the informer says."""
+        """Return whether the informer's report already has the results."""
         key = report_key(subject)
         if not self.stores:
             return False
@@ -168,7 +169,7 @@ class Writer:
         return evaluation.fingerprints(before) == joined(before)
 
     def _write_unread(self, subject: Subject, evaluation: Evaluation) -> Applied | None:
-        """Create or change a report without reading it; None = it has to be read.
+        """Create or change a report without reading it; None if it has to be read.
 
         Raises: DependencyError, LeaseLost, StateError.
         """
@@ -189,14 +190,14 @@ class Writer:
         evaluation: Evaluation,
         may_stay: Callable[[bytes], bool],
     ) -> Applied | None:
-        """Change or delete a report without reading it; None = it has to be read.
+        """Change or delete a report without reading it; None if it has to be read.
 
         Raises: DependencyError, LeaseLost, StateError.
         """
         found, plan = evaluation.found, evaluation.plan
         key = report_key(subject)
         known = self._stored.found(key) if self._stored.is_known(key) else None
-        # Fingerprints do not tell the source of a row.
+        # Fingerprints do not contain the source of a row.
         if known is None or plan.unknown:
             return None
         _demand_newest(evaluation)
@@ -220,7 +221,7 @@ class Writer:
         return True
 
     def _patch(self, subject: Subject, version: str, change: Change) -> bool:
-        """Change or delete a report; False if it is not as it was known.
+        """Change or delete a report; return False if the API server refuses it.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -233,14 +234,14 @@ class Writer:
                 self._objects.delete(resource, key, resource_version=version)
                 self._stored.wrote(key, "")
         except (KubeConflict, KubeNotFound, KubeRefused):
-            # What is really wrong, the next attempt tells.
+            # The next attempt reads the report and raises the actual error.
             return False
         return True
 
     def _bring(
         self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
     ) -> str:
-        """Read, decide and write, again after a conflict."""
+        """Read the report, decide and write; retry after a conflict."""
         for attempt in range(1, _CONFLICTS_MAX + 1):
             try:
                 outcome, left_out = self._try(subject, decide)
@@ -314,7 +315,7 @@ class Writer:
     def _timed(
         self, rows: Iterable[Row], times: Mapping[bytes, Timestamp | None]
     ) -> list[Row]:
-        """Set the time of each row: that of the same row before, its own, or now."""
+        """Set the time of each row: from the equal stored row, its own, or now."""
         now = Timestamp(int(self._now_s()))
         return [
             msgspec.structs.replace(
@@ -325,19 +326,19 @@ class Writer:
 
 
 def _demand_newest(evaluation: Evaluation) -> None:
-    """Raises: StateError if another evaluation may have written the report.
+    """Raise StateError if another evaluation may have written the report.
 
-    Called when the version is known that the write has as its precondition.
+    Call it once the version is known that is the precondition of the write.
     """
     if not evaluation.still_counts():
         raise StateError("reports.outdated", "the object or its policies have changed")
 
 
 def _demand_all(evaluation: Evaluation) -> None:
-    """Raises: KubeNotFound if a new report would lack rows of other rules."""
+    """Raise KubeNotFound if a new report would lack rows of other rules."""
     if evaluation.only is not None and evaluation.found.rows:
         raise KubeNotFound(
-            "kube.not_found", "its report is gone, all rules are evaluated"
+            "kube.not_found", "the report is gone, so all rules are evaluated again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Compute the Configuration for keys that the ConfigMap ``kyverno`` does not have.
+"""Compute the Configuration for keys that the ConfigMap ``kyverno`` lacks.
 
 Room: settings. Takes: Settings. Gives: Configuration. Next: leader/configuration.py,
 webhook/start.py. May touch: nothing. Source: docs/behaviour/controllers 10.3.
@@ -9,7 +9,7 @@ from kyverno_mp.settings.settings import Settings
 
 
 def base_of(settings: Settings) -> Configuration:
-    """Return the code's defaults, changed by the settings of the environment."""
+    """Return the defaults in the code, changed by the settings of the environment."""
     return Configuration(
         resource_filters=settings.resource_filters,
         exclude_groups=settings.exclude_groups,

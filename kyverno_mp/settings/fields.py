@@ -19,8 +19,8 @@ class Facts:
     """Unit, range and description of one setting, also for docs/settings.md.
 
     ``low`` and ``high`` bound a number (both included); ``choices`` bound a string.
-    ``auto`` describes the default when it is computed at start. ``word``: a word that a
-    number may have instead; it stands for the default.
+    ``auto`` describes a default that is computed at start. ``word``: a word that
+    selects the default of a number.
     """
 
     doc: str
@@ -41,7 +41,7 @@ def span_of(facts: Facts) -> str:
 
 
 def setting(default: str | float | bool, facts: Facts) -> Any:  # noqa: FBT001 - a default may be a bool
-    """Return a dataclass field that carries its facts."""
+    """Return a dataclass field with these facts in its metadata."""
     return dataclasses.field(default=default, metadata={_FACTS: facts})
 
 

@@ -1,6 +1,6 @@
-"""Find the setting or flag that somebody most likely meant.
+"""Find the setting or flag that the user most likely meant.
 
-Room: settings. Takes: an unknown name, the known ones. Gives: one of these.
+Room: settings. Takes: an unknown name, the known ones. Gives: one of the known names.
 Next: settings/read.py, cli/serve.py. May touch: nothing outside its arguments.
 Source: docs/settings.md.
 """
@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from typing import Final
 
 _CLOSE: Final = 0.9
-"""A name with this share of equal letters is a misspelling, whatever its words are."""
+"""A name with this share of equal letters counts as a misspelling."""
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name with the most words in common, then the most letters.
 
-    ``KYVERNO_MP_PORT`` means ``KYVERNO_MP_HEALTH_PORT``, although there are names with
-    more of its letters. Cost: one comparison of strings for each known name.
+    ``KYVERNO_MP_PORT`` means ``KYVERNO_MP_HEALTH_PORT``, although other names share
+    more letters with it. Cost: one comparison of strings for each known name.
     """
     words = _words(name)
 
@@ -32,6 +32,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """Return the words in the singular: ``--policy`` means ``--policies``."""
+    """Return the words of a name in singular: ``--policy`` means ``--policies``."""
     words = (one.lower() for one in _WORDS.findall(name))
     return {re.sub("ies$", "y", one).removesuffix("s") for one in words}

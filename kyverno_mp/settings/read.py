@@ -33,7 +33,7 @@ _SECOND_LINE = "\n  "
 
 
 def environment() -> Mapping[str, str]:
-    """Return the process environment; the package's only reader of it."""
+    """Return the process environment, which the package reads only here."""
     return os.environ
 
 
@@ -42,10 +42,10 @@ def read(
     overrides: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings of ``env``; a given override (not None) wins.
+    """Return the settings from ``env``; overrides other than None take precedence.
 
-    If both our variable and upstream's (settings/upstream.py) are set, ours wins.
-    ``sources``: how an override was written, if not as the flag of its name.
+    If both our variable and upstream's (settings/upstream.py) are set, ours takes
+    precedence. ``sources``: the names of overrides in errors, if not the default flag.
 
     Raises: SettingInvalid (``settings.invalid``), with every problem in one message.
     """
@@ -140,14 +140,14 @@ def _number(raw: str, kind: type, facts: Facts) -> float:
     unit = "" if facts.unit == "port" else f" {facts.unit}"
     expected = f"{span_of(facts)}{unit}" + (f", or {facts.word}" if facts.word else "")
     try:
-        # Python accepts 1_0 and digits of every script; a manifest never intends them.
+        # Python accepts 1_0 and digits of every script, which are never intended here.
         text = raw if raw.isascii() and "_" not in raw else ""
         number = int(text) if kind is int else float(text)
     except ValueError:
         word = "a whole number" if kind is int else "a number"
         raise ValueError(f"expected {word}, {expected}") from None
     low, high = facts.low, facts.high
-    # Written so that NaN, which compares false with everything, is refused too.
+    # Written so that NaN, for which every comparison is false, is refused, too.
     if low is not None and high is not None and not low <= number <= high:
         raise ValueError(f"expected {expected}")
     return number
@@ -171,7 +171,7 @@ def _together(settings: Settings) -> list[str]:
 
 
 def _of_roles(settings: Settings) -> list[str]:
-    """Return the problems of the workers of all roles together."""
+    """Return the problems with the numbers of workers."""
     problems = [
         f"{variable(pool)}: needs a cluster; expected 0 with --standalone"
         for pool in _POOLS

@@ -1,9 +1,8 @@
 """The one list of settings: every name, default, unit, range and meaning.
 
 Room: settings. Takes: values read by settings/read.py. Gives: Settings, a frozen record
-that each role gets whole. Next: process, leader, webhook, cli.
-May touch: nothing. Source: docs/architecture.md 2;
-docs/behaviour/controllers 2.1, 10.1-10.3.
+that is passed to each role. Next: process, leader, webhook, cli. May touch: nothing.
+Source: docs/architecture.md 2; docs/behaviour/controllers 2.1, 10.1-10.3.
 
 Over 400 lines: one table, from which the documents' table is generated.
 """
@@ -26,7 +25,7 @@ ONE_PER_CORE: Final = -1
 class Settings:
     """All settings of one pod; each field's description is in its Facts."""
 
-    # Who runs
+    # Processes
     webhook_workers: int = setting(
         ONE_PER_CORE,
         Facts(
@@ -41,8 +40,9 @@ class Settings:
     cleanup_workers: int = setting(
         0,
         Facts(
-            "1 = this pod deletes what CleanupPolicies and TTL labels select, while it"
-            " holds the lease kyverno-cleanup-controller; 0 = it does not.",
+            "1 = this pod deletes the objects selected by CleanupPolicies and TTL"
+            " labels while it holds the lease kyverno-cleanup-controller; 0 = it does"
+            " not.",
             unit="processes",
             low=0,
             high=1,
@@ -62,8 +62,8 @@ class Settings:
     background_elsewhere: bool = setting(
         False,
         Facts(
-            "Another Deployment runs the background pool: this pod records what its"
-            " reviews trigger, though KYVERNO_MP_BACKGROUND_WORKERS is 0."
+            "Another Deployment runs the background pool: this pod records the triggers"
+            " from its reviews even if KYVERNO_MP_BACKGROUND_WORKERS is 0."
         ),
     )
     background_scan_interval_s: int = setting(
@@ -91,7 +91,7 @@ class Settings:
         False,
         Facts(
             "Another Deployment runs the reports pool: this pod passes on the results"
-            " of its reviews and of its background pool, though"
+            " of its reviews and of its background pool even if"
             " KYVERNO_MP_REPORTS_WORKERS is 0."
         ),
     )
@@ -105,8 +105,8 @@ class Settings:
     reports_scan_interval_s: int = setting(
         3600,
         Facts(
-            "All objects are evaluated again this often, even if nothing changed"
-            " (backgroundScanInterval).",
+            "Interval at which all objects are evaluated again, even if nothing"
+            " changed (backgroundScanInterval).",
             unit="s",
             low=1,
             high=31 * 86_400,
@@ -115,24 +115,24 @@ class Settings:
     reports_scan_ignores_filters: bool = setting(
         True,
         Facts(
-            "Scans also evaluate what resourceFilters exempt from admission"
+            "Scans also evaluate objects that resourceFilters exempt from admission"
             " (skipResourceFilters)."
         ),
     )
     reports_admission: bool = setting(
         True,
         Facts(
-            "Results of reviews that a scan cannot find again become part of reports"
+            "Results of reviews that a scan cannot reproduce are added to reports"
             " (admissionReports)."
         ),
     )
     reports_of: str = setting(
         "validate,mutate,mutateExisting,generate,imageVerify",
-        Facts("Types of rules that are reported, comma list (enableReporting)."),
+        Facts("Types of rules that are reported, comma-separated (enableReporting)."),
     )
     reports_results: str = setting(
         "pass,fail,error,warn,skip",
-        Facts("Results that are reported, comma list (allowedResults)."),
+        Facts("Results that are reported, comma-separated (allowedResults)."),
     )
     reports_aggregate: bool = setting(
         True,
@@ -158,8 +158,8 @@ class Settings:
     reports_mutating_admission_policies: bool = setting(
         False,
         Facts(
-            "Report MutatingAdmissionPolicies with the same label"
-            " (mutatingAdmissionPolicyReports)."
+            "Report MutatingAdmissionPolicies with the label"
+            ' reports.kyverno.io/enabled: "true" (mutatingAdmissionPolicyReports).'
         ),
     )
     reports_open: bool = setting(
@@ -171,7 +171,9 @@ class Settings:
     )
     webhook_host: str = setting(
         "",
-        Facts("Address the webhook listens on.", auto="all addresses, IPv6 and IPv4"),
+        Facts(
+            "Address that the webhook listens on.", auto="all addresses, IPv6 and IPv4"
+        ),
     )
     webhook_port: int = setting(
         9443, Facts("TLS port of the webhook.", unit="port", low=0, high=65535)
@@ -186,12 +188,15 @@ class Settings:
         ),
     )
     webhook_keepalive_s: int = setting(
-        300, Facts("Time that an idle connection is kept.", unit="s", low=1, high=3600)
+        300,
+        Facts(
+            "Time after which an idle connection is closed.", unit="s", low=1, high=3600
+        ),
     )
     webhook_timeout_s: float = setting(
         10.0,
         Facts(
-            "Deadline of one review when the caller sets none.",
+            "Deadline of a review if the caller sets none.",
             unit="s",
             low=1,
             high=30,
@@ -200,7 +205,7 @@ class Settings:
     worker_silence_s_max: int = setting(
         30,
         Facts(
-            "A webhook worker that does not report for this long is replaced.",
+            "A webhook worker that is silent for this long is replaced.",
             unit="s",
             low=5,
             high=600,
@@ -209,8 +214,8 @@ class Settings:
     leader_silence_s_max: int = setting(
         120,
         Facts(
-            "A leader that does not report for this long is replaced; it also reports"
-            " while it compiles.",
+            "A leader that is silent for this long is replaced; it also reports during"
+            " compilation.",
             unit="s",
             low=10,
             high=3600,
@@ -219,7 +224,7 @@ class Settings:
     health_host: str = setting(
         "",
         Facts(
-            "Address the health and metrics server listens on.",
+            "Address that the health and metrics server listens on.",
             auto="all addresses, IPv6 and IPv4",
         ),
     )
@@ -234,13 +239,13 @@ class Settings:
     )
     dashboard: bool = setting(
         False,
-        Facts("Serve the dashboard, read-only pages on a port of their own."),
+        Facts("Serve the dashboard, read-only pages on a separate port."),
     )
     dashboard_host: str = setting(
         "127.0.0.1",
         Facts(
-            "Address the dashboard listens on. With the default, only kubectl"
-            " port-forward reaches it; 0.0.0.0 = all addresses.",
+            "Address that the dashboard listens on. The default can only be reached by"
+            " kubectl port-forward; 0.0.0.0 = all addresses.",
         ),
     )
     dashboard_port: int = setting(
@@ -250,8 +255,8 @@ class Settings:
     dashboard_token_file: str = setting(
         "",
         Facts(
-            "File with the token that the dashboard requires, as the password of a"
-            " browser's prompt or as a bearer token; at least 16 characters.",
+            "File with the token that the dashboard requires, either as the password"
+            " of the browser's prompt or as a bearer token; at least 16 characters.",
             auto="no token is required",
         ),
     )
@@ -270,7 +275,8 @@ class Settings:
     runtime_dir: str = setting(
         "",
         Facts(
-            "Private folder (0700) for snapshots, metric pages and own certificates.",
+            "Private folder (0700) for snapshots, metric pages and generated"
+            " certificates.",
             auto="kyverno-mp-<uid>-<port> below XDG_RUNTIME_DIR or /dev/shm",
         ),
     )
@@ -282,20 +288,20 @@ class Settings:
     )
     standalone: bool = setting(
         False,
-        Facts("Run without a cluster: policies from a folder, own certificate."),
+        Facts("Run without a cluster: policies in a folder, generated certificate."),
     )
     allow_empty: bool = setting(
         False,
         Facts(
-            "Standalone: start even if the folder of policies contains none, or cannot"
-            " be read yet."
+            "Standalone: start even if the folder contains no policies or cannot be"
+            " read yet."
         ),
     )
     # Intervals and delays
     policies_poll_ms: int = setting(
         250,
         Facts(
-            "The leader checks the folders this often.",
+            "Interval at which the leader checks the folders.",
             unit="ms",
             low=20,
             high=60_000,
@@ -304,8 +310,8 @@ class Settings:
     snapshot_poll_ms: int = setting(
         200,
         Facts(
-            "An idle webhook worker checks for a new snapshot this often; a busy one"
-            " checks at each request.",
+            "Interval at which an idle webhook worker checks for a new snapshot; a"
+            " busy worker checks at each request.",
             unit="ms",
             low=20,
             high=60_000,
@@ -314,7 +320,7 @@ class Settings:
     drain_timeout_s: float = setting(
         25.0,
         Facts(
-            "On SIGTERM, accepted reviews may take this long to finish.",
+            "On SIGTERM: time for accepted reviews to finish.",
             unit="s",
             low=0,
             high=3600,
@@ -323,7 +329,7 @@ class Settings:
     drain_delay_s: float = setting(
         0.0,
         Facts(
-            "On SIGTERM, keep accepting this long while already not ready, so that"
+            "On SIGTERM: time to keep accepting connections while not ready, so that"
             " callers can notice.",
             unit="s",
             low=0,
@@ -337,7 +343,7 @@ class Settings:
     restart_delay_s_max: float = setting(
         30.0,
         Facts(
-            "The pause doubles with each death up to this.",
+            "Maximum pause; the pause doubles with each death.",
             unit="s",
             low=0.1,
             high=3600,
@@ -346,7 +352,7 @@ class Settings:
     crash_loop_deaths: int = setting(
         5,
         Facts(
-            "This many deaths within the window are a crash loop.",
+            "Number of deaths within the window that count as a crash loop.",
             unit="deaths",
             low=2,
             high=1000,
@@ -354,13 +360,18 @@ class Settings:
     )
     crash_loop_window_s: float = setting(
         60.0,
-        Facts("The window in which deaths are counted.", unit="s", low=1, high=86_400),
+        Facts(
+            "Length of the window in which deaths are counted.",
+            unit="s",
+            low=1,
+            high=86_400,
+        ),
     )
     # Limits of a review
     body_bytes_max: int = setting(
         BODY_BYTES_MAX,
         Facts(
-            "A larger review is refused.",
+            "Maximum size of a review; larger ones are refused.",
             unit="bytes",
             low=1024,
             high=256 * 1024 * 1024,
@@ -403,17 +414,20 @@ class Settings:
     )
     exclude_groups: str = setting(
         "system:nodes",
-        Facts("Groups that are exempt, comma list; '!' includes (excludeGroups)."),
+        Facts(
+            "Groups that are exempt, comma-separated; a group with '!' is not exempt"
+            " (excludeGroups)."
+        ),
     )
     exclude_usernames: str = setting(
-        "", Facts("Users that are exempt, comma list (excludeUsernames).")
+        "", Facts("Users that are exempt, comma-separated (excludeUsernames).")
     )
     exclude_roles: str = setting(
-        "", Facts("Roles that are exempt, comma list (excludeRoles).")
+        "", Facts("Roles that are exempt, comma-separated (excludeRoles).")
     )
     exclude_cluster_roles: str = setting(
         "",
-        Facts("ClusterRoles that are exempt, comma list (excludeClusterRoles)."),
+        Facts("ClusterRoles that are exempt, comma-separated (excludeClusterRoles)."),
     )
     policy_exceptions: bool = setting(
         True,
@@ -422,37 +436,37 @@ class Settings:
     exception_namespace: str = setting(
         "",
         Facts(
-            "Only PolicyExceptions in this namespace count; * = in every namespace"
+            "Namespace whose PolicyExceptions apply; * = every namespace"
             " (exceptionNamespace).",
-            auto="in a cluster none, without a cluster those in every namespace",
+            auto="in a cluster none, without a cluster every namespace",
         ),
     )
     generate_validating_admission_policies: bool = setting(
         True,
         Facts(
-            "Generate ValidatingAdmissionPolicies from the policies that ask for it and"
-            " qualify (generateValidatingAdmissionPolicy)."
+            "Generate ValidatingAdmissionPolicies from the policies that request and"
+            " support it (generateValidatingAdmissionPolicy)."
         ),
     )
     generate_mutating_admission_policies: bool = setting(
         False,
         Facts(
-            "Statuses of MutatingPolicies tell why no MutatingAdmissionPolicy was"
-            " generated; those that ask for one get it in any case"
+            "The status of a MutatingPolicy shows why no MutatingAdmissionPolicy was"
+            " generated; a policy that requests one gets it in any case"
             " (generateMutatingAdmissionPolicy)."
         ),
     )
     protect_managed_resources: bool = setting(
         False,
         Facts(
-            "Only kyverno's ServiceAccounts may change objects labelled"
+            "Only Kyverno's ServiceAccounts may change objects with the label"
             " app.kubernetes.io/managed-by=kyverno (protectManagedResources)."
         ),
     )
     api_call_timeout_s: float = setting(
         30.0,
         Facts(
-            "Deadline of one call that a policy makes to a service (apiCallTimeout).",
+            "Deadline of a policy's call to a service (apiCallTimeout).",
             unit="s",
             low=0.1,
             high=300,
@@ -461,7 +475,8 @@ class Settings:
     api_call_answer_bytes_max: int = setting(
         SERVICE_ANSWER_BYTES_MAX,
         Facts(
-            "A larger response of a service is refused (maxAPICallResponseLength).",
+            "Maximum size of a service's response; larger ones are refused"
+            " (maxAPICallResponseLength).",
             unit="bytes",
             low=1024,
             high=256 * 1024 * 1024,
@@ -485,8 +500,8 @@ class Settings:
     log_decisions: str = setting(
         "off",
         Facts(
-            "Log a line for each answered review: none, denied ones, or all. The line"
-            " names user, object and policies, and never quotes the object.",
+            "Log a line for each answered review: none, denied ones, or all. Lines"
+            " name the user, object and policies, but never quote the object.",
             choices=("off", "denied", "all"),
         ),
     )
@@ -500,14 +515,12 @@ class Settings:
     )
     record_one_of: int = setting(
         1,
-        Facts(
-            "One of so many reviews is recorded.", unit="reviews", low=1, high=1_000_000
-        ),
+        Facts("Record one of every N reviews.", unit="reviews", low=1, high=1_000_000),
     )
     record_bytes_max: int = setting(
         64 * 1024 * 1024,
         Facts(
-            "Size of the whole recording, compressed; the oldest reviews are deleted.",
+            "Maximum compressed size of the recording; the oldest reviews are deleted.",
             unit="bytes",
             low=1024 * 1024,
             high=64 * 1024**3,
@@ -516,15 +529,15 @@ class Settings:
     record_redact: str = setting(
         "",
         Facts(
-            "Further fields whose values are not recorded, comma list of Kind:path,"
-            " such as ConfigMap:data or Pod:spec.containers[].env[].value."
+            "Additional fields whose values are not recorded, comma-separated as"
+            " Kind:path, such as ConfigMap:data or Pod:spec.containers[].env[].value."
         ),
     )
     metrics_series_max: int = setting(
         2000,
         Facts(
-            "Series per metric family and worker; further label values are counted"
-            " under the label value _overflow.",
+            "Maximum number of series per metric family and worker; other label values"
+            " are counted under _overflow.",
             unit="series",
             low=10,
             high=100_000,
@@ -533,7 +546,7 @@ class Settings:
     events_queued_max: int = setting(
         EVENTS_QUEUED_MAX,
         Facts(
-            "Queue size for Events to write (maxQueuedEvents); more are dropped"
+            "Maximum number of Events in the queue (maxQueuedEvents); more are dropped"
             " and counted.",
             unit="events",
             low=0,
@@ -543,13 +556,13 @@ class Settings:
     omit_events: str = setting(
         "",
         Facts(
-            "Reasons of Events that are not written, comma list of PolicyApplied,"
-            " PolicySkipped, PolicyViolation, PolicyError (omitEvents)."
+            "Reasons of Events that are not written, a comma-separated list of"
+            " PolicyApplied, PolicySkipped, PolicyViolation, PolicyError (omitEvents)."
         ),
     )
     namespace: str = setting(
         "kyverno",
-        Facts("Namespace that kyverno-mp itself runs in (KYVERNO_NAMESPACE)."),
+        Facts("Namespace in which kyverno-mp runs (KYVERNO_NAMESPACE)."),
     )
     # In a cluster
     kubeconfig: str = setting(
@@ -573,37 +586,37 @@ class Settings:
     pod_name: str = setting(
         "",
         Facts(
-            "Name of this replica, in Leases and for the other replicas.",
+            "Name of this replica in Leases and for other replicas.",
             auto="the host's name",
         ),
     )
     service_account_name: str = setting(
         "kyverno-admission-controller",
         Facts(
-            "ServiceAccount of this pod. A pool whose account has another name obtains"
-            " a token for it by TokenRequest (KYVERNO_SERVICEACCOUNT_NAME)."
+            "ServiceAccount of this pod. A pool with another account requests its token"
+            " by TokenRequest (KYVERNO_SERVICEACCOUNT_NAME)."
         ),
     )
     deployment_name: str = setting(
         "",
         Facts(
-            "Our Deployment: when it is deleted or scaled to 0, an orderly shutdown"
+            "Our Deployment: if it is deleted or scaled to 0, an orderly shutdown"
             " deletes the webhook configurations (KYVERNO_DEPLOYMENT).",
-            auto="they are never deleted at shutdown",
+            auto="the configurations are never deleted at shutdown",
         ),
     )
     policies_age_s_max: float = setting(
         600.0,
         Facts(
-            "Not ready when the watches of policies have been silent for this long; 0 ="
-            " never.",
+            "The pod is not ready if the watches of policies have been silent for this"
+            " long; 0 = never.",
             unit="s",
             low=0,
             high=86_400,
         ),
     )
     service_name: str = setting(
-        "kyverno-svc", Facts("Service that the API server calls (KYVERNO_SVC).")
+        "kyverno-svc", Facts("Service for calls by the API server (KYVERNO_SVC).")
     )
     service_port: int = setting(
         443,
@@ -611,7 +624,9 @@ class Settings:
     )
     server_ip: str = setting(
         "",
-        Facts("host:port that the API server calls instead of the Service (serverIP)."),
+        Facts(
+            "host:port for calls by the API server, instead of the Service (serverIP)."
+        ),
     )
     ca_secret_name: str = setting(
         "",
@@ -632,15 +647,15 @@ class Settings:
         Facts(
             # An API server keeps 25 idle connections and opens one for each review
             # above that; RSA signs a handshake in 0.23 ms, ECDSA in 0.02.
-            "Kind of new keys (tlsKeyAlgorithm). ECDSA needs a sixth less CPU with"
-            " hundreds of concurrent requests.",
+            "Kind of new keys (tlsKeyAlgorithm). With hundreds of concurrent requests,"
+            " ECDSA needs a sixth less CPU.",
             choices=("RSA", "ECDSA", "Ed25519"),
         ),
     )
     certificate_renew_before_h: int = setting(
         360,
         Facts(
-            "Certificates are renewed this long before they expire (renewBefore).",
+            "Time before expiry at which certificates are renewed (renewBefore).",
             unit="h",
             low=1,
             high=3000,
@@ -658,16 +673,19 @@ class Settings:
     )
     auto_update_webhooks: bool = setting(
         True,
-        Facts("Register only resources that policies match (autoUpdateWebhooks)."),
+        Facts(
+            "Register the webhooks only for resources that policies match"
+            " (autoUpdateWebhooks)."
+        ),
     )
     force_failure_policy_ignore: bool = setting(
         False,
-        Facts("No failure of a policy blocks a request (forceFailurePolicyIgnore)."),
+        Facts("Errors in policies never block a request (forceFailurePolicyIgnore)."),
     )
     config_map_caching: bool = setting(
         True,
         Facts(
-            "ConfigMaps labelled cache.kyverno.io/enabled are read from memory;"
+            "Read ConfigMaps with the label cache.kyverno.io/enabled from memory;"
             " otherwise each use calls the API server (enableConfigMapCaching)."
         ),
     )
@@ -675,58 +693,59 @@ class Settings:
         "",
         Facts(
             "Hosts (wildcards) and ranges in the cluster that policies may call,"
-            " comma list (httpAllowlist)."
+            " comma-separated (httpAllowlist)."
         ),
     )
     http_blocklist: str = setting(
         "",
         Facts(
-            "Hosts and ranges that policies may not call, besides loopback, link-local"
-            " and private ones, comma list (httpBlocklist)."
+            "Hosts and ranges that policies may not call, in addition to loopback,"
+            " link-local and private ones, comma-separated (httpBlocklist)."
         ),
     )
     registry_allowlist: str = setting(
         "*",
         Facts(
-            "Image registries that may be in private networks: hosts (wildcards) and"
-            " ranges, comma list. Public ones are allowed, unless httpBlocklist names"
-            " them; loopback and link-local ones only by a range."
+            "Image registries in private networks that may be read: hosts (wildcards)"
+            " and ranges, comma-separated. Public registries are allowed unless"
+            " httpBlocklist names them; loopback and link-local ones are allowed only"
+            " by a range."
         ),
     )
     allow_insecure_registry: bool = setting(
         False,
         Facts(
-            "Read registries also by plain HTTP, or with any certificate"
+            "Read registries also over plain HTTP or with any certificate"
             " (allowInsecureRegistry); policies can allow it for their own images."
         ),
     )
     image_pull_secrets: str = setting(
         "",
         Facts(
-            "Secrets in our namespace with credentials of registries, comma list"
+            "Secrets in our namespace with registry credentials, comma-separated"
             " (imagePullSecrets)."
         ),
     )
     registry_credential_helpers: str = setting(
         "",
         Facts(
-            "Sources of credentials after these Secrets, comma list of default (the"
-            " config.json of docker), google, amazon, azure, github"
+            "Sources of credentials after these Secrets, a comma-separated list of"
+            " default (the config.json of docker), google, amazon, azure, github"
             " (registryCredentialHelpers). Only default has an effect."
         ),
     )
     enable_tuf: bool = setting(
         False,
         Facts(
-            "Keys of logs and roots of certificates come from a TUF repository of your"
-            " own: TUF_MIRROR (enableTuf)."
+            "Take the keys of logs and the roots of certificates from your own TUF"
+            " repository: TUF_MIRROR (enableTuf)."
         ),
     )
     tuf_mirror: str = setting(
         "https://tuf-repo-cdn.sigstore.dev",
         Facts(
-            "URL of the TUF repository if ENABLE_TUF is on (tufMirror). It is read"
-            " also by plain HTTP and in a private network."
+            "URL of the TUF repository if ENABLE_TUF is on (tufMirror). It may use"
+            " plain HTTP and be in a private network."
         ),
     )
     tuf_root: str = setting(
@@ -738,16 +757,16 @@ class Settings:
     )
     tuf_root_raw: str = setting(
         "",
-        Facts("The first root.json itself, in base64 (tufRootRaw)."),
+        Facts("The content of the first root.json, in base64 (tufRootRaw)."),
     )
     image_verify_cache: bool = setting(
         True,
-        Facts("Keep the results of image verification (imageVerifyCacheEnabled)."),
+        Facts("Cache the results of image verification (imageVerifyCacheEnabled)."),
     )
     image_verify_cache_entries_max: int = setting(
         1000,
         Facts(
-            "Results that the workers of a pod keep together"
+            "Maximum number of cached results, shared by the workers of a pod"
             " (imageVerifyCacheMaxSize).",
             unit="results",
             low=1,
@@ -757,7 +776,7 @@ class Settings:
     image_verify_cache_ttl_s: int = setting(
         3600,
         Facts(
-            "How long a result is kept (imageVerifyCacheTTLDuration).",
+            "Time that a result is cached (imageVerifyCacheTTLDuration).",
             unit="s",
             low=1,
             high=7 * 86_400,
@@ -770,42 +789,42 @@ class Settings:
     api_call_token_file: str = setting(
         "",
         Facts(
-            "File with a token for services that policies call; it is sent over"
-            " TLS only (KYVERNO_SCOPED_TOKEN_PATH).",
+            "File with a token for services that policies call; it is only sent over"
+            " TLS (KYVERNO_SCOPED_TOKEN_PATH).",
             auto="no token is sent",
         ),
     )
     background_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that generates and mutates; policies that need"
-            " permissions it lacks are refused (backgroundServiceAccountName).",
-            auto="its permissions are not checked",
+            "User name of the account that generates and mutates; policies are refused"
+            " if they need permissions that it lacks (backgroundServiceAccountName).",
+            auto="permissions are not checked",
         ),
     )
     reports_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that scans; a policy that needs permissions"
-            " it lacks causes a warning (reportsServiceAccountName).",
-            auto="its permissions are not checked",
+            "User name of the account that scans; policies cause a warning if they"
+            " need permissions that it lacks (reportsServiceAccountName).",
+            auto="permissions are not checked",
         ),
     )
 
     cleanup_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that cleans up; clean-up policies that need"
-            " permissions it lacks are refused.",
-            auto="its permissions are not checked",
+            "User name of the account that cleans up; clean-up policies are refused if"
+            " they need permissions that it lacks.",
+            auto="permissions are not checked",
         ),
     )
 
     cleanup_discovery_s: int = setting(
         60,
         Facts(
-            "New kinds are discovered, and permissions to delete checked, this often"
-            " (ttlReconciliationInterval).",
+            "Interval at which new kinds are discovered and permissions to delete are"
+            " checked (ttlReconciliationInterval).",
             unit="s",
             low=5,
             high=3600,
@@ -814,15 +833,15 @@ class Settings:
     cleanup_dry_run: bool = setting(
         False,
         Facts(
-            "Clean-up deletes nothing and reports what it would delete, for all"
-            " policies and TTL labels."
+            "Clean-up deletes nothing and only reports the objects that it would"
+            " delete, for all policies and TTL labels."
         ),
     )
     cleanup_deletion_budget: str = setting(
         "",
         Facts(
-            "A run of a clean-up policy that would delete more is halted: a number of"
-            " objects, or a percentage of the matched ones, such as 20%.",
+            "Maximum number of objects, or percentage of the matched ones, that a run"
+            " of a clean-up policy may delete, such as 20%; a larger run is halted.",
             auto="no budget",
         ),
     )
@@ -839,7 +858,7 @@ class Settings:
 
     @property
     def has_background_pool(self) -> bool:
-        """Whether a pod of this installation executes what reviews trigger."""
+        """Whether a pod of this installation runs the background rules of reviews."""
         return self.background_workers > 0 or self.background_elsewhere
 
     @property
@@ -849,10 +868,10 @@ class Settings:
 
     @property
     def exceptions_in(self) -> str:
-        """The namespace whose PolicyExceptions count, "*" = all, "" = none.
+        """The namespace whose PolicyExceptions apply, "*" = all, "" = none.
 
-        In a cluster, users could grant themselves exceptions, unless the operator names
-        a namespace where such objects are under control (CVE-2024-48921).
+        In a cluster, users could grant themselves exceptions, unless the operator
+        chooses a namespace to which access is restricted (CVE-2024-48921).
         """
         if not self.policy_exceptions:
             return ""

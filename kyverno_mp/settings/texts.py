@@ -1,11 +1,11 @@
-"""Check that a string is a valid value of a setting, before anything is started.
+"""Check at start that a string is a valid value of a setting.
 
 Room: settings. Takes: the text of a variable or flag. Gives: CHECKS, setting -> check.
 Next: settings/read.py. May touch: nothing.
 Source: docs/behaviour/controllers 10.1-10.3; Kubernetes' names (RFC 1123).
 
-Each of these mistakes would otherwise be noticed late or never: a filter that matches
-nothing, a reason that no Event has, a name for which the API server answers 404.
+Such mistakes would otherwise be noticed late or never: a filter that matches nothing,
+an unknown reason of Events, a name for which the API server answers 404.
 """
 
 import base64
@@ -18,7 +18,7 @@ from kyverno_mp.values.budget import budget_problem
 from kyverno_mp.values.field_paths import field_paths_problem
 
 Check = Callable[[str], str]
-"""Returns what was expected instead, "" when the text is valid."""
+"""Returns the expected format, or "" if the text is valid."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ACCOUNT: Final = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")

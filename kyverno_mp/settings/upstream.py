@@ -5,9 +5,9 @@ tables in docs/settings.md. Next: settings/read.py, cli/serve.py. May touch: not
 Source: docs/behaviour/controllers 10.1, 10.2; Kyverno cmd/internal/flag.go,
 cmd/*/main.go.
 
-A flag maps to a setting, or is not needed, or waits for a later version. A flag without
-effect is accepted anyway, so that upstream's arguments start our container, and
-causes a warning when its value is not upstream's default.
+A flag maps to a setting, is not needed, or is planned for a later version. A flag
+without effect is accepted, so that our container starts with upstream's arguments. It
+causes a warning if its value is not upstream's default.
 
 Over 400 lines: one table, from which a part of docs/settings.md is generated.
 """
@@ -24,7 +24,7 @@ _CALL_TIMEOUT_S_HIGHEST: Final = 300
 _CACHED_IMAGES: Final = 1000
 _HOUR_NS: Final = 3_600_000_000_000
 _DEBUG_LEVEL: Final = 4
-"""klog's level from which upstream logs single requests."""
+"""klog's verbosity at which upstream logs individual requests."""
 Overrides = dict[str, str]
 
 
@@ -32,8 +32,8 @@ Overrides = dict[str, str]
 class Flag:
     """One flag. ``containers``: Admission, Background, Reports, Cleanup, Init.
 
-    Exactly one of ``setting``, ``unneeded`` (a reason) and ``later`` (what it waits
-    for) is given. ``convert`` returns the settings that a value stands for.
+    Exactly one of ``setting``, ``unneeded`` (a reason) and ``later`` (a planned
+    feature) is given. ``convert`` returns the settings for a value.
     """
 
     name: str
@@ -118,8 +118,8 @@ _PUSH: Final = "metrics pushed by OTLP"
 _METRICS_TLS: Final = "metrics over TLS"
 _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
-_FEW_REPORTS: Final = "there are at most two EphemeralReports a replica"
-_MEMORY: Final = "there is no Go runtime whose memory has a limit"
+_FEW_REPORTS: Final = "each replica has at most two EphemeralReports"
+_MEMORY: Final = "there is no Go runtime with a memory limit"
 _RUNTIME: Final = "there is no controller-runtime; its metrics are in /metrics"
 _ONE_SERVER: Final = "one server handles all requests"
 
@@ -152,7 +152,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "disableMetrics",
         "false",
         "ABRC",
-        unneeded="counting costs a microsecond, the rest is computed at each scrape",
+        unneeded="a count costs a microsecond, the rest is computed at each scrape",
     ),
     Flag("exemplarFilter", "trace-based", "ABRC", later=_TRACING),
     Flag("metricsCASecretName", "", "ABRC", later=_METRICS_TLS),
@@ -167,19 +167,19 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "eventsRateLimitQPS",
         "1000",
         "ABRC",
-        unneeded="Events are written one by one, repeats as a count",
+        unneeded="Events are written individually, repeated ones as a count",
     ),
     Flag(
         "eventsRateLimitBurst",
         "2000",
         "ABRC",
-        unneeded="Events are written one by one, repeats as a count",
+        unneeded="Events are written individually, repeated ones as a count",
     ),
     Flag(
         "resyncPeriod",
         "15m",
         "ABRCI",
-        unneeded="controllers compare with the API server every ten seconds",
+        unneeded="controllers compare objects with the API server every ten seconds",
     ),
     Flag("crdWatcher", "false", "ABRC", unneeded="CRDs are always watched"),
     Flag("enablePolicyException", "false", "ABR", setting="policy_exceptions"),
@@ -256,13 +256,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "dumpPayload",
         "false",
         "AC",
-        unneeded="reviews are never logged: they may hold secrets",
+        unneeded="reviews are never logged, because they may contain secrets",
     ),
     Flag(
         "dumpPatches",
         "false",
         "A",
-        unneeded="patches are never logged: they may hold secrets",
+        unneeded="patches are never logged, because they may contain secrets",
     ),
     Flag("webhookTimeout", "10", "A", setting="webhook_timeout_s"),
     Flag("serverIP", "", "AC", setting="server_ip"),
@@ -271,7 +271,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "webhookRegistrationTimeout",
         "120s",
         "A",
-        unneeded="upstream reads it and does nothing with it",
+        unneeded="upstream reads the flag but does not use it",
     ),
     Flag("protectManagedResources", "false", "AC", setting="protect_managed_resources"),
     Flag(
@@ -311,7 +311,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "maxAuditWorkers",
         "8",
         "A",
-        unneeded="each webhook process audits in one thread next to its reviews",
+        unneeded="each webhook process runs audits in one separate thread",
     ),
     Flag("maxAuditCapacity", "1000", "A", setting="audit_queue_max"),
     Flag("maxAdmissionReports", "10000", "A", unneeded=_FEW_REPORTS),
@@ -339,7 +339,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "aggregationWorkers",
         "10",
         "R",
-        unneeded="a report is written once, not put together from others",
+        unneeded="reports are written at once, not assembled from other reports",
     ),
     Flag("backgroundScanWorkers", "2", "R", setting="reports_workers"),
     Flag(
@@ -354,7 +354,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "reportsCRDsSanityChecks",
         "true",
         "R",
-        unneeded="a missing kind of report is a problem in the pool's health",
+        unneeded="a missing report kind is shown in the pool's health",
     ),
     Flag(
         "ttlReconciliationInterval",
@@ -367,7 +367,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "autoDeleteWebhooks",
         "false",
         "C",
-        unneeded="upstream reads it and does nothing with it",
+        unneeded="upstream reads the flag but does not use it",
     ),
 )
 FLAG_OF: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
@@ -388,11 +388,12 @@ VARIABLES: Final[Mapping[str, str]] = {
     "FLAG_HTTP_ALLOWLIST": "http_allowlist",
     "BACKGROUND_SCAN_INTERVAL": "background_scan_interval_s",
 }
-"""Upstream's environment variables that map to our settings; ours win."""
+"""Upstream's environment variables that map to our settings; our variables take
+precedence."""
 CONVERTERS: Final[Mapping[str, Callable[[str], Overrides]]] = {
     "BACKGROUND_SCAN_INTERVAL": _whole_seconds("background_scan_interval_s"),
 }
-"""Variables whose values are written in another way, e.g. as Go's durations."""
+"""Variables whose values have another format, e.g. Go's durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +407,7 @@ class Translated:
 
 
 def translate(given: Iterable[tuple[str, str]]) -> Translated:
-    """Translate ``(flag, value)`` pairs; of two equal flags the later one counts."""
+    """Translate ``(flag, value)`` pairs; a repeated flag overrides the earlier one."""
     overrides: Overrides = {}
     sources: dict[str, str] = {}
     problems: list[str] = []

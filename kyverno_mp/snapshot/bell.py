@@ -1,4 +1,4 @@
-"""Wake processes that wait for a publication, or for workers to attach it, at once.
+"""Wake processes that wait for a publication or for its attachment by workers.
 
 Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which becomes
 readable when another process rings it; ring, ring_workers.
@@ -7,10 +7,10 @@ May touch: named pipes in the folder ``bells`` of that directory.
 Source: docs/architecture.md 3 (a worker polls the control page; a bell lets it
 poll at once).
 
-A ring does not say what happened: a ring that is lost, or repeated, only causes a short
-delay, because the listener reads the control page, which it also polls without a
-ring. PERF: perf/propagation.py, a worker that only polled
-every 200 ms had a policy in force 100 ms later in the median.
+A ring carries no information. A lost or repeated ring causes only a short delay,
+because the listener reads the control page, which it also polls without a ring. PERF:
+with polling every 200 ms alone, a worker enforced a new policy 100 ms later in the
+median (perf/propagation.py).
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from typing import Final
 from kyverno_mp.snapshot.write import prepare_directory
 
 LEADER: Final = "leader"
-"""Name of the bell of the process that waits for the workers to attach."""
+"""Name of the bell of the process that waits for workers to attach generations."""
 _FOLDER: Final = "bells"
 _WORKER: Final = "worker-"
 _NEW: Final = ".new-"
 _READ_BYTES: Final = 4096
 _GONE: Final = frozenset({errno.ENXIO, errno.ENOENT})
-"""No process has the pipe open for reading any more: its owner was killed."""
+"""No process has the pipe open for reading, because its owner was killed."""
 
 
 class Bell:
@@ -70,7 +70,7 @@ class Bell:
         return self._descriptor
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is rung; return False on time-out."""
+        """Wait until the bell rings; return False on time-out."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
@@ -91,7 +91,7 @@ class Bell:
 def ring_workers(directory: Path) -> int:
     """Ring every worker's bell; return how many workers were reached.
 
-    Bells that killed workers left behind are removed.
+    Bells of killed workers are removed.
     """
     try:
         names = [path.name for path in (directory / _FOLDER).iterdir()]
@@ -101,7 +101,7 @@ def ring_workers(directory: Path) -> int:
 
 
 def ring(directory: Path, name: str) -> bool:
-    """Ring one bell; return False when nobody owns it. Never waits, never raises."""
+    """Ring one bell; return False if it has no owner. Never waits, never raises."""
     path = directory / _FOLDER / name
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -114,7 +114,7 @@ def ring(directory: Path, name: str) -> bool:
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return False
-        # A full pipe was rung already, and the owner has not read it yet.
+        # A full pipe was rung already, and its owner has not read it yet.
         with contextlib.suppress(OSError):
             os.write(descriptor, b"\1")
         return True

@@ -4,7 +4,7 @@ Room: snapshot. Takes: a segment that PoliciesWriter encoded. Gives: CelPolicySe
 Next: program/validating_policy/source.py. May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2), 3; snapshot/policies.py (the layout).
 
-The layout is that of the segment ``policies``; part 0 of a record is a
+The layout is the same as in the segment ``policies``, but part 0 of a record is a
 ValidatingPolicyIR, and the selectors name resources instead of kinds.
 """
 

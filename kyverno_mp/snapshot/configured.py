@@ -1,7 +1,7 @@
 """Encode and decode the operator's configuration as a segment for the workers.
 
 Room: snapshot. Takes: Configured. Gives: values of the data segment ``settings``, and
-Configured back from it. Next: leader/configuration.py, webhook/configured.py,
+Configured decoded from it. Next: leader/configuration.py, webhook/configured.py,
 process/roles/health.py. May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controllers 10.3.
 """

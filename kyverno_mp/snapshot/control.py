@@ -12,8 +12,8 @@ Source: docs/architecture.md 3 (a fixed-size control page; one 8-byte read per r
     then 256 slots      of 32 numbers: process id, start time, connections, 5 spare,
                         16 generations
 
-SAFETY: every number is one aligned 8-byte store or load, never torn. The file is made
-once and never replaced or truncated, because workers keep it mapped.
+SAFETY: every number is one aligned 8-byte store or load, never torn. The file is
+created once and never replaced or truncated, because workers keep it mapped.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ SEGMENTS: Final = (
     "generating",
     "imagevalidating",
 )
-"""Names of the segments; append only, the index is the position in the page."""
+"""Names of the segments; append only, because the index is the position in the page."""
 
 _MAGIC: Final = 0x4B59564D5043544C
 _VERSION: Final = 2
@@ -61,12 +61,13 @@ _FILE: Final = "control"
 
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
-    """What one worker reports about itself; generations by segment name."""
+    """The report of one worker; generations by segment name."""
 
     slot: int
     pid: int
     started: int
-    """The start time given to ``claim``: a later process may have the same id."""
+    """The start time given to ``claim``; it distinguishes processes that reuse an id.
+    """
     generations: dict[str, int]
 
 
@@ -84,11 +85,11 @@ class ControlPage:
 
     @classmethod
     def create(cls, directory: Path) -> "ControlPage":
-        """Open the page, creating it when absent; call this before workers start.
+        """Open the page, creating it if absent; call this before workers start.
 
-        A page whose magic is damaged gets the magic again in place; its numbers stay.
+        A damaged magic is repaired in place; the other numbers stay.
 
-        Raises: SnapshotUnusable, also when there is no memory for it.
+        Raises: SnapshotUnusable, also if there is no memory for it.
         """
         prepare_directory(directory)
         path = directory / _FILE
@@ -97,7 +98,7 @@ class ControlPage:
         if os.fstat(descriptor).st_size < _PAGE_BYTES:
             os.ftruncate(descriptor, _PAGE_BYTES)
         try:
-            # Without reserved memory, a store to the page would be a SIGBUS later.
+            # Without reserved memory, a later store to the page would cause a SIGBUS.
             os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
         except OSError as error:
             os.close(descriptor)
@@ -113,7 +114,7 @@ class ControlPage:
 
     @classmethod
     def open(cls, directory: Path) -> "ControlPage":
-        """Open the page that ``create`` made. Raises: SnapshotUnusable."""
+        """Open the page that ``create`` created. Raises: SnapshotUnusable."""
         path = directory / _FILE
         descriptor = _open_private(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         if os.fstat(descriptor).st_size < _PAGE_BYTES:
@@ -132,7 +133,7 @@ class ControlPage:
         self.numbers[generation_at(name)] = generation
 
     def claim(self, pid: int, started: int) -> "WorkerSlot":
-        """Reserve a slot for a worker. Raises: SnapshotUnusable when none is free."""
+        """Reserve a slot for a worker. Raises: SnapshotUnusable if none is free."""
         with self._locked():
             for slot in range(_SLOT_COUNT):
                 at = _slot_at(slot)
@@ -144,7 +145,7 @@ class ControlPage:
         raise SnapshotUnusable("snapshot.slots", "all worker slots are taken")
 
     def workers(self) -> list[WorkerEntry]:
-        """Return what the workers report about themselves."""
+        """Return the reports of the workers."""
         return [
             WorkerEntry(
                 slot=slot,
@@ -160,15 +161,15 @@ class ControlPage:
         ]
 
     def clear_stale(self, is_alive: Callable[[int, int], bool]) -> int:
-        """Free the slots of workers that have exited; return how many.
+        """Free the slots of workers that have exited; return their number.
 
-        ``is_alive`` gets a process id and the start time given to ``claim``.
+        ``is_alive`` receives a process id and the start time given to ``claim``.
         """
         gone = [one for one in self.workers() if not is_alive(one.pid, one.started)]
         if not gone:
             return 0
-        # A leader that is stopped while it holds the lock keeps new workers from
-        # starting, so it holds it for a few stores only.
+        # A leader that is stopped while it holds the lock blocks new workers, so it
+        # holds it for only a few stores.
         cleared = 0
         with self._locked():
             for entry in gone:
@@ -188,7 +189,7 @@ class ControlPage:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         # SAFETY: the lock belongs to an open file description, which forked children
-        # share, so a worker opens the page itself before it claims a slot.
+        # share. Therefore, a worker opens the page itself before it claims a slot.
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             yield
@@ -203,21 +204,21 @@ class WorkerSlot:
         self._numbers = numbers
         self._at = at
         self._pid = pid
-        # PERF: read at each new connection; a walk over the slots takes far longer.
+        # PERF: read at each new connection; iterating over the slots takes far longer.
         self._connections = numbers[_SLOTS_AT + _SLOT_CONNECTIONS :: _SLOT_NUMBERS]
 
     def serve(self, name: str, generation: int) -> None:
-        """Record which generation of a segment this worker serves from now on."""
+        """Record the generation of a segment that this worker serves from now on."""
         place = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
         self._numbers[place] = generation
 
     def report(self, connections: int) -> None:
-        """Record how many connections this worker has; -1 = it accepts no more."""
-        # Stored plus one, because a fresh slot has 0.
+        """Record this worker's number of connections; -1 if it accepts no more."""
+        # Incremented by one, because a fresh slot contains 0.
         self._numbers[self._at + _SLOT_CONNECTIONS] = connections + 1
 
     def others(self) -> list[int]:
-        """Return the connection count of each other worker that accepts connections."""
+        """Return the connection counts of the other workers that accept connections."""
         counts = self._connections.tolist()
         counts[(self._at - _SLOTS_AT) // _SLOT_NUMBERS] = 0
         return [connections - 1 for connections in counts if connections]

@@ -24,7 +24,7 @@ _DECODER: Final = msgspec.json.Decoder()
 
 
 def encode_value(value: Json) -> bytes:
-    """Encode one value, for a caller that keeps encoded values between publications."""
+    """Encode one value, for callers that keep encoded values between publications."""
     return _ENCODER.encode(value)
 
 
@@ -33,16 +33,16 @@ def encode_data(
 ) -> bytearray:
     """Return the file content of data segment ``name``.
 
-    Shape: values as ``encode_value`` gave them, e.g. ``{"default": b'{"a":"b"}'}``.
+    Shape: values from ``encode_value``, e.g. ``{"default": b'{"a":"b"}'}``.
     """
     records = {key.encode("utf-8", "surrogatepass"): v for key, v in values.items()}
     return encode_segment(name, records, generation=generation, salt=salt)
 
 
 class DataSegment:
-    """The data of one generation; recently read values are kept decoded.
+    """The data of one generation; recently read values stay decoded.
 
-    Returned values are shared: the caller must not change them. Threads may share it.
+    Returned values are shared, so callers must not modify them. Thread-safe.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -57,7 +57,7 @@ class DataSegment:
         return self._segment.generation
 
     def get(self, key: str) -> Json | None:
-        """Return the value, None when the key is absent (or null is stored)."""
+        """Return the value, None if the key is absent (or null is stored)."""
         with self._lock:
             known = self._decoded.get(key)
             if known is not None:
@@ -80,7 +80,7 @@ class DataSegment:
         return self._segment.find(key.encode("utf-8", "surrogatepass")) != 0
 
     def list_keys(self) -> list[str]:
-        """Return all keys, sorted. Cost: a walk over the whole table."""
+        """Return all keys, sorted. Cost: one pass over the whole table."""
         found = self._segment.list_keys()
         return sorted(key.decode("utf-8", "surrogatepass") for key in found)
 

@@ -33,9 +33,10 @@ _NAME_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Records laid out once, to be the first records of many files with the same salt.
+    """Records laid out once, to be the first records of many files with one salt.
 
-    ``table`` is the hash table of a file of ``slot_count`` slots with only these in it.
+    ``table`` is the hash table of a file of ``slot_count`` slots with only these
+    records in it.
     """
 
     salt: bytes
@@ -48,7 +49,7 @@ class Packed:
 def pack_records(
     records: Mapping[bytes, bytes], *, salt: bytes, more: int = 0
 ) -> Packed:
-    """Lay records out for files in which ``more`` other records follow them."""
+    """Lay out records for files in which ``more`` other records follow them."""
     slot_count = _slots_for(len(records) + more)
     table = array("Q", bytes(slot_count * SLOT_BYTES))
     chunks: list[bytes] = []
@@ -69,7 +70,7 @@ def encode_segment(
     ``salt``: 16 random bytes that the authors of keys cannot know. ``packed``: records
     placed before ``records``; no key may be in both, and the salt must be the same.
 
-    Raises: SnapshotUnusable when the content would exceed the bound of a segment.
+    Raises: SnapshotUnusable if the content would exceed the size limit of a segment.
     """
     assert len(salt) == SALT_BYTES
     assert len(name.encode()) <= _NAME_BYTES
@@ -118,7 +119,7 @@ def _lay_out(
     salt: bytes,
     chunks: list[bytes],
 ) -> int:
-    """Append records from offset ``at``, add them to the table, return the end."""
+    """Append records from offset ``at``, add them to the table, and return the end."""
     pack, size, mask = RECORD_PREFIX.pack, RECORD_PREFIX.size, len(table) // 2 - 1
     for key, value in records.items():
         hashed = hash_key(key, salt)

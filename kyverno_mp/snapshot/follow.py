@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: a control page, a segment's name, a wrapper of segments.
 Gives: Follower. Next: the webhook's and the pools' loops, once per request or item.
-May touch: the snapshot directory, reading.
+May touch: reads the snapshot directory.
 Source: docs/architecture.md 3 (swapped between two requests; the last good one stays in
 force).
 """
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 class Follower(Generic[T]):
-    """The newest usable generation of one segment, as ``wrap`` presents it.
+    """The newest usable generation of one segment, as returned by ``wrap``.
 
-    ``wrap`` gets the new segment and the previous wrapped one (None at first), e.g. to
-    link in advance the rules that the previous one had linked.
-    ``on_refused`` is called with each generation that could not be used.
-    ``defer`` runs a function soon on another thread: that thread then attaches, and
-    requests use the old generation meanwhile; None attaches in the caller's thread.
+    ``wrap`` receives the new segment and the previous wrapped one (None at first), e.g.
+    to link in advance the rules that the previous one had linked. ``on_refused`` is
+    called with each generation that could not be used. ``defer`` runs a function soon
+    on another thread, which then attaches the file while requests use the old
+    generation. If it is None, the caller's thread attaches the file.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Follower(Generic[T]):
     def current(self) -> T | None:
         """Return the newest usable generation, None before the first.
 
-        Cost: one 8-byte read when nothing changed.
+        Cost: one 8-byte read if nothing changed.
         """
         announced = self._numbers[self._at]
         if announced != self._seen:
@@ -63,9 +63,9 @@ class Follower(Generic[T]):
         return self._current
 
     def refresh(self) -> None:
-        """Attach the file now, e.g. once more after it was refused.
+        """Attach the file now, e.g. to retry after it was rejected.
 
-        Does nothing when another thread is attaching already.
+        Does nothing while another thread is attaching it.
         """
         if self._attaching.acquire(blocking=False):
             try:
@@ -74,8 +74,8 @@ class Follower(Generic[T]):
                 self._attaching.release()
 
     def _move(self, announced: int) -> None:
-        # Each announcement is tried once: a damaged file must not slow down every
-        # request.
+        # Each announcement is tried once, so that a damaged file does not slow down
+        # every request.
         self._seen = announced
         if self._defer is None or self._current is None:
             self._attach(announced)
@@ -83,7 +83,8 @@ class Follower(Generic[T]):
             self._defer(lambda: self._attach(announced))
 
     def _attach(self, announced: int) -> None:
-        # One at a time: a slow older attempt must not replace a newer generation.
+        # One at a time, so that a slow older attempt does not replace a newer
+        # generation.
         with self._attaching:
             self._attach_locked(announced)
 

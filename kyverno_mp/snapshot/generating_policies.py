@@ -5,7 +5,7 @@ GeneratingPolicySegment. Next: program/cel_policies/generating_plan.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2), 3; snapshot/policies.py (the layout).
 
-The layout is that of the segment ``celpolicies``; part 0 of a record is a
+The layout is the same as in the segment ``celpolicies``, but part 0 of a record is a
 GeneratingPolicyIR.
 """
 
@@ -17,7 +17,7 @@ from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
 
 GENERATING_POLICIES: Final = "generating"
-"""Names of segments have 16 bytes at most."""
+"""Names of segments have at most 16 bytes."""
 _POLICY: Final = msgspec.msgpack.Decoder(GeneratingPolicyIR)
 
 

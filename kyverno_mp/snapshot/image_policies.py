@@ -5,7 +5,7 @@ ImagePolicySegment. Next: program/image_policies/plan.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2), 3; snapshot/policies.py (the layout).
 
-The layout is that of the segment ``celpolicies``; part 0 of a record is a
+The layout is the same as in the segment ``celpolicies``, but part 0 of a record is an
 ImageValidatingPolicyIR.
 """
 

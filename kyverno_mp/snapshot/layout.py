@@ -10,8 +10,9 @@ Source: docs/architecture.md 3 (snapshot).
               of two of them, at most half full, probed linearly
     trailer   the magic again: the truncated part of a mapped file reads as zeros
 
-Numbers are in the machine's byte order (the files never leave the pod); the magic, also
-a number, reveals a foreign order. The checksum covers every byte except its own.
+Numbers are in the machine's byte order, because the files never leave the pod. The
+magic is also a number, so a different byte order is detected. The checksum covers every
+byte except its own.
 """
 
 from hashlib import blake2b
@@ -75,7 +76,7 @@ def checksum_of(content: memoryview) -> bytes:
 def hash_key(key: bytes, salt: bytes) -> int:
     """Return the hash of a key.
 
-    SAFETY: keyed with the file's salt, so that nobody can choose names in policies that
-    collide; zero is fine, because an empty slot has offset zero.
+    SAFETY: keyed with the file's salt, so that policy authors cannot choose names that
+    collide. A hash of zero is valid, because an empty slot has offset zero.
     """
     return int.from_bytes(blake2b(key, digest_size=8, key=salt).digest(), "little")

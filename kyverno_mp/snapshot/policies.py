@@ -7,13 +7,13 @@ arguments.
 Source: docs/architecture.md 1 (promise 2), 3; ir/index.
 
     p<position>             PolicyIR and its RuleIRs, each as msgpack, packed
-    k<kind>                 selector rows whose kind is this very text
     k<kind>                 selector rows whose kind is exactly this text
+    w                       selector rows whose kind contains wildcards
     d<selector>,<op>        mask of the dimensions in use, u32
     l<selector>,<dim>,<op>  lengths of the values of a prefix dimension, a byte each
     i...                    posting: references of rules, u64 each, ascending
     c                       number of policies and of rules, u64 each
-    n                       keys of all existing policies, including refused ones
+    n                       keys of all existing policies, including rejected ones
 """
 
 from array import array
@@ -55,8 +55,8 @@ T = TypeVar("T")
 class PoliciesWriter:
     """Encode successive versions of the policies.
 
-    PERF: the index is most of the work, and it stays the same as long as every policy
-    keeps its position and its keys, e.g. when patterns or messages are edited.
+    PERF: the index is most of the work. It does not change while every policy keeps its
+    position and its keys, e.g. when patterns or messages are edited.
     """
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class PoliciesWriter:
         names: Sequence[str] = (),
         segment: str = POLICIES,
     ) -> bytearray:
-        """Return the file content of the policies segment, or of another one like it.
+        """Return the file content of the policies segment, or of a similar segment.
 
-        ``names``: keys of all policies, including those that were refused.
-        Cost: linear in the bytes of all policies; also in their index entries, when one
-        of them, or the salt, differs from the last call.
+        ``names``: keys of all policies, including rejected ones. Cost: linear in the
+        size of all policies, and in their index entries if these or the salt differ
+        from the last call.
         """
         entries = [policy.entries for policy in policies]
         index = self._index
@@ -103,19 +103,19 @@ def _index_of(
     counts = array("Q", (len(policies), sum(map(len, policies))))
     records = {_COUNTS: counts.tobytes()}
     index.store(records)
-    # The records of policies, and of their names.
+    # ``more``: one record per policy, and one with the names.
     return pack_records(records, salt=salt, more=len(policies) + 1)
 
 
 class _IndexWriter:
-    """Collect index entries, number the kind selectors, then write the postings."""
+    """Collects index entries, numbers the kind selectors, then writes the postings."""
 
     def __init__(self) -> None:
         self._numbers: dict[KindIR, int] = {}
         self._groups: dict[tuple[KindIR, str, int], dict[str, list[int]]] = {}
 
     def add(self, reference: int, entries: Iterable[IndexEntryIR]) -> None:
-        """Add one rule; references must come in ascending order."""
+        """Add one rule; references must be added in ascending order."""
         groups = self._groups
         for entry in entries:
             key = (entry.kind, entry.operation, entry.dimension)
@@ -140,7 +140,7 @@ class _IndexWriter:
             if dimension in _PREFIX_DIMENSIONS:
                 lengths = bytes(sorted({len(value) for value in postings}))
                 records[_length_key(number, operation, dimension)] = lengths
-            # The key of a value is the key of its group, then the value.
+            # The key of a value consists of the key of its group and the value.
             head = posting_key(number, operation, dimension, "")
             for value, posting in postings.items():
                 key = head + value.encode("utf-8", "surrogatepass")
@@ -159,7 +159,7 @@ class _IndexWriter:
 
 
 class PolicySegment:
-    """The policies of one generation; each record is decoded when it is first needed.
+    """The policies of one generation; each record is decoded on first use.
 
     ``decoded_count`` counts the policy and rule records decoded so far.
     """
@@ -179,7 +179,7 @@ class PolicySegment:
         return self._segment.generation
 
     def knows(self, key: str) -> bool:
-        """Return whether such a policy exists, in force or refused.
+        """Return whether such a policy exists, in force or rejected.
 
         Cost: the first call decodes the keys of all policies.
         """
@@ -201,7 +201,7 @@ class PolicySegment:
         return self._decode(position, 1 + number, _RULE)
 
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
-        """Return the leading fields of the rule: what matching needs."""
+        """Return the leading fields of the rule, which matching needs."""
         return self._decode(position, 1 + number, _RULE_HEAD)
 
     def rules_of(self, position: int) -> int:
@@ -223,12 +223,12 @@ class PolicySegment:
         return rows
 
     def dimensions(self, selector: int, operation: str) -> int:
-        """Return a mask: bit d is set when dimension d has entries."""
+        """Return a mask: bit d is set if dimension d has entries."""
         value = self._segment.get(_mask_key(selector, operation))
         return 0 if value is None else int.from_bytes(value, "little")
 
     def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
-        """Return a handle of the rules under one key, 0 when there are none."""
+        """Return a handle of the rules under one key, 0 if there are none."""
         return self._segment.find(posting_key(selector, operation, dimension, value))
 
     def prefix_lengths(

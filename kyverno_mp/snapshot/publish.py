@@ -18,32 +18,32 @@ from kyverno_mp.snapshot.write import remove_leftovers, write_file
 
 
 class Publisher:
-    """The pod's one writer of segments."""
+    """The pod's only writer of segments."""
 
     def __init__(self, directory: Path) -> None:
         self._page = ControlPage.create(directory)
         self._directory = directory
         self._last: dict[str, int] = {}
         self._written: dict[str, tuple[int, int, int]] = {}
-        # One salt for all files of this process, so that builders may keep hashes;
-        # files with this salt are always ours.
+        # One salt for all files of this process, so that builders can keep hashes. A
+        # file with this salt is always ours.
         self._salt = os.urandom(SALT_BYTES)
         remove_leftovers(directory)
 
     def publish(
         self, name: str, build: Callable[[int, bytes], bytes | bytearray]
     ) -> int:
-        """Publish what ``build(generation, salt)`` returns; return the generation.
+        """Publish the content from ``build(generation, salt)``; return the generation.
 
         Shape: ``publish("policies", lambda generation, salt: encode_policies(encoded,
         generation=generation, salt=salt))``.
 
-        Raises: SnapshotUnusable when the file cannot be written; then nothing is
+        Raises: SnapshotUnusable if the file cannot be written. Then nothing is
         announced, and the generation in force stays.
         """
         if name not in self._last:
             self._last[name] = self._last_generation(name)
-        # The page may announce a generation that another process wrote.
+        # The page may contain a generation that another process wrote.
         generation = max(self._last[name], self._page.generation(name)) + 1
         content = build(generation, self._salt)
         path = write_file(self._directory, segment_file(name), content)
@@ -54,7 +54,7 @@ class Publisher:
         return generation
 
     def corrupt_segments(self) -> list[str]:
-        """Return the segments whose file is not the last one written.
+        """Return the segments whose file is not the one written last.
 
         Running workers keep their attached segment, but new workers could not attach.
         """
@@ -69,8 +69,8 @@ class Publisher:
         return self._page.generation(name)
 
     def _last_generation(self, name: str) -> int:
-        # A writer that was killed between rename and announcement leaves a file one
-        # generation ahead of the page.
+        # A writer that was killed between rename and announcement leaves a file that is
+        # one generation ahead of the page.
         announced = self._page.generation(name)
         try:
             left = Segment.attach(self._directory / segment_file(name), name).generation

@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: a path, or bytes of this process. Gives: Segment.
 Next: snapshot/policies, snapshot/data. May touch: the file it is given.
-Source: snapshot/layout; docs/architecture.md 3 (a damaged or foreign file is refused).
+Source: snapshot/layout; docs/architecture.md 3 (a damaged or foreign file is rejected).
 """
 
 import mmap
@@ -49,7 +49,7 @@ class Segment:
 
     @classmethod
     def attach(cls, path: Path, name: str) -> "Segment":
-        """Map a file, which must be private, complete and of this layout.
+        """Map a file, which must be private, complete and in this layout.
 
         Raises: SnapshotUnusable.
         """
@@ -77,12 +77,12 @@ class Segment:
         return self.header.generation
 
     def get(self, key: bytes) -> memoryview | None:
-        """Return a view of the value, None when the key is absent."""
+        """Return a view of the value, None if the key is absent."""
         at = self._find(key)
         return None if at == 0 else self.value_at(at)
 
     def find(self, key: bytes) -> int:
-        """Return a handle of the record for ``value_at``, 0 when the key is absent."""
+        """Return a handle of the record for ``value_at``, 0 if the key is absent."""
         return self._find(key)
 
     def value_at(self, handle: int) -> memoryview:
@@ -92,7 +92,7 @@ class Segment:
         return self._content[start : start + value_bytes]
 
     def list_keys(self) -> list[bytes]:
-        """Return all keys, unordered. Cost: a walk over the whole table."""
+        """Return all keys, unordered. Cost: one pass over the whole table."""
         offsets = self._table.tolist()[1:-1:2]
         return [bytes(self._key_at(at)) for at in offsets if at]
 
@@ -110,9 +110,10 @@ class Segment:
         return 0
 
     def _check_whole(self) -> None:
-        """Raise SnapshotUnusable when the file was truncated after it was mapped.
+        """Raise SnapshotUnusable if the file was truncated after it was mapped.
 
-        SAFETY: the rest of the last page reads as zeros, so rules would seem absent.
+        SAFETY: the rest of the last page reads as zeros, so rules would appear to be
+        absent.
         """
         if self._table[-1] != MAGIC:
             raise SnapshotUnusable("snapshot.cut", "segment was truncated while in use")
@@ -138,8 +139,8 @@ def _map_file(path: Path) -> mmap.mmap:
     try:
         check_private_file(os.fstat(descriptor))
         # SAFETY: our writer renames complete files into place and never truncates one.
-        # If anything else does, a read of a page beyond the new end is a SIGBUS, and
-        # the rest of its last page reads as zeros: see _check_whole.
+        # If another program does, reading a page beyond the new end causes a SIGBUS,
+        # and the rest of the last page reads as zeros: see _check_whole.
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)

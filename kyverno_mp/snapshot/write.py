@@ -1,4 +1,4 @@
-"""Write a file atomically: readers see all of it or the one before.
+"""Write a file atomically: readers get the whole new file or the whole old one.
 
 Room: snapshot. Takes: a directory, a file name, content. Gives: a durable file, 0600.
 Next: snapshot/publish. May touch: the directory it is given.
@@ -17,7 +17,7 @@ _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def prepare_directory(directory: Path) -> None:
-    """Create the directory when absent, and require that it is private (0700).
+    """Create the directory if absent, and require that it is private (0700).
 
     Raises: SnapshotUnusable.
     """
@@ -39,7 +39,7 @@ def prepare_directory(directory: Path) -> None:
 def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
     """Write ``directory/name`` completely or not at all; return its path.
 
-    Raises: SnapshotUnusable (e.g. no space); the old file then stays.
+    Raises: SnapshotUnusable (e.g. no space); in this case, the old file stays.
     """
     path = directory / name
     temporary = directory / f".{name}.{os.getpid()}{_TEMPORARY_SUFFIX}"
@@ -59,7 +59,7 @@ def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove files that killed writers left behind; only one writer may run."""
+    """Remove files of killed writers; only one writer can run at a time."""
     for leftover in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             leftover.unlink()

@@ -17,15 +17,15 @@ from kyverno_mp.telemetry.record import BUNDLE_FAMILY
 
 Cells = list[float]
 Merged = dict[Family, dict[tuple[str, ...], Cells]]
-"""Shape: family -> label values -> cells. A histogram has one cell for each of its
-bucket boundaries, one for larger values, one for the sum; other kinds have one cell."""
+"""Family -> label values -> cells. A histogram has one cell for each of its bucket
+boundaries, one for larger values and one for the sum; other kinds have one cell."""
 _DECODER = msgspec.json.Decoder(list[str])
 _BUNDLE_DECODER = msgspec.json.Decoder(list[list[str]])
 _NOBODY = MetricsConfiguration()
 
 
 def views(directory: Path) -> list[View]:
-    """Return a view of every readable page, by name; vanished files are left out."""
+    """Return a view of every readable page, by name; skip pages that vanish."""
     found = []
     for path in sorted(directory.glob("*.page")):
         try:
@@ -40,7 +40,7 @@ def views(directory: Path) -> list[View]:
 def merge(
     pages: Iterable[View], configuration: MetricsConfiguration = _NOBODY
 ) -> Merged:
-    """Add up the series of all pages, in the current bucket boundaries."""
+    """Add up the series of all pages, using the current bucket boundaries."""
     merged: Merged = {family: {} for family in RECORDED}
     bounds_of = {
         family: configuration.buckets_of(family.name, family.buckets)
@@ -67,11 +67,11 @@ def merge(
 def refit(
     cells: Cells, bounds: Sequence[float], wanted: Sequence[float], sharers: int = 1
 ) -> Cells:
-    """Convert a histogram to other boundaries, its time shared by ``sharers``.
+    """Convert a histogram to other boundaries; divide each time by ``sharers``.
 
     Count and sum stay exact. Observations between two boundaries are counted in the
-    bucket of the upper one: never as faster than they were. So a review of 17 rules in
-    [0.005, 0.01] s puts each of them in the lowest bucket.
+    upper bucket, so they never look faster than they were. For example, a review of 17
+    rules in [0.005, 0.01] s counts each rule in the lowest bucket.
     """
     if sharers == 1 and tuple(bounds) == tuple(wanted):
         return cells

@@ -16,7 +16,7 @@ _UNITS: Final = ("seconds", "bytes")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _DEFAULT: Final = MetricsConfiguration()
 _Rows = list[tuple[str, Cells]]
-"""Label values as text -> cells, sorted by label values."""
+"""Label values as text -> cells, in the order of label values."""
 
 
 class PlainText:
@@ -38,11 +38,11 @@ class PlainText:
 
 
 class OpenMetrics:
-    """The format of OpenMetrics: units, counters named without their suffix, an end."""
+    """The OpenMetrics format: units, counter names without suffix, and an end mark."""
 
     content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"
     end: Sequence[str] = ("# EOF",)
-    """A reader that misses it knows that the text was cut off."""
+    """Without this line, readers know that the text was truncated."""
 
     @staticmethod
     def head(name: str, kind: str, text: str) -> list[str]:
@@ -55,7 +55,7 @@ class OpenMetrics:
 
     @staticmethod
     def bound(value: float) -> str:
-        """Return the upper bound of a bucket in its one canonical spelling."""
+        """Return the upper bound of a bucket in its canonical spelling."""
         text = f"{value:.12g}"
         return f"{text}.0" if text.isdecimal() else text
 
@@ -64,7 +64,7 @@ Format = type[PlainText] | type[OpenMetrics]
 
 
 def format_for(accept: str) -> Format:
-    """Return the format that a client prefers, by the text of its Accept header."""
+    """Return the format that a client prefers, according to its Accept header."""
     best = {PlainText: 0.0, OpenMetrics: 0.0}
     for part in accept.lower().split(","):
         media, _, rest = part.partition(";")
@@ -92,7 +92,7 @@ def render(
     configuration: MetricsConfiguration = _DEFAULT,
     form: Format = PlainText,
 ) -> str:
-    """Return all families that have samples, each with its help and type."""
+    """Return all families that have samples, each with help and type."""
     lines: list[str] = []
     for family, series in recorded.items():
         if family.kind == "histogram":
@@ -163,7 +163,7 @@ def _rows(
     exposure: Exposure,
     configuration: MetricsConfiguration,
 ) -> _Rows:
-    """Leave out unwanted namespaces and labels; add up rows that become equal."""
+    """Omit unwanted namespaces and labels; add up rows that become equal."""
     kept = [
         at
         for at, name in enumerate(family.labels)
@@ -177,7 +177,8 @@ def _rows(
             continue
         key = tuple([labels[at] for at in kept])
         known = found.get(key)
-        # KYVERNO: of gauges that become equal, one wins, as in OpenTelemetry.
+        # KYVERNO: of gauges whose labels become equal, one is used, as in
+        # OpenTelemetry.
         if known is None or family.kind == "gauge":
             found[key] = cells
         else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 OVERFLOW: Final = "_overflow"
-"""Replaces the values of unbounded labels once a family has all its series."""
+"""Replaces the values of unbounded labels once a family has its maximum of series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Family:
 
     ``kind`` is counter, histogram or gauge. ``unbounded``: labels whose values come
     from requests; they become ``_overflow`` when the family is full. ``counted_as``: a
-    counter with the same labels that equals the histogram's count, so it costs nothing.
-    ``by_namespace``: the label that the operator's list of namespaces applies to.
-    ``buckets``: boundaries of a histogram that those of reviews do not fit.
+    counter with the same labels that equals the histogram's count, so it is free.
+    ``by_namespace``: the label to which the operator's list of namespaces applies.
+    ``buckets``: the histogram's own boundaries, if those of reviews are unsuitable.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Family:
     buckets: tuple[float, ...] = ()
 
     def overflow_of(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        """Return ``values`` with the unbounded ones replaced."""
+        """Return ``values`` with the values of unbounded labels replaced."""
         return tuple(
             OVERFLOW if label in self.unbounded else value
             for label, value in zip(self.labels, values, strict=True)
@@ -232,7 +232,7 @@ TRIGGERS: Final = Family(
     "counter",
     ("outcome",),
     "Number of triggers of background rules, by outcome: written (an UpdateRequest was"
-    " created), coalesced (one existed and was renewed), given_up (the record was"
+    " created), coalesced (an existing one was renewed), given_up (the record was"
     " damaged, or the API server refused its content).",
 )
 TRIGGERS_WAITING: Final = Family(
@@ -252,8 +252,8 @@ REPORTED: Final = Family(
     "counter",
     ("outcome",),
     "Number of results that reviews pass on to reports, by outcome: stored (in an"
-    " EphemeralReport), overwritten (older ones that nobody had merged, for lack of"
-    " room), given_up (the record was damaged, or the API server refused it).",
+    " EphemeralReport), overwritten (not merged yet, for lack of space), given_up (the"
+    " record was damaged, or the API server refused it).",
 )
 REPORTED_WAITING: Final = Family(
     "kyverno_mp_review_results_waiting",
@@ -271,7 +271,7 @@ REPORTED_OBJECTS: Final = Family(
     "kyverno_mp_review_results_objects_total",
     "counter",
     ("outcome",),
-    "Number of objects whose results of reviews the reports pool took, by outcome:"
+    "Number of objects whose review results the reports pool processed, by outcome:"
     " merged (into their reports), unclaimed (the object was never stored), forbidden"
     " (the reports account may not read its kind).",
 )
@@ -317,7 +317,7 @@ CLEANUP_ERRORS: Final = Family(
     "kyverno_cleanup_controller_errors_total",
     "counter",
     (*_CLEANED_BY, *_CLEANED),
-    "Number of lists and deletions of clean-up policies that failed.",
+    "Number of failed lists and deletions of clean-up policies.",
     unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
 )
 GENERATING_RESULTS: Final = Family(
@@ -353,14 +353,14 @@ DELETING_ERRORS: Final = Family(
     "kyverno_deleting_controller_errors_total",
     "counter",
     (*_CLEANED_BY, *_DELETED),
-    "Number of lists and deletions of DeletingPolicies that failed.",
+    "Number of failed lists and deletions of DeletingPolicies.",
     unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
 )
 CLEANUP_HALTED: Final = Family(
     "kyverno_mp_cleanup_halted",
     "gauge",
     _CLEANED_BY,
-    "1 while the last run of a clean-up policy was halted by its deletion budget.",
+    "1 if the deletion budget halted the last run of a clean-up policy.",
     unbounded=("policy_namespace", "policy_name"),
 )
 _TTL = ("resource_group", "resource_version", "resource_resource")
@@ -368,7 +368,7 @@ TTL_INFO: Final = Family(
     "kyverno_ttl_controller_info",
     "gauge",
     _TTL,
-    "1 for each resource whose objects are watched for the TTL label.",
+    "1 for each resource that is watched for the TTL label.",
 )
 TTL_DELETED: Final = Family(
     "kyverno_ttl_controller_deletedobjects_total",
@@ -381,110 +381,115 @@ TTL_ERRORS: Final = Family(
     "kyverno_ttl_controller_errors_total",
     "counter",
     ("resource_namespace", *_TTL),
-    "TTL labels with an invalid value, once each, and deletions that failed.",
+    "Number of invalid TTL labels, each counted once, and of failed deletions.",
     unbounded=("resource_namespace",),
 )
 BACKGROUND_REQUESTS: Final = Family(
     "kyverno_mp_background_requests_total",
     "counter",
     ("request_type", "outcome"),
-    "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
-    " (it is retried), dropped_absent (there was no trigger for 30 s), dropped_present"
-    " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
-    " last attempt failed).",
+    "Number of UpdateRequests, and of permanently failed tasks of policies, by"
+    " outcome: done, failed (it is retried), dropped_absent (the trigger was missing"
+    " for 30 s), dropped_present (the object to delete still exists or is still"
+    " wanted), dropped_failing (the last attempt failed).",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",
     "counter",
     ("action",),
-    "Objects that the background pool wrote: created, updated, deleted, mutated.",
+    "Number of objects that the background pool wrote: created, updated, deleted,"
+    " mutated.",
 )
 BACKGROUND_WAITING: Final = Family(
     "kyverno_mp_background_waiting",
     "gauge",
     (),
-    "UpdateRequests that are stored and not done yet.",
+    "Number of stored UpdateRequests that are not done yet.",
 )
 REPORTS_EVALUATED: Final = Family(
     "kyverno_mp_reports_evaluated_total",
     "counter",
     ("outcome",),
-    "Objects that the reports pool evaluated, by outcome: evaluated, outdated (the"
-    " object changed meanwhile and is evaluated again), failed (it is retried).",
+    "Number of objects that the reports pool evaluated, by outcome: evaluated,"
+    " outdated (the object has changed and is evaluated again), failed (it is"
+    " retried).",
 )
 REPORTS_WRITES: Final = Family(
     "kyverno_mp_reports_writes_total",
     "counter",
     ("action",),
-    "Reports that the reports pool wrote: created, updated, deleted, or foreign (a"
-    " report of that name is another program's, and was left alone).",
+    "Number of reports that the reports pool wrote: created, updated, deleted, or"
+    " foreign (another program's report with this name, which was not changed).",
 )
 REPORTS_STALENESS: Final = Family(
     "kyverno_mp_reports_staleness_seconds",
     "histogram",
     ("cause",),
-    "Time from a change to the report that was written because of it, in seconds, by"
-    " cause: object (the object changed), scan (policies, data or the period).",
+    "Time from a change to the resulting write of a report, in seconds, by cause:"
+    " object (the object changed), scan (policies, data or the period).",
     buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 REPORTS_STAGES: Final = Family(
     "kyverno_mp_reports_stage_seconds",
     "histogram",
     ("cause", "stage"),
-    "Parts of the time from a change to the report that was written because of it, in"
+    "Duration of each stage between a change and the resulting write of a report, in"
     " seconds, by stage: waiting (for an evaluator), evaluating, turn (until the"
-    " reports of its batch before it are written), writing.",
+    " earlier reports of the batch are written), writing.",
     buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
 )
 REPORTS_LEFT_OUT: Final = Family(
     "kyverno_mp_reports_cut_total",
     "counter",
     (),
-    "Reports written without all their results, because they would be too large.",
+    "Number of reports written without all their results, because they would be too"
+    " large.",
 )
 REPORTS_EVENTS_DROPPED: Final = Family(
     "kyverno_mp_reports_events_dropped_total",
     "counter",
     (),
-    "Results of scans without Events, because the budget of their rule was spent.",
+    "Number of scan results without Events, because the budget of their rule was"
+    " spent.",
 )
 OBSERVATIONS_DROPPED: Final = Family(
     "kyverno_mp_observations_dropped_total",
     "counter",
     ("metric",),
-    "Observations that a histogram of a pool lacks, because too many came at once.",
+    "Number of observations missing from a histogram of a pool, because there were too"
+    " many at once.",
 )
 REPORTS_DROPPED: Final = Family(
     "kyverno_mp_reports_dropped_total",
     "counter",
     (),
-    "Objects that were not looked at again after a failure, because too many wait; the"
-    " next scan of their kind finds them.",
+    "Number of objects that were not retried after a failure, because too many wait;"
+    " the next scan of their kind finds them.",
 )
 REPORTS_WAITING: Final = Family(
     "kyverno_mp_reports_waiting",
     "gauge",
     (),
-    "Objects that wait for an evaluator or for their report.",
+    "Number of objects that wait for an evaluator or for their report.",
 )
 REPORTS_IMAGES_WAITING: Final = Family(
     "kyverno_mp_reports_images_waiting",
     "gauge",
     (),
-    "Objects whose images wait to be verified by a scan, also those that are tried"
-    " again because a registry could not be read.",
+    "Number of objects whose images wait to be verified by a scan, including retries"
+    " after a registry could not be read.",
 )
 REPORTS_OBJECTS: Final = Family(
     "kyverno_mp_reports_objects",
     "gauge",
     ("resource",),
-    "Objects that the reports pool watches.",
+    "Number of objects that the reports pool watches.",
 )
 REPORTS_SCAN: Final = Family(
     "kyverno_mp_reports_scan_seconds",
     "gauge",
     ("resource",),
-    "How long the last scan of all objects of a resource took, in seconds.",
+    "Duration of the last scan of all objects of a resource, in seconds.",
 )
 RECORDED_REVIEWS: Final = Family(
     "kyverno_mp_recorded_reviews_total",
@@ -497,59 +502,60 @@ RECORDING_FILES_DELETED: Final = Family(
     "kyverno_mp_recording_files_deleted_total",
     "counter",
     (),
-    "Number of files of the recording deleted to make room for newer reviews.",
+    "Number of recording files deleted to make room for newer reviews.",
 )
 BACKGROUND_CONTESTED: Final = Family(
     "kyverno_mp_background_contested_total",
     "counter",
     (),
-    "Times that a generated object was left as it is for a while, because others change"
-    " it each time it is synchronised.",
+    "Number of times a generated object was not restored for a while, because other"
+    " writers change it each time it is synchronised.",
 )
 BACKGROUND_UNWATCHED: Final = Family(
     "kyverno_mp_background_unwatched_kinds",
     "gauge",
     (),
-    "Kinds of objects that GeneratingPolicies generate and nobody watches, because"
-    " there are too many or the API server refuses it; counted for each policy.",
+    "Number of kinds that GeneratingPolicies generate and that are not watched,"
+    " because there are too many or the API server refuses it; counted for each"
+    " policy.",
 )
 DASHBOARD_REQUESTS: Final = Family(
     "kyverno_mp_dashboard_requests_total",
     "counter",
     ("outcome",),
     "Number of requests to the dashboard, by outcome: served, refused (no valid token,"
-    " or addressed by a host name), unknown (no such page, method or query), busy (too"
+    " or requested by a host name), unknown (no such page, method or query), busy (too"
     " many at once), failed (see the log).",
 )
 DASHBOARD_LEFT_OUT: Final = Family(
     "kyverno_mp_dashboard_results_left_out",
     "gauge",
     (),
-    "Number of results of stored reports that the dashboard does not list, for lack of"
-    " room.",
+    "Number of results of stored reports that the dashboard does not list for lack of"
+    " space.",
 )
 GC_PAUSES: Final = Family(
     "kyverno_mp_gc_pause_seconds",
     "histogram",
     ("generation",),
-    "How long Python's garbage collector stopped a webhook worker, in seconds; 2: all"
-    " objects but frozen ones.",
+    "Time for which Python's garbage collector stopped a webhook worker, in seconds;"
+    " 2: all objects except frozen ones.",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
 IMAGE_CACHE: Final = Family(
     "kyverno_mp_image_verify_cache_total",
     "counter",
     ("event",),
-    "Uses of the pod's cache of verified images: hit, miss, stored, evicted, too_large"
-    " (not stored), failed (a file could not be read or written).",
+    "Number of uses of the pod's cache of verified images: hit, miss, stored, evicted,"
+    " too_large (not stored), failed (a file could not be read or written).",
 )
 IMAGE_VERIFICATIONS: Final = Family(
     "kyverno_mp_image_verification_seconds",
     "histogram",
     ("result",),
-    "Time to verify what one attestor says about one image, in seconds, where the cache"
-    " had no result, by result: verified, failed, unavailable (a registry or a log gave"
-    " no answer in time).",
+    "Time to verify one attestor's statement about an image, in seconds, without cache"
+    " hits, by result: verified, failed, unavailable (a registry or a log did not"
+    " answer in time).",
     counted_as="kyverno_mp_image_verifications_total",
     counted_text="Number of verifications of images.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -586,7 +592,7 @@ RECORDED: Final = (
     *(IMAGE_CACHE, REGISTRY_CALLS),
     *(REPORTS_IMAGES_WAITING, IMAGE_VERIFICATIONS),
 )
-"""Families that processes write into their pages; the order is part of the layout."""
+"""Families that processes write to their pages; their order is part of the layout."""
 
 RULE_INFO: Final = Family(
     "kyverno_policy_rule_info_total",
@@ -601,7 +607,7 @@ RULE_INFO: Final = Family(
         "rule_name",
         "rule_type",
     ),
-    "Always 1, for each rule in force.",
+    "Always 1; one series for each rule in force.",
     by_namespace="policy_namespace",
 )
 INFO: Final = Family(
@@ -612,13 +618,13 @@ PSS: Final = Family(
     "kyverno_mp_process_pss_bytes",
     "gauge",
     _PROCESS,
-    "Memory of a process in bytes; a shared page counts in part for each process.",
+    "Memory of a process in bytes; a shared page is divided among its processes.",
 )
 USS: Final = Family(
     "kyverno_mp_process_uss_bytes",
     "gauge",
     _PROCESS,
-    "Memory of a process in bytes that it shares with no other.",
+    "Memory of a process in bytes that it does not share with other processes.",
 )
 CPU: Final = Family(
     "kyverno_mp_process_cpu_seconds_total",
@@ -666,14 +672,14 @@ LINKED: Final = Family(
     "kyverno_mp_worker_linked_rules",
     "gauge",
     _PROCESS,
-    "Number of rules that a worker has loaded because requests used them.",
+    "Number of rules that a worker has linked because requests used them.",
 )
 HELD: Final = Family(
     "kyverno_mp_worker_held_bytes",
     "gauge",
     _PROCESS,
     "Memory in a worker for requests that arrive, wait or are evaluated, and for"
-    " answers that are not read yet, in bytes.",
+    " answers that clients have not read yet, in bytes.",
 )
 QUEUE_DEPTH: Final = Family(
     "kyverno_mp_queue_depth",
@@ -691,20 +697,21 @@ EVENTS_DROPPED: Final = Family(
     "kyverno_events_dropped_total",
     "counter",
     (),
-    "Number of Events not written: a queue was full, or the API server refused them.",
+    "Number of Events not written, because a queue was full or the API server refused"
+    " them.",
 )
 POLICIES: Final = Family(
     "kyverno_mp_policies",
     "gauge",
     ("ready",),
-    "Number of policies, by whether they are in force as written.",
+    "Number of policies, by whether they are fully in force.",
 )
 UNLINKED_POLICIES: Final = Family(
     "kyverno_mp_policies_unlinked",
     "gauge",
     (),
-    "Number of policies whose rules are errors because, linked, they would take more"
-    " memory than their namespace may use.",
+    "Number of policies whose rules are errors, because the linked rules would exceed"
+    " the memory limit of their namespace.",
 )
 LARGE_EXCEPTIONS: Final = Family(
     "kyverno_mp_exceptions_too_large",
@@ -717,7 +724,8 @@ READY: Final = Family(
     "kyverno_mp_ready",
     "gauge",
     (),
-    "1 if the pod is ready for reviews, otherwise 0; /health/readiness says why not.",
+    "1 if the pod is ready for reviews, otherwise 0; /health/readiness shows the"
+    " reasons.",
 )
 PROBLEMS: Final = Family(
     "kyverno_mp_problems",

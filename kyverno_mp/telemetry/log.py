@@ -1,9 +1,9 @@
 """Write log lines to stderr: JSON objects, or text for a terminal.
 
 Room: telemetry. Takes: the role, the minimum level, the format. Gives: configured
-stdlib logging. Next: every role calls set_up once, after its fork.
-Secrets never reach a message: rooms log codes, names and counts, not bodies.
-May touch: stderr, the root logger.
+stdlib logging. Next: every role calls set_up once, after its fork. Messages never
+contain secrets: rooms log codes, names and counts, not bodies. May touch: stderr, the
+root logger.
 """
 
 import json
@@ -26,7 +26,7 @@ class JsonLines(logging.Formatter):
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback is one string field, so the line stays one."""
+        """Return one line, even with a traceback, which becomes one string field."""
         entry: dict[str, object] = {
             "time": _time_of(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -89,7 +89,7 @@ def _time_of(record: logging.LogRecord) -> datetime:
 
 
 def _word(value: object) -> str:
-    """Return a value as one word, in quotes if it needs them."""
+    """Return a value as one word, quoted if necessary."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     if isinstance(value, str) and (not text or set(text) & set(" =\"'")):
         text = json.dumps(text, ensure_ascii=False)
@@ -97,7 +97,7 @@ def _word(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters: names of requests could control a terminal."""
+    """Escape control characters, because names in requests could control a terminal."""
     if text.isprintable():
         return text
     return "".join(

@@ -2,8 +2,8 @@
 
 Room: telemetry. Takes: a private directory. Gives: Page (written by its one owner) and
 View (read by the health process). Next: record, collect. A page outlives its owner: the
-next process of the role takes it over, so counters survive kill -9.
-May touch: page files below the directory, /proc for start times.
+next process of the role takes over the page, so counters survive kill -9. May touch:
+page files below the directory, /proc for start times.
 
 Layout (little endian, 8-byte cells):
     0        header of 512 bytes: magic, layout, cells used, key bytes used, pid, start
@@ -12,8 +12,9 @@ Layout (little endian, 8-byte cells):
     KEYS_AT  records: cell u32, family u16, table u16, length u32, JSON of label values
 
 A histogram has one cell for each bucket boundary, one for larger values, one for the
-sum. The boundaries are in a record of the family TABLE, whose cell is its number;
-series refer to that number, so one page may hold histograms of several boundaries.
+sum. The boundaries are in a record of the family TABLE, whose cell is its number.
+Series refer to that number, so one page can contain histograms with different
+boundaries.
 """
 
 import errno
@@ -41,7 +42,8 @@ _KEY_BYTES_MAX: Final = 4 * 1024 * 1024
 _FILE_BYTES: Final = _KEYS_AT + _KEY_BYTES_MAX
 _PAGES_MAX: Final = 2048
 _RESERVED_BYTES: Final = 64 * 1024
-"""Of cells and of records each, taken with the page: a process that has them counts."""
+"""Bytes of cells and of records, reserved with the page so that a process can start
+counting."""
 _NO_MEMORY: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RECORD: Final = struct.Struct("<IHHI")
 _CELLS_USED, _KEYS_USED, _PID, _TICKS, _EPOCH = 2, 3, 4, 5, 6
@@ -68,7 +70,8 @@ FACTS: Final = (
     "controllers_queue_depth",
     "controllers_queue_dropped",
 )
-"""Gauges of one process; times are ``time.monotonic_ns()``, the same for all."""
+"""Gauges of one process; times are ``time.monotonic_ns()``, which all processes
+share."""
 _FACTS_AT: Final = 8
 _BOUNDS: Final = msgspec.json.Decoder(list[float])
 
@@ -86,7 +89,7 @@ def start_ticks(pid: int) -> int:
 def is_running(pid: int, ticks: int) -> bool:
     """Return whether the process that started at ``ticks`` lives.
 
-    A reused process id is not mistaken for it.
+    A reused process id is detected by the start time.
     """
     return 0 < start_ticks(pid) == ticks
 
@@ -96,10 +99,10 @@ class Page:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
-        self._descriptor = descriptor  # keeps the lock
+        self._descriptor = descriptor  # holds the lock
         mark = os.pread(descriptor, 16, 0)
         if mark != struct.pack("<QQ", _MAGIC, _LAYOUT):
-            # Cells of another layout would be read as counts.
+            # Cells of another layout would be misread as counts.
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, _FILE_BYTES)
         for at in (0, _KEYS_AT):
@@ -174,17 +177,17 @@ class Page:
         return number
 
     def latest_table(self) -> tuple[int, tuple[float, ...]]:
-        """Return the number and the values of the latest boundaries, -1 without any."""
+        """Return the number and values of the latest boundaries; number -1 = none."""
         if not self._tables:
             return -1, ()
         return len(self._tables) - 1, tuple(self._tables[-1])
 
     def series(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield (family, cell, table, JSON labels) of the series of a former owner."""
+        """Yield (family, cell, table, JSON labels) of the former owner's series."""
         return _series(self._keys())
 
     def reset(self) -> None:
-        """Forget all series; concurrent readers notice by the epoch."""
+        """Delete all series; concurrent readers notice it by the epoch."""
         used = self._header[_CELLS_USED]
         self._header[_EPOCH] += 1
         self._header[_KEYS_USED] = 0
@@ -193,10 +196,10 @@ class Page:
         self._tables = []
 
     def _add_record(self, cell: int, family: int, table: int, labels: object) -> bool:
-        """Append a record; False when there is no room.
+        """Append a record; return False if there is no space.
 
-        The record is complete before it is counted, so neither a reader nor the next
-        owner sees half of it, whenever this process dies.
+        The record is complete before it is counted, so a reader or the next owner never
+        reads a partial record, even if this process dies at any time.
         """
         used = self._header[_KEYS_USED]
         key = msgspec.json.encode(labels)
@@ -220,13 +223,13 @@ class Page:
         """Close the page; only for tests and orderly shutdowns."""
         self._header.release()
         self.cells.release()
-        # The mapping has its own descriptor, which holds the lock, too.
+        # The mapping has a descriptor of its own, which also holds the lock.
         self._map.close()
         os.close(self._descriptor)
 
 
 def _has_memory(descriptor: int, at: int, size: int) -> bool:
-    """Reserve memory for these bytes; otherwise a store to them would be a SIGBUS."""
+    """Reserve memory for these bytes; without it, a store could cause a SIGBUS."""
     try:
         os.posix_fallocate(descriptor, at, size)
     except OSError as error:
@@ -235,9 +238,9 @@ def _has_memory(descriptor: int, at: int, size: int) -> bool:
 
 
 class View:
-    """A page as another process sees it: its header at one moment.
+    """A page as read by another process: its header at one time.
 
-    ``readable`` is False for a file that is not a page, or has another layout.
+    ``readable`` is False for a file that is not a page or has another layout.
     """
 
     def __init__(self, path: Path) -> None:
@@ -249,12 +252,12 @@ class View:
 
     @property
     def role(self) -> str:
-        """The role in the page's name."""
+        """The role, from the page's name."""
         return self.name.rpartition("-")[0]
 
     @property
     def pid(self) -> int:
-        """The owner's process id, living or not."""
+        """The owner's process id, even if the owner is dead."""
         return self._header[_PID]
 
     def fact(self, name: str) -> int:
@@ -262,7 +265,7 @@ class View:
         return self._header[_FACTS_AT + FACTS.index(name)]
 
     def alive(self) -> bool:
-        """Return whether the owner lives; detects a reused process id."""
+        """Return whether the owner is running; detects a reused process id."""
         return is_running(self.pid, self._header[_TICKS])
 
     def series(self) -> Iterator[tuple[int, bytes, list[float], tuple[float, ...]]]:

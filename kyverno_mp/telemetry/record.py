@@ -1,12 +1,12 @@
-"""Record what a process does, cheaply: one dict look-up and two cells per observation.
+"""Record observations cheaply: one dict look-up and two cells each.
 
 Room: telemetry. Takes: a Page. Gives: Recorder, used by webhook workers and the leader.
 Next: collect, in the health process. May touch: its page only.
 
 PERF: a review records one observation each of ADMISSION and HTTP and one bundle: rules
 with the same outcome on the same kind of request are one series ("17 rules passed on a
-Pod of namespace a"), which collect.py spreads over the rules. So 17 rules cost as much
-as one; counters are the counts of histograms and cost nothing.
+Pod of namespace a"), which collect.py distributes to the rules. So 17 rules cost as
+much as one. Counters are the counts of histograms and cost nothing.
 """
 
 from bisect import bisect_left
@@ -29,13 +29,13 @@ from kyverno_mp.telemetry.page import Page
 
 BUNDLE_FAMILY: Final = 0xFFFF
 _BUNDLES_MAX: Final = 1024
-"""Bundles per page; later outcomes are recorded rule by rule."""
+"""Bundles per page; the rules of further outcomes are recorded individually."""
 _BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
 _HOT: Final = (ADMISSION, HTTP, RESULTS, CHANGES, ERRORS)
 _SELDOM: Final = tuple(family for family in RECORDED if family not in _HOT)
-_NOBODY_ASKS: Final = 1 << 40
-"""Instead of a cell: all rules of the outcome are of excluded namespaces."""
+_EXCLUDED: Final = 1 << 40
+"""Used instead of a cell: all rules of the outcome are in excluded namespaces."""
 _Labels = tuple[str, ...]
 
 
@@ -50,7 +50,8 @@ class Series:
         self._series_max = series_max
         self._known: dict[int, dict[_Labels, int]] = {}
         self.bases: dict[_Labels, int] = {}
-        """The series that are counted now; ``_known`` also has the excluded ones."""
+        """The series that are counted now; ``_known`` also contains the excluded
+        ones."""
         self._counts: Callable[[str], bool] = lambda _: True
         self._namespace_at = (
             family.labels.index(family.by_namespace) if family.by_namespace else -1
@@ -62,7 +63,7 @@ class Series:
         self.sum_at = 1
 
     def configure(self, configuration: MetricsConfiguration) -> None:
-        """Set the bucket boundaries and the counted namespaces from now on."""
+        """Set the bucket boundaries and the counted namespaces for new observations."""
         if self.family.kind == "histogram":
             family = self.family
             self._shape(configuration.buckets_of(family.name, family.buckets))
@@ -71,7 +72,7 @@ class Series:
         self.bases = {key: at for key, at in known.items() if self.is_counted(key)}
 
     def forget(self) -> None:
-        """Forget all series of the cleared page; ``configure`` must follow."""
+        """Drop all series after the page was cleared; call ``configure`` afterwards."""
         self._known = {}
         self.bases = {}
         self.bounds = ()
@@ -81,7 +82,7 @@ class Series:
         self._known.setdefault(table, {})[labels] = base
 
     def observe(self, labels: _Labels, seconds: float) -> None:
-        """Count one event that took ``seconds``. Cost: below a microsecond."""
+        """Count one event that took ``seconds``. Cost: less than a microsecond."""
         base = self.bases.get(labels)
         if base is None:
             base = self._open(labels)
@@ -93,7 +94,7 @@ class Series:
         cells[base + self.sum_at] += seconds
 
     def count(self, labels: _Labels, number: float = 1.0) -> None:
-        """Add to a counter."""
+        """Add a number to a counter."""
         base = self.bases.get(labels)
         if base is None:
             base = self._open(labels)
@@ -111,26 +112,26 @@ class Series:
         self._cells[base] = value
 
     def is_counted(self, labels: _Labels) -> bool:
-        """Return whether the operator wants metrics of this namespace."""
+        """Return whether the operator includes this namespace in metrics."""
         at = self._namespace_at
         return at < 0 or self._counts(labels[at])
 
     def open_cells(self, family: int, labels: object) -> int:
-        """Allocate cells of this family's shape for another, -1 without room."""
+        """Allocate cells for a series of ``family``; return -1 if there is no space."""
         return self._page.add_series(family, self._width, labels, self._table)
 
     @property
     def table(self) -> int:
-        """Number of the bucket boundaries in the page."""
+        """The number of the current bucket boundaries in the page."""
         return self._table
 
     def _shape(self, bounds: tuple[float, ...]) -> None:
         table = self._page.table_of(bounds)
         if table < 0 and self._width == 1:
-            # A series without boundaries would be read with those of another.
+            # Without boundaries, a series would be read with those of another family.
             table, bounds = self._page.latest_table()
         if table < 0:
-            # No room for more boundaries: the current ones stay until the next start.
+            # No space for more boundaries: the current ones stay until the next start.
             return
         self._table = table
         self.bounds = bounds
@@ -142,7 +143,7 @@ class Series:
         if not self.is_counted(labels):
             return -1
         if len(self.bases) >= self._series_max:
-            # Not cached under the requested labels: their number is unbounded.
+            # The requested labels are not cached, because their number is unbounded.
             labels = self.family.overflow_of(labels)
             base = self.bases.get(labels)
             if base is not None:
@@ -158,7 +159,7 @@ class Series:
 
 
 class Recorder:
-    """Everything that one process records, by family."""
+    """The series of one process, by family."""
 
     def __init__(self, page: Page, series_max: int) -> None:
         self.page = page
@@ -185,7 +186,7 @@ class Recorder:
         self.configure(self._configuration)
 
     def configure(self, configuration: MetricsConfiguration) -> None:
-        """Apply the operator's configuration from now on; old counts stay."""
+        """Apply the operator's configuration to new observations; keep old counts."""
         self._configuration = configuration
         for series in self._by_number.values():
             series.configure(configuration)
@@ -193,7 +194,7 @@ class Recorder:
         self._bundle_keys.clear()
 
     def series(self, family: Family) -> Series:
-        """Return the series of one of RECORDED."""
+        """Return the series of a family in RECORDED."""
         return self._by_number[RECORDED.index(family)]
 
     def reset(self) -> None:
@@ -210,7 +211,7 @@ class Recorder:
         members: Callable[[], Sequence[_Labels]],
         seconds: float,
     ) -> None:
-        """Record the results of all rules of one review, ``seconds`` for all together.
+        """Record the results of all rules of one review, which took ``seconds``.
 
         ``key`` identifies the outcome in this worker, e.g. (candidates' identity,
         namespace, operation, dry run); ``members`` is called only when the key is new
@@ -226,10 +227,11 @@ class Recorder:
                 for labels in rules:
                     results.observe(labels, share)
                 return
-        if base == _NOBODY_ASKS:
+        if base == _EXCLUDED:
             return
         cells = self.page.cells
-        # The bucket is that of the review; collect.py moves a rule's share to its own.
+        # The bucket is that of the whole review; collect.py converts it to each rule's
+        # share.
         bucket = (
             0 if seconds <= results.lowest else bisect_left(results.bounds, seconds)
         )
@@ -237,12 +239,12 @@ class Recorder:
         cells[base + results.sum_at] += seconds
 
     def forget_bundle_keys(self) -> None:
-        """Drop the keys when a new snapshot brings new candidates; numbers stay."""
+        """Drop the keys when a new snapshot changes the candidates; keep the counts."""
         self._bundle_keys.clear()
 
     def _open_bundle(self, key: Hashable, rules: Sequence[_Labels]) -> int:
         text = msgspec.json.encode(rules)
-        base = self._bundles.get(text, -1) if rules else _NOBODY_ASKS
+        base = self._bundles.get(text, -1) if rules else _EXCLUDED
         if base < 0 and len(self._bundles) < _BUNDLES_MAX:
             base = self.results.open_cells(BUNDLE_FAMILY, rules)
             if base >= 0:

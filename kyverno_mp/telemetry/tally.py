@@ -1,4 +1,4 @@
-"""Count in any thread; the one writer of a page writes the counts later.
+"""Count in any thread; the page's only writer writes the counts later.
 
 Room: telemetry. Takes: label values. Gives: the counts since the last drain. Next:
 the owner of a Page drains it. May touch: a lock.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _KEPT_MAX: Final = 4096
-"""Different label values between two drains, a few hundred milliseconds apart."""
+"""Maximum number of label sets between two drains, a few hundred milliseconds apart."""
 Labels = tuple[str, ...]
 
 
@@ -21,7 +21,7 @@ class Timings:
         self._observed: list[tuple[Labels, float]] = []
 
     def add(self, labels: Labels, seconds: float) -> None:
-        """Keep one; when the table is full, it is left out."""
+        """Add an observation; drop it if the table is full."""
         with self._lock:
             if len(self._observed) < _KEPT_MAX:
                 self._observed.append((labels, seconds))
@@ -41,7 +41,7 @@ class Tally:
         self._counts: dict[Labels, int] = {}
 
     def add(self, labels: Labels, number: int = 1) -> None:
-        """Count one or more; when the table is full, a new label set is left out."""
+        """Count one or more; drop a new label set if the table is full."""
         with self._lock:
             counts = self._counts
             if labels in counts:

@@ -1,8 +1,8 @@
-"""Parse a deletion budget: a number of objects, or a percentage of the matched ones.
+"""Parse a deletion budget: a number or a percentage of the matched objects.
 
-Room: values. Takes: a string. Gives: Budget, None = no budget. Next: settings/texts.py,
-cleanup/policy.py. May touch: nothing outside its arguments.
-Source: docs/cleanup.md (deletion budget); upstream has none.
+Room: values. Takes: a string. Gives: Budget; None means no budget. Next:
+settings/texts.py, cleanup/policy.py. May touch: nothing outside its arguments.
+Source: docs/cleanup.md (deletion budget); upstream has no such budget.
 """
 
 import re
@@ -18,13 +18,13 @@ _EXPECTED: Final = "expected a number of objects or a percentage such as 20%"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many objects one run may delete."""
+    """The number of objects that one run is allowed to delete."""
 
     number: int
     is_per_cent: bool = False
 
     def allows(self, deletions: int, matches: int) -> bool:
-        """Return whether a run may delete this number of the matched objects."""
+        """Return whether a run may delete this many of the matched objects."""
         if self.is_per_cent:
             return deletions * _PER_CENT_MAX <= self.number * matches
         return deletions <= self.number
@@ -34,7 +34,7 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget | None:
-    """Return the budget, None for "". Raises: ExpressionFailed (``values.budget``)."""
+    """Return the budget; None for "". Raises: ExpressionFailed (``values.budget``)."""
     if not text:
         return None
     found = _BUDGET.fullmatch(text.strip())
@@ -44,7 +44,7 @@ def parse_budget(text: str) -> Budget | None:
 
 
 def budget_problem(text: str) -> str:
-    """Return what was expected instead, "" if the text is a budget."""
+    """Return the error message for an invalid budget; "" if the text is valid."""
     try:
         parse_budget(text)
     except ExpressionFailed as error:

@@ -1,8 +1,8 @@
-"""Parse the schedule of a clean-up policy and compute when it runs next.
+"""Parse the schedule of a clean-up policy and compute its next run.
 
-Room: values. Takes: a cron text, an instant in Unix seconds. Gives: Schedule, whose
-``next_s`` returns the following instant. Next: policy/checks/cleanup.py refuses strings
-that do not parse; the room cleanup runs policies with the same parser.
+Room: values. Takes: a cron expression, an instant in Unix seconds. Gives: Schedule,
+whose ``next_s`` returns the following instant. Next: policy/checks/cleanup.py rejects
+strings that do not parse; the room cleanup schedules policies with the same parser.
 May touch: the time zone database (zoneinfo); the current time is passed in.
 Source: docs/behaviour/controllers 7 (Cron); robfig/cron v3.0.1 parser.go, spec.go,
 constantdelay.go.
@@ -32,7 +32,7 @@ _EVERY: Final = "@every "
 _SECOND_NS: Final = 10**9
 _INT64_DIGITS: Final = 19
 _YEARS_MAX: Final = 5
-"""A schedule without a time in the next five years never runs, e.g. 30 February."""
+"""If a schedule has no time in the next five years, e.g. 30 February, it never runs."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -69,7 +69,7 @@ class Every:
     pause_s: int
 
     def next_s(self, after_s: int) -> int | None:
-        """Return the instant that follows ``after_s``. Unit: Unix seconds."""
+        """Return the next instant after ``after_s``. Unit: Unix seconds."""
         return after_s + self.pause_s
 
 
@@ -77,14 +77,14 @@ class Every:
 class _Field:
     values: frozenset[int]
     is_all: bool
-    """The field has ``*`` or ``?``: it restricts no days."""
+    """Whether the field contains ``*`` or ``?``, so that it does not restrict days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Five fields in a time zone; the days of month and of week are combined.
+    """Five fields in a time zone; days of the month and of the week are combined.
 
-    A day has to be in both if one of them is ``*``, else in one of them.
+    If one of these fields is ``*``, a day must match both, otherwise at least one.
     """
 
     minutes: _Field
@@ -95,10 +95,10 @@ class Calendar:
     zone: ZoneInfo | None = None
 
     def next_s(self, after_s: int) -> int | None:
-        """Return the instant that follows ``after_s``, None if there is none.
+        """Return the next instant after ``after_s``; None if there is none.
 
-        Unit: Unix seconds. An hour that summer time skips has no run, and a repeated
-        hour has two, as in robfig/cron.
+        Unit: Unix seconds. As in robfig/cron, nothing runs in an hour that daylight
+        saving time skips, and a repeated hour runs twice.
         """
         walk = _Walk(after_s + 1, self.zone)
         last_year = walk.date()[0] + _YEARS_MAX
@@ -113,7 +113,7 @@ class Calendar:
         return None
 
     def _find_month(self, walk: "_Walk") -> bool:
-        """Move to a month of the schedule; False if that changed the year."""
+        """Move to a month of the schedule; return False if the year changed."""
         while walk.date()[1] not in self.months.values:
             year, month, _ = walk.date()
             walk.begin(year, month + 1, 1)
@@ -160,7 +160,7 @@ Schedule = Every | Calendar
 
 
 class _Walk:
-    """An instant that is moved forward, read on the clocks of a zone."""
+    """An instant that moves forward, with its local time in a time zone."""
 
     def __init__(self, at_s: int, zone: ZoneInfo | None) -> None:
         self.at_s = at_s
@@ -182,8 +182,8 @@ class _Walk:
     def begin(self, year: int, month: int, day: int) -> None:
         """Go to the first moment of a day.
 
-        Where summer time begins at midnight, that is one o'clock. Robfig/cron skips
-        such a day in zones east of Greenwich; we do not.
+        Where daylight saving time begins at midnight, the day starts at one o'clock.
+        robfig/cron skips such a day in zones east of Greenwich; we do not.
         """
         year, month = (year + 1, 1) if month > len(_MONTHS) else (year, month)
         local_s = (days_before(year, month, 1) + day - 1 - EPOCH_DAYS) * DAY_S
@@ -196,7 +196,7 @@ class _Walk:
             self.at_s += (24 - hour) * 3600
 
     def begin_hour(self) -> None:
-        """Go back to the full hour of the local clock."""
+        """Go back to the start of the hour in local time."""
         self.at_s -= self._local_s() % 3600
 
     def _local_s(self) -> int:
@@ -211,7 +211,7 @@ class _Walk:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse the text. Raises: ExpressionFailed (``values.cron``) with the reason."""
+    """Parse a schedule. Raises: ExpressionFailed (``values.cron``) with the reason."""
     zone = None
     if text.startswith(_ZONES):
         head, blank, text = text.partition(" ")
@@ -262,9 +262,9 @@ def _field(text: str, bounds: _Bounds) -> _Field:
 
 
 def _range(text: str, bounds: _Bounds) -> tuple[set[int], bool]:
-    """Parse ``<first>[-<last>][/<step>]``; return the values, and whether it is ``*``.
+    """Parse ``<first>[-<last>][/<step>]``; return its values and whether it is ``*``.
 
-    KYVERNO: what follows ``*-`` is ignored.
+    KYVERNO: everything after ``*-`` is ignored.
     """
     span, *steps = text.split("/")
     first, *lasts = span.split("-")
@@ -310,7 +310,7 @@ def _whole(text: str) -> int:
 
 
 def _zone_of(name: str) -> ZoneInfo | None:
-    """Return the zone; None = UTC."""
+    """Return the time zone; None means UTC."""
     if name in ("", "UTC", "Local"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Set values in a JSON tree by dotted names, as ``--set`` and values files do.
+"""Set values in a JSON tree by dotted names, for ``--set`` and values files.
 
 Room: values. Takes: ``a."b.c".d`` and a value. Gives: keys, nested maps, deep merges.
-May touch: nothing outside its arguments; ``merged`` copies what it changes.
+May touch: nothing outside its arguments; ``merged`` copies the maps that it changes.
 Source: docs/behaviour/cli 6 (keys are split CSV-style on dots);
 docs/behaviour/engine 3.4 (merging).
 """
@@ -53,7 +53,7 @@ def nested(name: str, value: Json) -> dict[str, Json]:
 
 
 def merged(base: Json, addition: Json) -> Json:
-    """Return a deep merge, in which lists and scalars of ``addition`` win."""
+    """Return a deep merge; lists and scalars of ``addition`` take precedence."""
     if not (isinstance(base, dict) and isinstance(addition, dict)):
         return addition
     out = dict(base)

@@ -1,4 +1,4 @@
-"""Estimate the work and memory that values take, so that it can be charged first.
+"""Estimate the work and memory for values, so that both can be charged in advance.
 
 Room: values. Takes: strings, patterns, JSON data. Gives: steps (at most half a
 microsecond of one core each) and bytes. Next: expr/scope, and all code that charges
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from kyverno_mp.values.jsonvalue import Json
 
 Charge: TypeAlias = Callable[[int], None]
-"""Called with the steps of the next operation; raises to stop it."""
+"""Called with the steps of the next operation; raises an error to stop it."""
 
 
 def uncharged(steps: int) -> None:
@@ -21,15 +21,15 @@ def uncharged(steps: int) -> None:
 
 
 CHARACTERS_PER_STEP: Final = 128
-"""Characters that C code reads or writes per step."""
+"""The number of characters that C code reads or writes per step."""
 PRINTED_PER_STEP: Final = 4
-"""Characters or values printed in Go's format per step."""
+"""The number of characters or values printed in Go's format per step."""
 POINTER_BYTES: Final = 8
-"""One item of a list."""
+"""The memory of one list item."""
 LIST_BYTES: Final = 64
-"""A list without its items."""
+"""The memory of a list without its items."""
 ENTRY_BYTES: Final = 100
-"""One entry of a map; up to half of the slots are empty."""
+"""The memory of one map entry; up to half of the slots are empty."""
 TEXT_LIGHT_MAX: Final = 255
 """Reading strings up to this length is covered by the step of the function call."""
 _TEXT_HEAD_BYTES: Final = 64
@@ -50,7 +50,7 @@ def search_steps(part: str, text: str) -> int:
 
 
 def weigh(value: Json, charge: Charge) -> int:
-    """Return the steps that one walk over a value takes, and charge for counting them.
+    """Return the steps for one walk over a value, and charge for counting them.
 
     Each value takes one step, and each string the steps for reading it.
     """

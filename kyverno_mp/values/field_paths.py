@@ -1,6 +1,7 @@
-"""Read paths of fields of kinds: ``Kind:path.of.fields``, ``[]`` for each element.
+"""Parse the field paths of kinds: ``Kind:path.of.fields``, ``[]`` for each element.
 
-Room: values. Takes: a comma list. Gives: FieldPath records, or why the text is none.
+Room: values. Takes: a comma-separated list. Gives: FieldPath records, or the error
+message for an invalid list.
 Next: settings/texts.py checks the setting; webhook/recording uses the paths.
 May touch: nothing outside its arguments.
 """
@@ -13,14 +14,14 @@ Tokens = tuple[str, ...]
 
 
 class FieldPath(NamedTuple):
-    """The fields below one path in objects of a kind, which may have wildcards."""
+    """The fields at one path in objects of a kind; the path may contain wildcards."""
 
     kind: str
     tokens: Tokens
 
 
 def field_paths(text: str) -> list[FieldPath]:
-    """Return the paths of a list that ``field_paths_problem`` accepts.
+    """Return the paths of a list that is valid by ``field_paths_problem``.
 
     Shape: ``"Pod:spec.containers[].env"`` -> ``("Pod", ("spec", "containers", "*",
     "env"))``.
@@ -29,7 +30,7 @@ def field_paths(text: str) -> list[FieldPath]:
 
 
 def field_paths_problem(text: str) -> str:
-    """Return what was expected instead, "" for a valid list."""
+    """Return the error message for an invalid list; "" if the list is valid."""
     for part in _parts(text):
         path = _path(part)
         if not path.kind or not all(path.tokens):
@@ -38,7 +39,7 @@ def field_paths_problem(text: str) -> str:
         if first in ("apiVersion", "kind", EACH) or (
             first == "metadata" and second != "annotations"
         ):
-            return f"{part!r} would remove what identifies an object"
+            return f"{part!r} would remove fields that identify the object"
     return ""
 
 

@@ -14,7 +14,7 @@ _LENGTH_MAX: Final = 4_096
 _DEPTH_MAX: Final = 16
 _PLAIN: Final = {"*": ".*", "?": "."}
 _GROUP: Final = {"{": ("(?:", 1), "}": (")", -1), ",": ("|", 0)}
-"""In alternatives, each with what it adds to the depth."""
+"""Characters of alternatives -> their regular expression and change of depth."""
 _OPTIONS: Final = re2.Options()
 _OPTIONS.dot_nl = True
 _OPTIONS.log_errors = False
@@ -26,7 +26,7 @@ class Glob:
     __slots__ = ("_regex",)
 
     def __init__(self, pattern: str) -> None:
-        """Raises: ValueError for a pattern that is malformed."""
+        """Compile the pattern. Raises: ValueError if the pattern is malformed."""
         text = glob_regex(pattern)
         try:
             self._regex = re2.compile(text, _OPTIONS)
@@ -41,8 +41,9 @@ class Glob:
 def glob_regex(pattern: str) -> str:
     """Return the regular expression of a pattern.
 
-    ``*`` and ``**`` match any run, also across ``/``; ``?`` one character; ``[a-z]``,
-    ``[!abc]`` classes; ``{a,b}`` alternatives; a backslash quotes. Raises: ValueError.
+    ``*`` and ``**`` match any run of characters, including ``/``; ``?`` matches one
+    character; ``[a-z]`` and ``[!abc]`` are classes, ``{a,b}`` alternatives; a backslash
+    escapes. Raises: ValueError.
     """
     if len(pattern) > _LENGTH_MAX:
         raise ValueError(f"the pattern has more than {_LENGTH_MAX} characters")
@@ -78,7 +79,7 @@ def _quoted(pattern: str, at: int) -> str:
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
-    """Return the class that begins at a position, and where it ends."""
+    """Return the class that begins at a position, and the position of its end."""
     end = pattern.find("]", at + 1)
     body = pattern[at:end]
     negated = "^" if body.startswith("!") else ""

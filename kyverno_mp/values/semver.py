@@ -14,8 +14,9 @@ from kyverno_mp.values.go.goquote import quote
 
 Release: TypeAlias = tuple[tuple[int, int, str], ...]
 Version: TypeAlias = tuple[int, int, int, int, Release]
-"""Major, minor, patch, 1 for a final version or 0 for a prerelease, prerelease parts;
-ordered as tuples. Build metadata does not affect the order and is dropped."""
+"""Major, minor, patch, 1 for a final version or 0 for a prerelease, and the prerelease
+parts; versions are compared as tuples. Build metadata does not affect the order and is
+dropped."""
 Range: TypeAlias = Callable[[Version], bool]
 
 ZERO: Final[Version] = (0, 0, 0, 1, ())
@@ -126,7 +127,7 @@ def parse_range(text: str) -> Range:
         for group in _expand_wildcards(_split_alternatives(_split_parts(text)))
     ]
     if not any(alternatives):
-        # KYVERNO: here the library returns a nil function, and calling it panics.
+        # KYVERNO: here the library returns a nil function, and the call panics.
         raise _range_error("Version range is empty")
 
     def contains(version: Version) -> bool:

@@ -1,7 +1,7 @@
 """Define the interface that charges work on JSON values to a budget.
 
-Room: values. Takes: nothing. Gives: Spender, FREE, count_nodes. Next: json_equal,
-json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
+Room: values. Takes: nothing. Gives: Spender, FREE, the costs of containers. Next:
+json_equal, json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
 May touch: nothing outside its arguments.
 """
 
@@ -19,7 +19,7 @@ class Spender(Protocol):
 
 
 class _Free:
-    """An unlimited budget, for values that the program itself created."""
+    """An unlimited budget, for values that the program creates itself."""
 
     def charge(self, steps: int, /) -> None:
         """Do nothing."""
@@ -30,7 +30,8 @@ class _Free:
 
 FREE: Final[Spender] = _Free()
 COPIED_PER_STEP: Final = 8
-"""Entries of a list or map that are copied and compared with the old ones per step."""
+"""The number of list or map entries that are copied and compared with the old entries
+per step."""
 ENTRY_BYTES: Final = 100
-"""One entry of a dict."""
+"""The memory of one dict entry."""
 POINTER_BYTES: Final = 8

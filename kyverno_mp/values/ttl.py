@@ -29,7 +29,7 @@ _UNITS: Final = (
     (("d", "day"), 86_400 * _SECOND),
     (("w", "wk", "week"), 7 * 86_400 * _SECOND),
 )
-"""Names of a unit; the last one is also a prefix of longer words, such as
+"""The names of each unit; the last name is also a prefix of longer words, such as
 ``seconds``."""
 _INT64_END: Final = 1 << 63
 
@@ -51,7 +51,7 @@ def parse_ttl(text: str) -> int | GoTime:
 
 
 def _words(text: str) -> int | None:
-    """Sum up the terms with known units; None if there are none.
+    """Sum the terms with known units; None if there are none.
 
     KYVERNO: everything between the terms, including signs, is ignored.
     """

@@ -20,11 +20,11 @@ from kyverno_mp.values.effort import (
 )
 
 _RE2_PATTERN_LENGTH_MAX = 1000
-"""Longer patterns with ``?`` are matched step by step, because RE2 rejects their
-size."""
+"""Longer patterns with ``?`` are matched step by step, because they are too large for
+RE2."""
 _PORTION = 4096
 _BITS_PER_STEP = 16384
-"""Characters of a string that are read, and bits that are shifted, per step."""
+"""The number of characters read, and of bits shifted, per step."""
 
 
 def contains_wildcard(text: str) -> bool:
@@ -33,7 +33,7 @@ def contains_wildcard(text: str) -> bool:
 
 
 def matches(pattern: str, text: str, charge: Charge = uncharged) -> bool:
-    """Return whether the whole ``text`` matches: ``*`` any run, ``?`` exactly one rune.
+    """Return whether all of ``text`` matches; ``*`` is any run, ``?`` exactly one rune.
 
     Cost: linear without ``?``, otherwise at worst the product of the lengths in bits;
     ``charge`` is called with the steps of long strings before the match.
@@ -73,7 +73,7 @@ def matches(pattern: str, text: str, charge: Charge = uncharged) -> bool:
 def _find(piece: str, text: str, start: int, charge: Charge) -> int:
     """Return the first position of a piece without stars from ``start`` on, or -1.
 
-    With ``?``: one bit per prefix of the piece that may still become a match.
+    With ``?``, the search keeps one bit per prefix of the piece that can still match.
     """
     if "?" not in piece:
         return text.find(piece, start)
@@ -98,7 +98,7 @@ def _find(piece: str, text: str, start: int, charge: Charge) -> int:
 
 
 def compile_wildcard(pattern: str) -> Callable[[str], bool]:
-    """Compile one pattern to a matcher; common shapes become one string method.
+    """Compile a pattern to a matcher; common shapes compile to one string method.
 
     Shape: ``compile_wildcard("nginx:*")("nginx:1")`` is True.
     """

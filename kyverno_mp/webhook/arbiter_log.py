@@ -1,4 +1,4 @@
-"""Send Gunicorn's log records to the root logger, as all others.
+"""Send Gunicorn's log records to the root logger, like all other records.
 
 Room: webhook. Takes: Gunicorn's configuration. Gives: its logger.
 Next: telemetry/log.py. May touch: Gunicorn's loggers.

@@ -1,22 +1,23 @@
-"""Free memory in a worker without holding up its event loop.
+"""Free memory in a worker without blocking its event loop.
 
 Room: webhook. Takes: the rules of each replaced snapshot, how many rules are linked,
-the count of ended connections. Gives: memory; how long collections took. Next:
-start.py. May touch: Python's garbage collector, malloc.
+the count of ended connections. Gives: memory; how long collections took.
+Next: start.py. May touch: Python's garbage collector, malloc.
 
-A collection visits every object that it is to compare, with the interpreter locked:
-ten thousand linked policies are two million objects, and two seconds; a large review
+A collection visits every tracked object while it holds the interpreter lock: ten
+thousand linked policies are two million objects, which take two seconds; a large review
 takes as long to visit as to decode. So the collector never visits them. Linked rules
-form no reference cycles, a replaced one is freed by its last reference, and many linked
-rules are frozen, which takes them out of its lists. Collections run here only, when
-what is left is little. Reviews and connections are to leave nothing to them: an error
-that is kept beyond its ``except`` block would hold its review (errors.without_frames).
-If one does all the same, two rules find it: many bytes of reviews since the last
-collection, and more objects, for longer than any review takes.
+form no reference cycles, a replaced rule is freed with its last reference, and if there
+are many linked rules, they are frozen, which removes them from the collector's lists.
+Collections run only here, when few objects are left to visit. Reviews and connections
+should create no garbage for them: an error that is stored beyond its ``except`` block
+would keep its review alive (errors.without_frames). If this happens anyway, two rules
+cover it: a collection after many bytes of reviews, and a collection if more objects
+stay for longer than any review takes.
 
-An ended TLS connection leaves free memory in fragments between live ones: after some
-thousands of connections, 500 at a time, malloc held 50 MiB without any use. Large
-bodies have the same effect: malloc stays at the size of the largest.
+An ended TLS connection leaves free memory in fragments between live blocks: after some
+thousands of connections, 500 at a time, malloc held 50 MiB of unused memory. Large
+bodies have the same effect: malloc keeps the size of the largest one.
 """
 
 import ctypes
@@ -38,31 +39,31 @@ from kyverno_mp.limits import (
 )
 
 _PAUSE_S: Final = 5.0
-"""PERF: a collection takes about 10 ms; consecutive changes share one. Returning 50 MiB
-to the kernel takes as long."""
+"""PERF: a collection takes about 10 ms, so consecutive changes share one. Returning 50
+MiB to the kernel takes as long."""
 _FREED_MIN: Final = 4 * 1024 * 1024
-"""The next requests reuse smaller amounts of memory."""
+"""Smaller amounts of memory are reused by the next requests."""
 _ENDED_MIN: Final = 200
 """Fewer connections leave too little memory to free."""
 _PAUSES_KEPT_MAX: Final = 1000
 _listed: Final = [object()]
 _ALONE: Final = sys.getrefcount(_listed[-1])
-"""The count of references to an object that nothing but one list refers to."""
+"""The reference count of an object that is referenced only by one list."""
 
 
 def trim_memory() -> None:
     """Return malloc's free pages to the kernel, where possible (glibc)."""
-    # musl lacks this function, but does not need it: it keeps no free pages.
+    # musl lacks this function, but does not need it, because it keeps no free pages.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def tune() -> None:
-    """Leave collections to ``Collector``, except in need.
+    """Leave collections to ``Collector``, except in an emergency.
 
-    Python's own come while a large review is decoded, and visit what they cannot free:
-    they doubled the time.
+    Python's automatic collections run while a large review is decoded, and visit
+    objects that they cannot free. They doubled the time.
     """
     gc.enable()
     gc.set_threshold(NEW_OBJECTS_MAX, 1, 1)
@@ -90,14 +91,14 @@ class Collector:
 
     @property
     def has_replaced(self) -> bool:
-        """Whether ``release`` has something to do."""
+        """Whether ``release`` has rules to check."""
         return bool(self._replaced)
 
     def release(self) -> None:
         """Free the rules of replaced snapshots that no review uses any more.
 
-        In a thread, one call at a time. Rule by rule, because freeing the last
-        reference to all of them would lock the interpreter for as long as it takes.
+        Call it in a thread, one call at a time. It frees rule by rule, because freeing
+        all of them at once would hold the interpreter lock for that long.
         """
         for _ in range(len(self._replaced)):
             rules = self._replaced.popleft()
@@ -111,9 +112,9 @@ class Collector:
     ) -> bool:
         """Free memory when due; return whether it was freed.
 
-        ``ended``: connections that ended in this worker's life; ``freed``: bytes of
-        bodies and reviews that the worker has freed so far; ``linked``: changes when
-        rules are linked.
+        ``ended`` counts the connections that ended in this worker's life; ``freed``
+        counts the bytes of bodies and reviews that it has freed; ``linked`` changes
+        when rules are linked.
         """
         many = ended - self._ended >= _ENDED_MIN or freed - self._freed >= _FREED_MIN
         is_linking = linked != self._linked
@@ -138,9 +139,10 @@ class Collector:
         return True
 
     def _collect_many(self, now_s: float) -> None:
-        """Collect even if it takes long, when no review can hold that many objects.
+        """Collect even if it takes long, if no review can hold so many objects.
 
-        An audit queue can: after a collection that freed little, the next waits longer.
+        An audit queue can. Therefore, after a collection that freed little, the next
+        one waits longer.
         """
         if self._few_s is None or now_s - self._few_s < self._patience_s:
             return
@@ -151,12 +153,12 @@ class Collector:
 
 
 def _collect(*, may_freeze: bool) -> bool:
-    """Collect everything, or freeze it if that would take long; False: neither.
+    """Collect all objects, or freeze them if that would take long; False if neither.
 
-    What is frozen is freed by its last reference, but in a cycle it never is: so only
-    what linking has made many objects of is frozen.
+    A frozen object is freed with its last reference, but never if it is part of a
+    cycle. So objects are frozen only if many of them were created by linking.
     """
-    # PERF: the list takes 20 ns an object.
+    # PERF: creating the list takes 20 ns per object.
     few = gc.get_count()[0] <= COLLECTED_OBJECTS_MAX
     if few and len(gc.get_objects()) <= COLLECTED_OBJECTS_MAX:
         gc.collect()
@@ -176,7 +178,7 @@ class Pauses:
         self._seen: deque[tuple[str, float]] = deque(maxlen=_PAUSES_KEPT_MAX)
 
     def watch(self) -> None:
-        """Begin; it ends with this object."""
+        """Start watching; it ends when this object is deleted."""
         pauses = weakref.ref(self)
 
         def on_collection(phase: str, info: dict[str, int]) -> None:
@@ -196,10 +198,10 @@ class Pauses:
         return [self._seen.popleft() for _ in range(len(self._seen))]
 
     def begin(self) -> None:
-        """Record that a collection begins."""
+        """Record the start of a collection."""
         self._began_ns = self._now_ns()
 
     def end(self, generation: int) -> None:
-        """Record that it has ended."""
+        """Record the end of a collection."""
         taken_s = (self._now_ns() - self._began_ns) / 1e9
         self._seen.append((str(generation), taken_s))

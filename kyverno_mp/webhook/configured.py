@@ -22,7 +22,7 @@ from kyverno_mp.webhook.review.exclusions import Exclusions
 
 
 class Compiled:
-    """One generation, compiled."""
+    """One generation of the configuration, compiled."""
 
     __slots__ = ("configured", "exclusions", "rule_settings")
 
@@ -33,7 +33,7 @@ class Compiled:
 
 
 class CurrentConfiguration:
-    """The newest generation; ``base`` before the first."""
+    """The newest generation; ``base`` before the first one."""
 
     __slots__ = ("_base", "_current")
 
@@ -50,8 +50,8 @@ class CurrentConfiguration:
     def excludes(self, request: Request) -> bool:
         """Return whether the request is always allowed.
 
-        Raises: SnapshotUnusable before the first generation: other filters than the
-        operator's could allow a request without a review.
+        Raises: SnapshotUnusable before the first generation, because without the
+        operator's filters, a request could be allowed without a review.
         """
         compiled = self._current()
         if compiled is None:

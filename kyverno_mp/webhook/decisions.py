@@ -1,11 +1,11 @@
 """Write one log line for each decision, if the operator enables that.
 
 Room: webhook. Takes: Records and the setting KYVERNO_MP_LOG_DECISIONS. Gives: the
-Records themselves when it is ``off``, so that it costs nothing; else Records that also
-log. Next: wire passes them to the reviews. May touch: the log.
+unchanged Records if the setting is ``off``, so that it costs nothing; else Records that
+also log. Next: wire passes them to the reviews. May touch: the log.
 
 SAFETY: a line names the user, the object and the policies. It never quotes the object
-or a message of a rule, either of which may hold a value of a Secret.
+or a rule's message, because both can contain a value of a Secret.
 """
 
 import logging
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 OFF: Final = "off"
 ALL: Final = "all"
 _UNDECODED: Final = "admission."
-"""Prefix of the codes of reviews that were refused before they were decoded."""
+"""Prefix of the codes of reviews that were rejected before they were decoded."""
 _NAME_CHARS_MAX: Final = 512
 _POLICIES_MAX: Final = 20
 
@@ -41,9 +41,9 @@ class _Answer(msgspec.Struct):
 
 
 def on_policy_review(mode: str) -> Callable[[Request, str, bytes, float], None] | None:
-    """Return a function that logs the decision about a policy; None when it is off.
+    """Return a function that logs the decision about a policy, None if it is off.
 
-    It takes the request, the path, the answer and the seconds that it took.
+    The function takes the request, the path, the answer and the duration in seconds.
     """
 
     def log(request: Request, path: str, answer: bytes, seconds: float) -> None:
@@ -55,7 +55,7 @@ def on_policy_review(mode: str) -> Callable[[Request, str, bytes, float], None] 
 
 
 class DecisionLog:
-    """Records that also log: decisions that deny, or all."""
+    """Records that also log decisions, either denials only or all."""
 
     def __init__(self, records: Records, *, logs_all: bool) -> None:
         self._records = records
@@ -80,7 +80,7 @@ class DecisionLog:
             self._log(request, webhook, responses, allowed=allowed, seconds=seconds)
 
     def error(self, code: str) -> None:
-        """Count one error; log it if it is the refusal of an unreadable review."""
+        """Count one error; log it if an unreadable review was rejected."""
         self._records.error(code)
         if code.startswith(_UNDECODED):
             _LOG.info("unreadable review refused", extra={"fields": {"code": code}})
@@ -122,13 +122,13 @@ def _write(line: dict[str, object], *, allowed: bool) -> None:
 
 
 def _object_of(request: Request) -> str:
-    """Return namespace/name; the name is empty when the API server will choose it."""
+    """Return namespace/name; the name is empty if the API server will generate it."""
     parts = (request.namespace, request.name) if request.namespace else (request.name,)
     return "/".join(part[:_NAME_CHARS_MAX] for part in parts)
 
 
 def _has_run(response: PolicyResponse) -> bool:
-    """Return whether some rule of the policy applied to the object."""
+    """Return whether any rule of the policy applied to the object."""
     return bool(response.passed or response.results)
 
 

@@ -1,4 +1,4 @@
-"""Define the errors that the webhook answers with an HTTP status, not with a review.
+"""Define the errors that the webhook answers with an HTTP status instead of a review.
 
 Room: webhook. Gives: HttpError; the codes, the status of each, the table of codes
 in docs/metrics.md. Next: webhook/review/service, webhook/http/protocol, rest. May
@@ -36,7 +36,7 @@ _ROWS: Final = {
     ),
     codes.NO_REQUEST: _Row(400, "The AdmissionReview has no request."),
     codes.INCOMPLETE: _Row(
-        400, "The request lacks a kind, or a creation or change its object."
+        400, "The request has no kind, or a CREATE or UPDATE has no object."
     ),
     codes.TOO_DEEP: _Row(417, "The review is nested too deeply to be evaluated."),
     codes.TOO_LARGE: _Row(413, "The review would take too much memory when decoded."),
@@ -72,7 +72,7 @@ class HttpError(Exception):
 
 
 def status_of(code: str) -> int:
-    """Return the HTTP status; a code without a row is a temporary state: 503."""
+    """Return the HTTP status; codes outside of the table are temporary states: 503."""
     row = _ROWS.get(code)
     return 503 if row is None else row.status
 

@@ -50,17 +50,17 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.tally import Labels
 
 _READ_NS_MAX: Final = 30_000_000_000
-"""The deadline of work without one: audits have their own."""
+"""The deadline of reads without one; audits have their own deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedImages:
-    """What rules read from registries.
+    """The registry ports for rules.
 
-    ``begin`` begins one review; ``data``: for imageRegistry entries; ``manifests``: for
-    rules with ``validate.manifests``; ``policies`` begins one review of
-    ImageValidatingPolicies; ``metadata``: for ``image.getMetadata`` in CEL,
-    ``own_metadata`` in namespaced policies.
+    ``begin`` begins one review. ``data`` serves imageRegistry entries, and
+    ``manifests`` rules with ``validate.manifests``. ``policies`` begins one review of
+    ImageValidatingPolicies. ``metadata`` serves ``image.getMetadata`` in CEL, and
+    ``own_metadata`` does so in namespaced policies.
     """
 
     begin: Callable[[], ReviewedImages]
@@ -83,10 +83,10 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
 ) -> ServedImages:
     """Return the ports. Raises: SettingInvalid.
 
-    ``folder`` None: results are not kept. ``on_cache`` and ``on_call`` get labels of
-    metrics, in any thread, ``on_verified`` also the seconds. ``is_scan``: for many
-    objects for which nobody waits, so a registry that gives no answer is not called
-    again at once.
+    If ``folder`` is None, results are not cached. ``on_cache`` and ``on_call`` receive
+    labels of metrics, in any thread; ``on_verified`` also receives the seconds.
+    ``is_scan`` is for scans of many objects, for which no client waits, so a registry
+    that does not answer is not called again at once.
     """
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
@@ -126,7 +126,8 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     lock = threading.Lock()
 
     agent = _user_agent()
-    # SAFETY: policies name logs, so these calls follow the rules of services.
+    # SAFETY: policies name transparency logs, so these calls follow the rules for
+    # services.
     urls = read_rules(
         settings.http_allowlist,
         settings.http_blocklist,
@@ -139,12 +140,12 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
 
     def own_mirror(host: str) -> Fetch:
-        """Return what reads from a host that the operator names."""
+        """Return a reader for a host that the operator names."""
         own = replace(urls, allowed_names=(*urls.allowed_names, host))
         called = open_logs(own, resolve_host, lambda outcome: on_call((outcome,)))
         return mirror_reader(called, agent)
 
-    # Read by the first signature whose policy names no roots.
+    # Read for the first signature whose policy names no roots.
     trust = trust_root(settings, mirror_reader(logs, agent), own_mirror)
 
     def begin() -> ReviewedImages:
@@ -176,7 +177,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         return CachedPolicyReview(policies.begin(), cache, on_verified)
 
     data = ServedImageData(clients, until)
-    # SAFETY: the author of a namespaced policy sees what is read.
+    # SAFETY: the author of a namespaced policy can learn the data that is read.
     own_data = ServedImageData(by_policy, until, RegistryAccess(is_tenants=True))
     return ServedImages(
         begin,

@@ -49,7 +49,7 @@ _SECRET_NS_MAX: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The ports that a folder of canned answers replaces without a cluster."""
+    """The ports that a folder of canned responses replaces without a cluster."""
 
     api_calls: ApiCalls
     config_maps: ConfigMaps
@@ -59,9 +59,9 @@ class Live:
     authority: Authority
     cel: CelPorts
     read_secret: ReadSecret
-    """Reads a Secret of our namespace with credentials of registries."""
+    """Reads a Secret of our namespace with registry credentials."""
     view: ClusterView
-    """The cluster as seen by reviews of policies."""
+    """The view of the cluster for reviews of policies."""
     top_kind: TopKind
     """The cluster's kinds, for reviews of subresources."""
 
@@ -75,9 +75,9 @@ def live_ports(
 ) -> Live | None:
     """Return the ports of this worker. Raises: SettingInvalid.
 
-    ``kinds`` returns the discovery rows that the leader published. ``on_query`` gets
-    each call to the API server, in any thread. ``on_failure`` gets the codes of
-    failures that cause warnings only, in any thread.
+    ``kinds`` returns the discovery rows that the leader published. ``on_query``
+    receives each call to the API server, in any thread. ``on_failure`` receives the
+    codes of failures that cause only warnings, in any thread.
     """
     if settings.standalone:
         return None
@@ -124,7 +124,7 @@ def live_ports(
 
 
 def secrets_of(client: Client, namespace: str) -> ReadSecret:
-    """Return what reads Secrets of our namespace."""
+    """Return a reader for Secrets of our namespace."""
 
     def read_secret(name: str) -> Json | None:
         deadline_ns = time.monotonic_ns() + _SECRET_NS_MAX

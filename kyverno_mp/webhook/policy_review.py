@@ -4,10 +4,10 @@ Room: webhook. Takes: the bytes of an AdmissionReview, a view of the cluster. Gi
 bytes of the answer. Next: rest. May touch: the cluster only through policy/ports.py.
 Source: docs/behaviour/controllers 2.1, 2.9, 7; docs/behaviour/engine 10.
 
-Where upstream refuses, the answer has upstream's first message. Documents that upstream
-accepts but we could not run are refused as well, with all problems at once: the API
-server's schema already finds structural ones, and the others would otherwise appear
-only as a policy that is never ready.
+If upstream rejects a document, the answer contains upstream's first message. Documents
+that upstream accepts but we could not run are also rejected, with all problems at once.
+The API server's schema already finds structural problems, and other problems would
+otherwise appear only as a policy that is never ready.
 """
 
 import time
@@ -75,26 +75,29 @@ KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "/globalcontextvalidate": ("GlobalContextEntry",),
     "/cleanuppolicyvalidate": _CLEANUPS,
 }
-"""The kinds that each path reviews. Upstream's clean-up controller has its own server
-with the path ``/validate``; here one server handles all paths, so it has its own."""
+"""The kinds that each path reviews.
+
+Upstream's clean-up controller has a separate server with the path ``/validate``. Here,
+one server handles all paths, so this path has a different name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewOptions:
-    """Inputs of the review of policies other than the document."""
+    """The inputs of a policy review other than the document."""
 
     view: ClusterView | None = None
     exceptions_enabled: bool = True
     exception_namespace: str = "*"
     decided: Callable[[Request, str, bytes, float], None] | None = None
-    """Called with each request, its path, its answer and the seconds that it took."""
+    """Called with each request, its path, its answer and the duration in seconds."""
 
 
 class PolicyReview:
     """Reviews documents; keeps no state of a request.
 
-    It runs in a thread next to an event loop: its steps and its time are bounded, and
-    it releases the interpreter between steps.
+    It runs in a thread next to an event loop. Its steps and its time are bounded, and
+    it releases the interpreter lock between steps.
     """
 
     def __init__(
@@ -127,7 +130,8 @@ class PolicyReview:
         if request.subresource or request.operation not in _JUDGED:
             return allowed(request.uid)
         if metadata_of(request.object).get("deletionTimestamp"):
-            # K8S: a deleted object must stay writable, so that its finalizers can go.
+            # K8S: an object that is being deleted must stay writable, so that its
+            # finalizers can be removed.
             return allowed(request.uid)
         if request.group == "policies.kyverno.io":
             return self._answer_cel(request)
@@ -149,9 +153,9 @@ class PolicyReview:
         return allowed(request.uid, verdict.warnings)
 
     def _answer_cel(self, request: Request) -> bytes:
-        """Review a policy in CEL, or an exception of such policies.
+        """Review a policy in CEL, or an exception for such policies.
 
-        KYVERNO: a refusal has its reasons as warnings, too.
+        KYVERNO: the reasons of a denial are repeated as warnings.
         """
         raw = request.object
         if is_cel_policy(raw) and raw["kind"] not in MUTATING_POLICY_KINDS:
@@ -170,7 +174,7 @@ class PolicyReview:
                     namespace = request.namespace or document.metadata.namespace
                     warnings = self._exception_warnings(namespace)
                     return allowed(request.uid, warnings)
-                # The others are reviewed above.
+                # The other kinds are reviewed above.
                 assert not isinstance(document, GeneratingPolicy)
                 if isinstance(document, MutatingPolicy):
                     found = mutating_refusals(document)
@@ -245,9 +249,10 @@ class PolicyReview:
     def _warn_of_expressions(
         self, document: ClusterPolicy | Policy, verdict: ReviewVerdict
     ) -> None:
-        """Add upstream's type check, then all other expressions that never compile.
+        """Add warnings of upstream's type check and of expressions that never compile.
 
-        Upstream accepts the latter without a warning, and every request then fails.
+        Upstream accepts expressions that never compile without a warning, and then
+        every request fails.
         """
         view, places = self._options.view, set()
         if view is not None and not verdict.is_cut_short:
@@ -278,7 +283,7 @@ class PolicyReview:
 def _judged(
     request: Request, found: Sequence[str], warnings: Sequence[str] = ()
 ) -> bytes:
-    """Answer with the errors of a policy in CEL, which are warnings as well."""
+    """Answer with the errors of a policy in CEL, which are repeated as warnings."""
     if not found:
         return allowed(request.uid, warnings)
     unique = list(dict.fromkeys(found))
@@ -287,14 +292,14 @@ def _judged(
 
 
 def _own_kind(_group: str, _version: str, _resource: str) -> str:
-    """Accept any subresource: those of policies are allowed without a review."""
+    """Accept any subresource; subresources of policies are allowed without a review."""
     return ""
 
 
 def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str:
     """Return why a document cannot run here although upstream accepts it.
 
-    It costs the same steps as in the leader, and fails where the leader would.
+    The check costs the same steps as in the leader, and fails in the same cases.
     """
     try:
         with bounded(CompileBudget(check_time)):

@@ -1,4 +1,4 @@
-"""The Protocols of other rooms' objects that the webhook uses.
+"""Define Protocols for the objects of other rooms that the webhook uses.
 
 Room: webhook. Gives: Plans and Plan (the engine), Records (telemetry), Roles,
 NamespaceLabels, Filters (shared data and settings), AuditSink. Wired in wire.py.
@@ -18,47 +18,48 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class PlanOf(Protocol):
-    """The policies that one request concerns, selected but not yet run."""
+    """The policies selected for one request, but not yet run."""
 
     needs_io: bool
-    """Some candidate may call the cluster, a service or a registry."""
+    """Whether a candidate can call the cluster, a service or a registry."""
     fails: bool
-    """Some candidate has failurePolicy Fail."""
+    """Whether a candidate has failurePolicy Fail."""
     reads_registry: bool
-    """Some candidate may read a registry, which counts as I/O."""
+    """Whether a candidate can read from a registry, which counts as I/O."""
     reads_namespace: bool
-    """Some candidate depends on the labels or the existence of the namespace."""
+    """Whether a candidate depends on the labels or the existence of the namespace."""
 
 
 class Plan(PlanOf, Protocol):
     """The policies that may validate one request.
 
-    Its methods may run in another thread than its constructor, one at a time; only
-    ``reached`` may run at the same time as another.
+    Its methods can run in another thread than its constructor, one at a time. Only
+    ``reached`` can run concurrently with another method.
     """
 
     warns: bool
-    """Some auditing policies have emitWarning."""
+    """Whether any auditing policies have emitWarning."""
     audits: bool
-    """There are rules whose effective action may be Audit."""
+    """Whether there are rules whose effective action can be Audit."""
     left_out: list[tuple[PolicyIR, Exception]]
     """Policies with rules that could not be evaluated, and why; their responses contain
     an error for each."""
 
     travels: bool
-    """Some of its results become part of reports, and only a review finds them."""
+    """Whether the plan has results for reports that only a review can produce."""
     travels_late: bool
-    """So do results of policies that may make external calls, after the answer."""
+    """Whether policies that can make external calls have such results, which are
+    computed after the answer."""
     triggers: bool
-    """There are generate or mutate-existing rules that may match."""
+    """Whether any generate or mutate-existing rules may match."""
 
     def triggered(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[Triggered]:
-        """Return what the request triggers. Raises: Preempted, where ``pace`` does."""
+        """Return the triggered rules. Raises: Preempted from ``pace``."""
 
     def triggered_by_match(self, deadline_ns: int) -> Sequence[Triggered]:
-        """Return what the request may trigger, by match alone."""
+        """Return the rules that the request may trigger, by match alone."""
 
     def asks_for_labels(self) -> bool:
         """Return whether the answer depends on labels of the request's namespace."""
@@ -66,7 +67,7 @@ class Plan(PlanOf, Protocol):
     def enforce(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Evaluate the enforcing rules. Raises: Preempted, where ``pace`` does."""
+        """Evaluate the enforcing rules. Raises: Preempted from ``pace``."""
 
     def reached(
         self, error: Exception, deadline_ns: int, pace: Pace
@@ -86,7 +87,7 @@ class Plan(PlanOf, Protocol):
     def audit_ahead(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Evaluate the auditing policies whose results travel, except slow ones."""
+        """Evaluate the auditing policies with results for reports, except slow ones."""
 
     def travelling(
         self,
@@ -96,9 +97,9 @@ class Plan(PlanOf, Protocol):
         *,
         slow: bool,
     ) -> Sequence[PolicyResponse]:
-        """Return those of these results that travel, with messages.
+        """Return the results that must be sent to the reports pool, with messages.
 
-        ``slow``: of the policies that may make external calls, or of the others.
+        ``slow`` selects the policies that can make external calls, or all others.
         """
 
     def with_messages(
@@ -120,10 +121,10 @@ class Plans(Protocol[PlanT_co]):
         policy_key: str,
         pace: Pace | None = None,
     ) -> PlanT_co | None:
-        """Select the candidates; None when no policy can match.
+        """Select the candidates, None if no policy can match.
 
-        ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
-        no snapshot yet; Preempted where ``pace`` does.
+        If ``policy_key`` is empty, all policies are candidates. Raises:
+        SnapshotUnusable if this worker has no snapshot yet; Preempted from ``pace``.
         """
 
 
@@ -159,14 +160,14 @@ class Roles(Protocol):
     def roles_of(
         self, namespace: str, username: str, groups: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats."""
+        """Return ``(roles as ns:name, cluster roles)``, sorted, without duplicates."""
 
 
 class NamespaceLabels(Protocol):
     """Labels of namespaces; program.ports.Namespaces satisfies it."""
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when the namespace is unknown."""
+        """Return the labels, None if the namespace is unknown."""
 
 
 class Filters(Protocol):
@@ -177,7 +178,7 @@ class Filters(Protocol):
 
 
 class AuditSink(Protocol):
-    """Turns admission results into reports and events."""
+    """Converts admission results into reports and events."""
 
     @property
     def records_successes(self) -> bool:
@@ -186,9 +187,9 @@ class AuditSink(Protocol):
     def answered(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
     ) -> None:
-        """Record what is known with the answer, e.g. a refusal or a mutation.
+        """Record the responses known with the answer, e.g. a denial or a mutation.
 
-        Called before the answer is sent, so it must not block; any thread may call it.
+        Called before the answer is sent, so it must not block; any thread can call it.
         """
 
     def deliver(
@@ -217,19 +218,19 @@ class Recording(Protocol):
         allowed: bool,
         failed: bool,
     ) -> None:
-        """Record one review that no filter leaves out, and its answer.
+        """Record one review that no filter excludes, and its answer.
 
-        Must not block; any thread may call it. ``failed``: the failurePolicy decided.
+        Must not block; any thread can call it. ``failed``: the failurePolicy decided.
         """
 
 
 class Triggers(Protocol):
-    """Records what requests trigger, for the background pool."""
+    """Records triggered rules for the background pool."""
 
     def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
-        """Record what an allowed request triggers; called before its answer is sent.
+        """Record the rules that an allowed request triggers, before its answer is sent.
 
-        Must not block; any thread may call it.
+        Must not block; any thread can call it.
         """
 
     def changed(self, request: Request, change: Change) -> None:
@@ -237,16 +238,16 @@ class Triggers(Protocol):
 
 
 class Results(Protocol):
-    """Records results that only reviews find, for the reports pool.
+    """Records results that only reviews can produce, for the reports pool.
 
-    Called before the answer is sent, so it must not block; any thread may call it.
+    Called before the answer is sent, so it must not block; any thread can call it.
     """
 
     def takes(self, request: Request) -> bool:
-        """Return whether there is an object whose report gets the results."""
+        """Return whether an object exists whose report gets the results."""
 
     def validated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
-        """Record results of an allowed request that travel, with their messages."""
+        """Record results of an allowed request for reports, with their messages."""
 
     def evaluated(
         self,
@@ -254,10 +255,10 @@ class Results(Protocol):
         responses: Sequence[PolicyResponse],
         derived: Sequence[PolicyResponse],
     ) -> None:
-        """Record results of policies in CEL; ``derived``: those that scans find."""
+        """Record results of policies in CEL; scans also produce ``derived``."""
 
     def mutated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
-        """Record what mutate rules did."""
+        """Record the results of mutate rules."""
 
     def verified(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
-        """Record what verifyImages rules found."""
+        """Record the results of verifyImages rules."""

@@ -52,12 +52,12 @@ class _Readiness:
     async def on_get(
         self, _req: falcon.asgi.Request, resp: falcon.asgi.Response
     ) -> None:
-        # KYVERNO: 500, not 503, when not ready (docs/behaviour/controllers 2.1).
+        # KYVERNO: 500 instead of 503 if not ready (docs/behaviour/controllers 2.1).
         resp.status = 200 if self._is_ready() else 500
 
 
 class _NoReview(falcon.HTTPBadRequest):
-    """The request body is not a review."""
+    """Raised if the request body is not a review."""
 
     def __init__(self, error: RequestInvalid) -> None:
         super().__init__(description=error.message)
@@ -67,8 +67,8 @@ class _NoReview(falcon.HTTPBadRequest):
 class _Review:
     """A cheap webhook that answers at once.
 
-    The health lease uses this path. After slow reviews of policies in a queue, the API
-    server would seem unable to reach us, and the webhooks would be removed.
+    The health lease uses this path. If it were queued behind slow reviews of policies,
+    the API server would seem unable to reach us, and the webhooks would be removed.
     """
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
@@ -104,12 +104,12 @@ class _PolicyReview:
 
 
 def _allow(body: bytes) -> bytes:
-    """Allow, for a webhook that Kyverno registers and that changes nothing."""
+    """Allow, for a webhook that Kyverno registers but that has no effect."""
     return allowed(decode(body).uid)
 
 
 def _stamp(body: bytes) -> bytes:
-    """Write the time into a Lease: proof for its writer that the API server reaches us.
+    """Write the time into a Lease, as proof that the API server reaches us.
 
     A Lease without annotations is not changed.
     """
@@ -123,7 +123,7 @@ def _stamp(body: bytes) -> bytes:
 
 
 def _warn_of_ttl(body: bytes) -> bytes:
-    """Warn of an invalid time to live; never refuse such an object."""
+    """Warn about an invalid time to live; never reject such an object."""
     request = decode(body)
     metadata = request.object.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
@@ -166,7 +166,7 @@ def make_app(
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
     """Return the app; ``is_ready`` returns whether this worker can answer reviews.
 
-    ``options``: the inputs of policy reviews; None: no such inputs.
+    ``options`` are the inputs of policy reviews, None if there are none.
     """
     app = falcon.asgi.App()
     app.set_error_serializer(_problem)

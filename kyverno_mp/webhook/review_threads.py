@@ -3,9 +3,9 @@
 Room: webhook. Takes: bodies of reviews. Gives: Reviewers, and Full if too many wait.
 Next: webhook/policy_review.py answers them. May touch: its own threads.
 
-A large policy takes seconds to check, and whoever may write policies in one namespace
-may send many. So one review of each namespace runs at a time, the namespaces take
-turns, and one thread and some places are for cluster policies alone.
+A large policy takes seconds to check, and a user who can create policies in one
+namespace can send many. So one review of each namespace runs at a time, the namespaces
+take turns, and one thread and some places are reserved for cluster policies.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _DECODER: Final = msgspec.json.Decoder(_Review)
 
 
 class Full(falcon.HTTPServiceUnavailable):
-    """Too many policy reviews wait."""
+    """Raised if too many policy reviews wait."""
 
     reason = POLICY_REVIEWS_FULL
 
@@ -57,17 +57,19 @@ class Reviewers:
     """The threads that review policies, because a large policy takes long to check."""
 
     def __init__(self) -> None:
-        # PERF: few threads: they compile in Python, at the cost of the event loop.
+        # PERF: few threads, because they compile in Python and compete with the event
+        # loop.
         self._pool = ThreadPoolExecutor(POLICY_REVIEW_THREADS, "policy-review")
         self._waiting: OrderedDict[str, deque[_Waiting]] = OrderedDict()
-        """By namespace, "" of cluster policies; the next one to run first."""
+        """Waiting reviews by namespace, "" for cluster policies; the first one runs
+        next."""
         self._running: list[str] = []
         self._under_way: dict[str, int] = {}
-        """Reviews that run or wait, by namespace."""
+        """Running or waiting reviews, by namespace."""
         self._is_stopped = False
 
     async def run(self, answer: Callable[[bytes], bytes], body: bytes) -> bytes:
-        """Answer in a thread. Raises: what ``answer`` does; Full."""
+        """Answer in a thread. Raises: Full, and the errors of ``answer``."""
         namespace = _namespace_of(body)
         if self._is_full(namespace):
             raise Full(description="too many policies are being reviewed")
@@ -79,7 +81,7 @@ class Reviewers:
         return await answered
 
     def stop(self) -> None:
-        """Stop accepting; nobody would read the answers of queued reviews."""
+        """Stop accepting; the answers of queued reviews would not be read."""
         self._is_stopped = True
         for queue in self._waiting.values():
             for one in queue:
@@ -100,7 +102,10 @@ class Reviewers:
         )
 
     def _start(self) -> None:
-        """Start what may run now. All but the reviews runs in the event loop."""
+        """Start the reviews that can run now.
+
+        Everything except the reviews themselves runs on the event loop.
+        """
         while len(self._running) < POLICY_REVIEW_THREADS:
             namespace = self._next()
             if namespace is None:
@@ -108,7 +113,7 @@ class Reviewers:
             queue = self._waiting.pop(namespace)
             one = queue.popleft()
             if queue:
-                # Behind the others.
+                # Behind the other namespaces.
                 self._waiting[namespace] = queue
             if one.answered.done():
                 # The API server no longer waits for the answer.
@@ -122,7 +127,7 @@ class Reviewers:
             )
 
     def _next(self) -> str | None:
-        """Return the namespace whose turn it is, None if none may run."""
+        """Return the namespace whose turn it is, None if none can run."""
         tenants = [one for one in self._running if one != _CLUSTER]
         has_room = len(tenants) < POLICY_REVIEW_THREADS - 1
         for namespace in self._waiting:
@@ -156,13 +161,13 @@ def _finish(
     one: _Waiting,
     done: "Future[bytes]",
 ) -> None:
-    # The loop may already be closed when a late thread ends.
+    # The loop can already be closed when a late thread ends.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(end, namespace, one, done)
 
 
 def _namespace_of(body: bytes) -> str:
-    """Return the namespace of the reviewed object; "" if the body is no review."""
+    """Return the namespace of the reviewed object, "" if the body is not a review."""
     try:
         review = _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError):

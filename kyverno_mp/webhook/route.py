@@ -19,24 +19,23 @@ MUTATE: Final = "mutate"
 VPOL: Final = "vpol"
 """ValidatingPolicies; the rest of the path names them."""
 NVPOL: Final = "nvpol"
-"""NamespacedValidatingPolicies, likewise."""
+"""NamespacedValidatingPolicies; the rest of the path names them."""
 NVPOL_KEYS: Final = "nvpol-keys"
-"""A path of the same webhook that also names their namespaces: ``/<ns>/<name>/...``.
-
-The API server accepts only DNS names between slashes, and any of them may be the name
-of a policy, so the first one tells the two paths apart."""
+"""A path of the same webhook that also contains their namespaces: ``/<ns>/<name>/...``.
+The API server accepts only DNS names between slashes, and any of them can be a policy's
+name, so the first segment distinguishes the two paths."""
 MPOL: Final = "mpol"
 """MutatingPolicies; the rest of the path names them."""
 NMPOL: Final = "nmpol"
-"""NamespacedMutatingPolicies, likewise."""
+"""NamespacedMutatingPolicies; the rest of the path names them."""
 GPOL: Final = "gpol"
 """GeneratingPolicies; the rest of the path names them."""
 NGPOL: Final = "ngpol"
-"""NamespacedGeneratingPolicies, likewise."""
+"""NamespacedGeneratingPolicies; the rest of the path names them."""
 IVPOL: Final = "ivpol"
-"""ImageValidatingPolicies; ``/validate``, then their names, follow."""
+"""ImageValidatingPolicies; the rest of the path is ``/validate`` and their names."""
 NIVPOL: Final = "nivpol"
-"""NamespacedImageValidatingPolicies, likewise."""
+"""NamespacedImageValidatingPolicies; the rest of the path is as for ``/ivpol``."""
 _IMAGE_WEBHOOKS: Final = frozenset({IVPOL, NIVPOL})
 _BY_NAMES: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
 CEL_WEBHOOKS: Final = _BY_NAMES | _IMAGE_WEBHOOKS
@@ -46,7 +45,7 @@ _OF_KEYS: Final = {
     "ngpol-keys": NGPOL,
     "nivpol-keys": NIVPOL,
 }
-"""Paths that also name namespaces -> their webhook."""
+"""Paths that also contain namespaces -> their webhook."""
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
 _REMEMBERED_QUERY_BYTES_MAX: Final = 64
@@ -60,10 +59,10 @@ _SUFFIXES: Final = {
 class Route(msgspec.Struct, frozen=True):
     """The target of a path.
 
-    ``failure_policies``: only policies with these are evaluated. ``policy_key``:
+    ``failure_policies``: only policies with one of these are evaluated. ``policy_key``:
     ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "". For
-    policies in CEL: the names of all policies of the path, separated by slashes; those
-    of paths like NVPOL_KEYS begin with a slash, and each comes after its namespace.
+    policies in CEL: the names of all policies of the path, separated by slashes. On
+    paths like NVPOL_KEYS, it begins with a slash, and each name follows its namespace.
     """
 
     path: str
@@ -73,7 +72,7 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def ignores_failures(self) -> bool:
-        """Return whether the path is that of failurePolicy Ignore."""
+        """Return whether the path is for failurePolicy Ignore."""
         return "Fail" not in self.failure_policies
 
 
@@ -83,11 +82,11 @@ SHARED: Final[dict[bytes, Route]] = {
     for suffix, policies in _SUFFIXES.items()
     for path in (f"/{webhook}/{suffix}".rstrip("/"),)
 }
-"""PERF: the six paths of nearly all reviews, found in one look-up."""
+"""PERF: the six paths of nearly all reviews, found with one look-up."""
 
 
 def route_of(path: bytes) -> Route | None:
-    """Return the route of a path, None when no webhook has it."""
+    """Return the route of a path, None if no webhook has it."""
     found = SHARED.get(path)
     if found is not None:
         return found

@@ -38,8 +38,8 @@ def gunicorn_options(
         before_fork()
 
     def when_ready(_arbiter: object) -> None:
-        # After the arbiter set its handlers. Ctrl-C reaches every process of the
-        # terminal; the supervisor stops them in order.
+        # Called after the arbiter has set its handlers. Ctrl-C reaches every process of
+        # the terminal, but the supervisor stops them in order.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def post_fork(_arbiter: object, _worker: object) -> None:
@@ -64,10 +64,10 @@ def gunicorn_options(
 
 
 def freeze() -> None:
-    """Exclude all existing objects from garbage collection, so that a fork shares them.
+    """Exclude all existing objects from garbage collection, so that forks share them.
 
-    SAFETY: called in the arbiter before each fork; a collection in a worker would
-    write to the shared pages and so copy them.
+    SAFETY: called in the arbiter before each fork. A collection in a worker would write
+    to the shared pages and so copy them.
     """
     gc.collect()
     gc.freeze()
@@ -81,7 +81,7 @@ def tune_worker() -> None:
 
 # Gunicorn has no type hints.
 class WebhookApplication(BaseApplication):  # type: ignore[misc]
-    """Gunicorn's application object: options from code, no file, no command line."""
+    """Gunicorn's application object, configured in code, without files or arguments."""
 
     def __init__(self, options: dict[str, Any], start: Start) -> None:
         self._options = options
@@ -101,8 +101,8 @@ class WebhookApplication(BaseApplication):  # type: ignore[misc]
 def run(settings: Settings, listener: socket.socket, start: Start) -> None:
     """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker.
 
-    ``listener`` is already open: the supervisor holds it, so that connections queue
-    and are not refused while the arbiter restarts.
+    The supervisor opened ``listener`` and keeps it open, so that connections are queued
+    instead of refused while the arbiter restarts.
     """
     options = gunicorn_options(settings, before_fork=freeze, after_fork=tune_worker)
     options["bind"] = [f"fd://{listener.fileno()}"]

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: followers of data segments. Gives: the ports of program/ports.py,
 Roles and NamespaceLabels of webhook/ports.py. Next: start.py wires them.
-May touch: nothing outside its arguments; it needs no calls.
+May touch: nothing outside its arguments; it makes no calls.
 Source: docs/architecture.md 3 (shared data segments); leader/cluster_data.py (keys and
 values); docs/behaviour/controllers 2.2 (roles).
 """
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class SharedClusterData:
-    """All ports of published data; callers must not modify the returned values."""
+    """The ports of all published data; callers must not modify the returned values."""
 
     def __init__(self, segments: Mapping[str, Current]) -> None:
-        """``segments``: by the names in leader/cluster_data.py."""
+        """``segments`` are keyed by the names in leader/cluster_data.py."""
         self._namespaces = segments["namespaces"]
         self._config_maps = segments["configmaps"]
         self._roles = segments["roles"]
@@ -39,9 +39,10 @@ class SharedClusterData:
         )
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when the namespace does not exist.
+        """Return the labels, None if the namespace does not exist.
 
-        If no namespaces are published at all, any may exist, with unknown labels.
+        If no namespaces are published at all, any namespace can exist, with unknown
+        labels.
         """
         segment = self._namespaces()
         cache = self._label_cache
@@ -50,8 +51,8 @@ class SharedClusterData:
         return cache.get(namespace, lambda: _labels(segment, namespace))
 
     def namespace(self, name: str, deadline_ns: int = 0) -> Json | None:
-        """Return the Namespace, None when it is unknown."""
-        del deadline_ns  # nothing here waits
+        """Return the Namespace, None if it is unknown."""
+        del deadline_ns  # nothing here blocks
         return _get(self._namespaces, f"{name}/")
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
@@ -88,7 +89,7 @@ class SharedClusterData:
         """Return the data of an entry for CEL, None for an unknown entry.
 
         Raises: ExpressionFailed for an entry that is not ready, and for a projection
-        that it does not have.
+        that does not exist.
         """
         key = f"{name}.{projection}" if projection else name
         found = _get(self._global_context, key)
@@ -103,8 +104,8 @@ class SharedClusterData:
         return found["data"]
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
-        """Return the canned answer. Raises: ExpressionFailed."""
-        del deadline_ns  # nothing here waits
+        """Return the canned response. Raises: ExpressionFailed."""
+        del deadline_ns  # nothing here blocks
         target = request.path or request.url
         found = _get(self._api_calls, f"{request.method} {target}")
         if found is None or "error" in found:
@@ -117,7 +118,7 @@ class SharedClusterData:
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
         """Return the canned data of an image. Raises: ExpressionFailed."""
-        del deadline_ns  # nothing here waits
+        del deadline_ns  # nothing here blocks
         found = _get(self._api_calls, f"IMAGE {reference}")
         if found is None or "error" in found:
             reason = found["error"] if found else "no data is given for it"
@@ -130,10 +131,11 @@ class SharedClusterData:
     def roles_of(
         self, namespace: str, username: str, groups: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats.
+        """Return ``(roles as ns:name, cluster roles)``, sorted, without duplicates.
 
-        Raises: SnapshotUnusable before the first generation: without roles, a rule that
-        includes a user by role would not match, and the request would be allowed.
+        Raises: SnapshotUnusable before the first generation, because without roles, a
+        rule that includes a user by role would not match, and the request would be
+        allowed.
         """
         segment = self._roles()
         if segment is None:
@@ -160,7 +162,7 @@ class _Cache(Generic[K, T]):
         self._values: dict[K, T] = {}
 
     def get(self, key: K, work_out: Callable[[], T]) -> T:
-        """Return the cached value; compute it the first time."""
+        """Return the cached value; compute it on first use."""
         try:
             return self._values[key]
         except KeyError:

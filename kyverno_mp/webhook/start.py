@@ -5,7 +5,7 @@ Gives: a Start, called in each worker after its fork. Next: wire, worker.
 May touch: maps files of the runtime folder, threads, the event loop's timer.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
 
-Over 400 lines: the list of what a worker attaches to, wired in one place.
+Over 400 lines: the list of everything that a worker attaches to, wired in one place.
 """
 
 import asyncio
@@ -108,28 +108,28 @@ from kyverno_mp.webhook.worker import Served, Start
 _LOG = logging.getLogger(__name__)
 _DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
 _NEEDED: Final = frozenset(_DATA) - {KINDS}
-"""Without these labels and roles a rule could miss a request that it matches."""
+"""Without these labels and roles, a rule could miss a request that it matches."""
 _ROLE: Final = "webhook"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The paths of what a worker shares with other processes."""
+    """The paths of the files and folders that a worker shares with other processes."""
 
     snapshot: Path
     pages: Path
     cert: Path
     key: Path
     journals: Path | None = None
-    """None: no cluster exists for events."""
+    """None if there is no cluster for events."""
     triggers: Path | None = None
-    """None: no generate or mutate-existing rule runs."""
+    """None if no background pool runs generate and mutate-existing rules."""
     lost: Path | None = None
-    """Set when ``triggers`` is."""
+    """Set if ``triggers`` is."""
     results: Path | None = None
-    """None: nobody writes reports."""
+    """None if no reports pool runs."""
     images: Path | None = None
-    """None: results of image verification are not kept."""
+    """None if results of image verification are not cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,8 @@ class _Attached:
         self._asked_generating_policies: set[str] = set()
         self._asked_image_policies: set[str] = set()
         self._whole = False
-        # A separate thread: reviews of policies, which may be many and take long, must
-        # not delay a changed policy.
+        # A separate thread, because reviews of policies, which can be many and slow,
+        # must not delay a changed policy.
         self._attacher = ThreadPoolExecutor(1, thread_name_prefix="attach")
         self._attaching: Future[None] | None = None
         self.data = {
@@ -334,7 +334,7 @@ class _Attached:
         return linked.planner if linked is not None and self._is_whole() else None
 
     def mutations(self) -> MutationPlanner | None:
-        """Return the planner of mutations, None while data is missing."""
+        """Return the planner for mutations, None while data is missing."""
         linked = self.policies.current()
         return linked.mutations if linked is not None and self._is_whole() else None
 
@@ -361,7 +361,7 @@ class _Attached:
     def _is_whole(self) -> bool:
         """Return whether each segment that policies need was attached once.
 
-        The leader publishes them before the policies, but a file may be damaged.
+        The leader publishes them before the policies, but a file can be damaged.
         """
         if not self._whole:
             self._whole = self._configured.current() is not None and all(
@@ -372,35 +372,35 @@ class _Attached:
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it.
 
-        A deleted policy may stay registered a little longer, and denies nothing.
+        A deleted policy can stay registered a little longer, but denies nothing.
         """
         linked, asked = self.policies.current(), self._asked_policies
         return _knows(None if linked is None else linked.segment, asked, key)
 
     def knows_cel(self, key: str) -> bool:
-        """Return the same for a policy in CEL."""
+        """Return whether a policy in CEL exists, or existed at the last request."""
         linked, asked = self.cel_policies.current(), self._asked_cel_policies
         return _knows(None if linked is None else linked.segment, asked, key)
 
     def knows_mutating(self, key: str) -> bool:
-        """Return the same for a MutatingPolicy."""
+        """Return whether a MutatingPolicy exists, or existed at the last request."""
         linked, asked = self.mutating_policies.current(), self._asked_mutating_policies
         return _knows(None if linked is None else linked.segment, asked, key)
 
     def knows_generating(self, key: str) -> bool:
-        """Return the same for a GeneratingPolicy."""
+        """Return whether a GeneratingPolicy exists, or existed at the last request."""
         linked = self.generating_policies.current()
         segment = None if linked is None else linked.segment
         return _knows(segment, self._asked_generating_policies, key)
 
     def knows_images(self, key: str) -> bool:
-        """Return the same for an ImageValidatingPolicy."""
+        """Return whether an image policy exists, or existed at the last request."""
         linked = self.image_policies.current()
         segment = None if linked is None else linked.segment
         return _knows(segment, self._asked_image_policies, key)
 
     def sink(self, records: PageRecords) -> AuditSink:
-        """Return the sink of the results of reviews."""
+        """Return the sink for the results of reviews."""
         if self.journal is None:
             return LogSink(records, self._loop)
         configuration = self.configuration
@@ -413,13 +413,13 @@ class _Attached:
         return JournalSink(self.journal, records, self._loop, telling)
 
     def result_sink(self, records: PageRecords) -> ResultSink | None:
-        """Return the sink of results for reports; None: nobody writes them."""
+        """Return the sink for results for reports, None if no reports pool runs."""
         if self.results is None or self._reporting is None:
             return None
         return ResultSink(self.results, records, self._reporting, time.time_ns)
 
     def _count_as_configured(self) -> None:
-        """Apply the operator's choices to the page; runs in the loop's thread only."""
+        """Apply the operator's metric options; call it only in the loop's thread."""
         metrics = self.configuration.compiled().configured.metrics
         if metrics is not self._counted_by:
             self._counted_by = metrics
@@ -458,7 +458,7 @@ class _Attached:
         self._poll()
 
     def _on_bell(self, bell: Bell) -> None:
-        # Clear before the check, so that a ring during it is noticed.
+        # Clear before the check, so that a ring during the check is noticed.
         bell.clear()
         self._follow()
 
@@ -473,7 +473,7 @@ class _Attached:
         self._report_state()
 
     def tick(self, gauges: Gauges) -> None:
-        """Write this worker's state to the page; retry refused generations."""
+        """Write this worker's state to the page; retry rejected generations."""
         page = self.page
         page.set_fact("heartbeat_ns", time.monotonic_ns())
         page.set_fact("generation", self.policies.generation)
@@ -503,7 +503,7 @@ class _Attached:
         )
 
     def _is_idle(self) -> bool:
-        """Return whether the attaching thread has nothing to do."""
+        """Return whether the attaching thread is idle."""
         return self._attaching is None or self._attaching.done()
 
     def _report_state(self) -> None:
@@ -513,14 +513,14 @@ class _Attached:
             served.append(follower.generation if serves else 0)
             self.slot.serve(name, served[-1])
         if served != self._served_last:
-            # The leader waits for this before it sets policies Ready.
+            # The leader waits for this report before it sets policies Ready.
             self._served_last = served
             ring(self._directory, LEADER)
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
             (POLICIES, self.policies),
-            # After the policies: the leader publishes them before it does those.
+            # After the policies, because the leader publishes the other segments first.
             (CEL_POLICIES, self.cel_policies),
             (MUTATING_POLICIES, self.mutating_policies),
             (GENERATING_POLICIES, self.generating_policies),
@@ -535,7 +535,8 @@ class _Attached:
         policies = PolicySegment(segment)
         source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
         if previous is not None:
-            # Of the one before: changes in a row must not keep them all.
+            # Release the rules of earlier snapshots, so that consecutive changes do not
+            # keep them all.
             self._collector.release()
             self._link_beforehand(source, previous)
             linked = previous.source.linked(), previous.mutating.linked()
@@ -597,8 +598,9 @@ class _Attached:
     ) -> None:
         """Link the recently used rules before the swap, so that no request waits.
 
-        A rule that cannot be linked fails the requests that need it, by its policy's
-        failurePolicy; it must not keep other policies from coming into force.
+        If a rule cannot be linked, its policy's failurePolicy decides about the
+        requests that need it. It must not prevent other policies from coming into
+        force.
         """
         try:
             source.prelink(previous.source.hot_kinds())
@@ -626,7 +628,7 @@ class _Attached:
         self._in_loop(lambda: self.recorder.errors.count((code,)))
 
     def _in_loop(self, call: Callable[[], None]) -> None:
-        # The loop may already be closed when a late thread ends.
+        # The loop can already be closed when a late thread ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
@@ -705,10 +707,8 @@ def _trigger_journals(
 ) -> tuple[Journal, Journal] | None:
     """Return this worker's journals of triggers, and of policies that lost some.
 
-    None without a background pool.
-
-    Raises: StateError without free space: a worker that answers and records nothing
-    would lose every trigger.
+    None without a background pool. Raises: StateError without free space, because a
+    worker that answers without recording would lose every trigger.
     """
     if places.triggers is None or places.lost is None:
         return None
@@ -723,7 +723,7 @@ def _trigger_journals(
 
 
 def _result_journal(places: Places, recorder: Recorder) -> Journal | None:
-    """Return this worker's journal of results; None without a reports pool.
+    """Return this worker's journal of results, None without a reports pool.
 
     Raises: StateError without free space, as for triggers.
     """

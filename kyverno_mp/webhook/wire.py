@@ -58,7 +58,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDependencies:
-    """The role's dependencies of its worker; None: the role has no such dependency."""
+    """The dependencies that the role provides; None for an absent one."""
 
     evaluate: Plans[Plan]
     is_ready: Callable[[], bool]
@@ -80,7 +80,7 @@ class RoleDependencies:
     background_user: str = ""
     recording: ReviewRecorder | None = None
     view: ClusterView | None = None
-    """The cluster as seen by reviews of policies."""
+    """The view of the cluster for reviews of policies."""
     top_kind: TopKind = built_in_kind
     certificates: Certificates | None = None
     peers: Peers | None = None
@@ -100,7 +100,7 @@ class Gauges:
     image_queue_dropped: int
     connections: int
     connections_ended: int
-    """Not a fact of the page: it decides when the worker frees memory."""
+    """Not a fact of the page; it decides when the worker frees memory."""
     held_bytes: int
     bytes_freed: int
     """Not a fact of the page either."""
@@ -226,7 +226,7 @@ def wire(
 
 
 def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptions:
-    """Return the inputs of policy reviews; without a cluster: built-in kinds."""
+    """Return the inputs of policy reviews; without a cluster, with built-in kinds."""
     return ReviewOptions(
         view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
@@ -238,7 +238,7 @@ def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptio
 def _audit_error_callback(records: Records) -> Callable[[Exception], None]:
     def report(error: Exception) -> None:
         records.error("webhook.audit_failed")
-        # Only the type: an error's text may hold a value of the object.
+        # Only the type, because an error's text can contain a value of the object.
         _LOG.error("audit evaluation failed: %s", type(error).__name__)
 
     return report

@@ -31,11 +31,11 @@ _STOP_STEP_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The objects that a worker serves, created after the fork by a Start."""
+    """The objects that a worker serves; a Start creates them after the fork."""
 
     connections: Connections
     certificates: Certificates | None
-    """None: plain HTTP (tests)."""
+    """None for plain HTTP (tests)."""
     tick: Callable[[], None]
     """Called about once a second, even without requests (snapshot, metrics)."""
     stop: Callable[[float], None]
@@ -53,7 +53,8 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         """Keep the default signal handlers until the event loop sets its own."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        # Ctrl-C reaches every process of the terminal; the supervisor stops this one.
+        # Ctrl-C reaches every process of the terminal, but the supervisor stops this
+        # one.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # The arbiter sends SIGABRT to a silent worker, whose loop may hang.
         signal.signal(signal.SIGABRT, self.handle_abort)
@@ -125,7 +126,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
             await asyncio.sleep(_STOP_STEP_S)
         for connection in list(connections.open):
             connection.abort()
-        # A separate thread: those of the loop may be busy with reviews of policies.
+        # A separate thread, because reviews of policies can occupy the loop's threads.
         stopper = ThreadPoolExecutor(1, thread_name_prefix="stop")
         with contextlib.suppress(asyncio.TimeoutError):
             left = max(0.0, end - loop.time())

@@ -87,7 +87,7 @@ def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None
     code = service.stop()
     assert code == 0
     assert "1 policy in force with " in banner
-    assert "left out: 1 policy (refused), 1 problem (reasons in /policies)" in banner
+    assert "omitted: 1 policy (refused), 1 problem (reasons in /policies)" in banner
     lines = [json.loads(line) for line in service.errors().splitlines()]
     (refusal,) = [line for line in lines if line["message"] == "policy refused"]
     assert refusal["file"] == f"{tmp_path}/policies/c.yaml, line 1"

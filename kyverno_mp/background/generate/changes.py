@@ -1,12 +1,12 @@
-"""Find out what follows from the change of a clone source or of a generated object.
+"""Find the tasks caused by a change of a clone source or of a generated object.
 
-Room: background. Takes: an UpdateRequest about a changed object. Gives: Changes: does
-it have to wait, and its Tasks. Next: background/requests.py.
-May touch: the API server through the parts of this room.
+Room: background. Takes: an UpdateRequest about a changed object. Gives: Changes:
+whether the request has to wait, and its Tasks. Next: background/requests.py. May touch:
+the API server through the parts of this room.
 Source: docs/behaviour/controllers 5.2 (row 3), 5.5; docs/background.md.
 
-An admission comes before its change is stored, and may be refused by others. So the
-object is read: while it is as it was before, there is nothing to act on yet.
+A change is reviewed before it is stored, and another webhook may still refuse it. So
+the object is read: as long as it has its old version, the request waits.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ _DELETE: Final = "DELETE"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Looks at changed objects; threads may share it."""
+    """Finds the tasks for changed objects; threads may share it."""
 
     triggers: Triggers
     downstream: Downstream
 
     def waits(self, changed: Changed) -> Outcome | None:
-        """Return why the change cannot be acted on yet, None: it can.
+        """Return why the change cannot be processed yet; None if it can.
 
         Raises: DependencyError.
         """
@@ -51,11 +51,12 @@ class Changes:
             return NOT_STORED if version_of(live) == changed.version else None
         if not is_ending(live):
             return NOT_STORED
-        # Its name is taken until its finalizers are done; a source is as good as gone.
+        # The name stays in use until the finalizers are done. A source in deletion
+        # already counts as gone.
         return None if changed.role == SOURCE else IS_ENDING
 
     def tasks(self, one: StoredRequest, changed: Changed) -> Iterator[Task]:
-        """Yield what has to be done. Raises: DependencyError."""
+        """Yield the tasks caused by the change. Raises: DependencyError."""
         if changed.role != SOURCE:
             for task in one.tasks():
                 yield replace(task, synchronizes=True)
@@ -67,7 +68,7 @@ class Changes:
     def _of_source(
         self, one: StoredRequest, changed: Changed, gone: str
     ) -> Iterator[Task]:
-        """Yield a task for each rule and trigger that cloned from a source."""
+        """Yield a task for each rule and trigger with a clone of the source."""
         wanted: dict[tuple[str, str, str], Task] = {}
         for found in self.downstream.cloned(changed.identity):
             origin, trigger = origin_of(found.labels), trigger_of(found.labels)

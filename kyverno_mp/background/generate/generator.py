@@ -1,11 +1,11 @@
-"""Run one generate rule for one trigger, and bring what it generates up to date.
+"""Run one generate rule for one trigger, and update the objects that it generates.
 
 Room: background. Takes: a Task, a ReadyPolicy. Gives: Generator. Next:
 background/requests.py. May touch: the API server through the parts of this room.
 Source: docs/behaviour/controllers 5.4, 5.5, 5.6; docs/background.md (table).
 
-What happens follows from what there is now: the trigger, the rule, the sources. The
-request says only where to look, so doing it twice, or late, does the same.
+The result depends only on the current trigger, rule and sources. A request only names
+the trigger and the rule, so running it twice or late is harmless.
 """
 
 import logging
@@ -65,11 +65,12 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 5
-"""A source may change between its reading and its label; then the task is repeated."""
+"""A source may change after it was read and before it is labelled; the task is then
+repeated."""
 
 
 class _SourceChanged(KubeConflict):
-    """The source of a clone is not what was read any more."""
+    """The source of a clone changed after it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +83,16 @@ class Generator:
     register: Register
     caches: Caches
     on_recorded: Callable[[Key], None]
-    """Called with a policy whose objects were written before it was reconciled: it may
-    be deleted or changed by now."""
+    """Called with a policy whose objects were written before it was reconciled, because
+    it may have been deleted or changed in the meantime."""
     _locks: tuple[threading.Lock, ...] = field(
         default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
     )
-    """Each of some triggers: a change of a source leads to them without their queue."""
+    """Each lock guards some of the triggers, because a change of a source runs their
+    tasks outside their queues."""
 
     def run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
-        """Do one task.
+        """Run one task.
 
         Raises: ExpressionFailed and other InputErrors of the rule, DependencyError,
         LeaseLost.
@@ -126,7 +128,8 @@ class Generator:
             return self._align(task, policy, rule, live)
         if live is None or is_ending(live):
             if not task.deletes:
-                # A trigger that generated before is not about to be stored.
+                # A missing trigger for which objects were generated before was deleted;
+                # it is not about to be created.
                 is_gone = live is not None or task.synchronizes
                 return DONE if is_gone else NO_TRIGGER
             self._delete_owned(task, rule, lambda _one: True)
@@ -148,9 +151,9 @@ class Generator:
     def evaluate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
     ) -> Wanted | None:
-        """Return what the rule generates, None when it does not apply.
+        """Return the objects that the rule generates, or None if it does not apply.
 
-        Raises: PolicyChanged when only an older version of the policy does not apply;
+        Raises: PolicyChanged when the policy has a newer version, which may apply;
         ExpressionFailed, DependencyError.
         """
         data = self.dependencies.cluster_data
@@ -169,7 +172,7 @@ class Generator:
     def _evaluate(
         self, policy: ReadyPolicy, rule: GenerateRule, request: Request
     ) -> tuple[Wanted | None, tuple[str, ...]]:
-        """Return what the rule generates, or None and the exceptions that say so."""
+        """Return the generated objects, or None and the exceptions that apply."""
         clock = self.dependencies.clock
         engine = Engine(
             self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
@@ -192,13 +195,15 @@ class Generator:
     def _write_all(
         self, policy: ReadyPolicy, rule: GenerateRule, applied: Wanted | None
     ) -> Outcome:
-        """Write all objects that are wanted.
+        """Write all generated objects.
 
-        Raises: KubeRefused after the last one when one was refused; others at once.
+        Raises: KubeRefused after the last write if any was refused; other errors at
+        once.
         """
         wanted = [] if applied is None else applied.objects
         created: Objects = []
-        # What is not recorded would stay when its policy is deleted unnoticed.
+        # Objects of an unrecorded rule would stay behind if the policy were deleted
+        # while no replica holds the lease.
         is_new = bool(wanted) and self._record(policy, rule)
         pauses, refusals = [], Refusals()
         try:
@@ -206,7 +211,7 @@ class Generator:
                 with refusals.kept():
                     pauses.append(self._write(policy, rule, one, created))
         finally:
-            # The policy, and its record with it, may have gone during the writes.
+            # The policy and its record may have been deleted during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
@@ -218,7 +223,7 @@ class Generator:
         return contested(min(later)) if later else APPLIED
 
     def _record(self, policy: ReadyPolicy, rule: GenerateRule) -> bool:
-        """Record a rule whose objects go with it; return whether it was not there."""
+        """Record a rule whose objects are deleted with it; return whether it is new."""
         return rule.deletes_with_policy and self.register.add(
             policy.stored.name, rule.name, rule.downstream_kinds()
         )
@@ -226,7 +231,7 @@ class Generator:
     def _write(
         self, policy: ReadyPolicy, rule: GenerateRule, one: Generated, new: Objects
     ) -> float:
-        """Write an object; return how long to leave it. ``new`` gets a new one."""
+        """Write an object; return the pause until the next. ``new``: created ones."""
         if one.source is not None and rule.synchronizes:
             self._label(one.source)
         done = self.downstream.write(
@@ -240,9 +245,9 @@ class Generator:
         return recorder.wrote(rule.name, one, done, new)
 
     def _label(self, source: Json) -> None:
-        """Let admission notice changes of a source from the version on that was read.
+        """Label a source, so that admission notices all changes after the version read.
 
-        Raises: _SourceChanged when it changed or was deleted before, unrecorded.
+        Raises: _SourceChanged when it was changed or deleted before it had the label.
         """
         try:
             self.downstream.label_source(source, CLONE_SOURCE)
@@ -258,10 +263,10 @@ class Generator:
     def _delete_stale(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
     ) -> Outcome:
-        """Delete what the rule no longer generates for a trigger that exists.
+        """Delete objects that the rule no longer generates for an existing trigger.
 
-        The admission request that announced it may be refused by others, or may not be
-        stored yet: then all is still wanted, and the task is repeated.
+        The change of the trigger may have been refused by another webhook, or may not
+        be stored yet. All objects are then still wanted, and the task is repeated.
         """
         wanted = self._without_source(task, policy, rule, live)
         kept = self._places(wanted)
@@ -275,9 +280,10 @@ class Generator:
     def _without_source(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
     ) -> Wanted | None:
-        """Evaluate the rule; that it fails without its source is expected.
+        """Evaluate the rule; return None if its source does not exist.
 
-        Raises: as ``evaluate``; after another failure nothing is known of the source.
+        Raises: the errors of ``evaluate``, which do not show that the source is
+        missing.
         """
         try:
             return self.evaluate(task, policy, rule, live)
@@ -289,7 +295,7 @@ class Generator:
     def _source_gone(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
-        """Delete clones of a source that was deleted; another may be in its place."""
+        """Delete the clones of a deleted source, unless a new source replaced it."""
         wanted: Wanted | None = None
         if live is not None and not is_ending(live):
             wanted = self._without_source(task, policy, rule, live)
@@ -304,7 +310,7 @@ class Generator:
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
-        """Write what is wanted, and delete what is not."""
+        """Write the generated objects, and delete those no longer generated."""
         if live is None and not self.triggers.serves(task.trigger):
             return DONE
         wanted: Wanted | None = None
@@ -320,9 +326,10 @@ class Generator:
         wanted: Wanted | None,
         is_stale: Callable[[Found], bool],
     ) -> Outcome:
-        """Write what is wanted, and delete what is stale of the rest.
+        """Write the generated objects, and delete the stale ones of the other objects.
 
-        Raises: KubeRefused after both, when a part was refused; others at once.
+        Raises: KubeRefused after both steps if any part was refused; other errors at
+        once.
         """
         written, refusals = APPLIED, Refusals()
         with refusals.kept():
@@ -342,10 +349,10 @@ class Generator:
     def _delete_owned(
         self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]
     ) -> tuple[int, int]:
-        """Delete what is stale of a trigger's objects; return their number, and its.
+        """Delete a trigger's stale objects; return the number of all and of stale ones.
 
-        Raises: KubeRefused after the last object, when a kind cannot be listed or one
-        not be deleted; other DependencyErrors at once.
+        Raises: KubeRefused after the last object, when a kind cannot be listed or an
+        object cannot be deleted; other DependencyErrors at once.
         """
         owned = stale = 0
         if not rule.synchronizes:
@@ -362,9 +369,9 @@ class Generator:
         return owned, stale
 
     def _delete_named(self, task: Task) -> None:
-        """Delete what a request of upstream names, as far as its labels are the rule's.
+        """Delete the objects named by an upstream request that have the rule's labels.
 
-        Others see to the objects of a policy that is gone: policy_events.py.
+        The other objects of a deleted policy are deleted by policy_events.py.
         """
         if task.request is None or not task.deletes:
             return
@@ -381,7 +388,7 @@ class Generator:
 
 
 def place_of(found: Found) -> tuple[str, str, str]:
-    """Return kind, namespace and name."""
+    """Return the kind, namespace and name of an object."""
     return found.resource.kind, *found.key
 
 

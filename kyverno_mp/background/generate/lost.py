@@ -5,9 +5,8 @@ LostTriggers, their Tasks. Next: background/requests.py. May touch: the API serv
 through the parts of this room.
 Source: docs/pools.md 3 (a full journal); docs/background.md.
 
-Triggers that were written since then are processed as if each had its own
-UpdateRequest. What the policy generated for triggers that are gone, or match no longer,
-is deleted.
+Triggers written since that time are processed as if each had its own UpdateRequest.
+Objects generated for triggers that are gone or no longer match are deleted.
 """
 
 import logging
@@ -36,7 +35,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 CLOCK_SKEW_NS: Final = 60 * 10**9
-"""The largest tolerated difference of the clocks of replicas and the API server."""
+"""The largest tolerated difference between the clocks of replicas and the API
+server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class LostTriggers:
     downstream: Downstream
 
     def tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
-        """Yield what has to be done.
+        """Yield the tasks of the lost triggers.
 
-        Raises: KubeRefused after the last task, when a kind cannot be listed: there may
-        be more; other DependencyErrors at once.
+        Raises: KubeRefused after the last task if a kind cannot be listed, because
+        there may be more tasks; other DependencyErrors at once.
         """
         refusals = Refusals()
         for ready in self._policies(one.spec.policy):
@@ -59,7 +59,7 @@ class LostTriggers:
         refusals.tell()
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
-        """Yield the policy, or all."""
+        """Yield the policy that the request names, or all policies."""
         for known in [name] if name else self.policies.names():
             stored = self.policies.live(known)
             if stored is None:
@@ -109,7 +109,7 @@ class LostTriggers:
 
 
 def written_ns(raw: Json) -> int:
-    """Return when an object was last written, as far as it says.
+    """Return the time of the last write that an object's metadata shows.
 
     An object without times counts as newer than anything.
     """

@@ -4,9 +4,9 @@ Room: background. Takes: names of policies. Gives: PolicyEvents, a Reconciler. N
 background/start.py. May touch: the API server through the parts of this room, the log.
 Source: docs/behaviour/controllers 5.2, 5.5, 5.7; docs/background.md.
 
-A policy is synced when it changes, when this replica becomes the lease holder, and
-in each scan interval. What a rule that is gone generated is found by its labels, kind
-by kind: one list for each kind and one call for each object.
+A policy is synced when it changes, when this replica becomes the lease holder, and in
+each scan interval. The objects of a removed rule are found by their labels: one list
+for each kind and one call for each object.
 """
 
 import logging
@@ -38,7 +38,7 @@ NAME: Final = "background-policy"
 
 
 class _Place(NamedTuple):
-    """Where a generated object is."""
+    """The location of a generated object."""
 
     group: str
     plural: str
@@ -67,17 +67,17 @@ class PolicyEvents:
         self._register = register
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[str, int] | None, float]] = {}
-        """The version of a policy at the last sync, and when the next one is due."""
+        """The policy's version at its last sync, and the time of the next sync."""
         self._rules: dict[str, Mapping[str, GenerateRule]] = {}
         """The rules of a policy at the last sync."""
         self._moved: dict[str, dict[tuple[str, str], Task]] = {}
-        """What a policy whose targets changed generates, as far as no queue took it;
+        """Tasks of a policy whose targets changed that the queue has not accepted yet,
         by rule and trigger."""
         self._known: dict[Origin, dict[_Place, Trigger]] = {}
-        """The objects of a rule that the last sync found."""
+        """The objects of each rule that the last sync found."""
 
     def reconcile(self, key: str) -> Result:
-        """Bring a policy's objects in line with it.
+        """Bring a policy's objects to their desired state.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -92,7 +92,8 @@ class PolicyEvents:
             _log.warning(error.message, extra=fields(policy=key))
             return Result()
         refusals = Refusals()
-        # A generator that still had an older version may have recorded a rule of it.
+        # A generator with an older version of the policy may have recorded a rule of
+        # that version.
         left_over = self._delete_removed(key, _recorded(ready), refusals)
         self._register.record(key, {**left_over, **_recorded(ready)})
         synced, next_s = self._synced.get(key, (None, 0.0))
@@ -112,9 +113,9 @@ class PolicyEvents:
         return Result(after_s=after_s)
 
     def _gone(self, key: str) -> Result:
-        """Delete what a policy's rules generated, if it is gone for certain."""
+        """Delete a policy's generated objects if a live read shows that it is gone."""
         if self._policies.live(key) is not None:
-            # The watch has not brought it yet, and will.
+            # The watch has not delivered the policy yet, and will.
             return Result()
         refusals = Refusals()
         self._delete_removed(key, {}, refusals)
@@ -130,7 +131,7 @@ class PolicyEvents:
         return Result()
 
     def _submit_moved(self, key: str) -> bool:
-        """Submit what a policy generates elsewhere; return whether some is left."""
+        """Submit the tasks of moved rules; return whether some were not accepted."""
         moved = self._moved.pop(key, {})
         left = {one: task for one, task in moved.items() if not self._submit(task)}
         if left:
@@ -142,10 +143,10 @@ class PolicyEvents:
     ) -> RuleKinds:
         """Delete the objects of recorded rules that the policy no longer has.
 
-        Return the rules with objects that may be left, because that was refused.
+        Return the rules that may still have objects, because a deletion was refused.
 
-        A rule that still exists but is recorded no more keeps its objects: it stopped
-        synchronising, or lets them be orphaned.
+        A rule that still exists but is no longer recorded keeps its objects: it no
+        longer synchronises them, or orphans them.
         """
         ready = None
         stored = self._policies.get(policy)
@@ -164,9 +165,10 @@ class PolicyEvents:
     def _release_moved(
         self, policy: str, rules: Mapping[str, GenerateRule], refusals: Refusals
     ) -> None:
-        """Take the labels from the objects of rules that generate others now.
+        """Remove our labels from the objects of rules that now generate other objects.
 
-        Keep what generates these others, for which no label names a trigger any more.
+        Keep tasks that generate the other objects, because the triggers cannot be found
+        by labels afterwards.
         KYVERNO: the old objects stay (pkg/policy/generate.go, ruleChange).
         """
         before = self._rules.get(policy, {})
@@ -187,7 +189,7 @@ class PolicyEvents:
     def _release(
         self, origin: Origin, rule: GenerateRule, refusals: Refusals, *, follows: bool
     ) -> None:
-        """Take the labels from the objects of one rule. ``follows``: others come."""
+        """Remove our labels from a rule's objects. ``follows``: keep their tasks."""
         selector, moved = (
             rule_selector(origin),
             self._moved.setdefault(origin.policy, {}),
@@ -196,7 +198,8 @@ class PolicyEvents:
             for found in self._downstream.find(selector, rule.downstream_kinds()):
                 trigger = trigger_of(found.labels)
                 if trigger is not None and follows:
-                    # Before the labels go: nothing else names the trigger then.
+                    # Must precede the removal of the labels, because only they name the
+                    # trigger.
                     task = Task(GENERATE, origin.policy, origin.rule, trigger)
                     moved[origin.rule, trigger.key] = task
                 with refusals.kept():
@@ -217,10 +220,10 @@ class PolicyEvents:
         )
 
     def _tasks(self, ready: ReadyPolicy, refusals: Refusals) -> Iterator[Task]:
-        """Yield what has to be done for the triggers of a policy.
+        """Yield the tasks for the triggers of a policy.
 
-        ``refusals`` gets what cannot be listed: these triggers are not known then, the
-        others are.
+        ``refusals`` collects the errors of kinds that cannot be listed, whose triggers
+        are missing.
         """
         name = ready.stored.name
         for rule in ready.generates.values():
@@ -243,10 +246,11 @@ class PolicyEvents:
     def _of_downstream(
         self, origin: Origin, rule: GenerateRule, refusals: Refusals
     ) -> dict[str, Trigger]:
-        """Return the triggers of a rule's objects: those there are, and lost ones.
+        """Return the triggers of a rule's objects, both existing and deleted ones.
 
-        An object of the last sync that is gone was deleted; if admission did not see
-        that, it is made again now. Clones follow their sources, not the policy.
+        An object of the last sync that is gone was deleted. If admission did not see
+        the deletion, the object is created again now. Clones follow their sources, not
+        the policy.
         """
         selector = rule_selector(origin)
         now: dict[_Place, Trigger] = {}
@@ -259,7 +263,8 @@ class PolicyEvents:
                     now[_Place(resource.group, resource.plural, *found.key)] = trigger
         with self._lock:
             before = self._known.get(origin) or {}
-            # Whether the others are gone is not known after a refusal.
+            # After a refusal, it is not known whether the objects that were not listed
+            # are gone.
             self._known[origin] = {**before, **now} if len(refusals) > known else now
         wanted = [one for place, one in before.items() if place not in now]
         if rule.copies_data:
@@ -268,7 +273,7 @@ class PolicyEvents:
 
 
 def _recorded(ready: ReadyPolicy) -> RuleKinds:
-    """Return the rules whose objects go with them."""
+    """Return the rules whose objects are deleted with them."""
     return {
         rule.name: rule.downstream_kinds()
         for rule in ready.generates.values()

@@ -1,13 +1,13 @@
-"""Find out what generate rules would make, change and delete now, and do nothing.
+"""Preview what generate rules would create, update and delete now.
 
 Room: background. Takes: a ReadyPolicy. Gives: Planned objects, problems; Planner.
-Next: cli/generate.py; background/generating/preview.py does the same for
+Next: cli/generate.py; background/generating/preview.py is the preview of
 GeneratingPolicies.
 May touch: the API server through the parts of this room, reading and with dry runs.
 Source: docs/background.md (preview).
 
-The parts are those of the pool, so that both give the same result. None of them may
-write: the guard refuses.
+The preview uses the parts of the pool, so that both have the same result. The guard of
+these parts refuses every write.
 """
 
 from collections.abc import Collection, Iterator
@@ -42,9 +42,10 @@ DELETE: Final = "delete"
 
 
 class Planned(NamedTuple):
-    """What would happen to an object. ``trigger`` None: its rule is gone.
+    """A planned change of an object. ``trigger`` None: its rule is gone.
 
-    ``before``, ``after``: the parts that a rule decides about; None = no object.
+    ``before``, ``after``: the parts of the object that a rule determines; None = no
+    object.
     """
 
     action: str
@@ -59,18 +60,18 @@ class Planned(NamedTuple):
 
 @dataclass(slots=True)
 class Preview:
-    """What would happen because of one policy."""
+    """The planned changes of one policy."""
 
     stored: StoredPolicy
     planned: list[Planned] = field(default_factory=list)
     unchanged: int = 0
     problems: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
-    """Rules that leave the objects that exist alone until they change."""
+    """Rules without generateExisting, which apply only when an object changes."""
 
 
 class Cause(NamedTuple):
-    """Why an object is written or deleted. ``trigger`` None: its rule is gone."""
+    """The reason for a write or deletion. ``trigger`` None: its rule is gone."""
 
     rule: str
     trigger: Trigger | None
@@ -78,7 +79,7 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Finds what writes would change, by reading and by dry runs."""
+    """Plans writes by reading and by dry runs."""
 
     objects: Objects
     downstream: Downstream
@@ -92,9 +93,9 @@ class Planner:
         server_side: bool,
         owned: Selector | None = None,
     ) -> Planned | None:
-        """Return what would be done for one object; None = it stays as it is.
+        """Return the planned change of one object; None if it would not change.
 
-        ``owned``: as of Downstream. Raises: ExpressionFailed, DependencyError.
+        ``owned``: see ``Downstream.write``. Raises: ExpressionFailed, DependencyError.
         """
         resource, raw = self.downstream.resolved(one)
         namespace, name = key_of(raw)
@@ -111,7 +112,7 @@ class Planner:
         if has_same_content(live, after, raw):
             return None
         try:
-            # The API server adds defaults, and other webhooks change objects.
+            # The API server adds defaults, and other webhooks may change the object.
             after = self._tried(resource, after, server_side=server_side)
         except KubeRefused as error:
             if error.code != "kube.forbidden":
@@ -126,7 +127,7 @@ class Planner:
         return self.objects.try_replace(resource, raw)
 
     def delete(self, cause: Cause, found: Found) -> Planned:
-        """Return what would be deleted. Raises: DependencyError."""
+        """Return the planned deletion of an object. Raises: DependencyError."""
         live = self.objects.find(found.resource, found.key)
         before = None if live is None else bare(live, live)
         return Planned(DELETE, *cause, found.resource, *found.key, before, None)
@@ -134,7 +135,7 @@ class Planner:
 
 @dataclass(frozen=True, slots=True)
 class Previewer:
-    """Compares what rules want with what there is."""
+    """Compares the objects that rules generate with the existing ones."""
 
     generator: Generator
     existing: Existing
@@ -150,7 +151,7 @@ class Previewer:
         return self.generator.triggers
 
     def preview(self, policy: ReadyPolicy) -> Preview:
-        """Return what would happen. Raises: DependencyError."""
+        """Return the planned changes of a policy. Raises: DependencyError."""
         rules = policy.generates.values()
         later = sorted(rule.name for rule in rules if not rule.existing)
         found = Preview(policy.stored, later=later)
@@ -163,7 +164,7 @@ class Previewer:
     def _all_triggers(
         self, policy: ReadyPolicy, rule: GenerateRule, found: Preview
     ) -> list[Trigger]:
-        """Return those that match, and those that generated before."""
+        """Return the objects that match, and the triggers of generated objects."""
         triggers = self.existing.triggers(
             policy.ir,
             rule,
@@ -184,7 +185,7 @@ class Previewer:
         kinds: Collection[tuple[str, str]] | None,
         found: Preview,
     ) -> Iterator[Found]:
-        """Yield generated objects; a kind that cannot be listed is a problem."""
+        """Yield generated objects; record a kind that cannot be listed as a problem."""
         try:
             yield from self._downstream.find(selector, kinds)
         except KubeRefused as error:
@@ -204,7 +205,7 @@ class Previewer:
     def _of_trigger(
         self, policy: ReadyPolicy, found: Preview, rule: GenerateRule, trigger: Trigger
     ) -> Iterator[Planned]:
-        """Yield what follows from one trigger. Raises: InputError, DependencyError."""
+        """Yield the changes for one trigger. Raises: InputError, DependencyError."""
         cause = Cause(rule.name, trigger)
         live = self._triggers.find(trigger)
         wanted: list[Generated] = []
@@ -237,7 +238,7 @@ class Previewer:
         return list(self._downstream.find(selector, rule.downstream_kinds()))
 
     def _of_removed(self, policy: ReadyPolicy, found: Preview) -> Iterator[Planned]:
-        """Yield the objects of rules that the stored policy has, and this one lacks."""
+        """Yield deletions for rules that only the stored policy contains."""
         name = policy.stored.name
         for rule, kinds in self.register.of(name).items():
             if rule in policy.generates:

@@ -1,12 +1,12 @@
-"""Record which rules' objects must be deleted with the rule or its policy.
+"""Record the rules whose objects must be deleted with the rule or its policy.
 
 Room: background. Takes: the rules of a policy. Gives: Register, kept in a ConfigMap.
 Next: background/generate/policy_events.py. May touch: the API server through record.py.
 Source: docs/behaviour/controllers 5.5 (delete rule/policy); docs/background.md.
 
-Labels do not say whether an object is synchronised or may be orphaned. A policy that
-was deleted while nobody held the lease can no longer be asked, so what it asked for is
-recorded before: no object is written whose rule is not in the record (``add``).
+Labels do not show whether an object is synchronised or may be orphaned, and a policy
+that was deleted while no replica held the lease can no longer be read. So a rule is
+recorded before its first object is written (``add``).
 """
 
 import threading
@@ -21,7 +21,7 @@ from kyverno_mp.kube.rest import Client
 _KEY: Final = "rules.json"
 
 RuleKinds = dict[str, list[tuple[str, str]] | None]
-"""Name of a rule -> (apiVersion, kind) of its objects, None = any kind."""
+"""Name of a rule -> (apiVersion, kind) of its objects; None = any kind."""
 _DECODER: Final = msgspec.json.Decoder(dict[str, RuleKinds])
 
 
@@ -40,12 +40,12 @@ class Register:
             return sorted(self._record.read())
 
     def of(self, policy: str) -> RuleKinds:
-        """Return what is recorded for a policy. Raises: DependencyError."""
+        """Return the record of a policy. Raises: DependencyError."""
         with self._lock:
             return dict(self._record.read().get(policy) or {})
 
     def record(self, policy: str, rules: RuleKinds) -> None:
-        """Replace a policy's record; no call when it stays the same.
+        """Replace a policy's record; a no-op if the record does not change.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -53,9 +53,9 @@ class Register:
             self._record.replace(policy, rules or None)
 
     def add(self, policy: str, rule: str, kinds: list[tuple[str, str]] | None) -> bool:
-        """Record a rule before its first object; return whether it was not there.
+        """Record a rule before its first object is written; return whether it is new.
 
-        A request may be processed before the watch brought its policy.
+        A request may be processed before the watch delivers its policy.
 
         Raises: DependencyError, LeaseLost.
         """

@@ -1,7 +1,7 @@
-"""Assemble the parts of the pool that carry out GeneratingPolicies.
+"""Assemble the parts of the pool that run GeneratingPolicies.
 
-Room: background. Takes: the parts that generate rules use as well. Gives:
-GeneratingParts. Next: background/start.py. May touch: nothing before it is started.
+Room: background. Takes: the parts shared with generate rules. Gives: GeneratingParts.
+Next: background/start.py. May touch: nothing before it is started.
 Source: docs/pools.md 1.
 """
 
@@ -34,7 +34,7 @@ _FAILING: Final = 3
 
 
 class GeneratingParts:
-    """The parts, wired so that a change of one reaches the others."""
+    """The parts that run GeneratingPolicies, connected to each other."""
 
     def __init__(
         self,
@@ -85,12 +85,14 @@ class GeneratingParts:
         self._is_following = False
         self._following = threading.Lock()
         self._told: dict[str, tuple[str, float]] = {}
-        """What was told of a policy whose objects nobody watches, and when."""
+        """Each policy with unwatched objects: the reported kinds, and when they were
+        reported."""
 
     def adopt(self) -> None:
-        """Do what is due: follow the recorded kinds, reconcile recorded policies.
+        """Watch the recorded kinds and reconcile the recorded policies, if due.
 
-        Only those of a kind that is listed: a policy that is not yet is not gone.
+        Policies are reconciled only after their kind was listed; until then, a missing
+        policy may still exist.
         """
         if not self._is_following:
             self._follow()
@@ -108,7 +110,7 @@ class GeneratingParts:
                     self._add_policy(key)
 
     def problems(self) -> list[str]:
-        """Return what is wrong at the moment."""
+        """Return the current problems."""
         found = [
             f"watch of {one.scope.resource.plural}: {one.last_error}"
             for one in self.policies.informers
@@ -117,8 +119,8 @@ class GeneratingParts:
         return [*found, *self.watches.problems()]
 
     def _follow(self) -> None:
-        """Follow what is recorded; ``adopt`` tries again after a failure."""
-        # The newest record is followed last.
+        """Watch the recorded kinds; after a failure, ``adopt`` tries again."""
+        # The lock makes the last call of ``follow`` use the newest record.
         with self._following:
             try:
                 self.watches.follow(self.register.written())
@@ -129,7 +131,7 @@ class GeneratingParts:
                 self._is_following = True
 
     def tell(self) -> None:
-        """Tell of each policy which of its objects nobody watches."""
+        """Report for each policy which of its generated kinds are not watched."""
         unwatched = self.watches.unwatched()
         events, metrics = self._dependencies.events, self._dependencies.metrics
         metrics.hold(BACKGROUND_UNWATCHED, (), float(sum(map(len, unwatched.values()))))
@@ -146,6 +148,6 @@ class GeneratingParts:
                 PolicyRecorder(stored, events, metrics).unwatched(text)
 
     def _dropped(self, policy: str) -> None:
-        """Sync a policy of which a task found no place in the queue."""
+        """Sync a policy again after the queue rejected one of its tasks."""
         self.events.forget_sync(policy)
         self._add_policy(policy_key(policy))

@@ -1,7 +1,7 @@
-"""Evaluate a GeneratingPolicy for one trigger: what is to be generated.
+"""Evaluate a GeneratingPolicy for one trigger.
 
 Room: background. Takes: a Task, a ReadyGenerating, the trigger. Gives: Evaluation.
-Next: background/generating/run.py. May touch: what the ports of CEL reach.
+Next: background/generating/run.py. May touch: what the CEL ports can access.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/policies/gpol/engine/engine.go.
 """
 
@@ -38,7 +38,7 @@ _EXCEPTION: Final = "exception"
 
 
 class Evaluated(NamedTuple):
-    """What a policy generates, and the version of the policy that says so."""
+    """The objects that a policy generates, and the evaluated version of the policy."""
 
     policy: ReadyGenerating
     wanted: Wanted
@@ -55,10 +55,10 @@ class Evaluation:
     def evaluate(
         self, task: Task, policy: ReadyGenerating, trigger: Json
     ) -> Evaluated | None:
-        """Return the objects that the policy generates, None when it does not apply.
+        """Return the objects that the policy generates, or None if it does not apply.
 
-        That it does not is checked against the policy as it is stored: the watch may
-        be behind what admission knew. Raises: SourceNotFound; other InputErrors,
+        A policy that does not apply is read live and checked again, because the watch
+        may lag behind admission. Raises: SourceNotFound; other InputErrors,
         DependencyError.
         """
         found = self._evaluate(task, policy, trigger)
@@ -75,7 +75,7 @@ class Evaluation:
         request = self._request(task, policy, trigger)
         own = policy.ir.policy
         if own.namespace and request.namespace != own.namespace:
-            # SAFETY: a tenant's policy must never see an object of others.
+            # SAFETY: a tenant's policy must never read objects of other namespaces.
             return None
         data, clock = self.dependencies.cluster_data, self.dependencies.clock
         engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
@@ -130,14 +130,14 @@ class Evaluation:
         self.dependencies.metrics.observe(GENERATING_RESULTS, labels, seconds)
 
     def _request(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Request:
-        """Return what the policy evaluates; its constraints name the resource.
+        """Return the request to evaluate; its resource is taken from the constraints.
 
         Raises: ExpressionFailed, DependencyError.
         """
         data = self.dependencies.cluster_data
         request = request_of(task, trigger, data, policy.assumed_operation)
         if request.operation not in ("DELETE", "CONNECT"):
-            # A trigger that exists is taken as it is now.
+            # A trigger that exists is evaluated in its current state.
             request.operation = policy.operation_of(request.operation)
         if request.review_request is None:
             resource = self.kinds.of_kind(task.trigger.api_version, task.trigger.kind)
@@ -158,7 +158,7 @@ class Evaluation:
         return request
 
     def _namespace(self, task: Task, request: Request, deadline_ns: int) -> Json | None:
-        """Return ``namespaceObject``, None for an object of the cluster."""
+        """Return ``namespaceObject``; None for a cluster-scoped object."""
         name = request.namespace
         if request.kind == "Namespace" and not request.group:
             name = request.name if task.operation != "DELETE" else ""

@@ -1,4 +1,4 @@
-"""Carry out what a change of a GeneratingPolicy means: synchronise, generate, delete.
+"""Apply a change of a GeneratingPolicy: synchronise, generate, delete.
 
 Room: background. Takes: names of policies. Gives: GeneratingEvents, a Reconciler.
 Next: background/start.py. May touch: the API server through the parts of this room, the
@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 12d; docs/behaviour/controllers 5.8; Kyverno
 pkg/policy/gpol.go.
 
 A policy is synced when it changes, when this replica becomes the lease holder, and in
-each scan interval; upstream syncs no namespaced one.
+each scan interval; upstream does not sync namespaced policies.
 """
 
 import logging
@@ -40,9 +40,9 @@ from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
 Claims: TypeAlias = dict[str, set[Place]]
-"""What names a trigger by its labels, by the trigger's key."""
+"""Key of a trigger -> the places of the objects whose labels name that trigger."""
 _LIST_WAIT_S: Final = 5.0
-"""Until the next look at a watch that may fail to list its kind."""
+"""Pause before a watch that may fail to list its kind is checked again."""
 NAME: Final = "background-generating-policy"
 
 
@@ -74,10 +74,10 @@ class GeneratingEvents:
         self._awaits_watches = awaits_watches
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[object, ...], float]] = {}
-        """The version of a policy at the last sync, and when the next one is due."""
+        """The policy's version at its last sync, and the time of the next sync."""
 
     def reconcile(self, key: str) -> Result:
-        """Bring a policy's objects in line with it.
+        """Bring a policy's objects to their desired state.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -109,12 +109,12 @@ class GeneratingEvents:
         return Result(after_s=after_s)
 
     def forget_sync(self, policy: str) -> None:
-        """Let the next reconcile sync a policy, whether or not it changed."""
+        """Let the next reconcile sync a policy even if it did not change."""
         with self._lock:
             self._synced.pop(policy, None)
 
     def lost(self, one: StoredRequest) -> Iterator[Task]:
-        """Yield what has to be done when triggers of a policy are lost.
+        """Yield the tasks when triggers of a policy were lost.
 
         Raises: DependencyError.
         """
@@ -132,9 +132,9 @@ class GeneratingEvents:
         refusals.tell()
 
     def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
-        """Yield a task for each object that is a trigger, or was one.
+        """Yield a task for each current or former trigger of the policy.
 
-        ``refusals`` gets what cannot be listed. Raises: other DependencyErrors.
+        ``refusals`` collects the refused lists. Raises: other DependencyErrors.
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)
@@ -142,16 +142,17 @@ class GeneratingEvents:
         yield from _tasks(ready, triggers, existing, claims)
 
     def _record(self, ready: ReadyGenerating) -> None:
-        """Record whether objects go with the policy; the kinds stay.
+        """Record whether objects are deleted with the policy; keep the kinds.
 
-        Also while it does not synchronise: it may again.
+        This also applies while the policy does not synchronise, because it may do so
+        again.
         """
         self._register.set_deletes(ready.name, deletes=ready.deletes_with_policy)
 
     def _gone(self, key: str) -> Result:
-        """Delete what a policy generated, if it is gone for certain."""
+        """Delete a policy's generated objects if a live read shows that it is gone."""
         if self._policies.live(key) is not None:
-            # The watch has not brought it yet, and will.
+            # The watch has not delivered the policy yet, and will.
             return Result()
         entry = self._register.of(key)
         refusals = Refusals()
@@ -191,11 +192,13 @@ class GeneratingEvents:
         *,
         forgets: bool = False,
     ) -> dict[str, Trigger]:
-        """Return the triggers of what the policy generated.
+        """Return the triggers of the objects that the policy generated.
 
-        ``claims`` gets what names a trigger, unless this pool has written some of it.
+        ``claims`` collects the objects that name a trigger, unless this pool wrote one
+        of them.
 
-        ``forgets``: kinds without objects, if none was ever written.
+        ``forgets``: remove kinds from the record that have no objects and never had
+        any.
         """
         found: dict[str, Trigger] = {}
         written: set[str] = set()
@@ -228,7 +231,7 @@ def _tasks(
     existing: Mapping[str, Trigger],
     claims: Claims,
 ) -> Iterator[Task]:
-    """Yield a task for each trigger. ``existing`` ones no label had to name."""
+    """Yield a task for each trigger. ``existing``: triggers found without labels."""
     is_whole = ready.ir.synchronizes
     name = ready.ir.policy.name
     for key, trigger in {**triggers, **existing}.items():

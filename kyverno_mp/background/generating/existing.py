@@ -45,7 +45,8 @@ class ExistingTriggers:
     ) -> dict[str, Trigger]:
         """List the objects that the constraints match, by key.
 
-        ``on_refused`` gets what cannot be listed. Raises: DependencyError.
+        ``on_refused`` is called with the error of each refused list. Raises:
+        DependencyError.
         """
         found: dict[str, Trigger] = {}
         namespace = policy.ir.policy.namespace
@@ -85,9 +86,9 @@ class ExistingTriggers:
         return fault_or_match(constraints, request)[0]
 
     def _resources(self, policy: ReadyGenerating) -> Iterator[Resource]:
-        """Yield what the rules name. KYVERNO: wildcards and subresources find nothing.
+        """Yield the resources that the rules name.
 
-        Raises: DependencyError.
+        KYVERNO: wildcards and subresources match nothing. Raises: DependencyError.
         """
         constraints = policy.ir.constraints
         named = dict.fromkeys(

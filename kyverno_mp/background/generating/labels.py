@@ -1,4 +1,4 @@
-"""Name the labels of what GeneratingPolicies generate, and read them.
+"""Write and read the labels of objects that GeneratingPolicies generate.
 
 Room: background. Takes: a policy, a trigger; labels of objects. Gives: labels to write,
 selectors, ``owner_of``. Next: background/generating/run.py,
@@ -6,9 +6,9 @@ background/generating/events.py, background/generating/watches.py. May touch: no
 outside its arguments.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (addGenerateLabels).
 
-Upstream writes no rule, by which these objects differ from those of generate rules. It
-writes no namespace of the policy either; here a namespaced policy has its own, so that
-two policies of one name do not delete each other's objects.
+As upstream, the labels contain no rule, which distinguishes these objects from those of
+generate rules. Upstream omits the policy's namespace, too. Here it is a label, so that
+policies with the same name do not delete each other's objects.
 """
 
 from collections.abc import Mapping
@@ -34,13 +34,14 @@ from kyverno_mp.values.kubernetes.selector import is_label_value
 
 LABEL_PREFIX: Final = "generate.kyverno.io/"
 GENERATED_TEXT: Final = f"{MANAGED_BY}={KYVERNO},{POLICY},!{RULE}"
-"""The label selector of everything that GeneratingPolicies generate."""
+"""The label selector of all objects that GeneratingPolicies generate."""
 
 
 def labels_of(policy: str, trigger: Trigger, source_uid: str) -> dict[str, str]:
-    """Return the labels of an object; ``source_uid``: of a clone, "" for data.
+    """Return the labels of an object. ``source_uid``: of a clone's source; "" for data.
 
-    A name that is no label value is left out; upstream's object is refused then.
+    A name that is not a valid label value is omitted; upstream's object would be
+    refused.
     """
     namespace, _, name = policy.rpartition("/")
     group, _, version = trigger.api_version.rpartition("/")
@@ -62,7 +63,7 @@ def labels_of(policy: str, trigger: Trigger, source_uid: str) -> dict[str, str]:
 
 
 def policy_selector(policy: str) -> dict[str, str | None]:
-    """Return the labels of everything that a policy generated; None = absent."""
+    """Return the labels of all objects that a policy generated; None = absent."""
     namespace, _, name = policy.rpartition("/")
     return {
         MANAGED_BY: KYVERNO,
@@ -73,10 +74,10 @@ def policy_selector(policy: str) -> dict[str, str | None]:
 
 
 def trigger_selector(policy: str, trigger: Trigger) -> dict[str, str | None]:
-    """Return the labels of what a policy generated for one trigger.
+    """Return the labels of the objects that a policy generated for one trigger.
 
-    SAFETY: all of them. A uid alone would do for objects of an honest author; labels
-    with the uid of one trigger and the name of another must not select those of both.
+    SAFETY: all labels are compared. A forged object with the uid of one trigger and the
+    name of another must not be selected for both.
     """
     group, _, version = trigger.api_version.rpartition("/")
     values = {
@@ -94,7 +95,7 @@ def trigger_selector(policy: str, trigger: Trigger) -> dict[str, str | None]:
 
 
 def owner_of(labels: Mapping[str, str]) -> tuple[str, Trigger] | None:
-    """Return the policy and the trigger that labels name; None if they name none."""
+    """Return the policy and the trigger that the labels name, or None."""
     name = labels.get(POLICY, "")
     if labels.get(MANAGED_BY) != KYVERNO or not name or labels.get(RULE):
         return None

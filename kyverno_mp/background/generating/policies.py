@@ -50,7 +50,7 @@ GENERATING_POLICIES: Final = Resource(
     kind="GeneratingPolicy",
     namespaced=False,
 )
-"""v1beta1 is what every release of Kyverno that has these kinds serves."""
+"""v1beta1 is served by every release of Kyverno that has these kinds."""
 NAMESPACED_GENERATING_POLICIES: Final = Resource(
     group=_GROUP,
     version="v1beta1",
@@ -79,9 +79,10 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
 
 
 class ReadyGenerating(msgspec.Struct, frozen=True):
-    """A policy ready to run.
+    """A compiled and linked policy.
 
-    ``version``: uid and generation; its PolicyExceptions with their versions.
+    ``version``: uid and generation of the policy, and its PolicyExceptions with their
+    versions.
     """
 
     stored: StoredPolicy
@@ -95,13 +96,13 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """``name`` or ``namespace/name``, as UpdateRequests name it."""
+        """``name`` or ``namespace/name``, as in UpdateRequests."""
         return self.stored.name
 
     def is_older_than(self, trigger: Json) -> bool:
-        """Return whether an object was created after the policy, which lists CREATE."""
+        """Return whether the object is newer than the policy and its CREATE matches."""
         created = str(trigger["metadata"].get("creationTimestamp") or "")
-        # K8S: times are of UTC, to the second.
+        # K8S: creation times are in UTC, in whole seconds.
         is_listed = self.assumed_operation == _CREATE
         return (
             is_listed
@@ -127,19 +128,19 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
 
     @property
     def deletes_on_delete(self) -> bool:
-        """Whether a rule lists DELETE by its name: then a deletion generates."""
+        """Whether a rule lists DELETE by name, so that deletions generate objects."""
         return _DELETE in self.operations
 
     @property
     def assumed_operation(self) -> str:
-        """The operation of a trigger that exists: one that the rules list."""
+        """The operation for an existing trigger: one that the rules list."""
         listed = self.operations
         if _UPDATE in listed and not listed & {_CREATE, _ANY}:
             return _UPDATE
         return _CREATE
 
     def operation_of(self, asked: str) -> str:
-        """Return the operation to evaluate: the one that was asked for, if listed."""
+        """Return the operation to evaluate: ``asked`` if the rules list it."""
         listed = self.operations
         return asked if asked in listed or _ANY in listed else self.assumed_operation
 
@@ -148,7 +149,7 @@ class GeneratingPolicies:
     """The policies of the cluster; threads may share it."""
 
     def __init__(self, client: Client, exceptions_in: str) -> None:
-        """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        """``exceptions_in``: the namespace whose exceptions apply, ``*`` = all."""
         self._client = client
         self._objects = Objects(client)
         self._exceptions_in = exceptions_in
@@ -168,25 +169,25 @@ class GeneratingPolicies:
 
     @property
     def exceptions(self) -> tuple[Informer[bytes], ...]:
-        """What knows the exceptions; nothing where none counts."""
+        """The informer of the exceptions; empty if exceptions are disabled."""
         return (self._exceptions,) if self._exceptions_in else ()
 
     @property
     def synced(self) -> bool:
-        """All policies were listed at least once."""
+        """Whether all policies were listed at least once."""
         return all(one.synced for one in self.policies)
 
     def get(self, name: str) -> StoredPolicy | None:
-        """Return a policy by ``name`` or ``namespace/name``, None if not known."""
+        """Return a policy by ``name`` or ``namespace/name``; None if unknown."""
         key = policy_key(name)
         return self._of(key).get(key)
 
     def names(self) -> list[str]:
-        """Return all policies, ``name`` or ``namespace/name``."""
+        """Return the names of all policies, ``name`` or ``namespace/name``."""
         return [policy_name(key) for one in self.policies for key in one.snapshot()]
 
     def live(self, name: str) -> StoredPolicy | None:
-        """Read a policy; None when it is gone.
+        """Read a policy from the API server; return None if it does not exist.
 
         Raises: KubeUnavailable while its kind is not served; DependencyError.
         """
@@ -200,10 +201,10 @@ class GeneratingPolicies:
         return stored_policy(resource, msgspec.json.encode(raw))
 
     def _listed(self, resource: Resource, key: Key) -> Json | None:
-        """Read a policy from a list, which an unserved kind has not.
+        """Read a policy from a list, which fails if the kind is not served.
 
-        K8S: 404 for an object is the answer for both, e.g. while its definition is
-        replaced.
+        K8S: the API server answers 404 both for a missing object and for an unserved
+        kind, e.g. while its CRD is replaced.
         """
         found: list[Json] = []
         scope = WatchScope(
@@ -221,7 +222,7 @@ class GeneratingPolicies:
         return next((one for one in found if key_of(one) == key), None)
 
     def newest(self, name: str) -> ReadyGenerating | None:
-        """Return a policy; it is read while it is not known, or its watch interrupted.
+        """Return a policy; read it live if it is unknown or its watch is interrupted.
 
         Raises: PolicyInvalid, DependencyError.
         """
@@ -232,7 +233,7 @@ class GeneratingPolicies:
         return None if stored is None else self.ready(stored)
 
     def changed(self, policy: ReadyGenerating) -> ReadyGenerating | None:
-        """Return a policy as it is stored, None if it is the same.
+        """Return the stored version of a policy, or None if it has not changed.
 
         Raises: PolicyInvalid, DependencyError.
         """
@@ -259,7 +260,7 @@ class GeneratingPolicies:
         return made
 
     def forget(self, key: Key) -> None:
-        """Drop the linked form of a policy that was deleted."""
+        """Drop the linked form of a deleted policy."""
         with self._lock:
             self._kept.pop(key, None)
 
@@ -269,8 +270,9 @@ class GeneratingPolicies:
     def _naming(self, stored: StoredPolicy) -> dict[str, bytes]:
         """Return the exceptions that name a policy, by name and version.
 
-        A namespaced policy is exempt by its own namespace, or by the one that the
-        operator has chosen: no other tenant may revoke it. Raises: as ``check_listed``.
+        Exceptions to a namespaced policy must be in its own namespace or in the one
+        that the operator has chosen, so that other tenants cannot disable it. Raises:
+        the errors of ``check_listed``.
         """
         if not self._exceptions_in:
             return {}
@@ -305,7 +307,7 @@ def _names(raw: bytes, stored: StoredPolicy) -> bool:
 def _linked(
     stored: StoredPolicy, exceptions: Mapping[str, bytes]
 ) -> LinkedGeneratingPolicy:
-    """Compile and link a policy; an exception that cannot be used exempts nothing.
+    """Compile and link a policy; ignore exceptions that cannot be used.
 
     Raises: PolicyInvalid with the reason.
     """
@@ -340,7 +342,7 @@ def _exception(raw: bytes) -> CelPolicyException:
 
 
 def _typed(raw: bytes, kind: str) -> dict[str, Json]:
-    """K8S: items of a list need not carry kind and apiVersion."""
+    """Add kind and apiVersion. K8S: the items of a list may lack them."""
     document: dict[str, Json] = msgspec.json.decode(raw)
     document.update(kind=kind, apiVersion=GENERATING_POLICIES.api_version)
     document.pop("status", None)

@@ -1,11 +1,11 @@
-"""Find out what GeneratingPolicies would make, change and delete now, and do nothing.
+"""Preview what GeneratingPolicies would create, update and delete now.
 
 Room: background. Takes: a ReadyGenerating. Gives: GeneratingPreviewer. Next:
 cli/generate.py. May touch: the API server through the parts of this room, reading and
 with dry runs.
 Source: docs/background.md (preview).
 
-The pool's own runner does each task; what it would write is noted instead.
+The pool's own runner runs each task, but its writes are only noted.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -40,7 +40,7 @@ from kyverno_mp.program.generate.pattern import Generated
 
 
 class _Notes:
-    """Notes what the runner would write; a Writer and a Record."""
+    """Notes the writes of the runner without making them; a Writer and a Record."""
 
     def __init__(self, planner: Planner, register: Register, found: Preview) -> None:
         self._planner = planner
@@ -48,7 +48,7 @@ class _Notes:
         self._found = found
         self._added: list[GeneratedKind] = []
         self.cause = Cause("", None)
-        """Why the next writes happen."""
+        """The cause of the next writes."""
 
     def place_of(self, wanted: Generated) -> Place:
         return self._planner.downstream.place_of(wanted)
@@ -110,7 +110,7 @@ class _Notes:
 
 @dataclass(frozen=True, slots=True)
 class GeneratingPreviewer:
-    """Compares what policies want with what there is."""
+    """Compares the objects that policies generate with the existing ones."""
 
     dependencies: BackgroundDependencies
     policies: GeneratingPolicies
@@ -124,7 +124,7 @@ class GeneratingPreviewer:
         return self.planner.downstream
 
     def preview(self, policy: ReadyGenerating) -> Preview:
-        """Return what would happen. Raises: DependencyError."""
+        """Return the planned changes of a policy. Raises: DependencyError."""
         name = policy.ir.policy.name
         later = [] if policy.ir.generates_existing else [name]
         found = Preview(policy.stored, later=later)

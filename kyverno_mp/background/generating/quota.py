@@ -1,11 +1,11 @@
-"""Choose the kinds of generated objects that are watched, within bounds.
+"""Choose the kinds of generated objects to watch, within limits.
 
 Room: background. Takes: the kinds that each policy has generated. Gives: ``chosen``.
 Next: background/generating/watches.py. May touch: nothing outside its arguments.
 Source: docs/background.md (GeneratingPolicies).
 
-Cluster policies come first: who may create them may do anything. Then each namespace
-gets one kind, then each one its second, so that none uses up what is left.
+Cluster policies come first, because their authors are trusted. Then each namespace gets
+one kind, then each gets its second, so that no namespace uses up the rest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ Place: TypeAlias = tuple[str, str]
 
 
 def chosen(wanted: Mapping[str, Iterable[Place]]) -> frozenset[Place]:
-    """Return what is watched. ``wanted``: the resources by policy."""
+    """Return the resources to watch. ``wanted``: the resources by policy."""
     by_namespace: dict[str, set[Place]] = {}
     for policy, places in wanted.items():
         by_namespace.setdefault(policy_key(policy)[0], set()).update(places)

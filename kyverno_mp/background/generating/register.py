@@ -1,4 +1,4 @@
-"""Record which kinds synchronised GeneratingPolicies generate, and what to delete when.
+"""Record the kinds that synchronised GeneratingPolicies generate.
 
 Room: background. Takes: the objects of a policy before they are written. Gives:
 Register, kept in a ConfigMap. Next: background/generating/run.py,
@@ -6,10 +6,11 @@ background/generating/events.py, background/generating/watches.py. May touch: th
 server through kube/apply.py.
 Source: docs/behaviour/cel 12d (generating); docs/background.md.
 
-The kinds are known only when the expressions have run. Without the record, a replica
-that takes over would watch nothing, and what a deleted policy generated would stay. A
-kind is recorded before its first object is written, because a holder may be killed
-between the two; it is watched from that write on, and forgotten if none succeeds.
+The kinds are known only after the expressions have run. Without the record, a replica
+that takes over would watch nothing, and the objects of a deleted policy would stay. A
+kind is recorded before its first object is written, because the lease holder may be
+killed between the two. The kind is watched after that write, and removed from the
+record if no write succeeds.
 """
 
 import threading
@@ -28,7 +29,8 @@ _KEY: Final = "generating-policies.json"
 class GeneratedKind(NamedTuple):
     """A kind of generated objects.
 
-    ``is_cloned``: some have a source. ``is_planned``: perhaps none was ever written.
+    ``is_cloned``: some objects have a source. ``is_planned``: possibly no object was
+    ever written.
     """
 
     api_version: str
@@ -38,13 +40,13 @@ class GeneratedKind(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """The record of one policy. ``deletes``: its objects are deleted with it."""
+    """The record of one policy. ``deletes``: delete its objects with the policy."""
 
     deletes: bool = False
     kinds: tuple[GeneratedKind, ...] = ()
 
     def with_kinds(self, kinds: Iterable[GeneratedKind]) -> "Entry":
-        """Return the record with more kinds; what was written stays so."""
+        """Return the record with more kinds; written ones are not reset to planned."""
         found = {one[:2]: one for one in self.kinds}
         for one in kinds:
             known = found.get(one[:2], one)
@@ -73,7 +75,7 @@ class Register:
         self._record = Record(client, namespace, guard, _KEY, _DECODER)
         self._lock = threading.Lock()
         self._writing: Counter[tuple[str, str, str]] = Counter()
-        """How many threads write objects, by policy and kind."""
+        """Number of threads that write objects, by policy and kind."""
         self._on_change = on_change
 
     def policies(self) -> list[str]:
@@ -82,12 +84,12 @@ class Register:
             return sorted(self._record.read())
 
     def of(self, policy: str) -> Entry:
-        """Return what is recorded for a policy. Raises: DependencyError."""
+        """Return the record of a policy. Raises: DependencyError."""
         with self._lock:
             return self._record.read().get(policy, NOTHING)
 
     def written(self) -> dict[str, list[GeneratedKind]]:
-        """Return the kinds of which objects were written, by policy.
+        """Return the kinds with written objects, by policy.
 
         Raises: DependencyError.
         """
@@ -98,7 +100,7 @@ class Register:
             }
 
     def set_deletes(self, policy: str, *, deletes: bool) -> None:
-        """Record whether objects go with their policy, if it has any.
+        """Record whether to delete the objects with their policy, if it is recorded.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -117,9 +119,9 @@ class Register:
     def begin(
         self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
-        """Record kinds before objects are written; return whether some are new.
+        """Record kinds before their objects are written; return whether any is new.
 
-        Raises: DependencyError, LeaseLost: then nothing has begun.
+        Raises: DependencyError, LeaseLost: then ``end`` must not be called.
         """
         kinds = [one._replace(is_planned=True) for one in kinds]
         if not kinds:
@@ -137,17 +139,17 @@ class Register:
         written: Iterable[GeneratedKind],
         deletes: bool,
     ) -> bool:
-        """Record what may have been written; return whether some is new.
+        """Record kinds that may have been written; return whether any is new.
 
-        The policy, and its record with it, may have gone meanwhile. ``kinds``: what has
-        begun. Raises: DependencyError, LeaseLost.
+        The policy and its record may have been deleted meanwhile. ``kinds``: those
+        passed to ``begin``. Raises: DependencyError, LeaseLost.
         """
         begun = [(policy, *one[:2]) for one in kinds]
         if not begun:
             return False
         with self._lock:
             self._writing.subtract(begun)
-            # Those that are zero go.
+            # Adding an empty Counter removes zero counts.
             self._writing += Counter()
             is_new = self._add(policy, written, deletes=deletes)
         if is_new:
@@ -155,7 +157,7 @@ class Register:
         return is_new
 
     def forget(self, policy: str, kinds: Iterable[GeneratedKind]) -> None:
-        """Forget kinds of which there are no objects, if none was ever written.
+        """Remove kinds without objects from the record, unless one was ever written.
 
         Raises: DependencyError, LeaseLost.
         """

@@ -1,12 +1,12 @@
-"""Run a GeneratingPolicy for one trigger, and bring what it generates up to date.
+"""Run a GeneratingPolicy for one trigger, and update the objects that it generates.
 
 Room: background. Takes: a Task, the policies. Gives: Generating. Next:
 background/runner.py. May touch: the API server through the parts of this room.
 Source: docs/behaviour/cel 10.2, 12d; docs/background.md (GeneratingPolicies); Kyverno
 pkg/background/gpol/generate_controller.go.
 
-As for generate rules, what happens follows from what there is now: the trigger, the
-policy, the objects that its expressions read.
+As for generate rules, the result depends only on the current trigger, policy and
+objects that its expressions read.
 """
 
 import threading
@@ -63,10 +63,10 @@ _DELETE: Final = "DELETE"
 
 
 class Writer(Protocol):
-    """Reads and writes generated objects: Downstream, or what only notes writes."""
+    """Reads and writes generated objects: Downstream, or the notes of a preview."""
 
     def place_of(self, wanted: Generated) -> Place:
-        """Return kind, namespace and name that an object has, or would have."""
+        """Return kind, namespace and name of an object that may not exist yet."""
 
     def find(
         self,
@@ -74,7 +74,7 @@ class Writer(Protocol):
         kinds: Collection[tuple[str, str]] | None,
         namespace: str = "",
     ) -> Iterator[Found]:
-        """Yield the objects with all these labels."""
+        """Yield the objects that have all labels of the selector."""
 
     def write(
         self,
@@ -84,22 +84,22 @@ class Writer(Protocol):
         server_side: bool,
         owned: Selector | None = None,
     ) -> Done:
-        """Make an object as it is wanted; return what that took."""
+        """Create or update an object; return what was done."""
 
     def delete(self, found: Found, selector: Selector) -> bool:
-        """Delete an object if its labels are still those; return whether it was."""
+        """Delete an object if its labels still match; return whether it was deleted."""
 
 
 class Record(Protocol):
     """The record of generated kinds: Register, or a copy of it."""
 
     def of(self, policy: str) -> Entry:
-        """Return what is recorded for a policy."""
+        """Return the record of a policy."""
 
     def begin(
         self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
-        """Record kinds before objects are written; return whether some are new."""
+        """Record kinds before their objects are written; return whether any is new."""
 
     def end(
         self,
@@ -109,7 +109,7 @@ class Record(Protocol):
         written: Iterable[GeneratedKind],
         deletes: bool,
     ) -> bool:
-        """Record what may have been written; return whether some is new."""
+        """Record kinds that may have been written; return whether any is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,14 @@ class Generating:
     register: Record
     evaluation: Evaluation
     on_recorded: Callable[[Key], None]
-    """Called with a policy whose objects were written before it was reconciled: it may
-    be gone, or another version, by now."""
+    """Called with a policy whose objects were written before it was reconciled, because
+    it may have been deleted or changed in the meantime."""
     _locks: tuple[threading.Lock, ...] = field(
         default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
     )
 
     def run(self, task: Task, policy: ReadyGenerating | None) -> Outcome:
-        """Do one task.
+        """Run one task.
 
         Raises: ExpressionFailed and other InputErrors of the policy, DependencyError,
         LeaseLost.
@@ -140,11 +140,11 @@ class Generating:
 
     def _run(self, task: Task, policy: ReadyGenerating | None) -> Outcome:
         if policy is None:
-            # background/generating/events.py sees to what it generated.
+            # background/generating/events.py deletes the objects of a deleted policy.
             return DONE
         own = policy.ir.policy.namespace
         if own and task.trigger.namespace != own:
-            # SAFETY: labels, which anybody may write, name any object.
+            # SAFETY: labels can be forged and name any object as a trigger.
             return DONE
         if task.synchronizes and not policy.ir.synchronizes:
             return DONE
@@ -160,7 +160,7 @@ class Generating:
             if task.deletes or task.is_whole or task.synchronizes:
                 return self._delete_all(task, policy, is_known=live is not None)
             return DONE if live is not None else NO_TRIGGER
-        # Labels may name it in part, and what is written has to name it as a whole.
+        # Labels may identify the trigger only in part, but new labels need all fields.
         metadata = live["metadata"]
         trigger = replace(
             task.trigger,
@@ -171,13 +171,14 @@ class Generating:
         return self._follow(replace(task, trigger=trigger), policy, live)
 
     def _follow(self, task: Task, policy: ReadyGenerating, live: Json) -> Outcome:
-        """Do what is due for a trigger that exists."""
+        """Run the task for a trigger that exists."""
         own = policy.ir.policy.namespace
         if own and task.trigger.namespace != own:
-            # SAFETY: labels may give an object of the cluster a namespace.
+            # SAFETY: forged labels may give a cluster-scoped object a namespace.
             return DONE
         if task.deletes and task.operation == _DELETE:
-            # Others may refuse the deletion, and it is stored after its admission.
+            # A deletion is stored only after its review, and another webhook may refuse
+            # it.
             return NOT_DELETED
         if task.seen_version and version_of(live) == task.seen_version:
             return NOT_STORED
@@ -186,7 +187,7 @@ class Generating:
         return self._align(task, policy, live)
 
     def _generate(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
-        """Create what is missing."""
+        """Create missing objects."""
         evaluated = self.evaluation.evaluate(task, policy, trigger)
         if evaluated is None:
             return DONE
@@ -195,9 +196,9 @@ class Generating:
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
         """Write the wanted objects, and delete the trigger's other objects.
 
-        That the policy fails without a source that is gone is expected: then the
-        clones of this source are deleted. After any other failure nothing is known of
-        what is wanted, and all stays.
+        If the policy fails because a source was deleted, the clones of this source are
+        deleted. After any other failure, the wanted objects are unknown and no object
+        is deleted.
         """
         try:
             evaluated = self.evaluation.evaluate(task, policy, trigger)
@@ -212,10 +213,10 @@ class Generating:
     def _lose(self, task: Task, policy: ReadyGenerating, sources: Sources) -> bool:
         """Delete the clones of sources that were not found.
 
-        Return whether that is all that is due: a source that is gone by its uid may
-        have been created again, and was perhaps not read.
+        Return whether the missing sources account for all clones of deleted sources. If
+        not, a source may have been created again with a new uid.
 
-        Raises: as ``_delete``.
+        Raises: the errors of ``_delete``.
         """
         unexplained = 0
 
@@ -234,10 +235,10 @@ class Generating:
         return bool(task.gone_sources) and not unexplained
 
     def _is_known(self, task: Task, evaluated: Evaluated | None, trigger: Json) -> bool:
-        """Return whether a trigger that labels name was ever one.
+        """Return whether a trigger named by labels is genuine.
 
-        SAFETY: who may write labels must not make a policy generate for an object that
-        it was not to generate for. Where nothing is generated, nothing is to be known.
+        SAFETY: a user who can set labels must not make a policy generate for an object
+        that never triggered it. A policy that generates nothing needs no check.
         """
         if task.claims is None or evaluated is None:
             return True
@@ -249,9 +250,10 @@ class Generating:
     def _replace(
         self, task: Task, policy: ReadyGenerating, evaluated: Evaluated | None
     ) -> Outcome:
-        """Write what is wanted, and delete the rest.
+        """Write the generated objects, and delete the trigger's other objects.
 
-        Raises: KubeRefused after both, when a part was refused; others at once.
+        Raises: KubeRefused after both steps if any part was refused; other errors at
+        once.
         """
         written, refusals = DONE, Refusals()
         with refusals.kept():
@@ -268,35 +270,37 @@ class Generating:
     def _delete_all(
         self, task: Task, policy: ReadyGenerating, *, is_known: bool
     ) -> Outcome:
-        """Delete what was generated for a trigger that is gone."""
+        """Delete the objects that were generated for a deleted trigger."""
         if not policy.ir.synchronizes:
             return DONE
         if policy.deletes_on_delete and not task.deletes:
-            # The object may be what the deletion has generated.
+            # The deletion itself may have generated the object.
             return DONE
         if not is_known and not self.triggers.serves(task.trigger):
-            # Of a kind that is not served nothing is known.
+            # If the kind is not served, the trigger may still exist.
             return DONE
         self._delete(task, policy, lambda _one: True)
         return APPLIED
 
     def _write_all(self, evaluated: Evaluated) -> Outcome:
-        """Write all objects that are wanted.
+        """Write all generated objects.
 
-        Raises: KubeRefused after the last one when one was refused; others at once.
+        Raises: KubeRefused after the last write if any was refused; other errors at
+        once.
         """
         policy, wanted = evaluated.policy, evaluated.wanted
         created: list[Generated] = []
         objects = wanted.objects if policy.ir.synchronizes else ()
         kinds = {_kind_of(one) for one in objects}
         deletes = policy.deletes_with_policy
-        # What is not recorded would stay when its policy goes unseen.
+        # Objects of an unrecorded kind would stay behind if the policy were deleted
+        # while no replica holds the lease.
         is_new = self.register.begin(policy.name, kinds, deletes=deletes)
         written: list[GeneratedKind] = []
         pauses, refusals = [], Refusals()
         try:
             for one in wanted.objects:
-                # An answer that is lost may be that of a write.
+                # A write whose response is lost may have succeeded.
                 written.append(_kind_of(one))
                 pause_s = None
                 with refusals.kept():
@@ -306,7 +310,7 @@ class Generating:
                 else:
                     pauses.append(pause_s)
         finally:
-            # The policy, and its record with it, may have gone during the writes.
+            # The policy and its record may have been deleted during the writes.
             ended = self.register.end(
                 policy.name, kinds, written=kinds & {*written}, deletes=deletes
             )
@@ -322,7 +326,7 @@ class Generating:
     def _write(
         self, policy: ReadyGenerating, one: Generated, created: list[Generated]
     ) -> float | None:
-        """Write an object; return how long to leave it alone, None if it is others'."""
+        """Write an object; return the pause until the next write, None if not ours."""
         done = self.downstream.write(
             one,
             synchronizes=policy.ir.synchronizes,

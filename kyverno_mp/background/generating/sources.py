@@ -1,15 +1,14 @@
-"""Note which objects the expressions of a GeneratingPolicy read, and which are missing.
+"""Note the objects that a GeneratingPolicy's expressions read or fail to find.
 
-Room: background. Takes: what the port of ``resource`` gives. Gives: Sources, Reading (a
-ResourcePort), SourceNotFound. Next: background/generating/evaluate.py,
-background/generating/wanted.py, background/generating/run.py.
-May touch: the API server, through the port.
+Room: background. Takes: objects from the port of ``resource``. Gives: Sources, Reading
+(a ResourcePort), SourceNotFound. Next: background/generating/evaluate.py,
+background/generating/wanted.py, background/generating/run.py. May touch: the API
+server, through the port.
 Source: docs/background.md (GeneratingPolicies); Kyverno
 pkg/background/gpol/dynamic_watcher.go (handleDelete).
 
-That an expression fails does not say why: a read that was refused, an outage and an
-absent annotation are failures, too. Only a source that the API server did not find is
-one whose clones go.
+An expression may also fail because of a refused read, an outage or a missing
+annotation. Clones are deleted only if the API server did not find their source.
 """
 
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Missing(NamedTuple):
-    """What an object that was not found would be.
+    """An object that was not found.
 
-    Without its namespace: a clone has the kind and the name of its source, no more.
+    It has no namespace, because a clone shares only kind and name with its source.
     """
 
     group: str
@@ -32,7 +31,7 @@ class Missing(NamedTuple):
 
 
 class Sources:
-    """What one evaluation has read."""
+    """The objects that one evaluation has read."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[str, str]] = {}
@@ -56,22 +55,22 @@ class Sources:
         return uid in self._kinds
 
     def may_be_clone(self, uid: str, api_version: str, kind: str) -> bool:
-        """Return whether an object is of the kind of its source, if that is known.
+        """Return whether an object has the same kind as its source, if known.
 
-        Of objects that come from elsewhere, e.g. a GlobalContextEntry, it is not.
+        The kind is unknown for objects from other sources, e.g. a GlobalContextEntry.
         """
         group = api_version.rpartition("/")[0]
         return self._kinds.get(uid, (group, kind)) == (group, kind)
 
 
 class SourceNotFound(ExpressionFailed):
-    """A policy failed, and something that it read does not exist."""
+    """A policy failed, and an object that it read does not exist."""
 
     sources: Sources
 
     @classmethod
     def of(cls, error: ExpressionFailed, sources: Sources) -> "SourceNotFound":
-        """Return the failure with what was read."""
+        """Return the failure together with the sources."""
         made = cls(error.code, error.message, error.where)
         made.sources = sources
         return made
@@ -79,7 +78,7 @@ class SourceNotFound(ExpressionFailed):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A port that notes what it gives."""
+    """A port that notes the objects that it returns."""
 
     port: ResourcePort
     sources: Sources
@@ -87,7 +86,7 @@ class Reading:
     def get(
         self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
     ) -> Json | None:
-        """Return the object, None if there is none. Raises: as the port."""
+        """Return the object; None if it does not exist. Raises: the port's errors."""
         found = self.port.get(api_version, plural, place, deadline_ns)
         if found is None:
             group = api_version.rpartition("/")[0]
@@ -103,7 +102,7 @@ class Reading:
         labels: dict[str, str],
         deadline_ns: int,
     ) -> Json:
-        """Return the List. Raises: as the port."""
+        """Return the List. Raises: the port's errors."""
         found = self.port.list(api_version, plural, namespace, labels, deadline_ns)
         items = found.get("items") if type(found) is dict else None
         for item in items if type(items) is list else ():
@@ -118,11 +117,11 @@ class Reading:
         body: Json,
         deadline_ns: int,
     ) -> Json:
-        """Create the object and return it. Raises: as the port."""
+        """Create the object and return it. Raises: the port's errors."""
         found = self.port.post(api_version, plural, namespace, body, deadline_ns)
         self.sources.saw_object(found)
         return found
 
     def plural(self, api_version: str, kind: str) -> str:
-        """Return the plural name of a kind. Raises: as the port."""
+        """Return the plural name of a kind. Raises: the port's errors."""
         return self.port.plural(api_version, kind)

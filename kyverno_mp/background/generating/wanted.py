@@ -1,12 +1,12 @@
-"""Collect what the expressions of a GeneratingPolicy generate for one trigger.
+"""Collect the objects that a GeneratingPolicy generates for one trigger.
 
 Room: background. Takes: calls of ``generator.apply``. Gives: Collector, a GeneratorPort
 that creates nothing. Next: background/generating/run.py writes the objects.
 May touch: discovery, through background/objects/kinds.py.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (GenerateResources).
 
-Upstream creates each object while the expression runs; here all are written when every
-expression has succeeded, so that a later error leaves no part of them behind.
+Upstream creates each object while the expression runs; here all objects are written
+after every expression has succeeded, so that a later error leaves none of them behind.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ class Collector:
     def generate(
         self, namespace: str, objects: Sequence[Json], deadline_ns: int
     ) -> None:
-        """Take objects, and the items of lists.
+        """Collect objects and the items of lists.
 
         Raises: ExpressionFailed, DependencyError.
         """
-        del deadline_ns  # nothing here waits, but for discovery
+        del deadline_ns  # only discovery may block here
         for raw in objects:
             if type(raw) is not dict:
                 raise ExpressionFailed("generate.object", "not an object")
@@ -75,7 +75,7 @@ class Collector:
                 f" {api_version}/{kind}",
             )
         if self._own and namespace != self._own:
-            # SAFETY: the library refuses this, too.
+            # SAFETY: a second check; the CEL library refuses this, too.
             raise ExpressionFailed(
                 "generate.scope",
                 f'cross-namespace generation denied: policy in "{self._own}" cannot'
@@ -85,7 +85,7 @@ class Collector:
         name = str(made["metadata"].get("name") or "")
         trigger = self._trigger
         if (kind, namespace, name) == (trigger.kind, trigger.namespace, trigger.name):
-            # An object that is its own trigger exists already, and is not ours.
+            # An object that is its own trigger already exists and was not generated.
             return
         if not name:
             raise ExpressionFailed("generate.name", f"{kind} has no metadata.name")
@@ -93,17 +93,17 @@ class Collector:
         self.objects.append(Generated(target, made))
 
     def _made(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
-        """Return the object as it is to be created, with its labels."""
+        """Return the object to create, with its labels."""
         given = raw.get("metadata")
         metadata = dict(given) if type(given) is dict else {}
         is_clone = bool(metadata.get("resourceVersion"))
         source_uid = str(metadata.get("uid") or "") if is_clone else ""
         kind = _text(raw, "apiVersion"), _text(raw, "kind")
         if not self._sources.may_be_clone(source_uid, *kind):
-            # It has no more than the metadata of an object of another kind.
+            # The object only has the metadata of an object of another kind.
             source_uid = ""
         if metadata.get("namespace") not in (None, "", namespace):
-            # K8S: an owner is in the namespace of what it owns.
+            # K8S: owner references do not cross namespaces.
             metadata.pop(_OWNERS, None)
         for name in (*OF_THE_SERVER, "namespace"):
             metadata.pop(name, None)
@@ -112,7 +112,7 @@ class Collector:
         given = metadata.get("labels")
         labels = given if type(given) is dict else {}
         metadata["labels"] = {
-            # SAFETY: a source has labels of its own origin, or of its author's choice.
+            # SAFETY: the labels of a source may name another origin, or be forged.
             **{
                 name: value
                 for name, value in labels.items()

@@ -1,13 +1,13 @@
-"""Watch what GeneratingPolicies generated, and the sources of its clones.
+"""Watch the objects that GeneratingPolicies generated, and the sources of clones.
 
 Room: background. Takes: the recorded kinds. Gives: Watches, which submits a Task for
-each trigger whose objects were changed or deleted by others. Next: background/start.py.
+each trigger whose objects another writer changed or deleted. Next: background/start.py.
 May touch: the API server through kube/cache.py; informers' threads.
 Source: docs/behaviour/controllers 5.8; Kyverno pkg/background/gpol/dynamic_watcher.go.
 
-Which kinds a policy generates is known only when it has run, so no webhook can be
-registered for them; as upstream, a watch for each kind notices changes. Only metadata
-travels. What is written is decided by evaluating the policy again, not by a copy.
+The kinds that a policy generates are known only after it has run, so no webhook can be
+registered for them. As upstream, each kind is watched instead, by metadata only. After
+a change, the policy is evaluated again instead of restoring a copy.
 """
 
 import threading
@@ -38,7 +38,7 @@ _TOO_MANY: Final = (
 
 
 class _Known(NamedTuple):
-    """An object. ``labels``: None if it was not generated."""
+    """A watched object. ``labels``: None if it was not generated."""
 
     uid: str
     version: str
@@ -73,7 +73,7 @@ def _known(raw: msgspec.Raw) -> _Known:
 
 
 class Watches:
-    """One informer for each kind; threads may share it."""
+    """The informers of all watched kinds; threads may share it."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Watches:
         on_dropped: Callable[[str], None],
         on_listed: Callable[[str], None],
     ) -> None:
-        """``submit`` queues a task; ``on_dropped``: of a policy whose task was not.
+        """``submit`` queues a task; ``on_dropped`` gets the policy of a lost task.
 
         ``on_listed`` is called with a policy that was ``awaited``, once all its kinds
         are listed; it must not block.
@@ -98,16 +98,16 @@ class Watches:
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], _Watch] = {}
         self._places: dict[str, set[Place]] = {}
-        """What each policy generates."""
+        """The resources that each policy generates."""
         self._left_out: frozenset[Place] = frozenset()
-        """Kinds beyond the bounds."""
+        """Resources above the limits, which are not watched."""
         self._awaited: set[str] = set()
         """Policies to sync when their kinds are listed."""
         self._follows = False
         self._is_stopped = False
 
     def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> None:
-        """Watch the kinds of these policies, and no others, as far as there is room.
+        """Watch only the kinds of these policies, as far as the limits allow.
 
         Raises: DependencyError.
         """
@@ -144,7 +144,7 @@ class Watches:
             watch.informer.start()
 
     def stop(self) -> None:
-        """End all informers."""
+        """Stop all informers."""
         with self._lock:
             self._is_stopped = True
             watches = list(self._watches.values())
@@ -155,19 +155,13 @@ class Watches:
     def awaits(self, policy: str) -> bool:
         """Return whether a kind of a policy still has to be listed for the first time.
 
-        Then ``on_listed`` follows. A kind that cannot be listed is not waited for.
+        If so, ``on_listed`` is called later. Kinds that cannot be listed are ignored.
         """
         with self._lock:
             if self._is_listed(policy):
                 return False
             self._awaited.add(policy)
             return True
-
-    @property
-    def awaited(self) -> frozenset[str]:
-        """The policies whose kinds still have to be listed."""
-        with self._lock:
-            return frozenset(self._awaited)
 
     def listed(self) -> None:
         """Call ``on_listed`` for each awaited policy whose kinds are listed now."""
@@ -185,12 +179,12 @@ class Watches:
 
     @property
     def informers(self) -> list[Informer[_Known]]:
-        """Those that run."""
+        """The running informers."""
         with self._lock:
             return [one.informer for one in self._watches.values()]
 
     def problems(self) -> list[str]:
-        """Return what is wrong at the moment."""
+        """Return the current problems."""
         found = [
             f"watch of generated {one.scope.resource.plural}: {one.last_error}"
             for one in self.informers
@@ -205,7 +199,7 @@ class Watches:
         return found
 
     def unwatched(self) -> dict[str, dict[str, str]]:
-        """Return why kinds of a policy are not watched, by their plural names."""
+        """Return each policy's unwatched kinds by plural name, with the reasons."""
         with self._lock:
             reasons = dict.fromkeys(self._left_out, _TOO_MANY)
             for key, watch in self._watches.items():
@@ -227,7 +221,7 @@ class Watches:
         return self._client
 
     def appeared(self, found: Found) -> None:
-        """Submit what follows if others changed an object before it was seen here."""
+        """Submit a task if another writer changed an object before it was seen here."""
 
         def decide() -> None:
             if self._downstream.is_changed(found):
@@ -236,7 +230,7 @@ class Watches:
         self._downstream.when_written(found, decide)
 
     def changed(self, before: Found, now: Found) -> None:
-        """Submit what follows from a change, unless it was made here."""
+        """Submit a task for a change, unless this pool made it."""
 
         def decide() -> None:
             if not self._downstream.is_own(now):
@@ -245,19 +239,19 @@ class Watches:
         self._downstream.when_written(now, decide)
 
     def gone(self, found: Found) -> None:
-        """Submit what follows from a deletion, unless it was made here."""
+        """Submit a task for a deletion, unless this pool made it."""
         if not self._downstream.is_deleted(found.uid):
             self.add(found)
 
     def add(self, found: Found, *, gone_source: str = "") -> None:
-        """Submit what follows from a change for the trigger that an object names."""
+        """Submit a task for the trigger that an object's labels name."""
         owner = owner_of(found.labels)
         if owner is None:
             return
         policy, trigger = owner
         namespace = policy.rpartition("/")[0]
         if namespace and found.key[0] != namespace:
-            # Not generated by that policy, whatever the labels say.
+            # The labels are wrong: that policy cannot generate in this namespace.
             return
         task = Task(
             *(CEL_GENERATE, policy, policy.rpartition("/")[2], trigger),
@@ -272,10 +266,10 @@ class Watches:
 
 
 class _Watch:
-    """The objects of one kind, as they were at the last change."""
+    """The watched objects of one kind, as last seen."""
 
     def __init__(self, watches: Watches, resource: Resource, is_cloned: bool) -> None:  # noqa: FBT001 - of one caller
-        """``is_cloned``: some objects have sources, which are of this kind, too."""
+        """``is_cloned``: some objects are clones, whose sources have the same kind."""
         self._watches = watches
         self._resource = resource
         self.is_cloned = is_cloned
@@ -290,12 +284,12 @@ class _Watch:
         self._seen: dict[Key, _Known] = {}
         self._uids: set[str] = set()
         self._clones: dict[str, set[Key]] = {}
-        """The keys of clones, by the uid of their source."""
+        """Source uid -> the keys of its clones."""
         self._is_whole = False
-        """Whether all objects of the last list are in ``_seen``."""
+        """Whether ``_seen`` contains all objects of the last list."""
 
     def _changed(self, key: Key) -> None:
-        """Act on a change that others made; in the informer's thread."""
+        """Handle a change by another writer; called in the informer's thread."""
         before, now = self._seen.get(key), self.informer.get(key)
         self._remember(key, before, now)
         if before == now:
@@ -318,7 +312,7 @@ class _Watch:
     def _listed(self, *, is_whole: bool) -> None:
         """Look for the sources of all clones after each list.
 
-        They may have been deleted while nobody watched.
+        Sources may have been deleted while no watch was running.
         """
         was_whole, self._is_whole = self._is_whole, is_whole
         if was_whole or not is_whole:
@@ -329,10 +323,10 @@ class _Watch:
                 self._source_changed(uid, is_gone=True)
 
     def _lacks_source(self, key: Key, now: _Known, before: _Known | None) -> None:
-        """Act on a source that was deleted before its clone was seen.
+        """Submit a task if a clone's source was deleted before the clone was seen.
 
-        KYVERNO: a clone is of the kind of its source. The uid is a hint: a source that
-        was created again has another one.
+        KYVERNO: a clone has the same kind as its source. The uid is only a hint,
+        because a source that was created again has a new uid.
         """
         source = _source_of(now)
         is_known = before is not None and _source_of(before) == source
@@ -368,5 +362,5 @@ class _Watch:
 
 
 def _source_of(known: _Known) -> str:
-    """Return the uid of a clone's source, "" if it is none."""
+    """Return the uid of a clone's source; "" if the object is not a clone."""
     return (known.labels or {}).get(SOURCE_UID, "")

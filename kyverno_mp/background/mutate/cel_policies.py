@@ -1,12 +1,12 @@
-"""Read MutatingPolicies and their exceptions as they are stored, and link them.
+"""Read MutatingPolicies and their exceptions live, and link them.
 
 Room: background. Takes: a Client, the key of a policy. Gives: StoredMutatingPolicies,
 ReadyMutatingPolicy. Next: background/mutate/mutating.py. May touch: the API server
 through kube/apply.py and kube/watch.py.
 Source: docs/behaviour/cel 10.1; docs/background.md (MutatingPolicies).
 
-A policy is read live for each UpdateRequest, because admission may know a newer one
-than a watch here would; it is linked once per version.
+A policy is read live for each UpdateRequest, because admission may have seen a newer
+version than a watch here. Each version is linked once.
 """
 
 import threading
@@ -36,7 +36,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _GROUP: Final = "policies.kyverno.io"
 _VERSION: Final = "v1beta1"
-"""What every release of Kyverno that has these kinds serves."""
+"""The version served by every release of Kyverno that has these kinds."""
 _CLUSTER: Final = Resource(
     group=_GROUP,
     version=_VERSION,
@@ -58,7 +58,7 @@ _Version = tuple[str, str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ReadyMutatingPolicy:
-    """A policy ready to run."""
+    """A compiled and linked policy."""
 
     linked: LinkedMutatingPolicy
     uid: str
@@ -73,14 +73,14 @@ class StoredMutatingPolicies:
     """The policies of the cluster; threads may share it."""
 
     def __init__(self, client: Client, exceptions_in: str) -> None:
-        """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        """``exceptions_in``: the namespace whose exceptions apply, ``*`` = all."""
         self._client = client
         self._exceptions_in = exceptions_in
         self._lock = threading.Lock()
         self._known: dict[str, tuple[_Version, ReadyMutatingPolicy]] = {}
 
     def ready(self, key: str) -> ReadyMutatingPolicy | None:
-        """Return a policy by ``name`` or ``namespace/name``, None when it is gone.
+        """Return a policy by ``name`` or ``namespace/name``; None if it is gone.
 
         Raises: PolicyInvalid, DependencyError.
         """
@@ -113,8 +113,8 @@ class StoredMutatingPolicies:
     ) -> Iterator[tuple[str, CelPolicyException]]:
         """Yield the exceptions that name the policy, each with its version.
 
-        A namespaced policy is exempt by its own namespace, or by the one that the
-        operator has chosen: no other tenant may revoke it.
+        Exceptions to a namespaced policy must be in its own namespace or in the one
+        that the operator has chosen, so that other tenants cannot disable it.
         """
         allowed = self._exceptions_in
         if not allowed:
@@ -140,7 +140,7 @@ class StoredMutatingPolicies:
             try:
                 one = decode_served(document)
             except PolicyInvalid:
-                # As on the webhook's side: it exempts nothing.
+                # As in the webhook, an invalid exception is ignored.
                 continue
             assert isinstance(one, CelPolicyException)
             if any(

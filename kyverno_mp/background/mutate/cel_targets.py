@@ -1,12 +1,12 @@
 """Find the existing objects that a MutatingPolicy changes.
 
-Room: background. Takes: MutatingPolicyIR; objects that an expression found. Gives:
+Room: background. Takes: MutatingPolicyIR; objects selected by an expression. Gives:
 Targets. Next: background/mutate/mutating.py. May touch: the API server through kube,
 the log.
 Source: docs/behaviour/controllers 5.7 (cel-mutate); Kyverno
 pkg/background/mpol/processor.go: collectGVK.
 
-A namespaced policy has targets in its own namespace alone, whatever it names.
+A namespaced policy can only have targets in its own namespace.
 """
 
 import logging
@@ -39,7 +39,7 @@ _NAMESPACE_KIND: Final = "Namespace"
 class Target(NamedTuple):
     """An object to change.
 
-    ``subresource``: through which it is written. ``body``: the copy of the policy that
+    ``subresource``: the one to write, if any. ``body``: the copy of the policy that
     matches it.
     """
 
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Name for messages."""
+        """The target's name for messages."""
         return "/".join(filter(None, (self.resource.kind, *self.key)))
 
 
@@ -62,7 +62,7 @@ class Targets:
     kinds: Kinds
 
     def of_constraints(self, ir: MutatingPolicyIR) -> list[Target]:
-        """List what ``targetMatchConstraints`` match, or else the policy's own.
+        """List the objects of ``targetMatchConstraints``, else of ``matchConstraints``.
 
         Raises: DependencyError.
         """
@@ -82,7 +82,7 @@ class Targets:
     def triggers(
         self, ir: MutatingPolicyIR, wanted: Callable[[Json], bool]
     ) -> list[Trigger]:
-        """List the objects that the policy's constraints match, whatever the operation.
+        """List the objects that the policy's constraints match, for any operation.
 
         Raises: DependencyError.
         """
@@ -90,7 +90,7 @@ class Targets:
         for one in (any_operation(body.constraints) for body in ir.bodies):
             for resource, subresource in () if one is None else self._resources(one):
                 if subresource:
-                    # What was sent to it is no object.
+                    # The content of a subresource request is not an object.
                     continue
                 assert one is not None
                 for namespace, name in self._listed(ir, one, resource, "", wanted):
@@ -103,7 +103,7 @@ class Targets:
     def of_objects(
         self, ir: MutatingPolicyIR, raws: Iterable[Json]
     ) -> Iterator[Target]:
-        """Yield the objects that an expression found. Raises: ExpressionFailed."""
+        """Yield the objects that an expression selected. Raises: ExpressionFailed."""
         for raw in raws:
             kind = str(raw.get("kind") or "")
             resource = self.kinds.of_kind(str(raw.get("apiVersion") or ""), kind)
@@ -121,7 +121,7 @@ class Targets:
             yield Target(resource, key if resource.namespaced else ("", key[1]))
 
     def request_of(self, target: Target, raw: Json, trigger: Request) -> Request:
-        """Return what is evaluated: the target, for the trigger's request."""
+        """Return the request to evaluate: the target in the trigger's request."""
         resource = target.resource
         namespace, name = target.key
         return replace(
@@ -139,9 +139,9 @@ class Targets:
         )
 
     def _resources(self, constraints: ConstraintsIR) -> Iterator[tuple[Resource, str]]:
-        """Yield the resources, and the subresources through which they are written.
+        """Yield the target resources, with the subresources to write.
 
-        KYVERNO: what a ``*`` names is not looked for. Raises: DependencyError.
+        KYVERNO: a ``*`` matches nothing here. Raises: DependencyError.
         """
         for rule in constraints.rules:
             for entry in rule.resources:
@@ -167,7 +167,7 @@ class Targets:
         found: list[Key] = []
 
         def take(item: msgspec.Raw) -> None:
-            # K8S: items of a list carry neither kind nor apiVersion.
+            # K8S: the items of a list contain neither kind nor apiVersion.
             raw = msgspec.json.decode(item)
             if is_ending(raw) or not wanted(raw):
                 return
@@ -209,7 +209,7 @@ class Targets:
         return matches(constraints, request)
 
     def _labels(self, resource: Resource, namespace: str, raw: Json) -> dict[str, str]:
-        """Return the labels of the object's namespace, {} if they are not known."""
+        """Return the labels of the object's namespace, {} if they are unknown."""
         if resource.kind == _NAMESPACE_KIND and not resource.group:
             return dict((raw.get("metadata") or {}).get("labels") or {})
         namespaces = self.dependencies.cluster_data.namespaces

@@ -6,7 +6,7 @@ Source: docs/behaviour/controllers 5.7 (cel-mutate); docs/behaviour/cel 10.1; Ky
 pkg/background/mpol/processor.go at v1.18.2 and (conditions of targets, an unchanged
 target) v1.19.0.
 
-Targets are evaluated as they are now, and replaced at the version that was read.
+Targets are evaluated in their current state, and replaced only at that version.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +60,7 @@ _ATTEMPTS: Final = 5
 
 
 class _Evaluated(NamedTuple):
-    """The verdict on a target, and the target after it."""
+    """The verdict on a target, and the mutated target."""
 
     request: Request
     result: RuleResult
@@ -69,13 +69,13 @@ class _Evaluated(NamedTuple):
 
 @dataclass(slots=True)
 class _Problems:
-    """What went wrong with single targets; the others are done all the same."""
+    """The failures of single targets; the other targets are still processed."""
 
     texts: list[str] = field(default_factory=list)
     hides: bool = False
 
     def add(self, target: Target, text: str, *, hides: bool) -> None:
-        """Add why a target could not be changed."""
+        """Record why a target could not be changed."""
         self.hides = self.hides or hides
         self.texts.append(f"{target.shown}: {text}")
 
@@ -91,7 +91,7 @@ class MutatingRunner:
     guard: Callable[[], None]
 
     def run(self, task: Task) -> Outcome:
-        """Do one task.
+        """Run one task.
 
         Raises: ExpressionFailed with the failures of the targets; PolicyInvalid;
         DependencyError, LeaseLost.
@@ -117,7 +117,7 @@ class MutatingRunner:
         return APPLIED
 
     def lost_tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
-        """Yield a task for each trigger that was written since then.
+        """Yield a task for each trigger written since ``since_ns``.
 
         Raises: PolicyInvalid, DependencyError.
         """
@@ -132,14 +132,14 @@ class MutatingRunner:
             yield Task(CEL_MUTATE, one.spec.policy, "", trigger, request=one)
 
     def failure_of(self, task: Task, error: Error) -> Failure:
-        """Return why a task failed, without values of a Secret."""
+        """Return why a task failed, without the values of a Secret."""
         hides = hides_values(task.trigger.kind) and not names_only(error)
         reason = withheld(error.code) if hides else error.message
         self._report_failure(task, reason)
         return Failure(task, None, reason)
 
     def _request_of(self, task: Task, trigger: Json) -> Request:
-        """Return the request of the trigger, named as if it had just been written."""
+        """Return the request of the trigger; name it as if it were newly written."""
         request = request_of(task, trigger, self.dependencies.cluster_data)
         if request.review_request is None:
             resource = self.targets.kinds.of_kind(
@@ -180,7 +180,7 @@ class MutatingRunner:
         target: Target,
         problems: _Problems,
     ) -> None:
-        """Mutate one target; note what is wrong with it alone.
+        """Mutate one target; note problems of this target only.
 
         Raises: other DependencyErrors, LeaseLost.
         """
@@ -189,7 +189,8 @@ class MutatingRunner:
             try:
                 self._try(policy, trigger, target, problems, hides=hides)
             except KubeConflict as error:
-                # Another writer was faster: it is evaluated again, as it is now.
+                # Another writer was faster, so the target is evaluated again in its new
+                # state.
                 if attempt == _ATTEMPTS:
                     problems.add(target, error.message, hides=hides)
                 continue
@@ -230,9 +231,9 @@ class MutatingRunner:
     def _write(
         self, objects: Objects, target: Target, raw: Json, changed: Json
     ) -> bool:
-        """Replace a target at the version that was read; False: it is gone.
+        """Replace a target at the version that was read; return False if it is gone.
 
-        Raises: KubeConflict when it changed since; other DependencyErrors.
+        Raises: KubeConflict when it has changed since; other DependencyErrors.
         """
         before = raw.get("metadata") or {}
         metadata = changed.get("metadata")
@@ -285,7 +286,7 @@ class MutatingRunner:
         return engine.open(request, deadline_ns).runtime
 
     def _report(self, policy: ReadyMutatingPolicy, done: _Evaluated) -> None:
-        """Record the Events and the row of the target's report."""
+        """Record the Events of a target and its row in the report."""
         ir = policy.ir.policy
         results = self.dependencies.results
         if results is not None:
@@ -329,7 +330,7 @@ def _messages(policy: ReadyMutatingPolicy, request: Request) -> PolicyMessages:
 
 
 def _events_of(messages: PolicyMessages, found: RuleResult) -> Iterator[EventInfo]:
-    """Yield the Events of a target; their messages quote no value of it."""
+    """Yield the Events of a target; their messages never quote its values."""
     if found.status == result.PASS and not found.exceptions:
         yield messages.applied(mutates=True)
     elif found.exceptions:

@@ -44,7 +44,7 @@ _ATTEMPTS: Final = 5
 
 
 class _Loaded(NamedTuple):
-    """A target as it was read, and how it was asked for."""
+    """A target as read, and the query that returned it."""
 
     raw: Json
     asked: ObjectQuery
@@ -55,13 +55,13 @@ _Place = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class _Targets:
-    """The port for objects, which notes what the rule reads."""
+    """The port for objects, which notes the objects that the rule reads."""
 
     objects_port: ports.Objects
     loaded: dict[_Place, _Loaded] = field(default_factory=dict)
 
     def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
-        """Return the objects. Raises: as the port does."""
+        """Return the objects. Raises: the port's errors."""
         found = self.objects_port.objects(asked, deadline_ns)
         for raw in found:
             self.loaded.setdefault(_place(raw), _Loaded(raw, asked))
@@ -79,7 +79,7 @@ class Mutator:
     guard: Callable[[], None]
 
     def run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
-        """Do one task.
+        """Run one task.
 
         Raises: ExpressionFailed with the failures of the targets; DependencyError,
         LeaseLost.
@@ -104,7 +104,8 @@ class Mutator:
             except PolicyChanged:
                 raise
             except KubeConflict:
-                # Another writer was faster: the patch is made again, of what it wrote.
+                # Another writer was faster, so the patch is computed again from its
+                # result.
                 if attempt == _ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
@@ -168,9 +169,9 @@ class Mutator:
         return response.results
 
     def _write(self, patched: Json, targets: _Targets) -> bool:
-        """Replace a target at the version that was read; False = it stays the same.
+        """Replace a target at the version that was read; return False if unchanged.
 
-        Raises: KubeConflict when it changed since; other DependencyErrors.
+        Raises: KubeConflict when it has changed since; other DependencyErrors.
         """
         loaded = targets.loaded.get(_place(patched))
         if loaded is None:
@@ -194,7 +195,7 @@ class Mutator:
         return True
 
     def _resource_of(self, patched: Json, asked: ObjectQuery) -> Resource:
-        """Return the resource of a target; of a subresource, the one that has it."""
+        """Return the resource of a target, or the parent resource of a subresource."""
         if not asked.subresource:
             found = self.kinds.of_kind(
                 str(patched.get("apiVersion") or ""), str(patched.get("kind") or "")

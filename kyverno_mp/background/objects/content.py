@@ -1,4 +1,4 @@
-"""Compare generated objects with what is stored, by what rules decide about.
+"""Compare generated objects with stored ones, by the parts that rules determine.
 
 Room: background. Takes: objects as wanted and as stored. Gives: replacements, digests.
 Next: background/objects/downstream.py, background/generate/preview.py.
@@ -27,11 +27,11 @@ OF_THE_SERVER: Final = (
     "deletionGracePeriodSeconds",
 )
 _OF_OTHERS: Final = ("finalizers", "ownerReferences")
-"""Other controllers add them; an update keeps them where the rule gives none."""
+"""Fields set by other controllers; an update keeps them unless the rule sets them."""
 
 
 def over(live: Json, raw: Json) -> Json:
-    """Return the replacement of a live object: as wanted, at the version seen."""
+    """Return the new version of a live object, with its resourceVersion and uid."""
     metadata = dict(raw["metadata"])
     for name in (*_OF_OTHERS, "resourceVersion", "uid"):
         if name in live["metadata"]:
@@ -40,7 +40,7 @@ def over(live: Json, raw: Json) -> Json:
 
 
 def bare(raw: Json, wanted: Json) -> Json:
-    """Return the parts that a rule decides about."""
+    """Return the parts of an object that a rule determines."""
     metadata = {
         name: value
         for name, value in raw["metadata"].items()
@@ -56,24 +56,24 @@ def bare(raw: Json, wanted: Json) -> Json:
 
 
 def has_same_content(live: Json, other: Json, wanted: Json) -> bool:
-    """Return whether two objects are equal in what a rule decides about."""
+    """Return whether two objects are equal in the parts that a rule determines."""
     return same(bare(live, wanted), bare(other, wanted))
 
 
 def digest(raw: Json) -> bytes:
-    """Return what stands for the content."""
+    """Return a hash of the content."""
     return hashlib.blake2b(
         msgspec.json.encode(raw, order="sorted"), digest_size=16
     ).digest()
 
 
 def version_of(raw: Json) -> str:
-    """Return the resource version, "" when there is none."""
+    """Return the resource version, "" if there is none."""
     return str((raw.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def last_manager(raw: Json) -> str:
-    """Return the field manager that changed an object last, "" when unknown."""
+    """Return the field manager that last changed an object, "" if unknown."""
     entries = (raw.get("metadata") or {}).get("managedFields") or ()
     newest: Json = max(entries, key=lambda one: str(one.get("time") or ""), default={})
     return str(newest.get("manager") or "")

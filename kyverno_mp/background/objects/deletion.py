@@ -1,4 +1,4 @@
-"""Delete what a policy, or a rule that is gone, has generated.
+"""Delete the generated objects of a deleted policy or rule.
 
 Room: background. Takes: the labels and kinds of the objects. Gives: ``delete_data``.
 Next: background/generate/policy_events.py, background/generating/events.py. May touch:
@@ -24,14 +24,15 @@ def delete_data(
     refusals: Refusals,
     namespace: str = "",
 ) -> None:
-    """Delete all but clones; what is refused stops nothing else.
+    """Delete all objects except clones; continue after a refusal.
 
-    ``namespace``: the only one, "" = everywhere. Raises: other DependencyErrors.
+    ``namespace``: only in this one; "" = in all.
+    Raises: DependencyErrors other than refusals.
     """
     with refusals.kept():
         for found in downstream.find(selector, kinds, namespace):
             if found.labels.get(SOURCE_UID):
-                # KYVERNO: clones stay when their rule or policy goes.
+                # KYVERNO: clones stay when their rule or policy is deleted.
                 continue
             with refusals.kept():
                 if downstream.delete(found, selector):

@@ -1,14 +1,14 @@
-"""Create, update and delete generated objects, and write nothing when nothing changes.
+"""Create, update and delete generated objects; skip writes that change nothing.
 
 Room: background. Takes: an object as a rule wants it; the labels of objects to delete.
 Gives: Downstream. Next: background/generate/generator.py,
 background/generate/policy_events.py. May touch: the API server through kube.
 Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
 
-Only objects whose labels name the policy and the rule are deleted, each with the uid
-and the version that was seen, so that an object whose labels changed stays.
+An object is deleted only if its labels name the policy and the rule, with the uid and
+version that were read, so that an object whose labels have changed stays.
 
-Over 400 lines: what reads and what writes generated objects share what was written.
+Over 400 lines: reads and writes share the record of written objects.
 """
 
 import contextlib
@@ -60,25 +60,25 @@ CREATED: Final = "created"
 UPDATED: Final = "updated"
 KEPT: Final = "kept"
 OTHERS: Final = "others"
-"""It is not of the policy, so it is left as it is."""
+"""The object does not belong to the policy, so it is not changed."""
 CONTESTED: Final = "contested"
-"""Others change it again and again, so it is left as it is for a while."""
+"""Other writers keep changing the object, so it is not written for a while."""
 
 
 class Done(NamedTuple):
-    """What a write came to."""
+    """The result of a write."""
 
     action: str
     pause_s: float = 0.0
-    """CONTESTED: when it may be written again."""
+    """CONTESTED: the pause until the next write."""
     is_contest: bool = False
-    """From now on it is contested."""
+    """Whether the object became contested with this write."""
     rival: str = ""
-    """Who changed it last, as far as is known."""
+    """The last field manager that changed the object, if known."""
 
 
 class Found(NamedTuple):
-    """A generated object, by its metadata alone."""
+    """The metadata of a generated object."""
 
     resource: Resource
     key: Key
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Return kind, namespace and name."""
+        """Return kind, namespace and name of the object."""
         return self.resource.kind, *self.key
 
 
@@ -137,10 +137,10 @@ class Downstream:
         server_side: bool,
         owned: Selector | None = None,
     ) -> Done:
-        """Make an object as it is wanted; return what that took.
+        """Create or update an object; return what was done.
 
-        ``owned``: an object that neither has these labels nor is what was written last
-        stays as it is; None: any is replaced.
+        ``owned``: do not change an object that has different labels and was not written
+        here; None: replace any object.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
@@ -192,7 +192,7 @@ class Downstream:
     def _update(
         self, resource: Resource, raw: Json, owned: Selector | None
     ) -> Done | None:
-        """Replace an object; None when it is gone or changed meanwhile."""
+        """Replace an object; return None if it was deleted or changed meanwhile."""
         live = self._objects.find(resource, key_of(raw))
         if live is None:
             return None
@@ -208,7 +208,7 @@ class Downstream:
         return self._done(UPDATED, made, raw, live)
 
     def _leave(self, resource: Resource, raw: Json, pause_s: float) -> Done:
-        """Leave a contested object as it is; perhaps it is as it should be."""
+        """Do not write a contested object; return KEPT if it has the wanted content."""
         live = self._objects.find(resource, key_of(raw))
         if live is not None:
             self._written.not_deleted(live["metadata"].get("uid"))
@@ -217,35 +217,35 @@ class Downstream:
         return Done(CONTESTED, pause_s)
 
     def _is_owned(self, live: Json, raw: Json, owned: Selector | None) -> bool:
-        """Return whether an object may be replaced: others may have removed labels."""
+        """Return whether an object may be replaced, even if its labels were removed."""
         if owned is None:
             return True
         labels = live["metadata"].get("labels") or {}
         return selects(owned, labels) or self._written.is_ours(live, raw)
 
     def is_own(self, found: Found) -> bool:
-        """Return whether nobody changed an object since it was written here.
+        """Return whether an object has not changed since it was written here.
 
-        An older version is one that was seen when it was written.
+        An older version was already considered when the object was written.
         """
         version = self._written.version(found.resource, found.key, found.uid)
         return bool(version) and not is_newer(found.version, version)
 
     def is_changed(self, found: Found) -> bool:
-        """Return whether an object that was written here has a newer version now."""
+        """Return whether an object is newer than the version written here."""
         version = self._written.version(found.resource, found.key, found.uid)
         return bool(version) and is_newer(found.version, version)
 
     def is_deleted(self, uid: str) -> bool:
-        """Return whether an object was deleted here, or is about to be."""
+        """Return whether an object was deleted here or is about to be."""
         return self._written.is_deleted(uid)
 
     def when_written(self, found: Found, decide: Callable[[], None]) -> None:
-        """Call ``decide`` when no write to an object is under way: mostly now."""
+        """Call ``decide`` once no write to an object is in progress, often at once."""
         self._written.when_written(found.resource, found.key, decide)
 
     def is_written(self, found: Found) -> bool:
-        """Return whether an object, whatever it is now, was written here."""
+        """Return whether an object was written here, even if it has changed since."""
         return bool(self._written.version(found.resource, found.key, found.uid))
 
     def _is_wanted(self, live: Json, raw: Json) -> bool:
@@ -256,17 +256,17 @@ class Downstream:
     def _done(
         self, action: str, made: Json, raw: Json, live: Json | None = None
     ) -> Done:
-        """Remember a write; return what it was."""
+        """Record a write; return its result."""
         before = "" if live is None else version_of(live)
         reverts = self._written.note(made, raw, before)
-        # K8S: a write that changes nothing keeps the version.
+        # K8S: a write without changes keeps the resource version.
         if version_of(made) == before:
             return Done(KEPT)
         is_contest = reverts == REVERTS_AT_ONCE
         return Done(action, 0.0, is_contest, "" if live is None else last_manager(live))
 
     def place_of(self, wanted: Generated) -> Place:
-        """Return kind, namespace and name that an object has, or would have.
+        """Return kind, namespace and name of an object that may not exist yet.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
@@ -279,11 +279,11 @@ class Downstream:
         kinds: Collection[tuple[str, str]] | None,
         namespace: str = "",
     ) -> Iterator[Found]:
-        """Yield the objects with all these labels. ``kinds`` None: of every kind.
+        """Yield the objects with all labels of the selector. ``kinds`` None: all kinds.
 
-        ``namespace``: the only one to look in, "" = everywhere.
+        ``namespace``: only in this one; "" = in all.
 
-        Raises: KubeRefused after the last kind, when a named one cannot be listed;
+        Raises: KubeRefused after the last kind, when one of ``kinds`` cannot be listed;
         other DependencyErrors at once.
         """
         refused: KubeRefused | None = None
@@ -298,13 +298,13 @@ class Downstream:
             raise refused
 
     def cloned(self, source: Trigger) -> list[Found]:
-        """Return what any rule cloned from a source. Raises: DependencyError."""
-        # KYVERNO: a clone is of the kind of its source.
+        """Return the clones of a source by any rule. Raises: DependencyError."""
+        # KYVERNO: a clone has the same kind as its source.
         kinds = [(source.api_version, source.kind)]
         return list(self.find(source_selector(source), kinds))
 
     def delete(self, found: Found, selector: Selector) -> bool:
-        """Delete an object if its labels are still those; return whether it was.
+        """Delete an object if its labels still match; return whether it was deleted.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -341,7 +341,7 @@ class Downstream:
         )
 
     def release(self, found: Found, selector: Selector) -> None:
-        """Take the labels of the rule from an object that still has them.
+        """Remove the labels of the rule from an object that still has them.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -387,15 +387,15 @@ class Downstream:
             label_selector=text_of(selector),
             metadata_only=True,
         )
-        # K8S: 404 for a list: the kind was removed, and its objects with it.
+        # K8S: a 404 for a list means that the kind was removed with its objects.
         with contextlib.suppress(KubeNotFound):
             list_all(self._client, scope, take)
         return list(found.values())
 
     def label_source(self, source: Json, label: str) -> None:
-        """Mark the source of a clone, so that admission notices its changes.
+        """Label the source of a clone, so that admission notices its changes.
 
-        Raises: KubeConflict or KubeNotFound when it is not the version that was read;
+        Raises: KubeConflict or KubeNotFound when it has changed since it was read;
         other DependencyErrors.
         """
         metadata = source.get("metadata") or {}
@@ -410,7 +410,7 @@ class Downstream:
             self._objects.merge(resource, key_of(source), patch)
 
     def resolved(self, wanted: Generated) -> tuple[Resource, Json]:
-        """Return the resource of an object, and the object in full.
+        """Return the resource of an object, and the complete object.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
@@ -422,8 +422,8 @@ class Downstream:
                 "background.kind", f"failed to get the resource of kind {kind}"
             )
         if target.namespace and not resource.namespaced:
-            # SAFETY: the kind may be a variable, so admission cannot know its scope;
-            # and a namespaced policy must never write outside its namespace.
+            # SAFETY: the kind may be a variable, so its scope is unknown at admission.
+            # A namespaced policy must never write outside its namespace.
             raise ExpressionFailed(
                 "background.scope",
                 "target namespace must not be set for a cluster-wide resource:"

@@ -20,7 +20,7 @@ _LISTED: Final = frozenset({"list", "delete"})
 
 
 class Kinds:
-    """The newest Directory; threads may share it."""
+    """The latest discovery results; threads may share it."""
 
     def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
         self._discovery = Discovery(client)
@@ -39,7 +39,7 @@ class Kinds:
         return found
 
     def serves(self, api_version: str, kind: str) -> bool:
-        """Return whether a kind is served now: it may have been removed since.
+        """Return whether a kind is served now, after a refresh of the list.
 
         Raises: DependencyError.
         """
@@ -47,7 +47,7 @@ class Kinds:
         return self._of_kind(api_version, kind) is not None
 
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
-        """Return what a kind selector names. Raises: DependencyError."""
+        """Return the resources of a kind selector. Raises: DependencyError."""
         found = self._discovery.directory.find(selector)
         if not found and self._refresh():
             found = self._discovery.directory.find(selector)
@@ -64,7 +64,7 @@ class Kinds:
         return found
 
     def deletable(self) -> tuple[Resource, ...]:
-        """Return one resource for each kind whose objects can be listed and deleted.
+        """Return one resource for each kind with list and delete.
 
         Raises: DependencyError.
         """
@@ -89,7 +89,7 @@ class Kinds:
         return None
 
     def _refresh(self) -> bool:
-        """Ask the API server, unless that was just done. Raises: DependencyError."""
+        """Refresh the list, unless that was just done. Raises: DependencyError."""
         with self._lock:
             now_s = self._monotonic_s()
             if self._discovery.directory.resources and (

@@ -1,4 +1,4 @@
-"""Name the labels by which a generated object knows its policy, rule and trigger.
+"""Define the labels that name a generated object's policy, rule and trigger.
 
 Room: background. Takes: labels of objects. Gives: the selectors for them.
 Next: background/objects/downstream.py, background/generate/policy_events.py.
@@ -27,14 +27,14 @@ from kyverno_mp.program.generate.labels import (
 )
 
 Selector = Mapping[str, str | None]
-"""The values of labels; None = the label is absent."""
+"""The label values; None = the label must be absent."""
 
 
 def rule_selector(origin: Origin) -> dict[str, str]:
-    """Return the labels of everything that a rule generated.
+    """Return the labels of all objects that a rule generated.
 
-    The name of the rule is one of them: upstream leaves it out, so that two rules of a
-    policy delete each other's objects (docs/behaviour/controllers 14).
+    They include the name of the rule. Upstream omits it, so that two rules of a policy
+    delete each other's objects (docs/behaviour/controllers 14).
     """
     namespace, _, name = origin.policy.rpartition("/")
     return {
@@ -46,7 +46,7 @@ def rule_selector(origin: Origin) -> dict[str, str]:
 
 
 def trigger_selector(origin: Origin, trigger: Trigger) -> dict[str, str]:
-    """Return the labels of what a rule generated for one trigger."""
+    """Return the labels of the objects that a rule generated for one trigger."""
     group, _, version = trigger.api_version.rpartition("/")
     selector = {
         **rule_selector(origin),
@@ -55,19 +55,19 @@ def trigger_selector(origin: Origin, trigger: Trigger) -> dict[str, str]:
         TRIGGER_KIND: trigger.kind,
         TRIGGER_NAMESPACE: trigger.namespace,
     }
-    # KYVERNO: objects of older releases have the name instead of the uid.
+    # KYVERNO: objects of older releases have the trigger's name, not its uid.
     if trigger.uid:
         return {**selector, TRIGGER_UID: trigger.uid}
     return {**selector, TRIGGER_NAME: trigger.name}
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Return whether labels have all the values; an empty value must be there, too."""
+    """Return whether the labels have all values; even an empty one must be present."""
     return all(labels.get(name) == value for name, value in selector.items())
 
 
 def text_of(selector: Selector) -> str:
-    """Return the selector as the API server reads it."""
+    """Return the selector in the syntax of the API server."""
     return ",".join(
         f"!{name}" if value is None else f"{name}={value}"
         for name, value in sorted(selector.items())
@@ -75,12 +75,12 @@ def text_of(selector: Selector) -> str:
 
 
 def trigger_of(labels: Mapping[str, str]) -> Trigger | None:
-    """Return the trigger that labels name; its name is often not among them."""
+    """Return the trigger that the labels name; often only its uid is known."""
     found = trigger_identity(labels)
     return None if found is None else Trigger(*found)
 
 
 def source_selector(source: Trigger) -> dict[str, str]:
-    """Return the labels of what was cloned from a source, by any rule."""
-    # An admission may name another version of the kind; the uid is enough.
+    """Return the labels of the clones of a source, by any rule."""
+    # The review may contain another version of the kind; the uid is sufficient.
     return {MANAGED_BY: KYVERNO, SOURCE_UID: source.uid}

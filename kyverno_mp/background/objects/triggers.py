@@ -1,4 +1,4 @@
-"""Read triggers live, and make of one the request that its rules evaluate.
+"""Read triggers live, and build the request that their rules evaluate.
 
 Room: background. Takes: a Task. Gives: Triggers; the trigger's state; a program
 Request. Next: background/generate/generator.py, background/mutate/mutator.py.
@@ -36,7 +36,7 @@ _UPDATE: Final = "UPDATE"
 
 
 class Triggers:
-    """Live objects by identity; threads may share it."""
+    """Reads live triggers by their identity; threads may share it."""
 
     def __init__(self, client: Client, kinds: Kinds) -> None:
         self._client = client
@@ -44,12 +44,12 @@ class Triggers:
         self._kinds = kinds
         self._lock = threading.Lock()
         self._names: dict[tuple[str, str, str], dict[str, str]] = {}
-        """Names by uid, for triggers that labels name by their uid alone."""
+        """Names by uid, for triggers whose labels contain only the uid."""
 
     def find(self, trigger: Trigger) -> Json | None:
-        """Return the live object, None when it does not exist.
+        """Return the live object, or None if it does not exist.
 
-        Another object of the same name, with another uid, is another trigger.
+        An object with the same name but another uid is a different trigger.
 
         Raises: DependencyError.
         """
@@ -67,7 +67,7 @@ class Triggers:
         return None
 
     def serves(self, trigger: Trigger) -> bool:
-        """Return whether the kind is served; of another kind nothing is known.
+        """Return whether the kind is served; if not, the trigger may still exist.
 
         Raises: DependencyError.
         """
@@ -110,7 +110,7 @@ class Triggers:
         return names
 
     def forget(self) -> None:
-        """Drop the names: they may be many."""
+        """Drop the cached names, which may be many."""
         with self._lock:
             self._names.clear()
 
@@ -126,11 +126,11 @@ def version_of(trigger: Json) -> str:
 
 
 def stored_trigger(task: Task) -> Json | None:
-    """Return the object that the request itself carries, None when it has none.
+    """Return the object that the request itself carries, or None.
 
-    Those of DELETE and CONNECT do, because it cannot be read any more; those of
-    subresources, which are no objects of their own; and those of objects that had no
-    name yet when they were reviewed.
+    It is carried for DELETE and CONNECT, because it can no longer be read; for
+    subresources, which are not objects; and for objects that had no name at their
+    review.
     """
     asked = task.admission
     is_going = task.operation in ("DELETE", "CONNECT")
@@ -141,7 +141,7 @@ def stored_trigger(task: Task) -> Json | None:
 
 
 def assumed_operation(rule: RuleIR) -> str:
-    """Return the operation of a task that has none: one that the rule matches."""
+    """Return the operation for a task without one: one that the rule matches."""
     listed = [one.operations for one in rule.match.filters if one.operations]
     if len(listed) < len(rule.match.filters) or not listed:
         return _CREATE
@@ -152,11 +152,11 @@ def assumed_operation(rule: RuleIR) -> str:
 def request_of(
     task: Task, trigger: Json, data: ClusterData, assumed: str = _CREATE
 ) -> Request:
-    """Return what the rules evaluate: the trigger, the operation and the user.
+    """Return the request to evaluate: the trigger, the operation and the user.
 
-    ``assumed``: the operation of a task that has none.
+    ``assumed``: the operation for a task without one.
 
-    Raises: ExpressionFailed when the labels of its namespace are not known.
+    Raises: ExpressionFailed when the labels of its namespace are unknown.
     """
     metadata = trigger.get("metadata") or {}
     group, _, version = str(trigger.get("apiVersion") or "").rpartition("/")
@@ -193,7 +193,7 @@ def _with_user(request: Request, task: Task) -> Request:
 
 
 def _with_review(request: Request, task: Task) -> Request:
-    """Take over what only the stored AdmissionRequest says."""
+    """Add the fields that only the stored AdmissionRequest contains."""
     asked = task.admission
     if not asked:
         return request
@@ -223,7 +223,7 @@ def _labels(request: Request, data: ClusterData) -> dict[str, str]:
         return {}
     found = data.namespaces.labels(request.namespace)
     if found is None and data.namespace_objects is not None:
-        # The copy may be older than the namespace.
+        # The cached copy may be older than the namespace.
         live = data.namespace_objects.namespace(request.namespace, 0)
         if live is not None:
             found = (live.get("metadata") or {}).get("labels") or {}
@@ -238,9 +238,9 @@ def _labels(request: Request, data: ClusterData) -> dict[str, str]:
 
 
 def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
-    """Return why a rule for deletions has to wait, None: the trigger is gone.
+    """Return why a rule for deletions has to wait; None if the trigger is gone.
 
-    Others may refuse the deletion, and finalizers delay it.
+    Another webhook may refuse the deletion, and finalizers may delay it.
 
     Raises: DependencyError.
     """
@@ -253,7 +253,7 @@ def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
 
 
 def awaited_trigger(task: Task, triggers: Triggers) -> tuple[Json, Outcome | None]:
-    """Return the trigger of a mutation, or what has to be waited for.
+    """Return the trigger of a mutation, and why the task has to wait, if so.
 
     Raises: DependencyError.
     """

@@ -1,16 +1,16 @@
-"""Remember what was written last, and bring contested objects back less and less often.
+"""Remember the last writes, and restore contested objects less and less often.
 
-Room: background. Takes: generated objects after each write. Gives: Written: is an
-object as it was written; how long to leave a contested one alone. Next:
-background/objects/downstream.py. May touch: the clock of its caller.
+Room: background. Takes: generated objects after each write. Gives: Written: whether an
+object is unchanged; the back-off of a contested one. Next:
+background/objects/downstream.py. May touch: the caller's clock.
 Source: docs/background.md (contested objects); client-go's per-item exponential failure
 rate limiter.
 
-An object is contested when the same content is written into it again and again: someone
-else changes or deletes it each time. New content is always written at once.
+An object is contested when the same content has to be written again and again because
+another writer changes or deletes it each time. New content is always written at once.
 
-The watch may bring a write before the API server's answer is here. So what is to be
-decided about an object waits until no write to it is under way.
+The watch may deliver a write before the API server's response arrives. Decisions about
+an object therefore wait until no write to it is in progress.
 """
 
 import threading
@@ -29,27 +29,27 @@ from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.values.jsonvalue import Json
 
 REVERTS_AT_ONCE: Final = 5
-"""How often an object is brought back without a pause: an edit by hand is undone at
-once, and again."""
+"""Number of reverts without a pause, so that manual edits are undone at once, even
+several times."""
 PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
 _QUIET_S: Final = 600.0
-"""After twice the longest pause without a revert, the contest is over."""
+"""After twice the longest pause without a revert, the object is no longer contested."""
 
 
 class _Entry(msgspec.Struct):
-    """One object."""
+    """The last write of one object."""
 
     uid: str
     version: str
     content: bytes
-    """Stands for what was written: the API server adds defaults, so that the two cannot
-    be compared."""
+    """Hash of the written content. The stored object differs from it, because the API
+    server adds defaults."""
     reverts: int = 0
     at_s: float = 0.0
 
 
 class _UnderWay(msgspec.Struct):
-    """The writes to one object that have not ended."""
+    """The writes to one object that are in progress."""
 
     threads: int = 0
     waiting: list[Callable[[], None]] = []
@@ -63,12 +63,12 @@ class Written:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._deleted: OrderedDict[str, None] = OrderedDict()
-        """The uids of objects that were deleted here, and are not wanted again."""
+        """The uids of objects that were deleted here and are no longer wanted."""
         self._under_way: dict[str, _UnderWay] = {}
 
     @contextmanager
     def writing(self, resource: Resource, raw: Json) -> Iterator[None]:
-        """Hold back what is to be decided about an object until the block has ended."""
+        """Defer decisions about an object until the block has ended."""
         place = _named(resource.group, resource.kind, key_of(raw))
         with self._lock:
             self._under_way.setdefault(place, _UnderWay()).threads += 1
@@ -86,10 +86,11 @@ class Written:
     def when_written(
         self, resource: Resource, key: Key, decide: Callable[[], None]
     ) -> None:
-        """Call ``decide`` when no write to an object is under way: mostly now.
+        """Call ``decide`` once no write to an object is in progress, usually at once.
 
-        Too many for one object are called at once: then a write of ours may be taken
-        for a change of others, and the object is only compared once more.
+        If too many wait for one object, ``decide`` is called at once. Our own write may
+        then be taken for another writer's change, which only causes one more
+        comparison.
         """
         with self._lock:
             one = self._under_way.get(_named(resource.group, resource.kind, key))
@@ -110,25 +111,25 @@ class Written:
             )
 
     def is_ours(self, live: Json, raw: Json) -> bool:
-        """Return whether the object itself, whatever it is now, was written here."""
+        """Return whether an object was written here, even if it has changed since."""
         uid = str(live["metadata"].get("uid") or "")
         with self._lock:
             known = self._entries.get(_place(raw))
             return known is not None and known.uid == uid
 
     def version(self, resource: Resource, key: Key, uid: str) -> str:
-        """Return the version of an object that was written last, "" for none."""
+        """Return the last written version of an object, "" if there is none."""
         with self._lock:
             known = self._entries.get(_named(resource.group, resource.kind, key))
             return known.version if known is not None and known.uid == uid else ""
 
     def is_deleted(self, uid: str) -> bool:
-        """Return whether an object was deleted here, or is about to be."""
+        """Return whether an object was deleted here or is about to be."""
         with self._lock:
             return uid in self._deleted
 
     def note(self, made: Json, raw: Json, before: str = "") -> int:
-        """Remember a write; return how often in a row the same content was written.
+        """Record a write; return how many times in a row this content was restored.
 
         ``before``: the version that the object had; "" = it did not exist.
         """
@@ -142,7 +143,7 @@ class Written:
                 if entry.at_s - at_s >= _QUIET_S:
                     entry.reverts = 0
                 if entry.version == before:
-                    # K8S: a write that changes nothing keeps the version.
+                    # K8S: a write without changes keeps the resource version.
                     entry.at_s = at_s
                 else:
                     entry.reverts += 1
@@ -154,9 +155,10 @@ class Written:
         return entry.reverts
 
     def deleting(self, resource: Resource, key: Key, uid: str) -> None:
-        """Forget an object that is about to be deleted: that it goes is no change.
+        """Forget an object that is about to be deleted by this pool.
 
-        Nor is it one that it is created again later.
+        Neither its deletion nor its later re-creation counts as another writer's
+        change.
         """
         with self._lock:
             self._entries.pop(_named(resource.group, resource.kind, key), None)
@@ -165,12 +167,12 @@ class Written:
                 self._deleted.popitem(last=False)
 
     def not_deleted(self, uid: str) -> None:
-        """Note that an object stays, or is wanted again while it is going."""
+        """Record that an object stays, or is wanted again while it is being deleted."""
         with self._lock:
             self._deleted.pop(uid, None)
 
     def pause_s(self, raw: Json) -> float:
-        """Return for how long this content must not be written again; 0: it may."""
+        """Return how long this content must not be written again; 0 = not blocked."""
         with self._lock:
             known = self._entries.get(_place(raw))
             if known is None or known.reverts < REVERTS_AT_ONCE:
@@ -182,9 +184,9 @@ class Written:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Return whether a version of an object came after another one.
+    """Return whether one version of an object is newer than another.
 
-    K8S: versions of one resource are numbers that grow.
+    K8S: resource versions of one resource are increasing numbers.
     """
     if version.isdigit() and than.isdigit():
         return int(version) > int(than)

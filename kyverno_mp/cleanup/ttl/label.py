@@ -1,4 +1,4 @@
-"""Read the TTL label of an object: when and how to delete the object.
+"""Read the TTL label of an object, which defines when and how to delete it.
 
 Room: cleanup. Takes: an object's metadata from the watch. Gives: Labelled,
 which the informers keep. Next: cleanup/ttl/watches.py.
@@ -47,7 +47,7 @@ class Labelled(msgspec.Struct, frozen=True, gc=False):
 
 
 def labelled(raw: msgspec.Raw) -> Labelled | None:
-    """Read an object; None when it has no label, or is being deleted."""
+    """Read an object; return None if it has no label or is being deleted."""
     metadata = _DECODER.decode(raw).metadata
     value = (metadata.labels or {}).get(LABEL)
     if value is None or metadata.deletion_timestamp:

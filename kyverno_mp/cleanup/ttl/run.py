@@ -1,4 +1,4 @@
-"""Run TTL clean-up: the thread that manages watches, and workers for the timers.
+"""Run TTL clean-up with a thread that manages watches and workers for the timers.
 
 Room: cleanup. Takes: CleanupDependencies. Gives: TtlCleanup. Next: cleanup/start.py.
 May touch: threads, the clock, the log; the API server through modules of this room.
@@ -21,7 +21,7 @@ from kyverno_mp.errors import DependencyError
 
 _log = logging.getLogger(__name__)
 _WORKERS: Final = 8
-"""As many as the pool keeps connections; a deletion takes a few milliseconds."""
+"""Equals the number of connections of the pool; a deletion takes a few milliseconds."""
 _TICK_S: Final = 30.0
 _RETRY_S: Final = 5.0
 _STOP_S: Final = 3.0
@@ -75,7 +75,7 @@ class TtlCleanup:
         yield from self.watches.problems()
 
     def refresh(self) -> None:
-        """Watch what the account may watch. Raises: DependencyError."""
+        """Watch the resources that the account may watch. Raises: DependencyError."""
         self.watches.refresh(self._kinds.refresh())
 
     def _holds(self, dependencies: CleanupDependencies) -> "_Holds":
@@ -92,7 +92,7 @@ class TtlCleanup:
             self._stopping.wait(max(0.0, min(_TICK_S, left_s)))
 
     def _try_to_refresh(self) -> float:
-        """Refresh; return the time to the next attempt. Unit: seconds."""
+        """Refresh; return the seconds to the next attempt."""
         try:
             self.refresh()
         except DependencyError as error:
@@ -108,7 +108,7 @@ class TtlCleanup:
 
 
 class _Holds:
-    """Whether writes are allowed: the lease is held and the pool is not stopping."""
+    """Returns whether writes are allowed: with the lease, until the pool stops."""
 
     def __init__(
         self, dependencies: CleanupDependencies, stopping: threading.Event

@@ -1,12 +1,13 @@
-"""Delete labelled objects when they are due: one timer for each, one call for each.
+"""Delete labelled objects when they are due, with one timer and one call for each.
 
 Room: cleanup. Takes: keys that changed in the informers' caches. Gives: Timers, whose
 ``work`` is the body of a worker thread. Next: cleanup/ttl/run.py.
 May touch: the API server through cleanup/deletion.py, the clock, the log.
 Source: docs/behaviour/controllers 7 (TTL), 14.26.
 
-Timers are hints: a worker reads the cache when one fires. ``resync`` sets timers again
-that the full queue dropped, or that became wrong because the wall clock was set.
+Timers are hints: a worker reads the cache when a timer fires. ``resync`` restores
+timers that were dropped because the queue was full, and corrects timers after the wall
+clock was adjusted.
 """
 
 import heapq
@@ -39,7 +40,7 @@ _SOON_S: Final = 120.0
 _FORBIDDEN_S: Final = 60.0
 _BACKOFF: Final = Backoff(least_s=0.1, most_s=10.0)
 _LONGEST_S: Final = 86_400.0
-"""The longest pause: each object is checked once a day."""
+"""The longest pause, so that each object is checked at least once a day."""
 Timer = tuple[Place, Key]
 
 
@@ -51,7 +52,8 @@ class Timers:
         self._deleter = deleter
         self._clock = dependencies.clock
         self.watches: Watches | None = None
-        """Set once, before any timer: the two depend on each other."""
+        """Set once, before the first timer, because the two objects depend on each
+        other."""
         self.queue: WorkQueue[Timer] = WorkQueue(
             depth_max=CLEANUP_TTL_TIMERS_MAX,
             backoff=_BACKOFF,
@@ -59,12 +61,12 @@ class Timers:
         )
         self._lock = threading.Lock()
         self._done: dict[Timer, str] = {}
-        """What was processed: a version of an object, or the value of its label."""
+        """Processed versions of objects, and reported label values."""
         self._refused: dict[Timer, tuple[str, float]] = {}
-        """The version whose deletion was refused, and when it is tried again."""
+        """The version whose deletion was refused, and the time of the next attempt."""
 
     def on_change(self, place: Place, key: Key) -> None:
-        """Set the timer of an object that changed."""
+        """Set the timer of a changed object."""
         timer = (place, key)
         found = self._found(timer)
         with self._lock:
@@ -101,7 +103,7 @@ class Timers:
             self._process(timer)
 
     def work_due(self) -> int:
-        """Process what is due now, without waiting; return how many timers."""
+        """Process the timers that are due, without waiting; return their number."""
         count = 0
         while (timer := self.queue.get(0)) is not None:
             self._process(timer)
@@ -123,7 +125,7 @@ class Timers:
             self.queue.done(timer)
 
     def _reconcile(self, timer: Timer) -> float | None:
-        """Delete an object that is due; return the seconds to the next check."""
+        """Delete an object if it is due; return the seconds to the next check."""
         place, key = timer
         found, resource = self._found(timer), self._resource(place)
         if found is None or resource is None or self._is_done(timer, found):
@@ -155,7 +157,7 @@ class Timers:
                 resource, key, preconditions, found.propagation
             )
         except KubeConflict:
-            # The cache is stale: the watch will deliver the new version.
+            # The cache is stale; the watch will deliver the new version.
             raise
         except KubeRefused as error:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
@@ -199,13 +201,13 @@ class Timers:
         return None if informer is None else informer.scope.resource
 
     def _left_s(self, found: Labelled) -> float:
-        """Return the time until an object is due; 0 for an invalid value."""
+        """Return the seconds until an object is due; 0 for an invalid value."""
         if found.due_s is None:
             return 0.0
         return min(found.due_s - self._clock.now().timestamp(), _LONGEST_S)
 
     def _pause_s(self, timer: Timer, found: Labelled) -> float:
-        """Return the time to the next attempt: a refused version is not tried again."""
+        """Return the seconds to the next attempt; a refused version waits longer."""
         with self._lock:
             version, at_s = self._refused.get(timer, ("", 0.0))
         left_s = self._left_s(found)
@@ -214,7 +216,7 @@ class Timers:
         return max(left_s, at_s - self._clock.monotonic_s())
 
     def _refuse(self, timer: Timer, found: Labelled) -> float:
-        """Put the next attempt off, and return the pause. Unit: seconds."""
+        """Defer the next attempt; return the pause in seconds."""
         at_s = self._clock.monotonic_s() + _FORBIDDEN_S
         with self._lock:
             self._refused[timer] = (_marks(found)[0], at_s)
@@ -230,7 +232,7 @@ class Timers:
 
 
 def _marks(found: Labelled) -> tuple[str, str]:
-    """Return the marks for a deletion, and for a report about the value."""
+    """Return the marks for a deletion and for a reported label value."""
     return (
         f"{found.uid} at {found.resource_version}",
         f"{found.uid} with {found.value}",

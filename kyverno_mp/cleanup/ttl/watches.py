@@ -1,9 +1,9 @@
 """Watch the labelled objects of every resource that the account may clean up.
 
-Room: cleanup. Takes: what the API server serves, the account's permissions. Gives:
-Watches: one informer for each resource, or for each namespace of one. Next:
-cleanup/ttl/timers.py.
-May touch: the API server through kube/cache.py, threads, the log.
+Room: cleanup. Takes: the served resources, the account's permissions. Gives: Watches:
+one informer for each resource, or for each of its namespaces. Next:
+cleanup/ttl/timers.py. May touch: the API server through kube/cache.py, threads, the
+log.
 Source: docs/behaviour/controllers 7 (TTL: Manager), 14.29.
 
 A resource whose list or watch fails does not affect the others: each informer has its
@@ -32,14 +32,14 @@ from kyverno_mp.values.ttl import LABEL
 _log = logging.getLogger(__name__)
 VERBS: Final = ("list", "watch", "delete")
 _DUPLICATES: Final = frozenset({("events.k8s.io", "events")})
-"""K8S: the same objects as Events of the core group."""
+"""K8S: contains the same objects as the Events of the core group."""
 _FAILING: Final = 3
 Place = tuple[str, str, str]
 """Group and plural of a resource, and a namespace; "" = all."""
 
 
 class Watches:
-    """The informers; ``refresh`` starts and stops them. Only one thread refreshes."""
+    """The informers; ``refresh`` starts and stops them, always in the same thread."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Watches:
         self._omitted = 0
 
     def refresh(self, directory: Directory) -> None:
-        """Watch what the account may watch. Raises: DependencyError."""
+        """Watch the resources that the account may watch. Raises: DependencyError."""
         rules: Json | None = self._access.cluster_rules()
         bound = sorted(self._bound_namespaces())
         inputs = (rules, directory, bound)
@@ -81,7 +81,7 @@ class Watches:
         self._refreshed_for = inputs
 
     def get(self, place: Place) -> Informer[Labelled] | None:
-        """Return the informer of a place."""
+        """Return the informer of a resource and namespace."""
         with self._lock:
             return self._informers.get(place)
 
@@ -100,7 +100,7 @@ class Watches:
             thread.join()
 
     def problems(self) -> Iterator[str]:
-        """Yield what cannot be watched."""
+        """Yield the resources that cannot be watched."""
         if self._omitted:
             yield (
                 f"{self._omitted} resources above the limit of {CLEANUP_WATCHES_MAX}"
@@ -115,7 +115,7 @@ class Watches:
     def _desired(
         self, directory: Directory, bound: Collection[str]
     ) -> dict[Place, WatchScope]:
-        """Return the scopes to watch: a whole resource, or single namespaces of it."""
+        """Return the scopes to watch: whole resources, or single namespaces of them."""
         desired: dict[Place, WatchScope] = {}
         for resource in preferred(directory.resources):
             for namespace in self._namespaces(resource, bound):
@@ -153,7 +153,7 @@ class Watches:
 
 
 def labels_of(resource: Resource) -> tuple[str, str, str]:
-    """Return the values of resource_group, resource_version and resource_resource."""
+    """Return the values of the labels resource_group, _version and _resource."""
     return resource.group, resource.version, resource.plural
 
 

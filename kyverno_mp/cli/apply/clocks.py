@@ -1,4 +1,4 @@
-"""The clocks of this machine, for the engine.
+"""Provide the engine with this machine's clocks.
 
 Room: cli. Takes: nothing. Gives: a Clock. Next: command, testing, bench.
 May touch: the clock.

@@ -73,7 +73,7 @@ _DIVIDER = "-" * 70
 
 
 def run(options: Options) -> int:
-    """Run ``apply`` and print; returns the exit code."""
+    """Run ``apply``, print the results, and return the exit code."""
     check(options)
     user = _user(options)
     values = _values(options)
@@ -139,10 +139,10 @@ def _run_in(
         location = scene.given.location(position)
         for response in responses or ():
             counts.add(response, audit_warn=options.audit_warn)
-            # PERF: of a large cluster most responses are names of rules that passed.
+            # PERF: in a large cluster, most responses only name rules that passed.
             if needs_response(response, options):
                 located.append((response, location))
-    # Results of policies that delete come last (docs/behaviour/cli 3).
+    # Results of DeletingPolicies come last (docs/behaviour/cli 3).
     located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
     print_objects([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
@@ -154,9 +154,9 @@ def _run_in(
 def _scene(
     options: Options, policies: PolicySet, context: "ContextFile | None"
 ) -> Iterator[Scene]:
-    """Return the Scene of the given files, or that of a cluster."""
+    """Yield the Scene of the given files or of a cluster."""
     if options.cluster:
-        # Imported late: the client costs 60 ms, and only --cluster needs it.
+        # Imported late: the client takes 60 ms, and only --cluster needs it.
         from kyverno_mp.cli.apply.from_cluster import cluster_scene
 
         with cluster_scene(options, policies) as scene:
@@ -167,7 +167,7 @@ def _scene(
     load = partial(load_resources, quiet=options.is_quiet, unread=unread)
     objects = load(options.resources, locations=locations)
     if options.payloads:
-        from kyverno_mp.cli.sources.payloads import load_payload  # few runs have them
+        from kyverno_mp.cli.sources.payloads import load_payload  # rarely needed
 
         for path in options.payloads:
             objects.append(Payload(load_payload(Path(path))))
@@ -183,7 +183,7 @@ def _scene(
         plurals=plurals,
     )
     if any(one.get("kind") == _GLOBAL_ENTRY for one in objects):
-        from kyverno_mp.cli.cluster.given_entries import with_entries  # few runs
+        from kyverno_mp.cli.cluster.given_entries import with_entries  # rarely needed
 
         cluster_data = with_entries(objects, plurals, cluster_data)
     yield Scene(
@@ -196,7 +196,7 @@ def _scene(
 
 
 def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> None:
-    """KYVERNO: nothing to do is a success; a wrong path must not look like a pass."""
+    """Warn about a run without policies or objects. KYVERNO: it still succeeds."""
     loaded = (policies.documents, policies.cleanups, policies.admission)
     lost = (policies.failed_paths, policies.unsupported)
     of_cel = (policies.validating, policies.cel, policies.images)
@@ -210,16 +210,16 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
 def _context(options: Options) -> "ContextFile | None":
     if not options.context_file:
         return None
-    from kyverno_mp.cli.sources.payloads import load_context  # few runs have the file
+    from kyverno_mp.cli.sources.payloads import load_context  # rarely needed
 
     return load_context(Path(options.context_file))
 
 
 def _read_for_proxies(options: Options) -> None:
-    """Read the input of policies for proxies; this version runs none of them."""
+    """Check the input of HTTP and Envoy policies, which are not evaluated here."""
     paths = (*options.http_payloads, *options.envoy_payloads)
     if paths:
-        from kyverno_mp.cli.sources.payloads import load_check_request  # as above
+        from kyverno_mp.cli.sources.payloads import load_check_request  # rarely needed
 
         for path in paths:
             load_check_request(Path(path))
@@ -250,13 +250,13 @@ def _user(options: Options) -> UserInfo | None:
 
 
 def _printer(options: Options) -> Callable[[str], None]:
-    """Return the function for progress messages: standard error if output is data."""
+    """Return the printer of progress messages; it uses stderr if the output is data."""
     return partial(click.echo, err=options.is_quiet)
 
 
 def _print_failed_paths(policies: PolicySet) -> None:
     for path, reason in policies.failed_paths:
-        click.echo(f"policy path left out: {path}: {reason}", err=True)
+        click.echo(f"policy path skipped: {path}: {reason}", err=True)
     for name in policies.unsupported:
         click.echo(f"not evaluated by this version: {name}", err=True)
     for policy in policies.documents:
@@ -276,7 +276,7 @@ def _exceptions(options: Options, policies: PolicySet, given: Given) -> Exceptio
                 decoded = decode(raw)
                 assert isinstance(decoded, PolicyException)
                 found.append(decoded)
-        # KYVERNO: those from policies in CEL are not taken (docs/behaviour/cli 12).
+        # KYVERNO: exceptions of policies.kyverno.io are ignored (behaviour/cli 12).
         return Exceptions(found)
     loaded = load_exceptions(options.exceptions)
     if options.exceptions_within_policies:
@@ -292,7 +292,7 @@ def _banner(
     exceptions: Exceptions,
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
-    rules += compiled.invalid_rules  # KYVERNO: they are refused later (behaviour/cli 3)
+    rules += compiled.invalid_rules  # KYVERNO: rejected later (behaviour/cli 3)
     rules += len(policies.unsupported) + len(compiled.cleanups)
     rules += len(policies.admission) + len(policies.validating) + len(policies.cel)
     rules += len(policies.images)
@@ -306,7 +306,7 @@ def _banner(
 def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
     if not compiled.invalid:
         return
-    # KYVERNO: which of the two headings depends on the text (docs/behaviour/cli 4).
+    # KYVERNO: the error text selects one of the two headings (docs/behaviour/cli 4).
     headings = {
         "Invalid Policies:": [],
         "Policies Skipped (as required variables are not provided by the user):": [],
@@ -326,7 +326,7 @@ def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
 
 
 def _is_called_invalid(error: PolicyInvalid) -> bool:
-    """Decide by upstream's message; upstream reports only the first."""
+    """Return whether upstream lists the policy as invalid, by its first message."""
     text = error.message
     if isinstance(error, DocumentInvalid):
         texts = (one.upstream for one in error.problems if one.upstream)
@@ -341,7 +341,7 @@ def _exit_code(
         return 1
     lost = [*policies.unread, *unread]
     if lost:
-        # Upstream exits with 0: here an unreadable folder is a failure.
+        # Upstream exits with 0; here an unreadable folder is an error.
         raise CommandFailed(f"could not be read: {', '.join(lost)}")
     if policies.unsupported:
         raise CommandFailed(
@@ -367,7 +367,7 @@ def called(policies: tuple[str, ...], **flags: object) -> int:
     options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
     if not options.watch:
         return run(options)
-    from kyverno_mp.cli.watch import watch  # only for runs that watch
+    from kyverno_mp.cli.watch import watch  # only for --watch
 
     paths = (*options.policies, *options.resources, *options.exceptions)
     named = (options.values_file, options.user_info)

@@ -36,9 +36,8 @@ class Counts:
             return
         self.passed += len(response.passed)
         self.skipped += len(response.skipped)
-        # KYVERNO: scored and --audit-warn do not count for policies in CEL, nor do
-        # skips of the API server's
-        # (docs/behaviour/cli 9).
+        # KYVERNO: ``scored`` and --audit-warn have no effect on policies in CEL. Skips
+        # of the API server's own policies are not counted (docs/behaviour/cli 9).
         counts_skips = response.policy.kind in (
             *VALIDATING_POLICIES,
             *IMAGE_POLICIES,
@@ -69,8 +68,8 @@ class Counts:
     def _add_cel(self, response: Response) -> None:
         """Count the results of a policy in CEL that mutates or generates.
 
-        KYVERNO: mutations count twice, those of existing objects not at all; of a
-        GeneratingPolicy only passes and failures count (docs/behaviour/cli 9).
+        KYVERNO: mutations count twice, but mutations of existing objects do not count.
+        Only passes and failures of a GeneratingPolicy count (docs/behaviour/cli 9).
         """
         mutates = response.policy.kind in MUTATING_POLICIES
         if mutates and response.patched is None:
@@ -84,7 +83,7 @@ class Counts:
                 self.skipped += times * (rule.status == result.SKIP)
 
     def summary(self) -> str:
-        """Return the last line of ``apply``."""
+        """Return the last line that ``apply`` prints."""
         return (
             f"\npass: {self.passed}, fail: {self.failed}, warn: {self.warned},"
             f" error: {self.errors}, skip: {self.skipped} \n"

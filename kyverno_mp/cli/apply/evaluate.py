@@ -1,4 +1,4 @@
-"""Apply compiled policies to one object after another.
+"""Apply compiled policies to objects, one object at a time.
 
 Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses per
 object, mutating policies first, then in policy order. Next: command,
@@ -52,11 +52,11 @@ _OTHER_STAGES = ("mutate", "generate", "verifyImages")
 
 @dataclass(slots=True)
 class Response:
-    """The response of one policy on one object; no ``results`` if nothing matched.
+    """The response of one policy for one object; ``results`` is empty without a match.
 
-    ``passed`` and ``skipped`` name rules without messages. ``patched``: the object
-    after a mutating policy, None for any other policy; ``path`` is that of the original
-    object.
+    ``passed`` and ``skipped`` contain names of rules without messages. ``patched`` is
+    the object after a mutating policy, None for any other policy. ``path`` is the path
+    of the original object.
     """
 
     policy: PolicyIR
@@ -84,7 +84,7 @@ def _has(policies: Sequence[CompiledPolicy], rule_type: str) -> bool:
     return any(rule.rule_type == rule_type for one in policies for rule in one.rules)
 
 
-# PERF: start of the command line: a run loads only the kinds of rules that it has.
+# PERF: faster start of the CLI: a run imports only the code of its rule types.
 
 
 def _linked_mutations(
@@ -124,8 +124,8 @@ def _linked_cleanups(cleanups: Sequence[CleanupIR]) -> "list[LinkedCleanup]":
 class Evaluator:
     """Policies linked once, applied to many objects.
 
-    Without ``with_messages``, passed and skipped rules may have names only, and
-    policies without a match may be left out.
+    Without ``with_messages``, responses may contain only the names of passed and
+    skipped rules, and policies without a match may be omitted.
     """
 
     def __init__(  # noqa: PLR0913 - the inputs of a run, keyword-only
@@ -187,8 +187,8 @@ class Evaluator:
         Returns one response per policy and stage, in the order of the policies.
         """
         if isinstance(resource, Payload):
-            # KYVERNO: only policies in CEL see it; the others see an empty object
-            # (docs/behaviour/cli 8).
+            # KYVERNO: only policies in CEL get the payload; other policies get an empty
+            # object (docs/behaviour/cli 8).
             return [
                 *self.apply({}),
                 *self._validate_payload(resource),
@@ -234,18 +234,18 @@ class Evaluator:
         return responses
 
     def _validate_payload(self, payload: Payload) -> Iterator[Response]:
-        """Yield the responses of policies for any JSON."""
+        """Yield the responses of policies in JSON mode."""
         if self._cel.validates:
             runtime = self._engine.open(Request()).runtime
             for verdict in self._cel.validate_payload(payload, runtime):
                 yield _response(verdict, payload)
 
     def forget(self) -> None:
-        """Forget verdicts of equal objects: the next evaluation is a full one."""
+        """Clear the cache of verdicts, so that the next evaluation is a full one."""
         self._engine.verdicts = VerdictCache()
 
     def _validate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
-        """Yield the response of every validate policy."""
+        """Yield one response per validate policy."""
         shared: dict[str, RequestContext] = {}
         for linked in self._policies:
             dotted = self._values.for_resource(linked.ir.name, name)
@@ -260,7 +260,7 @@ class Evaluator:
     def _validate_fast(
         self, batch: Batch, resource: dict[str, Json], name: str
     ) -> Iterator[Response]:
-        """Yield responses of matching policies; passes and skips without messages."""
+        """Yield responses of matching policies; passes and skips have no messages."""
         request = self._request(resource, self._values.for_resource("", name))
         for answer in batch.run(self._engine, request):
             yield Response(
@@ -286,7 +286,7 @@ class Evaluator:
                 resource = patched or {}
 
     def _mutate_cel(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield responses of MutatingPolicies, then those for existing objects."""
+        """Yield responses of MutatingPolicies; mutate-existing policies come last."""
         if self._stages is None or not resource:
             return
         path, stages = resource_path(resource), self._stages
@@ -330,7 +330,7 @@ class Evaluator:
                 yield _response(verdict, resource)
 
     def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
-        """Yield responses and objects of generate rules, after all other rules."""
+        """Yield responses of generate rules, with the generated objects."""
         if self._generations is None:
             return
         for policy, rules in self._generations.policies:
@@ -386,7 +386,7 @@ class Evaluator:
     ) -> tuple[list[Response], dict[str, Json]]:
         """Return the responses of verifyImages rules, and the object with digests.
 
-        Each policy gets its predecessor's object.
+        Each policy gets the object as the previous policy changed it.
         """
         if self._images is None:
             return [], resource
@@ -462,7 +462,7 @@ class Evaluator:
         )
 
     def _labels(self, namespace: str, kind: str) -> dict[str, str]:
-        """Return a namespace's labels: from the values, else from the cluster."""
+        """Return a namespace's labels: from the values file, else from the cluster."""
         found = self._values.namespace_labels.get(namespace, {})
         if found or self._namespaces is None or not namespace or kind == "Namespace":
             return found

@@ -1,10 +1,11 @@
-"""Evaluate all validate policies for an object at once, without messages for passes.
+"""Evaluate all validate policies on an object at once, without messages for passes.
 
-Room: cli. Takes: linked policies, values. Gives: a Batch, if the policies allow one.
+Room: cli. Takes: linked policies, values. Gives: a Batch, if the policies can run as
+one.
 Next: evaluate. May touch: nothing outside its arguments.
 
-PERF: apply of 1,000 Pods: plain text shows messages of failures only, and the fast
-programs take a third of the time of the explaining ones.
+PERF: apply with 1,000 Pods: plain text shows only messages of failures, and the fast
+programs take a third of the time of the explain programs.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from kyverno_mp.program.ports import ClusterData
 
 
 def batch_of(policies: Sequence[LinkedPolicy], values: Values) -> Batch | None:
-    """Return the policies as one batch; None when they cannot run as one.
+    """Return the policies as one batch; None if they cannot run as one.
 
-    They cannot when values differ by policy, or actions by namespace.
+    They cannot if values differ by policy, or actions by namespace.
     """
     if values.rules or values.resources:
         return None
@@ -44,14 +45,14 @@ def batch_of(policies: Sequence[LinkedPolicy], values: Values) -> Batch | None:
 def with_manifests(
     cluster_data: ClusterData, policies: Sequence[CompiledPolicy]
 ) -> ClusterData:
-    """Return the ports, with a verifier if a policy needs it."""
+    """Return the ports, with a manifest verifier if a policy needs one."""
     if not any(
         rule.validate is not None and rule.validate.manifests is not None
         for policy in policies
         for rule in policy.rules
     ):
         return cluster_data
-    # PERF: start of the command line: few runs verify signatures.
+    # PERF: faster start of the CLI: few runs verify signatures.
     from kyverno_mp.cli.cluster.manifest_access import manifest_verifier
 
     return replace(cluster_data, manifests=manifest_verifier())

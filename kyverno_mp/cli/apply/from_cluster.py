@@ -58,7 +58,7 @@ def _scene(
     given: Given
     errors = 0
     if options.resources[:1] == ("-",):
-        # KYVERNO: objects of a pipe, which policies may compare with the cluster.
+        # KYVERNO: objects from standard input, evaluated with access to the cluster.
         locations: list[Location] = []
         objects = load_resources(options.resources, locations=locations)
         given = Loaded(objects, locations)
@@ -101,7 +101,7 @@ def _directory(client: Client) -> Directory:
 
 
 def _resources(directory: Directory, policies: PolicySet) -> list[Resource]:
-    # Only the kinds of these are used: exceptions may come with the objects.
+    # Only the matched kinds are used, so exceptions are not needed yet.
     compiled = compile_all(policies.documents, (), policies.cleanups)
     constraints = [one.constraints for one in compile_admission(policies)]
     for cel in compile_cel(policies, (), compiled):

@@ -1,4 +1,4 @@
-"""Write a PolicyException for each failure; a person reviews and applies it.
+"""Write a PolicyException for each failure, for a person to review and apply.
 
 Room: cli. Takes: Responses. Gives: YAML or JSON text. Next: apply.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 10
@@ -24,7 +24,7 @@ _AUTOGEN: Final = "autogen-"
 def render_exceptions(
     responses: Sequence[Response], *, audit_warn: bool, ttl: str, output_format: str
 ) -> str:
-    """Return all exceptions, each after three dashes."""
+    """Return all exceptions, each after a ``---`` line."""
     label = _label(ttl)
     parts = []
     for exception in _exceptions(responses, label, audit_warn=audit_warn):
@@ -37,7 +37,7 @@ def render_exceptions(
 
 
 def _label(ttl: str) -> str:
-    """Return the label's value, "" for none."""
+    """Return the TTL label's value, "" for no label."""
     lasting = parse_duration(ttl) or 0
     return duration_text(lasting) if lasting > 0 else ""
 
@@ -46,7 +46,7 @@ def _exceptions(
     responses: Sequence[Response], ttl: str, *, audit_warn: bool
 ) -> Iterator[dict[str, Json]]:
     for response in responses:
-        # KYVERNO: namespaced policies are left out (docs/behaviour/cli 10).
+        # KYVERNO: namespaced policies are skipped (docs/behaviour/cli 10).
         if response.policy.written_namespace:
             continue
         for rule in response.results:
@@ -109,7 +109,7 @@ def _controls(rule: RuleResult) -> list[dict[str, Json]]:
 
 
 def _any_tag(image: str) -> str:
-    """Put ``*`` in place of tag or digest: ``nginx:1`` becomes ``nginx:*``."""
+    """Replace the tag or digest by ``*``: ``nginx:1`` becomes ``nginx:*``."""
     name, at, _ = image.partition("@")
     head, slash, last = name.rpartition("/")
     bare, colon, _ = last.partition(":")

@@ -1,4 +1,4 @@
-"""The objects of one run of ``apply``, from files or a cluster.
+"""Define the objects of one run of ``apply``, from files or a cluster.
 
 Room: cli. Takes: loaded objects and their locations. Gives: Given (a Protocol), Loaded.
 Next: command. May touch: nothing outside its arguments; cli/cluster/spool has the other
@@ -14,30 +14,30 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Given(Protocol):
-    """Objects by position; processes forked from this one may read them, too."""
+    """Objects by position; forked processes can read them, too."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of objects."""
 
     def object(self, position: int) -> dict[str, Json]:
         """Return the whole object."""
 
     def identity(self, position: int) -> dict[str, Json]:
-        """Return the parts of the object that output shows: at least its identity."""
+        """Return the parts of the object that the output needs, e.g. its name."""
 
     def location(self, position: int) -> Location:
-        """Return the location that the object was read from."""
+        """Return the location of the object: its file and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Objects of files, all in memory."""
+    """Objects from files, all in memory."""
 
     objects: Sequence[dict[str, Json]]
     locations: Sequence[Location]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of objects."""
         return len(self.objects)
 
     def object(self, position: int) -> dict[str, Json]:
@@ -49,7 +49,7 @@ class Loaded:
         return self.objects[position]
 
     def location(self, position: int) -> Location:
-        """Return the location that it was read from."""
+        """Return the location of the object in its file."""
         return self.locations[position]
 
 

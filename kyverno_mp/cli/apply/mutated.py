@@ -109,14 +109,14 @@ class MutatedFiles:
 
 
 def _file_name(response: Response) -> str:
-    """Return the object's name; a name with a slash must not leave the folder."""
+    """Return a file name for the object that cannot leave the folder."""
     return response.path.rpartition("/")[2] or "object"
 
 
 def difference(
     actual: dict[str, Json], path: Path, what: str = "patched"
 ) -> tuple[str, str] | None:
-    """Compare an object with that of the file; gives (reason, message) or None."""
+    """Compare an object with the file's; return (reason, message) or None if equal."""
     try:
         documents = parse(path.read_bytes(), str(path))
     except OSError as error:
@@ -152,7 +152,10 @@ def _place(raw: dict[str, Json]) -> tuple[str, ...]:
 
 
 def _comparable(raw: dict[str, Json]) -> Json:
-    """Remove what a comparison ignores: our labels, empty values."""
+    """Return the object without the parts that are not compared.
+
+    These are the labels of generated objects, and empty values.
+    """
     metadata = metadata_of(raw)
     labels = {
         key: value
@@ -164,7 +167,7 @@ def _comparable(raw: dict[str, Json]) -> Json:
 
 
 def _tidied(value: Json) -> Json:
-    """Return the value without nulls, empty maps and empty lists; None if it is one."""
+    """Return the value without nulls and empty maps and lists; None if it is empty."""
     if type(value) is dict:
         kept = {
             key: each for key, item in value.items() if _is_left(each := _tidied(item))

@@ -1,4 +1,4 @@
-"""The flags of ``apply``: their types and their contradictions.
+"""Define the flags of ``apply``, and reject flags that contradict each other.
 
 Room: cli. Takes: the arguments that click parsed. Gives: Options. Next: command.
 May touch: file names (``--crd-path``). Source: docs/behaviour/cli 2.
@@ -71,7 +71,7 @@ class Options:
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether the output is data, so that no heading may precede it."""
+        """Return whether the output is data, so that headings must not be printed."""
         return self.policy_report or self.generate_exceptions or self.is_structured
 
 
@@ -85,16 +85,16 @@ LISTS = (
     "http_payloads",
     "envoy_payloads",
 )
-"""Options given several times or as comma lists."""
+"""Options that can be repeated or given as comma-separated lists."""
 
 
 def split(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of comma lists, empty ones left out."""
+    """Return the non-empty items of comma-separated lists."""
     return tuple(part for value in values for part in value.split(",") if part)
 
 
 def check(options: Options) -> None:
-    """Refuse contradictory arguments, with upstream's order and messages."""
+    """Reject contradictory arguments, with upstream's order and messages."""
     ttl = options.generated_exception_ttl
     if parse_duration(ttl) is None:
         raise CommandFailed(
@@ -127,7 +127,7 @@ def check(options: Options) -> None:
 
 def _check_ours(options: Options) -> None:
     if options.crd_path:
-        # KYVERNO: one file, no folder (docs/behaviour/cli 5).
+        # KYVERNO: a file, not a folder (docs/behaviour/cli 5).
         file = Path(options.crd_path)
         if file.suffix not in (".yaml", ".yml") or not file.is_file():
             raise CommandFailed(f"--crd-path {file}: expected one YAML file")

@@ -31,7 +31,7 @@ _NAMING_ALL = ("junit", "tap")
 
 
 def needs_messages(options: Options) -> bool:
-    """Return whether the output shows messages of rules that pass or are skipped."""
+    """Return whether the output shows messages of passed and skipped rules."""
     return options.policy_report or options.table
 
 
@@ -52,7 +52,7 @@ def print_responses(
     responses = [response for response, _ in located]
     warn = options.audit_warn
     if options.policy_report:
-        # Each format is imported by the runs that print it.
+        # Formats are imported late: a run prints only one of them.
         from kyverno_mp.cli.apply.report import build_reports, render
 
         reports = build_reports(responses, now=datetime.now(UTC), audit_warn=warn)
@@ -86,8 +86,8 @@ def print_responses(
 def print_objects(responses: Sequence[Response], options: Options) -> None:
     """Print mutated and generated objects, in addition to the other output.
 
-    Our own formats and exceptions are data, so this text is not part of them; reports
-    follow the objects, as upstream's do, unless the objects go to files.
+    Our own formats and exceptions are data, so the objects are not printed with them.
+    As in upstream, reports follow the objects, unless the objects are written to files.
     """
     files = MutatedFiles(options.output) if options.output else None
     stdin = options.stdin
@@ -148,7 +148,7 @@ def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
                 Row(
                     len(rows) + 1,
                     response.policy.written_key,
-                    # KYVERNO: the column is for rules of Kyverno's own policies.
+                    # KYVERNO: the column is empty for other kinds of policies.
                     rule.rule if response.policy.kind in _RULED else "",
                     resource_path(response.resource).removeprefix("/"),
                     result_word(response, rule, audit_warn=audit_warn),

@@ -70,7 +70,7 @@ def _results(response: Response, now: datetime, *, audit_warn: bool) -> Iterable
     subject = _subject(response.resource)
     results = response.results
     if not results and response.policy.kind in IMAGE_POLICIES:
-        # KYVERNO: such a policy has a row for what it does not match, too.
+        # KYVERNO: an ImageValidatingPolicy has a row for unmatched objects, too.
         results = [RuleResult("", IMAGE_VERIFY, "", "")]
     for rule in results:
         yield row_of(

@@ -1,4 +1,4 @@
-"""Apply the policies of a run to its objects, one after another or in processes.
+"""Apply the policies of a run to its objects, in one process or in several.
 
 Room: cli. Takes: a linked Evaluator, the given objects, the flags. Gives: the responses
 of each object. Next: command. May touch: worker processes of its own, standard error.
@@ -22,8 +22,8 @@ from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.values.jsonvalue import Json
 
 _EVALUATIONS_PER_JOB: Final = 100_000
-"""Rules x objects that one core does in about 0.5 s; with fewer a fork costs more than
-it saves."""
+"""Evaluations (rules x objects) that one core does in about 0.5 s. For fewer, a fork
+costs more than it saves."""
 
 
 def evaluate_all(
@@ -33,10 +33,10 @@ def evaluate_all(
     given: Given,
     options: Options,
 ) -> Iterator[list[Response] | None]:
-    """Yield the responses of each object, None if it could not be evaluated."""
+    """Yield the responses for each object, None if it could not be evaluated."""
     rules = sum(len(policy.rules) for policy in compiled.policies)
     jobs = _jobs(options, len(given) * rules)
-    # PERF: results of a whole cluster are kept, its objects are not.
+    # PERF: the results of a whole cluster are kept in memory, its objects are not.
     is_elsewhere = not isinstance(given, Loaded)
 
     def evaluate(
@@ -47,10 +47,10 @@ def evaluate_all(
         except NamespaceGone as error:
             if not is_elsewhere:
                 raise CommandFailed(error.message) from error
-            # A namespace takes its objects with it: there is nothing left to judge.
+            # The objects of a deleted namespace are deleted, too: nothing to evaluate.
             hide()
             path = resource_path(identity)
-            click.echo(f"left out, its namespace is gone: {path}", err=True)
+            click.echo(f"skipped, its namespace was deleted: {path}", err=True)
             return []
         except Error as error:
             if not options.continue_on_fail:
@@ -71,7 +71,7 @@ def evaluate_all(
                 advance(1)
             return
 
-        # PERF: start of the command line: only runs with processes need these.
+        # PERF: faster start of the CLI: only runs with worker processes need these.
         from kyverno_mp.cli.apply.wire import Wire
         from kyverno_mp.cli.shell.jobs import run_steps
 
@@ -87,7 +87,7 @@ def evaluate_all(
 
 
 def _nothing() -> None:
-    """Hide no line: a worker process has none."""
+    """Do nothing: a worker process has no progress line to hide."""
 
 
 def _jobs(options: Options, evaluations: int) -> int:

@@ -1,4 +1,4 @@
-"""Define the objects that ``apply`` evaluates, and the cluster data that rules read.
+"""Define the objects and the cluster data of a run of ``apply``.
 
 Room: cli. Takes: objects and cluster data, from files or from a cluster. Gives: Scene.
 Next: command, from_cluster. May touch: nothing.

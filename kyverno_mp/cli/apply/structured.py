@@ -61,7 +61,7 @@ def _findings(
         if word not in levels:
             continue
         if location.file not in positions:
-            # No location: objects of a cluster.
+            # Objects from a cluster have no location.
             no_file = location.file in ("-", "")
             text = b"" if no_file else Path(location.file).read_bytes()
             positions[location.file] = Positions(text)
@@ -132,6 +132,6 @@ def _markdown(located: LocatedResponses, counts: Counts, *, audit_warn: bool) ->
 
 
 def _cell(text: str) -> str:
-    """Return a string as one cell. SAFETY: a message may quote an object."""
+    """Escape text for one table cell. SAFETY: a message may quote an object."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")

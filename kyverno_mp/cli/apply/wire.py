@@ -1,6 +1,6 @@
-"""Carry Responses from a worker process to its parent.
+"""Serialize Responses, to send them from a worker process to its parent.
 
-Room: cli. Takes: Responses of one object. Gives: bytes, and the Responses again.
+Room: cli. Takes: Responses of one object. Gives: bytes, and the decoded Responses.
 Next: apply. May touch: nothing outside its arguments.
 """
 
@@ -18,7 +18,8 @@ _HINTS: Final = get_type_hints(Response)
 _SENT: Final = [
     field.name for field in fields(Response) if field.name not in ("policy", "resource")
 ]
-"""Policy and object are mostly known to both sides: then a number is enough."""
+"""Fields that are always sent; policy and object are sent only if the parent does not
+have them."""
 _Sent: Any = msgspec.defstruct(
     "_Sent",
     [
@@ -32,7 +33,7 @@ _Sent: Any = msgspec.defstruct(
 
 
 class Wire:
-    """Encoder and decoder; built before the fork, so both sides know the policies."""
+    """Encoder and decoder, created before the fork so that policies are shared."""
 
     def __init__(self, policies: Sequence[PolicyIR]) -> None:
         self._policies = policies
@@ -41,7 +42,7 @@ class Wire:
         self._decoder = msgspec.msgpack.Decoder(list[_Sent] | None)
 
     def encode(self, responses: Sequence[Response] | None, resource: Json) -> bytes:
-        """Return the bytes of all responses on one object; None stays None."""
+        """Return the bytes of all responses for one object; None stays None."""
         if responses is None:
             return self._encoder.encode(None)
         return self._encoder.encode(
@@ -57,7 +58,7 @@ class Wire:
         )
 
     def decode(self, data: bytes, resource: dict[str, Json]) -> list[Response] | None:
-        """Return the responses again."""
+        """Return the decoded responses."""
         sent_responses = self._decoder.decode(data)
         if sent_responses is None:
             return None

@@ -1,4 +1,4 @@
-"""Name the result of a rule as tables, SARIF, JUnit and TAP write it.
+"""Return the word for a rule's result in tables, SARIF, JUnit and TAP.
 
 Room: cli. Takes: Responses. Gives: a word. Next: output, structured.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 10.

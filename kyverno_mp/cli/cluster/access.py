@@ -28,7 +28,7 @@ _DEFAULT: Final = Path(".kube") / "config"
 def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access:
     """Return the address and credentials of the API server; raises SettingInvalid.
 
-    Several files in KUBECONFIG are merged; missing files count as empty.
+    Several files in KUBECONFIG are merged; missing files are treated as empty.
     """
     files = [Path(kubeconfig)] if kubeconfig else _files_of(env)
     if files:
@@ -51,7 +51,7 @@ def _files_of(env: Mapping[str, str]) -> list[Path]:
 
 
 class Cluster:
-    """One cluster. Connections are not shared with forks of this process."""
+    """One cluster. Forked processes open their own connections."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

@@ -1,6 +1,7 @@
 """Read the input of ``bench --cluster``: stored policies, and a sample of the objects.
 
-Room: cli. Takes: a Cluster. Gives: a PolicySet, objects, the cluster data of rules.
+Room: cli. Takes: a Cluster. Gives: a PolicySet, objects, the cluster data that rules
+read.
 Next: cli/bench.py. May touch: the API server through kube/, standard error.
 """
 
@@ -41,7 +42,7 @@ _OBJECTS_MAX: Final = 1000
 
 
 class Source:
-    """An open cluster, and what it serves."""
+    """An open cluster and its discovered resources."""
 
     def __init__(self, cluster: Cluster, directory: Directory) -> None:
         self._cluster = cluster
@@ -67,7 +68,7 @@ class Source:
         return stored_policies(objects)
 
     def objects(self, compiled: Compiled, namespace: str) -> list[dict[str, Json]]:
-        """Return objects of the kinds that the policies match, evenly chosen."""
+        """Return an even sample of the objects of the matched kinds."""
         resources = resources_of(kinds_of(compiled), (), self._directory)
         with Spool() as spool:
             wanted = Wanted(namespace=namespace)
@@ -82,19 +83,19 @@ class Source:
         return [one for one in objects if self._has_namespace(one)]
 
     def _has_namespace(self, one: dict[str, Json]) -> bool:
-        """Return whether the namespace of an object that was listed is still there."""
+        """Return whether the namespace of a listed object still exists."""
         namespace = metadata_text(one, "namespace")
         try:
             if namespace:
                 self._ports.labels(namespace)
         except NamespaceGone:
             path = f"{namespace}/{one.get('kind')}/{metadata_text(one, 'name')}"
-            click.echo(f"left out, its namespace is gone: {path}", err=True)
+            click.echo(f"skipped, its namespace was deleted: {path}", err=True)
             return False
         return True
 
     def cluster_data(self) -> ClusterData:
-        """Return what rules read of the cluster, live."""
+        """Return the ports through which rules read the cluster."""
         return live_cluster_data(self._ports, None)
 
 

@@ -1,13 +1,14 @@
-"""Run the program that a kubeconfig names to get credentials, as kubectl does.
+"""Run the credential plugin that a kubeconfig names, like kubectl.
 
 Room: cli. Takes: the ``exec`` block of a user. Gives: fields of a user: token, client
-certificate. Next: kubeconfig. May touch: that program, which the user's own
-kubeconfig names; the environment. The service runs no such program.
+certificate. Next: kubeconfig. May touch: the program, which the user's own kubeconfig
+names; the environment. The service never runs such a program.
 Source: Kubernetes, "client-go credential plugins" (client.authentication.k8s.io).
 
-It runs once per command: a token that expires earlier is not renewed. The official
-client would let the program read the command's standard input, wait for ever, drop a
-certificate that comes with a token, and call the cluster anonymously when it fails.
+It runs once per command: a token that expires during the command is not renewed. The
+official client would let the program read the command's standard input, would wait for
+it without a timeout, would drop a certificate returned with a token, and would call the
+cluster anonymously if the program fails.
 """
 
 import base64
@@ -31,7 +32,7 @@ _INFO_KEYS: Final = (
     "disable-compression",
 )
 _TIMEOUT_S: Final = 60
-"""Programs that refresh a login ask servers; no user input is possible."""
+"""Time for programs that refresh a login on a server; they cannot prompt the user."""
 _DATA: Final = {
     "clientCertificateData": "client-certificate-data",
     "clientKeyData": "client-key-data",

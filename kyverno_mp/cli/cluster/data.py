@@ -69,7 +69,7 @@ class GivenObjects:
             self._objects.setdefault(key, []).append(raw)
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
-        """Return the ConfigMap; raises ExpressionFailed when there is none."""
+        """Return the ConfigMap; raises ExpressionFailed if it does not exist."""
         del deadline_ns
         found = self._find(("v1", "configmaps"), namespace, name)
         if found is None:
@@ -124,20 +124,20 @@ class GivenObjects:
 
 
 class GivenTargets:
-    """The objects that mutate-existing rules may find."""
+    """The objects that mutate-existing rules can find."""
 
     def __init__(self, objects: Sequence[Json], *, is_cluster: bool = False) -> None:
-        """``is_cluster``: there are files of a cluster, so that every kind is known."""
+        """``is_cluster``: ClusterResource files are given, so every kind is known."""
         self._objects = sorted(objects, key=_place_of)
         self._is_cluster = is_cluster
 
     def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name.
 
-        Raises: ExpressionFailed when the named object does not exist.
+        Raises: ExpressionFailed if the named object does not exist.
         """
         resource = _plural(asked.kind)
-        # KYVERNO: besides single targets, only the kinds of client-go's fake exist.
+        # KYVERNO: without ClusterResources, only the kinds of client-go's fake exist.
         if not self._is_cluster and resource not in _TARGETED:
             raise ExpressionFailed("cli.unknown_kind", "not found")
         found = [one for one in self._objects if _is_asked(one, asked)]
@@ -179,10 +179,10 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
 ) -> ClusterData:
     """Return cluster data from ClusterResource files and mutate-existing targets.
 
-    Without either there is no client, so rules with targets fail with that message.
-    ``layout``: a folder of images instead of registries;
-    ``resources``: the objects of the run, which a simulated cluster has, too;
-    ``context``: what policies in CEL see without one; ``plurals``: of more kinds.
+    Without either there is no client, and rules with targets fail with that message.
+    ``layout``: a folder of images instead of registries; ``resources``: the objects of
+    the run, which a simulated cluster contains, too; ``context``: the data for policies
+    in CEL without a cluster; ``plurals``: plural names of more kinds.
     """
     objects: list[Json] = []
     defined: Plurals = {}
@@ -218,9 +218,10 @@ def _add_cluster(
 ) -> None:
     """Add the cluster data of a file; raises CommandFailed.
 
-    KYVERNO: paths of definitions are relative to the test, not to the file.
+    KYVERNO: paths of CustomResourceDefinitions are relative to the test, not to the
+    file.
     """
-    # Imported late: few runs have such files.
+    # Imported late: rarely needed.
     from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
     from kyverno_mp.cli.sources.strict import objects_of, read_fields
 
@@ -231,7 +232,7 @@ def _add_cluster(
         text = f"error: failed to load Kubernetes resources: {error.message}"
         raise CommandFailed(text) from error
     for raw in given:
-        # K8S: a client's tracker adds the items of a list, too.
+        # K8S: the object tracker of client-go adds the items of a list, too.
         items = items_of(raw)
         objects.extend([raw] if items is None else [one for _, one in items])
     for crd in spec.get("crds", []):
@@ -247,11 +248,11 @@ def _add_cluster(
 
 
 def registry_images(layout: str = "") -> Images:
-    """Return the registries, with the credentials of this machine's docker.
+    """Return the registry port, with the credentials of docker's configuration.
 
-    ``layout``: a folder instead of registries.
+    ``layout``: a folder to read instead of registries.
     """
-    # Importing TLS costs 20 ms, which only a run with --registry pays.
+    # PERF: importing TLS takes 20 ms; only runs with --registry need it.
     if layout:
         from kyverno_mp.cli.cluster.image_access import layout_client
         from kyverno_mp.cli.cluster.registry_access import RegistryImages

@@ -1,4 +1,4 @@
-"""Simulate for policies in CEL a cluster and registries from given objects.
+"""Simulate a cluster and registries for policies in CEL, from given objects.
 
 Room: cli. Takes: a Context file, or the objects of a simulated cluster. Gives: the
 ports of CEL. Next: data.py. May touch: nothing outside its arguments.
@@ -37,7 +37,7 @@ CLUSTER_SCOPED = frozenset(
 class GivenResources:
     """Objects by apiVersion and plural name; the port of ``resource``.
 
-    ``is_cluster``: as a real cluster answers; otherwise as upstream's context does.
+    ``is_cluster``: answer like a real cluster, otherwise like upstream's context.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GivenResources:
                 raise CommandFailed(text)
 
     def with_objects(self, objects: Sequence[Json]) -> "GivenResources":
-        """Return these objects and others; those of unknown kinds are left out."""
+        """Return a copy with more objects; objects of unknown kinds are skipped."""
         found = GivenResources((), self._plurals, is_cluster=self._is_cluster)
         known = [
             raw
@@ -79,7 +79,7 @@ class GivenResources:
     ) -> Json | None:
         """Return the object, None if there is none."""
         resource = plural.partition("/")[0]
-        # The last of several with one name is found.
+        # Of several objects with the same name, the last one counts.
         for raw in reversed(self._objects.get((api_version, resource), [])):
             if (metadata_text(raw, "namespace"), metadata_text(raw, "name")) == place:
                 return raw
@@ -95,8 +95,8 @@ class GivenResources:
     ) -> Json:
         """Return the objects.
 
-        KYVERNO: a context ignores labels, has no namespace "" for all, and an unknown
-        resource is an error (docs/behaviour/cel 12).
+        KYVERNO: a context ignores labels, does not treat namespace "" as all
+        namespaces, and fails for an unknown resource (docs/behaviour/cel 12).
         """
         listed = self._objects.get((api_version, plural))
         if self._is_cluster:
@@ -154,9 +154,9 @@ class GivenImages:
 
 
 class GeneratedObjects:
-    """The objects that policies generate, which nothing creates here.
+    """The objects that policies generate; they are kept and not created.
 
-    ``is_cluster``: as in front of a real cluster; otherwise as upstream's context.
+    ``is_cluster``: behave like a real cluster, otherwise like upstream's context.
     """
 
     def __init__(self, *, is_cluster: bool) -> None:
@@ -166,19 +166,19 @@ class GeneratedObjects:
     def generate(
         self, namespace: str, objects: Sequence[dict[str, Json]], _deadline_ns: int
     ) -> None:
-        """Keep the objects, and the items of lists. Raises: ExpressionFailed."""
+        """Store the objects, and the items of lists. Raises: ExpressionFailed."""
         for raw in objects:
             items = raw.get("items")
             for item in items if type(items) is list else [raw]:
                 self._objects.append(self._placed(item, namespace))
 
     def take(self) -> list[dict[str, Json]]:
-        """Return the objects, and forget them."""
+        """Return the stored objects, and clear the list."""
         found, self._objects = self._objects, []
         return found
 
     def _placed(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
-        """Return the object in the namespace, also that of a cluster-scoped kind."""
+        """Return a copy of the object in the namespace, whatever its kind's scope."""
         metadata = dict(metadata_of(raw))
         if self._is_cluster:
             key = (str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
@@ -200,7 +200,7 @@ class GeneratedObjects:
 class LateServices:
     """Services by URL, opened at the first call; closed by default, as in the service.
 
-    PERF: importing HTTP and TLS takes 20 ms, which only a policy that calls pays.
+    PERF: importing HTTP and TLS takes 20 ms; only policies that call services need it.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ def simulated_ports(
     """Return the ports of a run with a simulated cluster."""
     metadata: ImagePort | None = None
     if images is not None:
-        # Imported here: a run that reads no registry needs none of it.
+        # Imported late: only runs that read registries need these.
         from kyverno_mp.images.metadata import RegistryMetadata
 
         metadata = RegistryMetadata(images)

@@ -70,7 +70,8 @@ def with_entries(
 ) -> ClusterData:
     """Return the data with the GlobalContextEntries among the objects.
 
-    Each has the objects of its kind. KYVERNO: those that call services have no data.
+    An entry contains the objects of its kind. KYVERNO: entries that call services have
+    no data.
     Raises: CommandFailed.
     """
     found: dict[str, Given] = {}
@@ -116,8 +117,8 @@ def _listed(objects: Sequence[Json], plurals: Plurals, wanted: Json) -> list[Jso
 
 
 def searched(query: str, data: Json, where: str) -> Json:
-    """Return what a JMESPath finds. Raises: CommandFailed."""
-    from kyverno_mp.expr.jmespath.query import search  # few runs have it
+    """Return the result of a JMESPath. Raises: CommandFailed."""
+    from kyverno_mp.expr.jmespath.query import search  # rarely needed
 
     runtime = Runtime(now=_now, monotonic_ns=time.monotonic_ns)
     try:

@@ -1,6 +1,6 @@
 """Verify images on the command line, with this machine's access to registries.
 
-Room: cli. Takes: docker's configuration, if it may be used. Gives: the ports of
+Room: cli. Takes: docker's configuration, if its use is allowed. Gives: the ports of
 verifyImages rules and of ImageValidatingPolicies. Next: cli/apply/evaluate.
 May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/images 2.1 (CLI), 6 (client choice).
@@ -42,8 +42,8 @@ class _Clients:
     def __call__(self, access: RegistryAccess) -> Client:
         """Return the client.
 
-        KYVERNO: a block's own credentials replace the others; without a cluster there
-        are no Secrets, which are left out.
+        KYVERNO: credentials in a verifyImages block replace the default credentials.
+        Secrets are ignored, because there is no cluster.
         """
         own = bool(access.providers or access.secrets)
         docker = _DOCKER in access.providers if own else self._uses_docker
@@ -51,8 +51,9 @@ class _Clients:
         with self._lock:
             client = self._known.get(key)
             if client is None:
-                # SAFETY: the insecure client is one of its own; upstream's shared
-                # transport stops checking every registry.
+                # SAFETY: the insecure client is a separate one. Upstream shares one
+                # transport, so an insecure registry turns off the verification of
+                # certificates for all registries.
                 client = self._known[key] = (
                     docker_client(insecure=access.insecure)
                     if docker
@@ -70,12 +71,12 @@ def _now() -> datetime:
 
 
 def until(deadline_ns: int) -> int:
-    """Return the end of one read."""
+    """Return the deadline of a read that starts now."""
     return min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
 
 
 def layout_client(folder: str) -> Client:
-    """Return a client of a folder instead of registries. Raises: SettingInvalid."""
+    """Return a client that reads a folder of images. Raises: SettingInvalid."""
     return Client(
         lambda _registry: Credentials(),
         user_agent=user_agent(),
@@ -86,7 +87,7 @@ def layout_client(folder: str) -> Client:
 def clients(
     *, uses_docker: bool, layout: str = ""
 ) -> Callable[[RegistryAccess], Client]:
-    """Return the client for each access; ``layout``: a folder instead of registries."""
+    """Return the client for each access; ``layout``: a folder to read instead."""
     if not layout:
         return _Clients(uses_docker=uses_docker)
     known = layout_client(layout)
@@ -94,7 +95,7 @@ def clients(
 
 
 def policy_images(*, uses_docker: bool, layout: str = "") -> Callable[[], PolicyImages]:
-    """Return what begins a review of ImageValidatingPolicies; as ``image_reviews``."""
+    """Return a factory of reviews of ImageValidatingPolicies; see ``image_reviews``."""
     fetch = mirror_reader(exchange, user_agent())
     return PolicyReader(
         client=clients(uses_docker=uses_docker, layout=layout),
@@ -106,9 +107,10 @@ def policy_images(*, uses_docker: bool, layout: str = "") -> Callable[[], Policy
 
 
 def image_reviews(*, uses_docker: bool, layout: str = "") -> Callable[[], ImageReview]:
-    """Return what begins a review; ``uses_docker``: with docker's credentials.
+    """Return a factory of image reviews; ``uses_docker``: with docker's credentials.
 
-    ``layout``: a folder instead of registries; no log is asked then.
+    ``layout``: a folder to read instead of registries; transparency logs are not used
+    then.
     """
     return partial(
         ImageReview,

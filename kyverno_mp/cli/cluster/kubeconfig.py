@@ -1,15 +1,15 @@
-"""Load kubeconfigs as kubectl does, with the credentials that they name.
+"""Load kubeconfigs like kubectl, with the credentials that they name.
 
 Room: cli. Takes: files in their order, a context, the environment. Gives: Access.
-Next: access. May touch: these files and those that they name, the program of a
+Next: access. May touch: these files and the files that they name, the program of a
 credential plugin, the issuer of an OIDC login.
 Source: client-go tools/clientcmd (loading rules), plugin/pkg/client/auth/oidc.
 
-The official client only renews logins. The rest of it is not used, because it differs
-from kubectl: the last file sets the current context; it resolves the user's relative
-paths against the cluster's file, reads a token file once and with its line end, writes
-keys to files, quotes users with their tokens in errors, and calls the cluster
-anonymously when a plugin fails.
+The official client is used only to renew logins, because it differs from kubectl: it
+takes the current context from the last file, resolves the user's relative paths against
+the cluster's file, reads a token file only once and with its line end, writes keys to
+files, quotes users with their tokens in errors, and calls the cluster anonymously if a
+plugin fails.
 """
 
 import base64
@@ -51,8 +51,8 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
     """Load the given or the current context of the merged files.
 
     Raises: SettingInvalid (``kube.kubeconfig``, ``kube.plugin``, ``kube.login``,
-    ``kube.proxy``, ``kube.server``, ``kube.file``); it names the file and never quotes
-    its content.
+    ``kube.proxy``, ``kube.server``, ``kube.file``). The message names the file and
+    never quotes its content.
     """
     found, current = _merged(files)
     name = context or current
@@ -68,7 +68,7 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
 
 
 def _merged(files: Sequence[Path]) -> tuple[dict[tuple[str, str], _Entry], str]:
-    """Return the entries and the current context; the first entry of a name counts."""
+    """Return the entries and the current context; the first entry with a name wins."""
     found: dict[tuple[str, str], _Entry] = {}
     current = ""
     for file in files:
@@ -104,7 +104,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _absolute(block: Mapping[str, Any], kind: str, file: Path) -> dict[str, Any]:
-    """Resolve paths against the kubeconfig's folder; leave out empty values."""
+    """Resolve paths against the kubeconfig's folder; drop empty values."""
     kept = {key: value for key, value in block.items() if value not in (None, "")}
     folder = file.parent.absolute()
     return kept | {key: str(folder / kept[key]) for key in _PATHS[kind] if key in kept}
@@ -136,7 +136,7 @@ def _refuse_unsupported_auth(user: _Entry) -> None:
     provider = user.block.get("auth-provider") or {}
     named = provider.get("name") if isinstance(provider, dict) else ""
     if provider and named != "oidc":
-        # K8S: the others became plugins; kubectl no longer supports them.
+        # K8S: kubectl no longer supports other auth-providers; they became plugins.
         message = f"{user.file}: no auth-provider {named!r}; use a credential plugin"
         raise SettingInvalid("kube.kubeconfig", message)
     if "username" in user.block:
@@ -163,8 +163,8 @@ def _access_of(cluster: _Entry, user: _Entry) -> Access:
 
 
 def _login_token(user: _Entry) -> str:
-    """Return the token of an OIDC login; the official client renews an expired one."""
-    # PERF: 30 MiB and half a second, only for such a login.
+    """Return the token of an OIDC login; the official client renews expired tokens."""
+    # PERF: this import takes 30 MiB and 0.5 s; only OIDC logins need it.
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import load_kube_config_from_dict
@@ -186,7 +186,7 @@ def _login_token(user: _Entry) -> str:
         try:
             load_kube_config_from_dict(config, client_configuration=loaded)
         except Exception as error:  # noqa: BLE001 - it raises what its libraries raise
-            # Neither its text nor its chain: both may contain secrets of the login.
+            # The original error is not quoted or chained: it may contain secrets.
             kind = type(error).__name__
             message = f"{user.file}: the OIDC login cannot be used or renewed ({kind})"
             raise SettingInvalid("kube.login", message) from None
@@ -199,7 +199,7 @@ def _login_token(user: _Entry) -> str:
 
 
 def _login_of(block: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of an OIDC login, which a renewal changes in place."""
+    """Return the settings of an OIDC login; a renewal changes them in place."""
     provider = block.get("auth-provider")
     if provider is None:
         return {}
@@ -210,7 +210,7 @@ def _login_of(block: dict[str, Any]) -> dict[str, Any]:
 def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
     """Set the issuer's CA, and allow a client without a secret.
 
-    Without a CA the official client would not verify the issuer's certificate.
+    Without a CA, the official client would not verify the issuer's certificate.
     """
     if not login:
         return
@@ -231,9 +231,9 @@ def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
 def _keep_login(
     user: _Entry, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Replace the old tokens in the file by renewed ones, as kubectl does.
+    """Replace the old tokens in the file by renewed tokens, like kubectl.
 
-    An issuer may accept each refresh token once, so the old one may be invalid.
+    An issuer may accept each refresh token only once, so the old token may be invalid.
     """
     file = user.file.resolve()
     config = _read(file)
@@ -252,7 +252,7 @@ def _keep_login(
 
 
 def _proxy_of(cluster: _Entry) -> str:
-    """Return the address of an HTTP proxy, "" for none."""
+    """Return the address of the HTTP proxy, "" without a proxy."""
     url = str(cluster.block.get("proxy-url") or "")
     if not url:
         return ""

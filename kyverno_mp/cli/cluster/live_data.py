@@ -1,6 +1,6 @@
-"""Let policies on the command line read the cluster, each call with its deadline.
+"""Let policies on the command line read the cluster, with a deadline for each call.
 
-Room: cli. Takes: a Cluster and what it serves. Gives: the ports of program/ports.py.
+Room: cli. Takes: a Cluster and its Directory. Gives: the ports of program/ports.py.
 Next: apply. May touch: the API server through kube/ and egress/; services through
 egress/, which is closed by default, as in the service.
 Source: docs/behaviour/cli 7, 7b; docs/behaviour/engine 3.7, 7.6.
@@ -51,7 +51,7 @@ _CALL_NS: Final = 10 * 10**9
 
 
 class _NoShared:
-    """Replaces the segment of labelled ConfigMaps that a worker of the service has."""
+    """Stand-in for a service worker's segment of labelled ConfigMaps; always empty."""
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         del deadline_ns
@@ -59,7 +59,7 @@ class _NoShared:
 
 
 class ClusterPorts:
-    """All ports of one run; processes forked from it open their own connections."""
+    """All ports of one run; forked processes open their own connections."""
 
     def __init__(self, cluster: Cluster, directory: Directory) -> None:
         self._cluster = cluster
@@ -80,7 +80,7 @@ class ClusterPorts:
         return self._cluster.client
 
     def plural_of(self, api_version: str, kind: str) -> str:
-        """Return the plural name of a kind, "" for an unknown one."""
+        """Return the plural name of a kind, "" for an unknown kind."""
         found = self._directory.of_kind(api_version, kind)
         return "" if found is None else found.plural
 
@@ -106,7 +106,7 @@ class ClusterPorts:
         return calls.call(request, deadline_ns)
 
     def labels(self, namespace: str) -> Mapping[str, str]:
-        """Return the labels of a namespace, with one call per namespace.
+        """Return the labels of a namespace; each namespace is read once.
 
         Raises: NamespaceGone; CommandFailed for every other failure, because upstream
         ends the run.
@@ -139,7 +139,7 @@ class ClusterPorts:
         return [one for one in parts if one is not None]
 
     def _list(self, resource: Resource, asked: ObjectQuery) -> list[Json]:
-        """Return the requested objects of one resource, by namespace and name."""
+        """Return the objects of one resource with the requested namespace and name."""
         plain = asked.namespace and not contains_wildcard(asked.namespace)
         scope = WatchScope(
             resource=resource,
@@ -153,7 +153,7 @@ class ClusterPorts:
         ]
 
     def _part_of(self, raw: Json, subresource: str) -> Json | None:
-        """Return the subresource of an object that was listed, None: it is gone."""
+        """Return the subresource of a listed object, None if it no longer exists."""
         resource = self._directory.of_kind(raw["apiVersion"], raw["kind"])
         assert resource is not None
         metadata = raw["metadata"]

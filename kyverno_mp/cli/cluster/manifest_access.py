@@ -1,7 +1,7 @@
 """Verify signed manifests on the command line, with this machine's trust root.
 
 Room: cli. Takes: the environment. Gives: the port of rules with ``validate.manifests``.
-Next: cli/apply/evaluate. May touch: what cli/cluster/trust.py touches.
+Next: cli/apply/evaluate. May touch: see cli/cluster/trust.py.
 Source: docs/behaviour/images 7.
 """
 
@@ -15,5 +15,5 @@ def _until(deadline_ns: int) -> int:
 
 
 def manifest_verifier() -> ManifestVerifier:
-    """Return the port; the trust root is read by the first keyless attestor."""
+    """Return the port; the trust root is read for the first keyless attestor."""
     return ManifestVerifier(LocalTrustRoot(), _until)

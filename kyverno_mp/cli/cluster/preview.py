@@ -1,9 +1,9 @@
-"""Show what stored policies would do now: the frame of ``cleanup`` and ``generate``.
+"""Preview the effect of policies on a cluster, for ``cleanup`` and ``generate``.
 
-Room: cli. Takes: policy files or names of stored policies, a cluster, what one command
-does with them. Gives: a table or JSON on standard output, the exit code.
-Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/, reading;
-files named by the user.
+Room: cli. Takes: policy files or names of stored policies, a cluster, the functions of
+one command. Gives: a table or JSON on standard output, the exit code.
+Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/, only
+reading; files named by the user.
 Source: docs/cleanup.md (preview), docs/background.md (preview).
 """
 
@@ -27,26 +27,27 @@ V = TypeVar("V")
 
 
 class PreviewOptions(NamedTuple):
-    """What a preview takes from the installation. Both are namespaces."""
+    """Namespaces of the installation, which affect a preview."""
 
     kyverno: str
-    """That of Kyverno."""
+    """Kyverno's namespace."""
     exceptions: str = ""
-    """Whose PolicyExceptions count for policies in CEL; "*" = all, "" = none."""
+    """Namespace whose PolicyExceptions apply to policies in CEL; "*" = all, "" =
+    none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewCommand(Generic[P, V]):
-    """One command: how it reads a policy, previews policies, and shows the previews."""
+    """The functions of one command: read a policy, preview policies, show previews."""
 
     cluster_wide: Sequence[Resource]
     namespaced: Sequence[Resource]
     policy: str
-    """What it reads, e.g. ``clean-up policy``."""
+    """Name of the policies in messages, e.g. ``clean-up policy``."""
     object: str
-    """What only a cluster has, e.g. ``objects to delete``."""
+    """Name of the objects in messages, e.g. ``objects to delete``."""
     read: Callable[[Resource, Json, str], P | None]
-    """Return the policy of a document with this location, None without such rules.
+    """Decode a document with this location; return None if it has no such rules.
 
     Raises: CommandFailed, PolicyInvalid.
     """
@@ -57,7 +58,7 @@ class PreviewCommand(Generic[P, V]):
     show: Callable[[Sequence[V]], None]
     """Print the table."""
     problems: Callable[[V], Sequence[str]]
-    """Return what could not be decided."""
+    """Return a text for each undecided part."""
 
     def run(  # noqa: PLR0913 - the flags
         self,
@@ -70,7 +71,7 @@ class PreviewCommand(Generic[P, V]):
         kyverno_namespace: str,
         exception_namespace: str = "",
     ) -> int:
-        """Show; exit with 1 if something could not be decided."""
+        """Show the previews; exit with 1 if a part could not be decided."""
         if not is_cluster:
             raise CommandFailed(f"give --cluster: only a cluster has {self.object}")
         with open_cluster(kubeconfig, context) as cluster:
@@ -92,7 +93,7 @@ class PreviewCommand(Generic[P, V]):
         return 1 if problems else 0
 
     def _policies(self, cluster: Cluster, names: Sequence[str]) -> Iterator[P]:
-        """Read the policies of files, and those that the cluster has stored."""
+        """Read policies from files, or from the cluster if no such file exists."""
         for name in names:
             if name == "-" or Path(name).exists():
                 yield from self._of_file(name)
@@ -111,7 +112,7 @@ class PreviewCommand(Generic[P, V]):
                 yield found
 
     def _of_cluster(self, cluster: Cluster, name: str) -> Iterator[P]:
-        """Read the stored policies of a name: one of each kind may have it."""
+        """Read the stored policies with the name, at most one of each kind."""
         namespace, _, own = name.rpartition("/")
         resources = self.namespaced if namespace else self.cluster_wide
         objects = Objects(cluster.client)

@@ -1,8 +1,8 @@
-"""Let previews read the cluster as the pools do, and write nothing.
+"""Let previews read the cluster like the pools, without writing.
 
-Room: cli. Takes: a Cluster and what it serves. Gives: ``preview_data``, ``listed``.
+Room: cli. Takes: a Cluster and its Directory. Gives: ``preview_data``, ``listed``.
 Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/ and
-egress/, reading and with dry runs; informers' threads.
+egress/, only reading and dry runs; informers' threads.
 Source: docs/cleanup.md (preview), docs/background.md (preview).
 """
 
@@ -26,7 +26,7 @@ _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 def preview_data(cluster: Cluster, directory: Directory) -> ClusterData:
-    """Return the ports of a preview; ``resource.post`` of a policy is a dry run."""
+    """Return the ports of a preview; a policy's ``resource.post`` is a dry run."""
     ports = ClusterPorts(cluster, directory)
     data = live_cluster_data(ports, None)
     namespaces = LiveNamespaces(lambda _name: None, cluster.client)
@@ -51,18 +51,19 @@ def preview_data(cluster: Cluster, directory: Directory) -> ClusterData:
 def listed(informers: Iterable[Informer[Any]]) -> Iterator[None]:
     """Let informers list their objects before the block, and stop them after it.
 
-    Raises: CommandFailed when one cannot be listed. A kind that is not served has none.
+    Raises: CommandFailed if a kind cannot be listed. A kind that is not served counts
+    as empty.
     """
     started = list(informers)
     for one in started:
         one.start()
     try:
         for one in started:
-            # An attempt ends by itself: each call has a deadline.
+            # Each attempt ends, because each call has a deadline.
             while not one.wait_synced(_POLL_S):
                 if one.failures and not _NOT_SERVED.search(one.last_error):
                     kind = one.scope.resource.plural
-                    raise CommandFailed(f"{kind} are not known: {one.last_error}")
+                    raise CommandFailed(f"{kind} cannot be listed: {one.last_error}")
                 if one.failures:
                     break
         yield

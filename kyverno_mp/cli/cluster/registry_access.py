@@ -20,7 +20,7 @@ from kyverno_mp.settings.read import environment
 from kyverno_mp.values.jsonvalue import Json
 
 REQUEST_S_MAX: Final = 60.0
-"""One look-up or transfer, its authorisation included."""
+"""Time for one look-up or transfer, including its authorisation."""
 
 
 def docker_client(*, insecure: bool = False) -> Client:
@@ -31,7 +31,7 @@ def docker_client(*, insecure: bool = False) -> Client:
 
 
 def user_agent() -> str:
-    """Return the name that registries see."""
+    """Return the User-Agent for registries."""
     system = f"{platform.system().lower()}; {platform.machine()}"
     return f"kyverno-mp/{__version__} ({system})"
 

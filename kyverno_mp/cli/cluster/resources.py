@@ -1,8 +1,9 @@
-"""Load from a cluster the objects whose kinds policies match.
+"""Load a cluster's objects of the kinds that policies match.
 
-Room: cli. Takes: compiled policies, a Cluster and what it serves, the flags of
+Room: cli. Takes: compiled policies, a Cluster and its Directory, the flags of
 ``apply``. Gives: objects in a Spool, and statistics. Next: cli/apply/from_cluster.
-May touch: the API server through kube/, threads that end with the loading, the clock.
+May touch: the API server through kube/, threads that end when loading is finished, the
+clock.
 Source: docs/behaviour/cli 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
 """
 
@@ -36,7 +37,7 @@ _ANSWER_NS = 5 * 60 * 10**9
 class Wanted:
     """The objects that ``apply`` loads.
 
-    ``names``: only objects of these names, each of which must exist.
+    ``names``: only objects with these names, each of which must exist.
     """
 
     namespace: str = ""
@@ -49,14 +50,14 @@ class Wanted:
 
 @dataclass(slots=True)
 class Loading:
-    """Statistics of the loading."""
+    """Statistics of one load."""
 
     objects: int
     calls: int
     seconds: float
     workers: int
     errors: list[str]
-    """One text for each resource that could not be listed."""
+    """One error text for each resource that could not be listed."""
 
     def summary(self) -> str:
         """Return the output of ``--show-performance``."""
@@ -77,7 +78,7 @@ class Loading:
 def kinds_of(compiled: Compiled) -> Iterator[KindIR]:
     """Yield the kinds that the policies match.
 
-    KYVERNO: of clean-up policies also excluded kinds (docs/behaviour/cli 5).
+    KYVERNO: kinds excluded by clean-up policies are included (docs/behaviour/cli 5).
     """
     for policy in compiled.policies:
         for rule in policy.rules:
@@ -94,14 +95,14 @@ def resources_of(
     constraints: Sequence[ConstraintsIR | None],
     directory: Directory,
 ) -> list[Resource]:
-    """Return what to list, each resource in one version unless policies name more.
+    """Return the resources to list, in one version unless policies name several.
 
-    Subresources are parts of listed objects, or cannot be listed at all.
+    Subresources are not listed: they are parts of their parents, or cannot be listed.
     """
     exact: list[Resource] = []
     loose: list[Resource] = []
     for kind in dict.fromkeys(kinds):
-        # Subresources have no list of their own, and match no object of one.
+        # Subresources cannot be listed, and do not match listed objects.
         if not kind.subresource:
             selector = KindSelector(kind.group, kind.version, kind.kind, "")
             found = directory.find(selector)
@@ -138,8 +139,8 @@ def load_cluster(
 ) -> Loading:
     """List the resources into the spool.
 
-    Raises: CommandFailed when a name is not found, or on the first list that fails
-    where ``continue_on_error`` is off.
+    Raises: CommandFailed if a name is not found, or for the first failed list if
+    ``continue_on_error`` is off.
     """
     begun = time.monotonic()
     run = _Run(client, wanted, spool)
@@ -154,7 +155,7 @@ def load_cluster(
 
 
 class _CountingClient(Client):
-    """Another's connections, and a count of the calls."""
+    """Wrapper of a client that counts the calls."""
 
     def __init__(self, inner: Client) -> None:
         self._inner = inner
@@ -164,12 +165,12 @@ class _CountingClient(Client):
     def call(self, call: Call, deadline_ns: int = 0) -> bytes:
         with self._lock:
             self.calls += 1
-        # Large pages on slow networks take more than the half minute of reviews.
+        # On slow networks, large pages take longer than the 30 s of a review.
         return self._inner.call(call, deadline_ns or time.monotonic_ns() + _ANSWER_NS)
 
 
 class _Run:
-    """The loading of one command, shared by its threads."""
+    """The state of one load, shared by its threads."""
 
     def __init__(self, client: Client, wanted: Wanted, spool: Spool) -> None:
         self.client = _CountingClient(client)
@@ -212,9 +213,9 @@ class _Run:
         return part
 
     def _is_new(self, resource: Resource, uid: str) -> bool:
-        """Return whether the object is new: two pages or groups may contain it.
+        """Return whether the object is new; two pages or groups may contain it.
 
-        K8S: an Event of core/v1 is also one of events.k8s.io/v1. An object that is
+        K8S: core/v1 and events.k8s.io/v1 return the same Events. An object that is
         requested in two versions is returned in both.
         """
         if not uid:
@@ -236,17 +237,17 @@ class _Run:
         return True
 
     def check_names(self) -> None:
-        """Raise CommandFailed for the first name that no object has."""
+        """Raise CommandFailed if a requested name was not found."""
         for name in self._wanted.names:
             if name not in self._found:
                 raise CommandFailed(f"{name} not found in cluster")
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Return object name -> its arguments: the name, or a file of that name.
+    """Map object names to their arguments: the name, or a file with that name.
 
-    KYVERNO: 1.18.2 compares with a part of ``Kind-namespace-name`` between dashes and
-    wants a file of that name to exist; later versions compare as here.
+    KYVERNO: 1.18.2 compares with a dash-separated part of ``Kind-namespace-name`` and
+    requires a file with that name. Later versions compare as this function does.
     """
     found: dict[str, list[str]] = {}
     for path in paths:
@@ -261,7 +262,7 @@ def load_params(
 ) -> list[Json]:
     """Return all objects of the policies' parameter kinds.
 
-    Raises: CommandFailed; without its parameters a policy would decide wrongly.
+    Raises: CommandFailed, because a policy without its parameters would decide wrongly.
     """
     found: list[Json] = []
     for api_version, kind in dict.fromkeys(policy.param_kind for policy in policies):
@@ -281,7 +282,7 @@ def objects_of(client: Client, scope: WatchScope) -> list[Json]:
     """Return all objects of a scope. Raises: DependencyError."""
     texts: list[bytes] = []
     list_all(client, scope, lambda raw: texts.append(bytes(raw)))
-    # K8S: items of a list carry neither kind nor apiVersion.
+    # K8S: items of a list have no kind and no apiVersion.
     resource = scope.resource
     said = {"apiVersion": resource.api_version, "kind": resource.kind}
     return [msgspec.json.decode(text) | said for text in texts]

@@ -1,9 +1,9 @@
-"""Buffer the objects of a cluster in a file instead of in memory.
+"""Buffer a cluster's objects in a file instead of in memory.
 
 Room: cli. Takes: JSON strings of objects. Gives: Spool, a Given. Next: apply.
-May touch: one temporary file without a name; Secrets stay in memory, compressed.
+May touch: one unnamed temporary file; Secrets stay in memory, compressed.
 
-PERF: 100,000 Pods are gigabytes of Python objects; here they are 2 MB of offsets, and
+PERF: 100,000 Pods take gigabytes as Python objects. Here they take 2 MB of offsets, and
 worker processes read the same file.
 """
 
@@ -26,7 +26,7 @@ _NOWHERE = Location("", 0, -1, 0)
 
 
 class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The metadata that output shows."""
+    """The metadata that the output shows."""
 
     name: str = ""
     namespace: str = ""
@@ -42,7 +42,7 @@ _IDENTITY = msgspec.json.Decoder(_Identity)
 
 
 class Part:
-    """The objects of one resource, in the server's order."""
+    """The objects of one resource, in the API server's order."""
 
     def __init__(self, spool: "Spool", resource: Resource) -> None:
         self.resource = resource
@@ -53,9 +53,9 @@ class Part:
         self._secrets: list[bytes] = []
 
     def add(self, text: bytes) -> None:
-        """Take one object."""
+        """Store one object."""
         if self._is_secret:
-            # SAFETY: no copy of a Secret on any disk.
+            # SAFETY: Secrets are never written to disk.
             self.starts.append(len(self._secrets))
             self._secrets.append(zlib.compress(text, 1))
         else:
@@ -71,10 +71,10 @@ class Part:
 
 
 class Spool:
-    """All parts one after the other; parts may grow in threads until ``finish``."""
+    """All parts in order; threads can add to their parts until ``finish``."""
 
     def __init__(self) -> None:
-        # The file has no name by which others could open it.
+        # The file has no name, so that no other process can open it.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``__exit__``
         self._end = 0
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class Spool:
         self._length = 0
 
     def write(self, text: bytes) -> int:
-        """Write one object; returns where it begins."""
+        """Write one object; return its offset."""
         with self._lock:
             start = self._end
             self._end += len(text)
@@ -93,7 +93,7 @@ class Spool:
         return start
 
     def read(self, start: int, length: int) -> bytes:
-        """Read an object again."""
+        """Read an object from the file."""
         return os.pread(self._file.fileno(), length, start)
 
     def __enter__(self) -> Self:
@@ -105,21 +105,21 @@ class Spool:
         self._file.close()
 
     def finish(self, parts: Sequence[Part]) -> None:
-        """Set the parts in their final order; nothing is added afterwards."""
+        """Set the parts in their final order; no objects can be added afterwards."""
         self._parts = parts
         for part in parts:
             self._firsts.append(self._length)
             self._length += len(part.starts)
 
     def __len__(self) -> int:
-        """Return how many objects there are."""
+        """Return the number of objects."""
         return self._length
 
     def object(self, position: int) -> dict[str, Json]:
         """Return the whole object, its numbers floats as everywhere in the CLI."""
         part, index = self._find(position)
         raw: dict[str, Json] = msgspec.json.decode(part.text(index))
-        # K8S: items of a list carry neither kind nor apiVersion.
+        # K8S: items of a list have no kind and no apiVersion.
         raw["apiVersion"] = part.resource.api_version
         raw["kind"] = part.resource.kind
         return with_floats(raw)
@@ -135,10 +135,10 @@ class Spool:
         }
 
     def location(self, _position: int) -> Location:
-        """Return no location: the object comes from no file."""
+        """Return an empty location: the object was not read from a file."""
         return _NOWHERE
 
     def _find(self, position: int) -> tuple[Part, int]:
-        # Of several parts that begin there all but the last are empty.
+        # If several parts begin at this position, all but the last are empty.
         number = bisect_right(self._firsts, position) - 1
         return self._parts[number], position - self._firsts[number]

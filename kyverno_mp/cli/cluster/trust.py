@@ -1,4 +1,4 @@
-"""Find the trust root and reach transparency logs from the command line.
+"""Access the trust root and transparency logs from the command line.
 
 Room: cli. Takes: the environment. Gives: a TrustRoot, functions that read URLs.
 Next: cli/cluster/image_access.py. May touch: the environment, files that it names, the
@@ -31,12 +31,12 @@ _CTLOG: Final = "SIGSTORE_CT_LOG_PUBLIC_KEY_FILE"
 
 
 def ask_log(url: str, query: bytes, deadline_ns: int) -> tuple[int, bytes]:
-    """Send a query to a transparency log; the Send of images/sigstore/log_search."""
+    """Query a transparency log; implements Send of images/sigstore/log_search."""
     return log_sender(exchange, user_agent())(url, query, deadline_ns)
 
 
 class LocalTrustRoot:
-    """The trust root that the environment names; files replace keys of logs."""
+    """The trust root named by the environment, in which files can replace log keys."""
 
     def __init__(self) -> None:
         self._tuf: TufTrustRoot | None = None
@@ -55,7 +55,7 @@ class LocalTrustRoot:
         return _file_keys(_CTLOG) or self._repository().ctlog_keys(deadline_ns)
 
     def check(self, deadline_ns: int) -> None:
-        """Require that the repository can be read. Raises: ExpressionFailed."""
+        """Check that the repository can be read. Raises: ExpressionFailed."""
         self._repository().check(deadline_ns)
 
     def target(self, name: str, deadline_ns: int) -> bytes:
@@ -73,7 +73,7 @@ class LocalTrustRoot:
 
 
 def _repository() -> tuple[str, bytes]:
-    """Return mirror and first root: those in TUF_ROOT, else the public ones."""
+    """Return the mirror and first root from TUF_ROOT, else the public ones."""
     folder = environment().get("TUF_ROOT")
     place = Path(folder) if folder else Path.home() / ".sigstore" / "root"
     mirror, root = PUBLIC_MIRROR, place / "root.json"

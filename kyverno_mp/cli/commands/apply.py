@@ -12,7 +12,7 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.cli.output.formats import OF_APPLY
 
-_IDLE: Final = "Checked, but not used: this version evaluates no policy that reads it."
+_IDLE: Final = "Checked but not used: this version has no policies that read it."
 _CONCURRENT_MAX: Final = 32
 _BATCH_MAX: Final = 20_000
 _FLAG: Final[dict[str, Any]] = {"is_flag": True}
@@ -21,7 +21,7 @@ _MANY: Final[dict[str, Any]] = {"multiple": True, "type": str}
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no engine.
+    # Imported late: help pages do not need the engine.
     from kyverno_mp.cli.apply.command import called
 
     return called(**flags)
@@ -69,15 +69,15 @@ _OPTIONS_OF_OUTPUT: Final = (
         ["--output-format"],
         default="yaml",
         type=click.Choice(OF_APPLY),
-        help="yaml and json: format of reports and exceptions; the others replace the"
-        " text.",
+        help="Format of reports and exceptions (yaml, json), or of all output (other"
+        " formats).",
     ),
     click.Option(["-i", "--stdin"], **_FLAG, help="Print no heading."),
     click.Option(["--registry"], **_FLAG, help="Allow access to image registries."),
     click.Option(
         ["--image-layout"],
         **_TEXT,
-        help="OCI image layout folder, read instead of registries.",
+        help="OCI image layout folder to read instead of registries.",
     ),
     click.Option(
         ["--audit-warn"],
@@ -119,7 +119,7 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(
         ["-b", "--git-branch"],
         **_TEXT,
-        help="Branch of git repositories; the rest of the URL is then a folder.",
+        help="Branch of git repositories; the end of the URL is then a folder.",
     ),
     click.Option(["--username"], **_TEXT, help="User name for git repositories."),
     click.Option(["--password"], **_TEXT, help="Password for git repositories."),
@@ -130,7 +130,7 @@ _OPTIONS_OF_SOURCES: Final = (
         ["--jobs"],
         default=0,
         type=click.IntRange(0),
-        help="Worker processes; 0: as many as pay off, at most one per core.",
+        help="Worker processes; 0: chosen by the amount of work, at most one per core.",
     ),
     click.Option(["--watch"], **_FLAG, help="Run again whenever a file changes."),
     click.Option(
@@ -141,7 +141,7 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(
         ["--target-resource", "--target-resources", "target_resources"],
         **_MANY,
-        help="Files with objects that rules with targets may change.",
+        help="Files with objects that rules with targets can change.",
     ),
     click.Option(
         ["--parameter-resource", "parameter_resources"],
@@ -152,7 +152,7 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(
         ["--json", "payloads"],
         **_MANY,
-        help="Files with JSON or YAML payloads, for policies of evaluation mode JSON;"
+        help="Files with JSON or YAML payloads, for policies in JSON evaluation mode;"
         " instead of -r.",
     ),
     click.Option(
@@ -163,7 +163,7 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(
         ["--envoy-payload", "envoy_payloads"],
         **_MANY,
-        help=f"Files with requests of Envoy. {_IDLE}",
+        help=f"Files with Envoy requests. {_IDLE}",
     ),
     click.Option(
         ["--context-file"],
@@ -177,18 +177,18 @@ _OPTIONS_OF_CLUSTERS: Final = (
     click.Option(
         ["-c", "--cluster"],
         **_FLAG,
-        help="Evaluate objects of the cluster, of the kinds that the policies match;"
+        help="Evaluate the cluster's objects of the kinds that the policies match;"
         " -r then names some of them.",
     ),
     click.Option(["--kubeconfig"], **_TEXT, help="Kubeconfig file."),
     click.Option(["--context"], **_TEXT, help="Context of the kubeconfig."),
     click.Option(
-        ["-n", "--namespace"], **_TEXT, help="Only objects of this namespace."
+        ["-n", "--namespace"], **_TEXT, help="Only objects in this namespace."
     ),
     click.Option(
         ["--cluster-wide-resources"],
         **_FLAG,
-        help="Only objects that belong to no namespace.",
+        help="Only cluster-scoped objects.",
     ),
     click.Option(
         ["--concurrent"],
@@ -211,7 +211,7 @@ _OPTIONS_OF_CLUSTERS: Final = (
         help="Continue if a kind cannot be listed, and count an error.",
     ),
     click.Option(
-        ["--show-performance"], **_FLAG, help="Print how long the loading took."
+        ["--show-performance"], **_FLAG, help="Print how long loading the objects took."
     ),
 )
 
@@ -220,7 +220,7 @@ command = Command(
     (
         Example("Evaluate a folder of policies", "apply policies/ -r pods.yaml"),
         Example(
-            "Evaluate what a chart renders",
+            "Evaluate a rendered chart",
             "apply policies/ -r - < rendered.yaml",
         ),
         Example(

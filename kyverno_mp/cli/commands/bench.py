@@ -14,7 +14,7 @@ _SECONDS_MAX: Final = 600.0
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no engine.
+    # Imported late: help pages do not need the engine.
     from kyverno_mp.cli.bench import called
 
     return called(**flags)
@@ -42,15 +42,15 @@ command = Command(
         click.Option(
             ["-c", "--cluster"],
             is_flag=True,
-            help="Take policies from the cluster if no POLICIES are given, and objects"
-            " if no -r is given.",
+            help="Read policies from the cluster unless POLICIES are given, and objects"
+            " unless -r is given.",
         ),
         click.Option(["--kubeconfig"], default="", help="Kubeconfig file."),
         click.Option(["--context"], default="", help="Context of the kubeconfig."),
         click.Option(
             ["--namespace"],
             default="",
-            help="With --cluster: only objects of this namespace.",
+            help="With --cluster: only objects in this namespace.",
         ),
         click.Option(["-f", "--values-file"], default="", help="File with Values."),
         click.Option(
@@ -73,8 +73,8 @@ command = Command(
         ),
     ],
     help="Measures how long policies take for each object, with the engine of the"
-    " server.\n\nThe first figures are those of all policies together, the table those"
-    " of each rule, when it runs alone. Reading the request and writing the answer are"
-    " not included; with --cluster, the calls of rules to the API server are. Of more"
-    " than 1,000 objects of a cluster, 1,000 are measured, evenly chosen.",
+    " server.\n\nThe first figures are for all policies together. The table shows each"
+    " rule when it runs alone. Reading the request and writing the answer are"
+    " not included; with --cluster, the calls of rules to the API server are. If the"
+    " cluster has more than 1,000 objects, an even sample of 1,000 is measured.",
 )

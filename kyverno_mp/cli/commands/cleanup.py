@@ -12,7 +12,7 @@ from kyverno_mp.cli.commands.preview import preview_command
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.cleanup import COMMAND
 
     return COMMAND.run(**flags)
@@ -25,7 +25,7 @@ command = preview_command(
         Example("Preview a file", "cleanup --cluster policy.yaml --output json"),
     ),
     callback=_run,
-    namespace_help="Namespace of Kyverno's ConfigMap, which has the resourceFilters.",
+    namespace_help="Namespace of Kyverno's ConfigMap with the resourceFilters.",
     summary="Shows which objects of a cluster clean-up policies and DeletingPolicies"
     " would delete now, and deletes nothing.",
 )

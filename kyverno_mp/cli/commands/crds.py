@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 
 def _run(**flags: Any) -> None:
-    # Imported late: help pages derive no schema.
+    # Imported late: help pages do not need the schemas.
     from kyverno_mp.cli.crds import called
 
     called(**flags)
@@ -30,7 +30,7 @@ command = Command(
         click.Option(
             ["--output", "folder"],
             type=click.Path(file_okay=False, path_type=Path),
-            help="Folder for the files; without it, all go to standard output.",
+            help="Folder for the files; by default, they go to standard output.",
         )
     ],
     help="Writes the CustomResourceDefinitions.",

@@ -1,11 +1,11 @@
 """Shared parts of command declarations: examples, exit codes, lists of commands.
 
 Room: cli. Takes: a command's path, flags and examples. Gives: Command and Group, whose
-help ends with examples and exit codes. Next: apply.py.
+help pages end with examples and exit codes. Next: apply.py.
 May touch: nothing outside its arguments.
 
-A declaration imports neither the engine nor its own command: the callback does, so
-help pages, completion and misspelt flags cost nothing.
+Declarations do not import the engine or the command itself; the callback does. So help
+pages, completion and misspelt flags are fast.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ CONTEXT: Final = {"help_option_names": _HELP_FLAGS, "show_default": True}
 
 
 class Example(NamedTuple):
-    """One line to copy; ``{}`` stands for the program, by default the first word."""
+    """One line to copy; ``{}`` is the program. Without it, the program is prefixed."""
 
     purpose: str
     line: str
@@ -38,7 +38,7 @@ class Example(NamedTuple):
 class Command(click.Command):
     """A command whose help shows examples and exit codes.
 
-    ``name``: all its words after the program's name.
+    ``name``: all words after the program's name.
     """
 
     def __init__(self, name: str, examples: Sequence[Example], **rest: Any) -> None:
@@ -51,7 +51,7 @@ class Command(click.Command):
         self.examples = examples
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
-        """Return the same names in every context: click keeps those of the first."""
+        """Return the same names in every context, because click caches the first."""
         return _HELP_FLAGS
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,7 +71,7 @@ class Group(click.Group):
         self.examples = examples
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
-        """Return the same names in every context: click keeps those of the first."""
+        """Return the same names in every context, because click caches the first."""
         return _HELP_FLAGS
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -91,7 +91,7 @@ def write_epilog(
         for number, one in enumerate(examples):
             if number:
                 formatter.write_paragraph()
-            # Not wrapped: these lines are to be copied.
+            # Not wrapped, so that users can copy these lines.
             text = one.text(program).replace("\n", "\n  ")
             formatter.write(f"  {text}\n")
     with formatter.section("Exit codes"):
@@ -99,6 +99,6 @@ def write_epilog(
 
 
 def program_of(ctx: click.Context) -> str:
-    """Return the name that the user called the program by."""
+    """Return the program name that the user typed."""
     name = ctx.find_root().info_name or ""
     return PLUGIN if name.startswith(PLUGIN) else PROGRAM

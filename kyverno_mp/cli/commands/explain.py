@@ -12,7 +12,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no compiler.
+    # Imported late: help pages do not need the compiler.
     from kyverno_mp.cli.explain.command import called
 
     return called(**flags)
@@ -45,8 +45,8 @@ command = Command(
             ["--target"],
             type=click.Choice(["server", "cli"]),
             default="server",
-            help="Who evaluates the policies: the column notes shows what the"
-            " server of this version refuses or leaves out.",
+            help="Evaluator of the policies. The notes column shows what the server"
+            " of this version rejects or skips.",
         ),
     ],
     help="Shows the rules that the compiler computes from policies: kinds, operations,"

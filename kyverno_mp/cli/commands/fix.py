@@ -13,14 +13,14 @@ from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 
 def _policy(**flags: Any) -> None:
-    # Imported late: help pages read no YAML.
+    # Imported late: help pages do not need YAML.
     from kyverno_mp.cli.fix.command import policy
 
     policy(**flags)
 
 
 def _test(**flags: Any) -> None:
-    from kyverno_mp.cli.fix.command import test  # as above
+    from kyverno_mp.cli.fix.command import test  # imported late
 
     test(**flags)
 
@@ -39,7 +39,7 @@ command = Group(
                 _POLICY,
                 Example("Update them", "fix policy policies/ --save"),
                 Example(
-                    "Show them as ValidatingPolicies, those that decide the same",
+                    "Show them as ValidatingPolicies if these decide the same",
                     "fix policy policies/ --to ValidatingPolicy",
                 ),
             ),
@@ -50,12 +50,12 @@ command = Group(
                 click.Option(
                     ["--to"],
                     type=click.Choice(["ValidatingPolicy"]),
-                    help="Rewrite ClusterPolicies as policies of this kind, if both"
-                    " decide the same on requests made from their text; others are"
-                    " named with the reason, and the exit code is 1.",
+                    help="Rewrite ClusterPolicies as this kind if both decide requests"
+                    " generated from their text alike. Other policies are listed"
+                    " with the reason, and the exit code is 1.",
                 ),
             ],
-            help="Replaces deprecated syntax in policies. A saved file loses its"
+            help="Replaces deprecated syntax in policies. Saving a file removes its"
             " comments and keeps its other documents.",
         ),
         Command(

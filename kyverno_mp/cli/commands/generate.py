@@ -12,7 +12,7 @@ from kyverno_mp.cli.commands.preview import preview_command
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.generate import COMMAND
 
     return COMMAND.run(**flags)
@@ -25,7 +25,7 @@ command = preview_command(
         Example("Preview a file", "generate --cluster policy.yaml --output json"),
     ),
     callback=_run,
-    namespace_help="Namespace of Kyverno, where the record of the generate rules is.",
+    namespace_help="Namespace of Kyverno, which contains the record of generate rules.",
     summary="Shows which objects of a cluster generate rules and GeneratingPolicies"
     " would create, update and delete now if each trigger changed, with the"
     " differences, and writes nothing."

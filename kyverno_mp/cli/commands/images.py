@@ -11,7 +11,7 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 _REGISTRY = Example(
-    "Explain why a policy accepts or refuses an image",
+    "Explain why a policy accepts or rejects an image",
     "images explain ghcr.io/org/app:v1 -p policies/",
 )
 _LAYOUT = Example(
@@ -21,7 +21,7 @@ _LAYOUT = Example(
 
 
 def _explain(**flags: Any) -> int:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.images.command import called
 
     return called(**flags)
@@ -47,7 +47,7 @@ command = Group(
                 click.Option(
                     ["--layout"],
                     default="",
-                    help="OCI image layout folder, read instead of the registry.",
+                    help="OCI image layout folder to read instead of the registry.",
                 ),
                 click.Option(
                     ["-n", "--namespace"],
@@ -62,9 +62,9 @@ command = Group(
                 ),
             ],
             help="Shows step by step how the verifyImages rules of policies verify an"
-            " image: what the registry has (digest, signatures, attestations,"
-            " referrers), which attestor holds, and which check of which signature"
-            " fails. The credentials are those of docker's config.json.",
+            " image: the registry's data (digest, signatures, attestations,"
+            " referrers), the attestors that succeed, and the failed checks of each"
+            " signature. The credentials are read from docker's config.json.",
         ),
     ],
 )

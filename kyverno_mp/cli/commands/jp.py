@@ -13,20 +13,20 @@ from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 
 def _query(**flags: Any) -> None:
-    # Imported late: the functions need libraries that help pages do not.
+    # Imported late: the functions need libraries that help pages do not need.
     from kyverno_mp.cli.jp.command import query
 
     query(**flags)
 
 
 def _parse(**flags: Any) -> None:
-    from kyverno_mp.cli.jp.command import parse_all  # as above
+    from kyverno_mp.cli.jp.command import parse_all  # imported late
 
     parse_all(**flags)
 
 
 def _function(**flags: Any) -> None:
-    from kyverno_mp.cli.jp.command import functions  # as above
+    from kyverno_mp.cli.jp.command import functions  # imported late
 
     functions(**flags)
 
@@ -90,8 +90,8 @@ command = Group(
             (_FUNCTION, Example("List all functions", "jp function")),
             callback=_function,
             params=[click.Argument(["names"], nargs=-1)],
-            help="Prints signature and description of functions; without NAMES, of"
-            " all.",
+            help="Prints the signature and description of functions; without NAMES,"
+            " of all functions.",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 
 def _scan(**flags: Any) -> None:
-    # Imported late: help pages need no engine.
+    # Imported late: help pages do not need the engine.
     from kyverno_mp.cli.json_scan import scan
 
     scan(**flags)

@@ -13,7 +13,7 @@ from kyverno_mp.cli.output.formats import OF_LINT
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no compiler.
+    # Imported late: help pages do not need the compiler.
     from kyverno_mp.cli.lint.command import called
 
     return called(**flags)
@@ -32,7 +32,7 @@ command = Command(
             "lint policies/ --target cli --strict",
         ),
         Example(
-            "Leave out one kind of finding",
+            "Ignore one kind of finding",
             "lint policies/ --ignore 'lint.deprecated_*'",
         ),
     ),
@@ -49,8 +49,8 @@ command = Command(
             ["--target"],
             type=click.Choice(["server", "cli"]),
             default="server",
-            help="Who evaluates the policies: what the server of this version"
-            " refuses or leaves out is an error or a warning only for the server.",
+            help="Evaluator of the policies. Only for the server, policies and rules"
+            " that it rejects or skips are errors or warnings.",
         ),
         click.Option(
             ["--strict"], is_flag=True, help="Exit with 1 if there are warnings."
@@ -58,7 +58,7 @@ command = Command(
         click.Option(
             ["--ignore"],
             multiple=True,
-            help="Codes to leave out; wildcards are allowed.",
+            help="Codes to ignore; wildcards are allowed.",
         ),
     ],
     help="Finds errors and likely mistakes in policies.\n\nAll findings are printed in"

@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 
 def _run(**flags: Any) -> None:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.migrate import called
 
     called(**flags)
@@ -32,8 +32,8 @@ command = Command(
         click.Option(
             ["--resource", "resources"],
             multiple=True,
-            help="Name of a CustomResourceDefinition; may be repeated, and may be a"
-            " comma-separated list.",
+            help="Name of a CustomResourceDefinition, or a comma-separated list of"
+            " names; can be repeated.",
         ),
         click.Option(["--kubeconfig"], default="", help="Kubeconfig file."),
         click.Option(["--context"], default="", help="Context of the kubeconfig."),

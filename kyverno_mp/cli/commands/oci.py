@@ -12,7 +12,7 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 _CREDENTIALS = (
-    "The credentials are those of docker's config.json (in DOCKER_CONFIG or ~/.docker)."
+    "Credentials are read from docker's config.json (in DOCKER_CONFIG or ~/.docker)."
 )
 _PUSH = Example(
     "Store policies in a registry", "oci push policies/ -i registry.example.com/p:1"
@@ -21,14 +21,14 @@ _PULL = Example("Fetch them again", "oci pull policies/ -i registry.example.com/
 
 
 def _push(**flags: Any) -> None:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.oci import push_called
 
     push_called(**flags)
 
 
 def _pull(**flags: Any) -> None:
-    from kyverno_mp.cli.oci import pull_called  # as above
+    from kyverno_mp.cli.oci import pull_called  # imported late
 
     pull_called(**flags)
 

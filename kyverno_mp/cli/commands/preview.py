@@ -1,6 +1,6 @@
-"""Declare the commands that preview what a controller would do with a cluster.
+"""Declare the commands that preview what a controller would do to a cluster.
 
-Room: cli. Takes: what distinguishes the command. Gives: the command.
+Room: cli. Takes: the name, examples and help of the command. Gives: the command.
 Next: cli/commands/cleanup.py, cli/commands/generate.py.
 May touch: nothing outside its arguments.
 Source: docs/cleanup.md (preview); docs/background.md (preview).
@@ -22,7 +22,7 @@ def preview_command(
     namespace_help: str,
     summary: str,
 ) -> Command:
-    """Return the command; ``namespace_help``: why it reads Kyverno's namespace."""
+    """Return the command; ``namespace_help``: help of ``--kyverno-namespace``."""
     return Command(
         name,
         examples,
@@ -46,8 +46,8 @@ def preview_command(
             click.Option(
                 ["--exception-namespace"],
                 default="",
-                help="Namespace whose PolicyExceptions count for policies in CEL, * for"
-                " all, as the service has it; without it none counts.",
+                help="Namespace whose PolicyExceptions apply to policies in CEL, as set"
+                " in the service; * for all namespaces. Without it, none applies.",
             ),
         ],
         help=f"{summary} POLICY is a file, - for standard input, or the name of a"

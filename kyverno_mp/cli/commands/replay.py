@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no engine.
+    # Imported late: help pages do not need the engine.
     from kyverno_mp.cli.replay.command import called
 
     return called(**flags)
@@ -23,7 +23,7 @@ command = Command(
     "replay",
     (
         Example(
-            "Compare changed policies with those in force",
+            "Compare changed policies with the current policies",
             "replay recording/ new/ --against old/",
         ),
         Example(
@@ -73,6 +73,6 @@ command = Command(
     help="Shows which recorded requests other policies would decide differently: now"
     " denied, now allowed, mutated differently, or not decidable from the recording."
     "\n\nRECORDING is a folder that the server has written (KYVERNO_MP_RECORD_DIR), or"
-    " a file of it. POLICY is a file or folder with all policies and PolicyExceptions"
+    " a file in it. POLICY is a file or folder with all policies and PolicyExceptions"
     " that would be in force. Nothing is applied, and no cluster is used.",
 )

@@ -17,7 +17,7 @@ _MANY: Final[dict[str, Any]] = {"multiple": True, "type": str}
 
 
 def _run(**flags: Any) -> int:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.report.command import called
 
     return called(**flags)
@@ -82,7 +82,7 @@ command = Command(
             ["--group-by"],
             type=click.Choice(["policy", "namespace", "severity", "category"]),
             default="policy",
-            help="Count the results by this.",
+            help="Group the counts by this.",
         ),
         click.Option(
             ["--output", "-o"],
@@ -110,5 +110,5 @@ command = Command(
     help="Shows the results of policy reports (wgpolicyk8s.io/v1alpha2 and"
     " openreports.io/v1alpha1) of a cluster or of files.\n\nPATH is a file or folder"
     " with reports as YAML or JSON, or - for standard input. Flags that take several"
-    " values can be repeated, or given a comma list.",
+    " values can be repeated or take a comma-separated list.",
 )

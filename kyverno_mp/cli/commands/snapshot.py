@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 
 def _inspect(**flags: Any) -> None:
-    # Imported late: help pages attach no snapshot.
+    # Imported late: help pages do not attach snapshots.
     from kyverno_mp.cli.snapshot import inspect
 
     inspect(**flags)

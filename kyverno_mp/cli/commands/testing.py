@@ -14,7 +14,7 @@ from kyverno_mp.cli.output.formats import OF_TEST
 
 
 def _run(folders: tuple[str, ...], **flags: Any) -> int:
-    # Imported late: help pages need no engine.
+    # Imported late: help pages do not need the engine.
     from kyverno_mp.cli.testing.command import called
 
     return called(folders, **flags)
@@ -62,7 +62,7 @@ command = Command(
         click.Option(
             ["--image-layout"],
             default="",
-            help="OCI image layout folder, read instead of registries.",
+            help="OCI image layout folder to read instead of registries.",
         ),
         click.Option(["--fail-only"], is_flag=True, help="Print failed results only."),
         click.Option(["--remove-color"], is_flag=True, help="Print without colours."),
@@ -79,14 +79,14 @@ command = Command(
             ["--jobs"],
             default=0,
             type=click.IntRange(0),
-            help="Worker processes; 0: as many as pay off, at most one per core.",
+            help="Worker processes; 0: chosen by the amount of work, at most one per"
+            " core.",
         ),
         click.Option(
             ["--watch"], is_flag=True, help="Run again whenever a file changes."
         ),
     ],
     help="Runs the tests of kyverno-test.yaml files.\n\nFOLDERS are searched"
-    " recursively; git URLs (http, https, file) are cloned.\n\nA test that needs a"
-    " feature that this version does not evaluate is skipped and listed; the others"
-    " are run.",
+    " recursively; git URLs (http, https, file) are cloned.\n\nTests of features"
+    " that this version does not evaluate are skipped and listed.",
 )

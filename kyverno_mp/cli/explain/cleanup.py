@@ -1,6 +1,6 @@
 """Describe compiled clean-up policies for ``explain``.
 
-Room: cli. Takes: CleanupIRs. Gives: what ``explain`` prints. Next: explain.
+Room: cli. Takes: CleanupIRs. Gives: the records that ``explain`` prints. Next: explain.
 May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3, 7.
 """
 
@@ -12,9 +12,9 @@ from kyverno_mp.values.jsonvalue import Json
 def describe_cleanup(
     ir: CleanupIR, kinds: list[str], words: tuple[tuple[int, str], ...]
 ) -> dict[str, Json]:
-    """Return a clean-up policy in the shape of other policies, as one rule.
+    """Return a clean-up policy in the format of other policies, as one rule.
 
-    ``kinds``: what ``match`` names; ``words``: each effect with its name.
+    ``kinds``: kinds that ``match`` names; ``words``: each effect with its name.
     """
     effects = effects_of((ir.match, ir.exclude, ir.context, ir.conditions))
     return {

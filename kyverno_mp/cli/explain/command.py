@@ -1,4 +1,4 @@
-"""``explain``: show what the compiler computes from a policy.
+"""``explain``: show the rules that the compiler computes from policies.
 
 Room: cli. Takes: policy paths. Gives: a table (or JSON) of the computed rules: kinds,
 action, effects, exceptions, features that this version does not evaluate.
@@ -126,7 +126,7 @@ def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
 
 
 def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
-    """Return a policy of the API server itself in the same shape, as one rule."""
+    """Return an admission policy of the API server in the same format, as one rule."""
     rules = ir.constraints.rules if ir.constraints is not None else ()
     body = counted(len(ir.validations), "validation")
     if ir.mutations:
@@ -164,7 +164,7 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
 def describe_validating(
     ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
 ) -> dict[str, Json]:
-    """Return a policy in CEL in the same shape, each autogen copy as one rule."""
+    """Return a ValidatingPolicy or ImageValidatingPolicy, each copy as one rule."""
     return {
         "policy": ir.policy.key,
         "kind": ir.policy.kind,
@@ -205,7 +205,7 @@ def _copy(
 
 
 def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
-    """Return a policy that mutates, generates or deletes in the same shape."""
+    """Return any other policy in CEL in the same format."""
     return {
         "policy": ir.policy.key,
         "kind": ir.policy.kind,
@@ -217,7 +217,7 @@ def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
 
 
 def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str]]:
-    """Yield the name of each copy, what it matches and what it does."""
+    """Yield (name, constraints, description) of the policy and its autogen copies."""
     if isinstance(ir, MutatingPolicyIR):
         for body in ir.bodies:
             done = counted(len(body.mutations), "mutation")
@@ -251,7 +251,7 @@ def _cel_rule(
 
 
 def _resources(rules: Sequence[ResourceRuleIR]) -> list[str]:
-    """Return ``group/version/resource`` of all rules, shortened as kinds are."""
+    """Return ``group/version/resource`` for the rules, without empty parts."""
     return _each(
         ["/".join(part for part in (group, version, resource) if part)]
         for rule in rules
@@ -306,7 +306,7 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
 def called(
     paths: tuple[str, ...], exceptions: tuple[str, ...], output: str, target: str
 ) -> int:
-    """Load, compile and describe; raises CommandFailed for refused policies."""
+    """Load, compile and describe policies; raises CommandFailed if one is rejected."""
     try:
         found = load_policies(_files(paths))
     except OSError as error:
@@ -344,7 +344,7 @@ def called(
 def _not_served(
     found: PolicySet, compiled: Compiled, policies: list[dict[str, Json]]
 ) -> Iterator[str]:
-    """Yield what the server refuses, and mark the rules that it leaves out."""
+    """Yield the server's reasons to reject policies, and mark rules that it skips."""
     for one, shown in zip(compiled.policies, policies, strict=False):
         lacking = {refusal.rule: refusal.message for refusal in left_out(one)}
         for rule in shown["rules"]:
@@ -361,7 +361,7 @@ def _not_served(
 
 
 def _files(paths: Sequence[str]) -> list[str]:
-    """Return the files of folders one by one, without those without policies.
+    """Return the paths with folders replaced by their files that contain policies.
 
     Loading a folder as a whole fails at its first file without policies.
     """
@@ -388,7 +388,7 @@ def _is_foreign(file: str) -> bool:
     try:
         documents = load(Path(file).read_bytes(), file=file)
     except (InputError, OSError):
-        return False  # reported by the loading
+        return False  # reported when the file is loaded
     return all(
         foreign_kind(one.raw) or is_input_of_another_command(one.raw)
         for one in documents

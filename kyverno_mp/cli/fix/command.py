@@ -50,8 +50,8 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
 
 
 def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
-    """Rewrite all ClusterPolicies; return exit code 1 if one is not rewritten."""
-    # Imported late: the engine is needed by nothing else here.
+    """Rewrite all ClusterPolicies; exit with 1 if a policy is not rewritten."""
+    # Imported late: nothing else in this module needs the engine.
     from kyverno_mp.cli.fix.to_validating import rewrite
 
     withheld = 0
@@ -133,7 +133,7 @@ def _fix_test_file(file: Path, *, save: bool, force: bool, compress: bool) -> No
 
 
 def _order_of(documents: Sequence[Json]) -> str:
-    """Return the order of all fields, so that a new order counts as a change."""
+    """Return a text that also changes if only the order of fields changes."""
     return repr(documents)
 
 
@@ -158,7 +158,7 @@ def _yaml_files(paths: Sequence[str]) -> Iterator[Path]:
 
 
 def _found(path: str, files: Iterator[Path]) -> list[Path]:
-    """Return all files before the first is changed. Raises: CommandFailed."""
+    """Return all files, listed before any is changed. Raises: CommandFailed."""
     try:
         return list(files)
     except OSError as error:
@@ -166,14 +166,14 @@ def _found(path: str, files: Iterator[Path]) -> list[Path]:
 
 
 def _documents(file: Path) -> list[Json] | None:
-    """Return the documents as they are, None if the file cannot be used."""
+    """Return the raw documents of a file, None if it cannot be used."""
     try:
         loaded = load(file.read_bytes(), file=str(file))
     except (InputError, OSError) as error:
-        click.echo(f"left out: {file}: {error}", err=True)
+        click.echo(f"skipped: {file}: {error}", err=True)
         return None
     if any(document.item >= 0 for document in loaded):
-        click.echo(f"left out: {file}: a List is not supported", err=True)
+        click.echo(f"skipped: {file}: a List is not supported", err=True)
         return None
     return [document.raw for document in loaded]
 

@@ -18,12 +18,12 @@ _OPERATORS: Final = {
 _NO_CONDITIONS: Final = frozenset(
     {"matchExpressions", "pattern", "anyPattern", "patchStrategicMerge", "data"}
 )
-"""Fields whose content may look like a condition but is data."""
+"""Fields whose content may look like a condition, but is data."""
 _WRITTEN_BY_CLUSTER: Final = ("creationTimestamp", "generation", "uid")
 
 
 def fix_policy(raw: dict[str, Json]) -> list[str]:
-    """Change the document in place; returns a message for each change."""
+    """Change the document in place; return a message for each change."""
     messages: list[str] = []
     spec = raw.get("spec")
     if type(spec) is not dict or type(spec.get("rules") or []) is not list:
@@ -54,7 +54,7 @@ def _fix_action(block: Json, name: str, messages: list[str]) -> None:
 
 
 def _move_inline(block: Json) -> bool:
-    """Move the fields directly in the block into a filter of ``any``."""
+    """Move the block's own fields into a filter of ``any``."""
     if type(block) is not dict:
         return False
     moved = {name: block.pop(name) for name in _INLINE if name in block}
@@ -81,7 +81,7 @@ def _fix_operators(value: Json, messages: list[str]) -> None:
 
 
 def _prune(raw: dict[str, Json]) -> None:
-    """Remove fields that only the cluster writes, and empty blocks."""
+    """Remove fields that only the API server sets, and empty blocks."""
     raw.pop("status", None)
     metadata = raw.get("metadata")
     if type(metadata) is dict:

@@ -21,7 +21,7 @@ _ORDER: Final = (
 
 
 def fix_head(raw: dict[str, Json], kind: str) -> tuple[dict[str, Json], list[str]]:
-    """Put apiVersion and kind at the front of a test or of its values file."""
+    """Put apiVersion and kind first in a test file or values file."""
     messages = []
     for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if not raw.get(name):
@@ -114,7 +114,7 @@ def _fix_result(result: dict[str, Json], messages: list[str]) -> dict[str, Json]
         )
         result["patchedResources"] = result.pop("patchedResource")
     if result.get("resources"):
-        # A resource named twice gives two equal rows.
+        # A resource that is named twice produces two equal rows.
         result["resources"] = _unique(result["resources"])
     return result
 
@@ -124,11 +124,11 @@ def _unique(names: list[Json]) -> list[str]:
 
 
 def _compressed(results: list[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Merge results that differ in their resources only."""
+    """Merge results that differ only in their resources."""
     merged: dict[str, dict[str, Json]] = {}
     for result in results:
         base = {k: v for k, v in result.items() if k != "resources"}
-        # Results without resources apply to all: they are not merged.
+        # Results without resources apply to all resources, so they are not merged.
         key = repr((sorted(base.items(), key=str), "resources" in result))
         known = merged.setdefault(key, result)
         if known is not result:

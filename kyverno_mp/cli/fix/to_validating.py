@@ -1,6 +1,6 @@
-"""Rewrite ClusterPolicies as ValidatingPolicies that decide the same.
+"""Rewrite ClusterPolicies as equivalent ValidatingPolicies.
 
-Room: cli. Takes: raw documents. Gives: Rewrite for each policy. Next: command.py.
+Room: cli. Takes: raw documents. Gives: a Rewrite for each policy. Next: command.py.
 May touch: nothing outside its arguments, the clock for deadlines.
 Source: docs/cli.md (move to ValidatingPolicies).
 """
@@ -25,9 +25,10 @@ KIND: Final = "ValidatingPolicy"
 
 
 class Rewrite(NamedTuple):
-    """The outcome for one policy; ``document`` None: it is withheld.
+    """The outcome for one policy; ``document`` is None if it was not rewritten.
 
-    ``reason``: what has no equal, "" if the requests of ``differences`` are the reason.
+    ``reason``: the construct without an equivalent, "" if ``differences`` are the
+    reason.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Rewrite(NamedTuple):
 
 
 def rewrite(raw: Json) -> Rewrite:
-    """Rewrite one ClusterPolicy, and try both on requests made from its text."""
+    """Rewrite one ClusterPolicy; compare both policies on generated requests."""
     name = str((raw.get("metadata") or {}).get("name", ""))
     current = deepcopy(raw)
     fix_policy(current)

@@ -5,8 +5,8 @@ text or JSON. Next: cli/images/trace.py, findings, text.
 May touch: files named by the user, the network, standard output.
 Source: docs/behaviour/images 2.2-2.5; docs/cli.md (verify images).
 
-Each block of each rule runs by itself on a Pod with the image, by the code of the
-webhook; what the rule matches beside images plays no part.
+Each block of each rule runs separately on a Pod with the image, with the webhook's
+code. The rule's match and exclude blocks are ignored.
 """
 
 import json
@@ -47,7 +47,7 @@ _BY_APPLY: Final = (
 def called(
     image: str, policies: tuple[str, ...], layout: str, namespace: str, output: str
 ) -> int:
-    """Explain; the exit code says whether a block fails. Raises: CommandFailed."""
+    """Explain the image; return 1 if a block fails. Raises: CommandFailed."""
     compiled = _compiled(policies)
     try:
         text = parse_image(image).text()
@@ -93,7 +93,7 @@ def _blocks(
     for one in compiled:
         for rule in one.rules:
             body = rule.verify_images
-            # A copy for controllers of Pods says the same of the image.
+            # Autogen rules verify images in the same way.
             if body is None or rule.name.startswith("autogen-"):
                 continue
             for number, block in enumerate(body.blocks, 1):
@@ -117,7 +117,7 @@ def _blocks(
 def _run(
     policy: PolicyIR, rule: RuleIR, engine: Engine, state: ImageState, namespace: str
 ) -> list[Json]:
-    """Run one block on the Pod, whatever the rule matches."""
+    """Run one block on the Pod, regardless of the rule's match."""
     state.given = state.resource
     request = Request(
         version="v1",

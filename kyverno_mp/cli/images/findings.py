@@ -1,10 +1,10 @@
-"""List what a registry has about an image, before anything is verified.
+"""List a registry's unverified data about an image.
 
-Room: cli. Takes: a client, a reference. Gives: JSON for people. Next: command, text.
+Room: cli. Takes: a client, a reference. Gives: JSON for humans. Next: command, text.
 May touch: the network, or a folder, through the client.
 Source: docs/behaviour/images 3.2 (tags and annotations), 6 (referrers).
 
-Nothing of this is proved: it is what anybody may have pushed.
+None of the data is verified: any client with push access may have written it.
 """
 
 import base64
@@ -81,7 +81,7 @@ def findings(artifacts: Artifacts, image: str, deadline_ns: int) -> dict[str, Js
 
 
 def described(layer: Layer) -> dict[str, Json]:
-    """Return what comes with one signature; each part may be absent."""
+    """Return the data of one signature; each part is optional."""
     found: dict[str, Json] = {"digest": layer.digest}
     if layer.problem:
         found["problem"] = layer.problem
@@ -116,7 +116,7 @@ def _certificate(layer: Layer) -> dict[str, Json]:
 
 
 def _predicate_type(layer: Layer) -> str:
-    """Return the type that an envelope says it is of, "" if it does not say."""
+    """Return the predicate type declared in an envelope, "" without one."""
     try:
         body = json_object(layer.payload, "").get("payload")
         statement = json_object(base64.b64decode(str(body)), "")

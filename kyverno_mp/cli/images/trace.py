@@ -1,4 +1,4 @@
-"""Record the queries of a rule about the signatures of an image, with their answers.
+"""Record a rule's queries about an image's signatures, with the answers.
 
 Room: cli. Takes: an ImageReview. Gives: Trace, a ReviewedImages port; steps as JSON.
 Next: command. May touch: the network, or a folder, through the review.
@@ -29,11 +29,12 @@ _CHECKS: Final = (
     ("keys and roots", ("failed to load", "failed to get roots", "TUF")),
     ("found", ("no signatures found", "image tag not found", "MANIFEST_UNKNOWN")),
 )
-"""Which check a reason is about, by words that it has; else the signature."""
+"""(check, words in the reasons of its failures); any other reason is a bad
+signature."""
 
 
 class Trace:
-    """The port of verifyImages rules, which records its answers."""
+    """A port of verifyImages rules that records the answers."""
 
     def __init__(self, review: ImageReview) -> None:
         self._review = review
@@ -50,11 +51,11 @@ class Trace:
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
-        """Return what the attestor states about the image."""
+        """Return the attestor's statements about the image."""
         return self._traced(asked, deadline_ns, self._review.statements)
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Ask nothing ahead: the steps have the order of the rule."""
+        """Do not prefetch, so that the steps have the rule's order."""
         del parts, deadline_ns
 
     def _traced(
@@ -89,13 +90,13 @@ class Trace:
                     one |= {"check": check_of(reason), "reason": reason}
                 found.append(one)
         except (InputError, DependencyError):
-            # The step itself tells the reason.
+            # The step records the reason.
             return found
         return found
 
 
 def check_of(reason: str) -> str:
-    """Return which check failed."""
+    """Return the name of the failed check."""
     for name, words in _CHECKS:
         if any(word in reason for word in words):
             return name
@@ -103,7 +104,7 @@ def check_of(reason: str) -> str:
 
 
 def signer_of(asked: SignatureQuery) -> str:
-    """Return who has to have signed, in a line."""
+    """Describe the required signer in one line."""
     if asked.key:
         der = public_key_bytes(asked.key)
         if der is None:

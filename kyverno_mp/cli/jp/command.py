@@ -63,7 +63,7 @@ def query(
     compact: bool,
     unquoted: bool,
 ) -> None:
-    """Run queries on an input; numbers are float64, as in the real program."""
+    """Run queries on an input; numbers are float64, as upstream."""
     queries = [*expressions, *(_read(file).decode() for file in files)]
     if not queries and not input_path:
         raise CommandFailed("at least one query or input object is required")
@@ -72,7 +72,7 @@ def query(
         queries = [sys.stdin.read()]
     data = _read_input(input_path) if input_path else None
     if data is None:
-        # KYVERNO: an input of null counts as none (docs/behaviour/cli 16).
+        # KYVERNO: null is treated as a missing input (docs/behaviour/cli 16).
         _ask("Enter input object and hit Ctrl+D.")
         data = _read_input("")
     for text in queries:
@@ -92,7 +92,7 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
         raise CommandFailed(
             f"error evaluating JMESPath expression: {error.message}"
         ) from error
-    # KYVERNO: for a failed query only the error is printed.
+    # KYVERNO: if a query fails, only the error is printed.
     click.echo(f"# {text}")
     if unquoted and isinstance(found, str):
         click.echo(text_bytes(found))
@@ -107,7 +107,7 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
 
 
 def _found(query: Query, data: Json) -> Json:
-    """Run a query; bytes that are not UTF-8 are kept if all its functions can."""
+    """Run a query; keep bytes that are not UTF-8 if all its functions support them."""
     try:
         return query(_runtime(keeps_bytes=True), data)
     except UnicodeEncodeError:
@@ -115,7 +115,7 @@ def _found(query: Query, data: Json) -> Json:
 
 
 def _indented(value: Json, indent: str) -> str:
-    """Return JSON as Go's MarshalIndent prints it: two spaces, keys sorted."""
+    """Return JSON in the format of Go's MarshalIndent: two spaces, sorted keys."""
     deeper = indent + "  "
     if isinstance(value, dict) and value:
         lines = [
@@ -131,7 +131,7 @@ def _indented(value: Json, indent: str) -> str:
 
 def parse_all(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
     """Print the syntax tree of expressions."""
-    from kyverno_mp.cli.jp.tree import tree_text  # only for the tree
+    from kyverno_mp.cli.jp.tree import tree_text  # needed only for the tree
     from kyverno_mp.expr.jmespath.parse import parse
 
     texts = [*expressions, *(_read(file).decode() for file in files)]
@@ -150,12 +150,12 @@ def parse_all(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
 
 
 def _pointer(expression: str, column: int) -> str:
-    """Return the expression with a caret below the place, "" when it is not known."""
+    """Return the expression with a caret below the error, "" without a position."""
     return f"\n{expression}\n{' ' * (column - 1)}^" if column else ""
 
 
 def functions(names: Sequence[str]) -> None:
-    """Print signature and note of functions, all without names."""
+    """Print the signature and note of the named functions, or of all functions."""
     from kyverno_mp.expr.jmespath.functions.calls import catalogue
 
     for entry in sorted(catalogue(), key=lambda item: item.signature):

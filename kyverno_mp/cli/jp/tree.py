@@ -1,4 +1,4 @@
-"""Print the syntax tree of a JMESPath as the Go program does.
+"""Print the syntax tree of a JMESPath in the format of the Go program.
 
 Room: cli. Takes: a parsed expression. Gives: text. Next: jp.
 May touch: nothing outside its arguments.
@@ -48,7 +48,7 @@ _NAMES: Final = {
 
 
 class _Printed(NamedTuple):
-    """One node as Go has it; ``value`` "" where Go has nil."""
+    """One node as in Go; ``value`` is "" where Go has nil."""
 
     name: str
     value: str
@@ -56,7 +56,7 @@ class _Printed(NamedTuple):
 
 
 def tree_text(node: Node) -> str:
-    """Return the tree, a line for each brace and value; the parser bounds its depth."""
+    """Return the tree, a line for each brace and value; the parser limits the depth."""
     lines: list[str] = []
     _add(lines, node, 0)
     return "\n".join(lines) + "\n"
@@ -120,7 +120,7 @@ def _pairs(name: str, pairs: tuple[tuple[str, Node], ...]) -> tuple[_Printed, ..
 
 
 def _go_syntax(value: Json) -> str:
-    """Return a literal as Go's ``%#v`` prints it."""
+    """Return a literal in the format of Go's ``%#v``."""
     if type(value) is list:
         return f"[]interface {{}}{{{', '.join(map(_go_item, value))}}}"
     if type(value) is dict:

@@ -1,9 +1,9 @@
-"""Find calls in JMESPath queries that fail whenever they run.
+"""Find calls in JMESPath queries that always fail.
 
 Room: cli. Takes: a rule as written. Gives: paths with reasons. Next: checks.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.1, 9.2: names and counts are checked when a call runs,
-so the policy is stored and its rule fails on every request.
+Source: docs/behaviour/engine 9.1, 9.2: function names and argument counts are checked
+when a call runs, so such a policy is stored and its rule fails on every request.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from kyverno_mp.policy.checks.rules.variables import queries_of
 from kyverno_mp.values.jsonvalue import Json
 
 _QUERIES: Final = frozenset({"jmesPath", "list"})
-"""Fields that are a query as a whole."""
+"""Fields whose whole value is a query."""
 _OTHER_DIALECT: Final = frozenset({"assert"})
-"""Fields whose calls are those of another table of functions."""
+"""Fields whose calls use another set of functions."""
 
 
 def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
-    """Yield (path below the rule, reason) of each call, each reason once a path."""
+    """Yield (path below the rule, reason) of failing calls, without duplicates."""
     seen: set[tuple[str, str]] = set()
     for query, path in _queries(rule, ""):
         try:
             root = parse(query)
         except ExpressionInvalid:
-            continue  # reported by the checks of the policy
+            continue  # reported by the policy's checks
         for reason in _faults(root):
             if (path, reason) not in seen:
                 seen.add((path, reason))

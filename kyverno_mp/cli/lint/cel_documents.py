@@ -1,4 +1,4 @@
-"""Decode the policies in CEL of any kind, and exceptions from them.
+"""Decode policies in CEL of all kinds, and their PolicyExceptions.
 
 Room: cli. Takes: raw documents of policies.kyverno.io. Gives: ``is_of_cel``,
 ``decode_of_cel``. Next: command. May touch: nothing outside its arguments.

@@ -21,10 +21,8 @@ from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 CODES: Final = {
     "leader.too_large": "The file is too large for the server.",
-    "leader.no_background_pool": (
-        "A server without a background pool leaves out the rule."
-    ),
-    "leader.unsupported": "The server leaves out the rule or refuses the policy.",
+    "leader.no_background_pool": ("A server without a background pool skips the rule."),
+    "leader.unsupported": "The server skips the rule or rejects the policy.",
     "leader.unsupported_kind": "The server runs no policies of this kind.",
     "lint.api_server": "The API server itself evaluates the policy.",
     "lint.call": "The function is unknown or takes another number of arguments.",
@@ -41,7 +39,7 @@ CODES: Final = {
     "lint.wildcard_kind": "The rule matches every kind of object.",
     "webhook.policy_refused": "The policy webhook of the server denies the policy.",
 }
-"""Code -> its meaning, which never changes."""
+"""Code -> its meaning; codes never change their meaning."""
 
 _OLD_OPERATORS: Final = {
     "Equal": "Equals",
@@ -66,14 +64,14 @@ _OLD_FIELDS: Final = {
 _NO_CONDITIONS: Final = frozenset(
     {"matchExpressions", "pattern", "anyPattern", "patchStrategicMerge", "data"}
 )
-"""Fields whose content may look like a condition but is data."""
+"""Fields whose content may look like a condition, but is data."""
 _CLUSTER_SCOPED: Final = frozenset(
     one.kind for one in BUILT_IN if not one.is_namespaced
 )
 
 
 class Concern(NamedTuple):
-    """One questionable place; ``level`` is that of SARIF."""
+    """One questionable field; ``level`` is a SARIF level."""
 
     code: str
     path: str
@@ -134,7 +132,7 @@ def _filters(block: MatchResources) -> list[tuple[str, ResourceFilter]]:
 
 
 def _no_kinds(rule: Rule, path: str) -> Iterator[Concern]:
-    """Yield entries that match nothing; Kyverno accepts them silently."""
+    """Yield kinds that match nothing, which Kyverno accepts without a warning."""
     for place, kinds in kinds_of(rule):
         for position, kind in enumerate(kinds):
             if not parse_kind(kind).kind:
@@ -156,7 +154,7 @@ def _wildcards(rule: Rule, path: str) -> Iterator[Concern]:
 
 
 def _never(policy: AnyPolicy, rule: Rule) -> str:
-    """Return why no request can match, "" if one can (as far as is known)."""
+    """Return the reason why no request can match, "" if none is known."""
     block = rule.match
     filters = [entry for _, entry in _filters(block)]
     excluded = _filters(rule.exclude) if rule.exclude is not None else []
@@ -171,7 +169,7 @@ def _never(policy: AnyPolicy, rule: Rule) -> str:
 
 
 def _covers(wide: ResourceFilter, narrow: ResourceFilter) -> bool:
-    """Return whether ``wide`` selects by kinds only, with all kinds of ``narrow``."""
+    """Return whether ``wide`` has only kinds, which cover all kinds of ``narrow``."""
     kinds = wide.resources.kinds
     only_kinds = ResourceFilter(resources=type(wide.resources)(kinds=kinds))
     return (
@@ -205,7 +203,7 @@ def _never_in_namespace(namespace: str, filters: list[ResourceFilter]) -> str:
 
 
 def _operators(value: Json, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and operator of every condition with a deprecated one."""
+    """Yield the path and operator of each condition with a deprecated operator."""
     if type(value) is dict:
         operator = value.get("operator")
         if "key" in value and type(operator) is str and operator in _OLD_OPERATORS:

@@ -1,4 +1,4 @@
-"""``lint``: find errors, outdated and misleading parts of policies.
+"""``lint``: find errors and outdated or misleading parts of policies.
 
 Room: cli. Takes: policy paths. Gives: all findings with file, line and a stable code,
 as text, JSON, SARIF or annotations. Next: served, output.
@@ -69,7 +69,7 @@ _NOT_EVALUATED = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 @dataclass(slots=True)
 class _Set:
-    """The content of the files of one run, for checks across files."""
+    """The documents of one run, for checks across files."""
 
     policies: dict[str, list[tuple[AnyPolicy, Finding]]] = field(default_factory=dict)
     exceptions: list[tuple[PolicyException, Finding]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _Set:
 def lint(paths: Sequence[str], *, for_server: bool = True) -> list[Finding]:
     """Return all findings in the order of files and lines; raises CommandFailed.
 
-    ``for_server``: also what the server of this version refuses or leaves out.
+    ``for_server``: include policies and rules that the server rejects or skips.
     """
     found: list[Finding] = []
     known = _Set(for_server=for_server)
@@ -100,7 +100,7 @@ def _not_read(path: str, error: OSError) -> str:
 
 
 def _texts(path: str) -> Iterable[tuple[bytes, str]]:
-    """Yield text and name of each file; one that is named is read whatever its name."""
+    """Yield text and name of each file; files given directly can have any name."""
     root = Path(path)
     if path == "-" or root.is_dir():
         return sources(path)
@@ -136,7 +136,7 @@ def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
 
 
 class _Linter:
-    """One document with its places."""
+    """One document with the positions of its fields."""
 
     def __init__(
         self, document: RawDocument, positions: Positions, *, for_server: bool
@@ -149,7 +149,7 @@ class _Linter:
         self.name = str(meta.get("name", "")) if type(meta) is dict else ""
 
     def finding(self, code: str, level: str, message: str, path: str = "") -> Finding:
-        """Make a finding at the place of the path."""
+        """Return a finding at the position of the path."""
         line, column = self.positions.locate(
             self.document.index, path, item=self.document.item
         )
@@ -158,7 +158,7 @@ class _Linter:
         return Finding(code, level, message, file, line, column, subject)
 
     def _admission_findings(self) -> Iterator[Finding]:
-        """Yield errors that prevent decoding a policy of the API server itself."""
+        """Yield the findings of the API server's own policies and bindings."""
         try:
             policy = decode_admission_policy(self.document.raw)
         except DocumentInvalid as error:
@@ -172,7 +172,7 @@ class _Linter:
             yield self.finding("lint.api_server", sarif.NOTE, text, "kind")
 
     def _cel_findings(self) -> Iterator[Finding]:
-        """Yield the findings of a policy in CEL or of an exception from one."""
+        """Yield the findings of a policy in CEL or its PolicyException."""
         raw = self.document.raw
         problems = schema_problems(raw)
         yield from self._errors(problems)
@@ -185,7 +185,7 @@ class _Linter:
             return
         yield from self._errors(storage_problems(raw))
         if not isinstance(policy, CelPolicyException):
-            # Imported late: only runs with such policies load CEL.
+            # Imported late: only runs with such policies need CEL.
             from kyverno_mp.compiler.cel_kinds.review import faults, review
 
             yield from self._errors(faults(policy))
@@ -196,7 +196,7 @@ class _Linter:
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
 
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
-        """Yield errors; a column is one within the text of the field."""
+        """Yield errors; a problem's column counts within the field's text."""
         for one in problems:
             found = self.finding(one.code, sarif.ERROR, one.reason, one.path)
             if one.column:
@@ -204,7 +204,7 @@ class _Linter:
             yield found
 
     def findings(self, known: _Set) -> Iterator[Finding]:
-        """Yield everything about the document itself, and enter it into ``known``."""
+        """Yield the findings of this document, and add it to ``known``."""
         raw = self.document.raw
         if is_input_of_another_command(raw):
             return
@@ -228,7 +228,7 @@ class _Linter:
         policy = decoded.document
         if policy is None:
             return
-        # Invalid names are reported below, with all that the service refuses.
+        # Invalid names are reported below, with the service's other refusals.
         already = {one.path for one in decoded.problems} | {"metadata.name"}
         yield from self._errors(
             one for one in storage_problems(raw) if one.path not in already
@@ -251,7 +251,7 @@ class _Linter:
     def _of_policy(
         self, policy: AnyPolicy, warnings: Sequence[str], *, is_sound: bool
     ) -> Iterator[Finding]:
-        """Yield findings of a ClusterPolicy or Policy, beyond those of its fields."""
+        """Yield further findings of a decoded ClusterPolicy or Policy."""
         raw = self.document.raw
         yield from self._errors(expression_faults(policy))
         yield from self._concerns(policy, warnings, is_sound=is_sound)
@@ -271,7 +271,7 @@ class _Linter:
     ) -> Iterator[Finding]:
         for concern in concerns(policy, self.document.raw):
             if self.for_server and is_sound and concern.code == "lint.unsupported":
-                continue  # The server's own refusal has more detail.
+                continue  # the server's refusal has more detail
             yield self.finding(concern.code, concern.level, concern.text, concern.path)
         for text in dict.fromkeys(warnings):
             if "failure actions" in text:
@@ -280,11 +280,11 @@ class _Linter:
             elif "predicateType" in text:
                 yield self.finding("lint.deprecated_field", sarif.WARNING, text)
             elif not text.startswith("Operator "):
-                # Operators are found with their places by concerns().
+                # concerns() reports operators with their positions.
                 yield self.finding("lint.suspicious", sarif.WARNING, text)
 
     def _served(self, policy: AnyPolicy) -> Iterator[Finding]:
-        """Yield problems for which the service refuses a document that decodes."""
+        """Yield problems for which the service rejects a decoded document."""
         key = (policy.kind, policy.metadata.namespace, policy.metadata.name)
         try:
             refuse_unstorable(self.document.raw, key)
@@ -306,7 +306,7 @@ class _Linter:
     def _refusals(
         self, refusals: Iterable[Refusal], level: str = sarif.ERROR
     ) -> Iterator[Finding]:
-        """Yield what the server refuses; an autogen rule has the place of its rule."""
+        """Yield the server's refusals; autogen rules have their rule's position."""
         found = [
             self.finding(
                 one.code,
@@ -328,7 +328,7 @@ class _Linter:
 
 
 def _across(known: _Set) -> Iterator[Finding]:
-    """Find errors that depend on the other files."""
+    """Yield errors that depend on several files."""
     for key, members in known.policies.items():
         for _, place in members[1:]:
             first = members[0][1]

@@ -1,4 +1,4 @@
-"""Recognise files and documents of a repository that are not policies.
+"""Recognise files and documents in a repository that are not policies.
 
 Room: cli. Takes: file names, raw documents. Gives: their kind, "" for a policy.
 Next: command. May touch: names of files (Chart.yaml beside a folder of templates).
@@ -13,12 +13,12 @@ from kyverno_mp.values.jsonvalue import Json
 
 _GROUPS: Final = ("kyverno.io", "policies.kyverno.io")
 _OURS: Final = ("cli.kyverno.io", "json.kyverno.io", "chainsaw.kyverno.io")
-"""Groups whose files are the input of other commands: they have no findings."""
+"""API groups of files for other commands, which have no findings."""
 _ADMISSION: Final = ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy")
 
 
 def is_template(file: str) -> bool:
-    """Return whether the file is a template of a Helm chart: text that is not YAML."""
+    """Return whether the file is a template of a Helm chart, which is not YAML."""
     path = Path(file)
     return any(
         one.name == "templates" and (one.parent / "Chart.yaml").is_file()
@@ -27,7 +27,7 @@ def is_template(file: str) -> bool:
 
 
 def is_input_of_another_command(raw: Json) -> bool:
-    """Return whether the document is a test, a values file or the like."""
+    """Return whether the document is input of another command, such as a test."""
     return _group_of(raw) in _OURS
 
 

@@ -26,7 +26,7 @@ def render(findings: Sequence[Finding], output: str) -> str:
 
 
 def _text(findings: Sequence[Finding]) -> str:
-    """Return a line for each finding; equal notes share one line with their count."""
+    """Return a line per finding; equal notes share a line with their count."""
     notes = Counter(_same(one) for one in findings if one.level == sarif.NOTE)
     lines = []
     for one in findings:

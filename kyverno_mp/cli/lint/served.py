@@ -1,8 +1,8 @@
-"""Find what the server of this version refuses or leaves out, before a deployment.
+"""Find policies and rules that the server of this version rejects or skips.
 
 Room: cli. Takes: documents and compiled policies. Gives: Refusals with the server's
 codes. Next: command, explain. May touch: nothing outside its arguments.
-Source: leader/policy_store.py and webhook/policy_review.py refuse policies.
+Source: leader/policy_store.py and webhook/policy_review.py, which reject policies.
 """
 
 import json
@@ -35,7 +35,7 @@ _PATH_OF: Final = {
 
 
 class Refusal(NamedTuple):
-    """A refused document (``rule`` is "") or a rule that is left out."""
+    """A rejected document (``rule`` is "") or a skipped rule."""
 
     code: str
     message: str
@@ -43,12 +43,12 @@ class Refusal(NamedTuple):
 
 
 def left_out(compiled: CompiledPolicy) -> Iterator[Refusal]:
-    """Yield the rules that the server leaves out, autogen rules included."""
+    """Yield the rules that the server skips, including autogen rules."""
     try:
         servable(compiled, has_background=True)
-        fate = "the server leaves out this rule"
+        fate = "the server skips this rule"
     except PolicyInvalid:
-        fate = "the server refuses the policy"
+        fate = "the server rejects the policy"
     for rule in compiled.rules:
         if what := missing_feature(rule, has_background=True):
             text = f"not supported by this version: {what}; {fate}"
@@ -56,18 +56,18 @@ def left_out(compiled: CompiledPolicy) -> Iterator[Refusal]:
 
 
 def left_out_without_pool(compiled: CompiledPolicy) -> Iterator[Refusal]:
-    """Yield the rules that only a server without a background pool leaves out."""
+    """Yield the rules that only a server without a background pool skips."""
     for rule in compiled.rules:
         what = missing_feature(rule, has_background=False)
         if what and not rule.unsupported:
-            text = f"a server without a background pool leaves out this rule: {what}"
+            text = f"a server without a background pool skips this rule: {what}"
             yield Refusal(NO_BACKGROUND, text, rule.name)
 
 
 def refused_by_webhook(raw: dict[str, Json]) -> Iterator[Refusal]:
     """Yield the answer of the policy webhook if it denies the document.
 
-    The review is the server's own, without the facts of a cluster.
+    The server's own review runs, without data of a cluster.
     """
     path = _PATH_OF.get(str(raw.get("kind", "")))
     if path is None:
@@ -107,7 +107,7 @@ def unserved(
     | ImageValidatingPolicy
     | CelPolicyException,
 ) -> str:
-    """Return what the server does not evaluate about a document, "" for nothing."""
+    """Name the kind of policies if the server does not evaluate it, else ""."""
     if isinstance(policy, AnyCelPolicy | CelPolicyException):
         return ""
     if policy.mode == JSON_MODE:

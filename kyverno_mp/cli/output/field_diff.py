@@ -1,4 +1,4 @@
-"""Describe the differences of two objects field by field.
+"""Describe the differences between two objects field by field.
 
 Room: cli. Takes: the expected and the actual object. Gives: lines. Next:
 cli/apply/mutated.
@@ -12,7 +12,7 @@ from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _TEXT_LENGTH_MAX: Final = 200
-"""A longer value is cut: the line names the field, and the file has the full value."""
+"""Longer values are truncated; the full value is in the file."""
 
 
 def field_differences(expected: Json, actual: Json, path: str = "") -> Iterator[str]:

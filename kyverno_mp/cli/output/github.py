@@ -18,7 +18,7 @@ _OF_PROPERTIES: Final = {**_OF_MESSAGES, ord(":"): "%3A", ord(","): "%2C"}
 
 
 def render(findings: Iterable[Finding]) -> str:
-    """Return one annotation for each finding; the runner prints other lines as text."""
+    """Return one annotation per finding; GitHub's runner prints other lines as text."""
     return "".join(_annotation(one) for one in findings)
 
 
@@ -42,7 +42,7 @@ def _annotation(finding: Finding) -> str:
 
 
 def _relative(file: str) -> str:
-    """Return the path as GitHub knows it: from the root of the repository."""
+    """Return the path relative to the root of the repository, as GitHub expects."""
     if file in ("", "-"):
         return ""
     path, root = Path(file), Path.cwd()

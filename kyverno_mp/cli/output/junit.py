@@ -1,4 +1,4 @@
-"""Write cases as JUnit XML, well-formed for all names.
+"""Write cases as JUnit XML that is well-formed for all names.
 
 Room: cli. Takes: Cases. Gives: one XML text. Next: cli/testing/command,
 cli/apply/output.
@@ -23,7 +23,7 @@ _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010f
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test case; ``outcome`` is "" when it passed."""
+    """One test case; ``outcome`` is "" if it passed."""
 
     suite: str
     classname: str
@@ -34,7 +34,7 @@ class Case:
 
 
 def render(cases: Iterable[Case], *, declaration: bool = False) -> str:
-    """Return the XML without a last newline; suites in order of their first case."""
+    """Return the XML without a final newline; suites are ordered by first case."""
     suites: dict[str, list[Case]] = {}
     for case in cases:
         suites.setdefault(case.suite, []).append(case)
@@ -69,7 +69,7 @@ def _case(case: Case) -> str:
 
 
 def _attribute(text: str) -> str:
-    # XML readers turn an unescaped line break in an attribute into a space.
+    # XML parsers turn an unescaped line break in an attribute into a space.
     return quoteattr(_clean(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
 
 

@@ -1,8 +1,8 @@
 """Show the progress of a long run on a terminal.
 
 Room: cli. Takes: the number of steps. Gives: a Bar, to call after each step.
-Next: apply, cli/testing/command, bench, sources. May touch: standard error, and only
-when it is a terminal; the clock.
+Next: apply, cli/testing/command, bench, sources. May touch: standard error, if it is a
+terminal; the clock.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol, TextIO
 
 _QUIET_S: Final = 1.0
-"""Shorter runs end before anybody could read a line."""
+"""Shorter runs end before a user could read the line."""
 _REDRAW_S: Final = 0.1
 _MINUTE_S: Final = 60
 _COLUMNS: Final = 80
@@ -25,17 +25,17 @@ class Bar(Protocol):
     """The interface that a run calls to show its progress."""
 
     def __call__(self, number: int, /) -> None:
-        """Count steps that are done."""
+        """Count finished steps."""
 
     def hide(self) -> None:
-        """Remove the line, because other output follows on the terminal."""
+        """Remove the line before other output."""
 
 
 @contextmanager
 def progress(label: str, steps: int, things: str) -> Iterator[Bar]:
-    """Return a Bar; it draws nothing unless standard error is a terminal.
+    """Yield a Bar, which draws nothing unless standard error is a terminal.
 
-    ``steps`` 0: their number is not known. ``things``: what a step handles, in plural.
+    ``steps`` 0: their number is unknown. ``things``: plural noun for the steps.
     """
     if not sys.stderr.isatty():
         yield _Nothing()
@@ -48,7 +48,7 @@ def progress(label: str, steps: int, things: str) -> Iterator[Bar]:
 
 
 class _Nothing:
-    """Replaces a line where nothing is shown."""
+    """A Bar that shows nothing."""
 
     def __call__(self, number: int, /) -> None:
         """Do nothing."""
@@ -58,7 +58,7 @@ class _Nothing:
 
 
 class Line:
-    """One line of a terminal, which is drawn again and again and disappears."""
+    """A line on the terminal that is redrawn, and removed at the end."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Line:
         self._is_shown = False
 
     def __call__(self, number: int, /) -> None:
-        """Count steps that are done; draw the line if it is due."""
+        """Count finished steps; redraw the line if it is due."""
         self._done += number
         now_s = self._now_s()
         if now_s - self._start_s >= _QUIET_S and now_s - self._drawn_s >= _REDRAW_S:
@@ -88,7 +88,7 @@ class Line:
             self._stream.flush()
 
     def hide(self) -> None:
-        """Remove the line, because other output follows on the terminal."""
+        """Remove the line before other output."""
         if self._is_shown:
             self._is_shown = False
             self._stream.write("\r\x1b[K")

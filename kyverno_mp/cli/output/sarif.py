@@ -22,15 +22,15 @@ WARNING: Final = "warning"
 NOTE: Final = "note"
 
 _SCORES: Final = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "3.0"}
-"""What code hosts read as ``security-severity``, by Kyverno's severity annotation."""
+"""Severity annotation of Kyverno -> ``security-severity`` for code hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem at one place. ``level``: error, warning or note.
+    """One problem at one position.
 
-    ``file`` "" and ``line`` 0: unknown. ``subject`` names the thing that has no line:
-    a policy's field, or an object (``ns/Kind/name``).
+    ``level``: error, warning or note. ``file`` "" and ``line`` 0: unknown. ``subject``:
+    a policy's field or an object (``ns/Kind/name``), independent of lines.
     """
 
     code: str
@@ -124,7 +124,7 @@ def _result(finding: Finding, rules: _Rules) -> dict[str, Json]:
 
 
 def uri(file: str) -> str:
-    """Return the path as a URI: relative paths stay relative, "-" is a made-up file."""
+    """Return the path as a URI; relative paths stay relative, even "-"."""
     path = PurePath(file)
     if path.is_absolute():
         return path.as_uri()
@@ -132,7 +132,7 @@ def uri(file: str) -> str:
 
 
 def _fingerprint(finding: Finding) -> str:
-    """Name the finding without its line, so that an edit above does not renew it."""
+    """Return a fingerprint without the line, so that edits above do not change it."""
     parts: Sequence[str] = (
         finding.code,
         finding.file,

@@ -1,4 +1,4 @@
-"""Draw result rows as the table that pipelines already parse.
+"""Draw result rows as upstream's table, which pipelines parse.
 
 Room: cli. Takes: rows of cells. Gives: text. Next: apply, testing.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 10 (table
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from unicodedata import category, combining, east_asian_width
 
 _WRAP_AT = 300
-"""Cells with more bytes wrap at word boundaries, as in the original's printer."""
+"""Cells with more bytes wrap at word boundaries, as upstream's printer does."""
 _COUNT_FROM = 10
-"""With more rows than this the first header shows the count."""
+"""With more rows than this, the first header shows the count."""
 
 NOT_EVALUATED = "Not evaluated"
-"""Reason of a row of a test that was not run."""
+"""Reason for the row of a test that was not run."""
 
 _STYLE = {
     "POLICY": "1;36",
@@ -58,14 +58,14 @@ def headers(*, detailed: bool) -> list[str]:
 
 
 def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
-    """Return the table with borders; no rows, no table."""
+    """Return the table with borders, "" without rows."""
     if not rows:
         return ""
     names = headers(detailed=detailed)
     body = [[_wrapped(cell) for cell in row.cells(detailed=detailed)] for row in rows]
     titles = list(names)
     if len(rows) > _COUNT_FROM:
-        # KYVERNO: cli 8 - the printer's own space after the count widens the column.
+        # KYVERNO: cli 8 - the printer's extra space after the count widens the column.
         titles[0] = f"ID ({len(rows)}) "
     widths = [
         max(len(titles[i]), *(_width(part) for line in body for part in line[i]))
@@ -92,12 +92,12 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
 def _wrapped(cell: str) -> list[str]:
     """Return the lines of a cell.
 
-    KYVERNO: cli 8 - only a string without line breaks is broken, each space but the
-    first of a line counts twice, and a string that ends with a line break loses the
-    character before it.
+    KYVERNO: cli 8 - only a string without line breaks is wrapped, each space except the
+    first of a line counts twice, and a long string that ends with a line break loses
+    the character before it.
     """
     if len(cell.encode()) > _WRAP_AT and cell.endswith("\n"):
-        # The printer cuts bytes; what is left of a character is not shown.
+        # The printer cuts bytes; incomplete characters are not shown.
         cell = cell.encode()[:-2].decode(errors="ignore")
         if len(cell.encode()) <= _WRAP_AT:
             return cell.split("\n")
@@ -121,7 +121,7 @@ def _wrapped(cell: str) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Return the columns that a terminal needs; East Asian characters take two."""
+    """Return the width on a terminal; East Asian characters take two columns."""
     if text.isascii() and text.isprintable():
         return len(text)
     return sum(map(_columns, text))

@@ -14,12 +14,12 @@ from typing import Final
 from kyverno_mp.cli.output.junit import SKIPPED, Case
 
 _UNPRINTED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
-"""Characters that JSON allows in a string and YAML does not."""
+"""Characters that JSON strings allow and YAML does not."""
 _BREAKS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def render(cases: Iterable[Case]) -> str:
-    """Return version, plan and a test point for each case."""
+    """Return the version, the plan and a test point for each case."""
     points = [
         line for number, one in enumerate(cases, 1) for line in _point(number, one)
     ]
@@ -47,12 +47,12 @@ def _point(number: int, case: Case) -> Iterator[str]:
 
 
 def _described(text: str) -> str:
-    """Return the text on one line, without a character that begins a directive."""
+    """Return the text on one line, with characters that begin a directive escaped."""
     plain = _BREAKS.sub(" ", text)
     return plain.replace("\\", "\\\\").replace("#", "\\#")
 
 
 def _quoted(text: str) -> str:
-    """Return a YAML string: JSON, with escapes for what YAML does not allow."""
+    """Return a JSON string with escapes for characters that YAML does not allow."""
     escaped = json.dumps(text, ensure_ascii=False)
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped)

@@ -1,4 +1,4 @@
-"""Write YAML as Go's library does: same quoting, line ends and order of keys.
+"""Write YAML like Go's library: same quoting, line ends and order of keys.
 
 Room: cli. Takes: plain data. Gives: text. Next: cli/apply/mutated, cli/apply/report,
 cli/apply/generated_exceptions.
@@ -21,15 +21,15 @@ _WORDS: Final = frozenset(
     for word in ("y", "yes", "true", "on", "n", "no", "false", "off", "null", "~", "")
     for spelling in (word, word.capitalize(), word.upper())
 )
-"""Texts that YAML 1.1 does not read as strings."""
+"""Plain scalars that YAML 1.1 does not read as strings."""
 _NUMBER: Final = re.compile(
     r"[-+]?(?:(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
     r"|0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO][0-7]+"
-    r"|[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?"
+    r"|[0-9]+(?::[0-5]?[0-9])++(?:\.[0-9]*)?"
     r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
 )
 _CHUNK: Final = 18
-"""Digits that are read at once; int() takes only so many."""
+"""Digits that are parsed at once, because int() has a limit."""
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
     r"(?:[Tt ][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}(?:\.[0-9]+)?"
@@ -38,18 +38,18 @@ _TIME: Final = re.compile(
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Decides itself what is quoted."""
+    """Dumper without implicit types, so that this module decides about quotes."""
 
     yaml_implicit_resolvers: dict[str, list[object]] = {}  # noqa: RUF012 - as the base has it
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write shared parts out: Go knows no anchors."""
+        """Return True, because Go's library does not write anchors."""
         del data
         return True
 
 
 def dump(value: Json) -> str:
-    """Return the text of one document, keys sorted."""
+    """Return the text of one document with sorted keys."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True)
     return text
 
@@ -87,7 +87,7 @@ def _is_read_as_another_type(text: str) -> bool:
 
 
 def _order(one: str, other: str) -> int:
-    """Compare keys: numbers in them by value, letters after other characters.
+    """Compare keys: numbers by value, letters after other characters.
 
     KYVERNO: ``a2`` sorts before ``a10``.
     """
@@ -104,8 +104,8 @@ def _order(one: str, other: str) -> int:
 
 
 def _compare_numbers(one: str, other: str, at: int) -> int:
-    """Compare what begins at the first characters that differ."""
-    # A zero counts only within a number that has begun.
+    """Compare the remainders of two keys after their common prefix."""
+    # A zero is significant only after a nonzero digit.
     head = ""
     if "0" in (one[at], other[at]):
         before = re.search(r"[0-9]*$", one[:at])
@@ -120,7 +120,7 @@ def _compare_numbers(one: str, other: str, at: int) -> int:
 
 
 def _int64(digits: str) -> int:
-    """Return the number as Go's int64 holds it, which is truncated to 64 bits."""
+    """Return the number truncated to 64 bits, like Go's int64."""
     value = 0
     for at in range(0, len(digits), _CHUNK):
         chunk = digits[at : at + _CHUNK]

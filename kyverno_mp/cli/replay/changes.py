@@ -22,7 +22,7 @@ NOW_ALLOWED: Final = "allowed"
 MUTATED: Final = "mutated"
 NOT_DECIDABLE: Final = "undecidable"
 CHANGES: Final = (NOW_DENIED, NOT_DECIDABLE, MUTATED, NOW_ALLOWED)
-"""What --fail-on takes, in the order of the output."""
+"""Values of --fail-on, in the order of the output."""
 UNCHANGED: Final = "unchanged"
 _OPERATIONS_SHOWN: Final = 3
 _NOT_ANSWERED: Final = (("", "the recorded answer was that of a failurePolicy"),)
@@ -41,10 +41,10 @@ class Change:
     name: str
     user: str
     policies: tuple[str, ...]
-    """Those that deny now, denied before, mutate differently or are undecided."""
+    """Policies that deny now, denied before, mutate differently or are undecided."""
     reasons: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    """What undecided policies need: "policy p: ConfigMap a/b"."""
+    """Missing data of undecided policies: "policy p: ConfigMap a/b"."""
 
 
 @dataclass(slots=True)
@@ -56,12 +56,12 @@ class Tables:
     by: dict[str, dict[str, Counter[str]]] = field(
         default_factory=lambda: {"policy": {}, "namespace": {}, "user": {}}
     )
-    """dimension -> value -> change -> requests."""
+    """Dimension -> value -> change -> number of requests."""
     needs: Counter[str] = field(default_factory=Counter)
     listed: list[Change] = field(default_factory=list)
 
     def add(self, change: Change | None) -> None:
-        """Count one request; None: its verdict does not change."""
+        """Count one request; None means that its verdict does not change."""
         self.requests += 1
         if change is None:
             self.changes[UNCHANGED] += 1
@@ -80,7 +80,7 @@ class Tables:
 
 
 def recorded_verdict(answer: Answer) -> Verdict:
-    """Return the answer that was given, as a verdict."""
+    """Return the recorded answer as a verdict."""
     if answer.failed:
         return Verdict(UNDECIDABLE, undecided=_NOT_ANSWERED)
     outcome = ALLOWED if answer.allowed else DENIED
@@ -90,16 +90,16 @@ def recorded_verdict(answer: Answer) -> Verdict:
 def unchanged_policies(
     before: Mapping[str, CompiledPolicy], after: Mapping[str, CompiledPolicy]
 ) -> frozenset[str]:
-    """Return the keys of the policies that are equal in both sets."""
+    """Return the keys of policies that are equal in both sets."""
     return frozenset(key for key, one in after.items() if before.get(key) == one)
 
 
 def change_of(
     line: Line, webhook: str, before: Verdict, after: Verdict, unchanged: frozenset[str]
 ) -> Change | None:
-    """Return the change of a verdict, None if there is none.
+    """Return the change of a verdict, None if it stays the same.
 
-    ``unchanged``: policies that decide as before, even if their decision is unknown.
+    ``unchanged``: policies that decide as before, even if the decision is unknown.
     """
     if UNDECIDABLE in (before.outcome, after.outcome):
         if _decide_alike(before, after, unchanged):
@@ -125,7 +125,7 @@ def change_of(
 
 
 def _differences(before: Verdict, after: Verdict) -> tuple[str, ...]:
-    """Return the first operations of one patch that the other lacks."""
+    """Describe the first operations that only one of the patches has."""
     found = [
         f"no longer: {_told(one)}" for one in before.patch if one not in after.patch
     ]
@@ -141,7 +141,7 @@ def _told(operation: dict[str, Json]) -> str:
 
 
 def _decide_alike(before: Verdict, after: Verdict, unchanged: frozenset[str]) -> bool:
-    """Return whether the same policies lack the same, and the others agree."""
+    """Return whether both verdicts lack the same data and otherwise agree."""
     taking = before.took_part | after.took_part
     if not taking or "" in taking:
         return False
@@ -184,7 +184,7 @@ def _change(
 
 
 def _name(request: dict[str, Json]) -> str:
-    """Return the object's name, or the start of the one it is about to get."""
+    """Return the object's name, or its generateName followed by ``*``."""
     found = _text(request.get("name"))
     if found:
         return found

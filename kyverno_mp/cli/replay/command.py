@@ -106,8 +106,8 @@ def _run(options: Options) -> tuple[Tables, Facts]:
 def _route(group: Group, groups: Groups, *, both: bool) -> Route:
     """Return the route whose policies are compared.
 
-    A recorded answer is that of the policies of its own path. Policies of a path that
-    was never called are new, and count everywhere.
+    A recorded answer is from the policies of its own path. Policies of a path that was
+    never called are new, and apply to every review.
     """
     first = group.routes[0]
     if both:
@@ -128,8 +128,8 @@ def _by_key(policies: Sequence[CompiledPolicy]) -> dict[str, CompiledPolicy]:
 def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
     """Load and compile as the server does; raises CommandFailed.
 
-    A policy that cannot be used ends the run: without it, other requests would seem to
-    be allowed.
+    A policy that cannot be used ends the run. Without the policy, the requests that it
+    denies would seem to be allowed.
     """
     found = load_policies(paths)
     compiled = compile_all(found.documents, found.exceptions)
@@ -139,7 +139,7 @@ def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
         raise CommandFailed("\n".join(lost))
     for name in found.of_other_kinds:
         click.echo(
-            f"left out, replay evaluates only ClusterPolicies and Policies: {name}",
+            f"skipped, replay evaluates only ClusterPolicies and Policies: {name}",
             err=True,
         )
     served: dict[tuple[str, str, str], CompiledPolicy] = {}
@@ -151,7 +151,7 @@ def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
             continue
         if lacking:
             click.echo(f"policy {one.policy.key}: {lacking}", err=True)
-        # As in leader/policy_store.py: of the same name, the later one is in force.
+        # As in leader/policy_store.py: the last policy with a name is in force.
         policy = kept.policy
         served[policy.kind, policy.namespace, policy.name] = kept
     if not (compiled.policies or found.of_other_kinds):

@@ -1,8 +1,7 @@
-"""Print what a replay has found: tables, JSON or markdown.
+"""Print the result of a replay: tables, JSON or markdown.
 
 Room: cli. Takes: Tables, facts about the recording. Gives: one text. Next:
-cli/report/text, whose columns and escapes are used. May touch: nothing outside its
-arguments.
+cli/report/text, for columns and escapes. May touch: nothing outside its arguments.
 """
 
 import json
@@ -29,17 +28,17 @@ _REASON_LENGTH_MAX: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The recording, and what it is compared with."""
+    """The recording's period and sampling, and the other side of the comparison."""
 
     start_ms: int
     end_ms: int
     one_of: int
     against: str
-    """"the recorded answers" or the policies before."""
+    """"the recorded answers", or the paths of the policies before."""
 
 
 def table(tables: Tables, facts: Facts, rows_max: int) -> str:
-    """Return counts, groups, what is lacking, and the requests."""
+    """Return counts, groups, missing data, and the requests."""
     text = f"{_about(tables, facts)}\n\n"
     counted = [("CHANGE", "REQUESTS"), *_counts(tables)]
     text += columns(counted, numbers_from=1)
@@ -79,7 +78,7 @@ def _counts(tables: Tables) -> list[tuple[str, str]]:
 def _rows(
     values: Mapping[str, Counter[str]],
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the values with most changes first."""
+    """Return a row per value, sorted by the number of changes."""
     ordered = sorted(values.items(), key=lambda one: (-one[1].total(), one[0]))
     return [
         (name, tuple(f"{found[one]:,}" for one in CHANGES)) for name, found in ordered
@@ -107,7 +106,7 @@ def _rest(tables: Tables, listed: Sequence[Change]) -> str:
 
 
 def as_json(tables: Tables, facts: Facts) -> str:
-    """Return everything.
+    """Return all results.
 
     Shape: ``{"requests": 10, "changes": {"denied": 1, ...}, "by": {"policy": {"p":
     {"denied": 1}}}, "undecidable": {"policy p: ConfigMap a/b": 1}, "list": [...]}``.
@@ -132,7 +131,7 @@ def as_json(tables: Tables, facts: Facts) -> str:
 
 
 def markdown(tables: Tables, facts: Facts, rows_max: int) -> str:
-    """Return the same as the table, for a comment on a change."""
+    """Return the table's content as markdown, for a comment on a pull request."""
     lines = [cell_text(_about(tables, facts)), ""]
     lines += _markdown(("Change", "Requests"), _counts(tables))
     for dimension, values in tables.by.items():

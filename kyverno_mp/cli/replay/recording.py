@@ -1,4 +1,4 @@
-"""Read the reviews of a recording, and find those of the same request.
+"""Read the reviews of a recording, and group the reviews of each request.
 
 Room: cli. Takes: paths of files or of folders with them. Gives: Recording, which can
 be read several times, and its Groups. Next: verdicts.
@@ -35,20 +35,20 @@ from kyverno_mp.webhook.route import Route, route_of
 _PLAIN: Final = ".jsonl"
 _SUFFIXES: Final = (SUFFIX, OPEN_SUFFIX, _PLAIN)
 _TOGETHER_MS: Final = 30_000
-"""The API server's longest timeout: it calls the webhooks of a request within it."""
+"""The API server's longest timeout, in which it calls all webhooks of a request."""
 
 
 @dataclass(slots=True)
 class Group:
-    """The reviews of one request, for which the API server called several paths."""
+    """The reviews of one request; the API server may call several paths for it."""
 
     time_ms: int
     routes: list[Route]
     answer: Answer
-    """Of all paths together: it allows if each of them did."""
+    """The combined answer of all paths; allowed if every path allowed the request."""
 
     def takes(self, route: Route, time_ms: int) -> bool:
-        """Return whether a review with equal content may be of this request."""
+        """Return whether a review with equal content may belong to this request."""
         return abs(time_ms - self.time_ms) <= _TOGETHER_MS and all(
             route.path != one.path for one in self.routes
         )
@@ -71,7 +71,7 @@ class Recording:
 
     files: list[Path]
     notes: list[str] = field(default_factory=list)
-    """What could not be read, of a file that ends early."""
+    """Notes about files that end early."""
     one_of: int = 1
     _noted: set[Path] = field(default_factory=set)
 
@@ -87,7 +87,7 @@ class Recording:
                 try:
                     data = stream.readline(RECORDING_LINE_BYTES_MAX + 1)
                 except EOFError:
-                    # A worker writes it, or was killed.
+                    # A worker still writes the file, or was killed.
                     state = (
                         "not complete yet"
                         if file.name.endswith(OPEN_SUFFIX)
@@ -109,7 +109,7 @@ class Recording:
                     yield line_of(data)
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                     if not data.endswith(b"\n"):
-                        self._note(file, "ends within a line, which is left out")
+                        self._note(file, "ends within a line, which is skipped")
                         return
                     raise _wrong(
                         file, f"has a line that is not a review: {error}", number
@@ -148,7 +148,7 @@ def _wrong(file: Path, text: str, line: int = 0) -> RequestInvalid:
 
 
 def recording_of(path: str) -> Recording:
-    """Return the recording of a file, or of all files of a folder.
+    """Return the recording in a file, or in all files of a folder.
 
     Raises: CommandFailed.
     """
@@ -180,7 +180,7 @@ def route_of_line(line: Line, number: int) -> Route:
 
 @dataclass(slots=True)
 class Groups:
-    """The groups of a recording, by the number of their first review."""
+    """The groups of a recording, by the number of the first review."""
 
     first: dict[int, Group] = field(default_factory=dict)
     paths: set[tuple[str, str]] = field(default_factory=set)
@@ -190,10 +190,10 @@ class Groups:
 
 
 def groups_of(lines: Iterator[Line]) -> Groups:
-    """Find the reviews of each request.
+    """Group the reviews of each request.
 
-    The API server gives each path a review of its own, with another uid; the rest is
-    equal. The same path twice is two requests.
+    The API server sends each path a separate review, which differs only in its uid. Two
+    reviews for the same path are two requests.
     """
     found = Groups()
     open_groups: dict[bytes, deque[Group]] = {}

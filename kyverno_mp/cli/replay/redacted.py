@@ -1,10 +1,10 @@
-"""Determine which rules may depend on values that a recording does not have.
+"""Determine the rules that may depend on redacted values of a recording.
 
 Room: cli. Takes: RuleIR, JSON pointers of redacted values. Gives: RedactedReads.
 Next: verdicts. May touch: nothing outside its arguments.
 Source: program/rule_reads.py (what a rule reads); docs/replay.md.
 
-Where it is not known what a rule reads, the rule counts as one that reads everything.
+A rule whose reads are unknown is treated as if it read everything.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class RedactedReads:
     ) -> bool:
         """Return whether a rule that ran may have read one of the values.
 
-        ``policy``: its key and kind.
+        ``policy``: the policy's key and kind.
         """
         key = (*policy, rule)
         ir = self._rules.get(key)
@@ -79,10 +79,10 @@ def _annotations(rule: RuleIR) -> list[str]:
 
 
 def _meets(reads: Reads | None, tokens: Tokens) -> bool:
-    """Return whether a place of an object is read, or something below it."""
+    """Return whether a path in an object, or a path below, is read."""
     if reads is None:
         return True
-    # Rules whose reads are known read nothing else of the request.
+    # Rules with known reads read only the objects of the request.
     return tokens[0] in _OBJECTS and _reaches(reads, tokens[1:])
 
 

@@ -1,10 +1,10 @@
-"""Stand in for the cluster while a recording is replayed: nothing of it is known.
+"""Replace the cluster during a replay: none of its data is known.
 
-Room: cli. Takes: a function that notes what a rule asked for. Gives: the ports of
-program/ports.py. Next: verdicts, which names the policies that asked.
+Room: cli. Takes: a function that notes the data that a rule requested. Gives: the ports
+of program/ports.py. Next: verdicts, which names the policies of these rules.
 May touch: nothing outside its arguments.
 
-A port that returned something empty could turn a denial into a pass.
+Ports that returned empty data could turn a denial into a pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ Note = Callable[[str], None]
 
 
 class Unrecorded:
-    """All ports; each use is noted and fails."""
+    """All ports; each call is noted and fails."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -55,7 +55,7 @@ class Unrecorded:
         self._lacks(f"GlobalContextEntry {name}")
 
     def namespace(self, name: str, deadline_ns: int) -> Json:
-        """Note a Namespace: only its labels are recorded."""
+        """Note a Namespace, because only its labels are recorded."""
         del deadline_ns
         self._lacks(f"Namespace {name}")
 
@@ -85,7 +85,7 @@ class Unrecorded:
 
 
 def unrecorded(note: Note, namespaces: Namespaces) -> ClusterData:
-    """Return the ports; ``namespaces`` has the recorded labels."""
+    """Return the ports; ``namespaces`` provides the recorded labels."""
     ports = Unrecorded(note)
     return ClusterData(
         config_maps=ports,

@@ -1,11 +1,11 @@
-"""Evaluate recorded reviews with the engine of the webhook, by one set of policies.
+"""Evaluate recorded reviews with the webhook's engine and one set of policies.
 
 Room: cli. Takes: compiled policies, Lines of a recording. Gives: a Verdict for each.
 Next: changes. May touch: the clock, for deadlines.
 Source: docs/replay.md; docs/architecture.md 3.
 
-The path is the server's own, from the bytes of a review to those of an answer. Only the
-cluster is missing: a policy that asked for it, or may have read a redacted value, is
+The code is the server's, from the bytes of a review to the bytes of the answer. Only
+the cluster is missing: a policy that needed it, or may have read a redacted value, is
 undecided, and then the request is neither allowed nor mutated.
 """
 
@@ -44,25 +44,26 @@ ALLOWED: Final = "allowed"
 DENIED: Final = "denied"
 UNDECIDABLE: Final = "undecidable"
 _NO_POLICY: Final = ""
-"""Instead of a policy's key: the whole request could not be evaluated."""
+"""Key that marks a request which could not be evaluated at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one set of policies decides about one request."""
+    """The decision of one set of policies about one request."""
 
     outcome: str
     policies: tuple[str, ...] = ()
-    """Keys of those that deny or mutate."""
+    """Keys of the policies that deny or mutate."""
     reasons: tuple[str, ...] = ()
-    """``policy/rule: message`` of what denies."""
+    """``policy/rule: message`` of each denying rule."""
     patch: tuple[dict[str, Json], ...] = ()
     undecided: tuple[tuple[str, str], ...] = ()
-    """(policy, what its decision needs), sorted."""
+    """(policy, data that its decision needs), sorted."""
     took_part: frozenset[str] = frozenset()
     """Keys of the policies with rules that matched."""
     is_validated: bool = True
-    """Policies decide on their own: False where one changes what the next one sees."""
+    """Whether policies decide independently; False if one changes the next one's
+    input."""
 
 
 class _Response(msgspec.Struct):
@@ -79,7 +80,7 @@ _PATCH: Final = msgspec.json.Decoder(list[dict[str, Json]])
 
 
 class _NotedEngine(Engine):
-    """An engine that remembers which evaluation is running."""
+    """An engine that keeps the context of the running evaluation."""
 
     __slots__ = ("context",)
 
@@ -90,21 +91,21 @@ class _NotedEngine(Engine):
     def open(
         self, request: Request, deadline_ns: int = 0, pace: Pace | None = None
     ) -> RequestContext:
-        """Create the context, and remember it."""
+        """Create the context, and keep it."""
         self.context = super().open(request, deadline_ns, pace)
         return self.context
 
 
 @dataclass(slots=True)
 class _Current:
-    """The review that is evaluated: what it has beside the AdmissionRequest."""
+    """The current review; implements the ports for recorded data and results."""
 
     line: Line | None = None
     responses: Sequence[PolicyResponse] = ()
     codes: list[str] = field(default_factory=list)
     lacking: set[tuple[str, str]] = field(default_factory=set)
 
-    # webhook.ports.NamespaceLabels and Roles, and decode's top kind.
+    # Implements webhook.ports.NamespaceLabels and Roles, and decode's top kind.
 
     def labels(self, _namespace: str) -> Mapping[str, str] | None:
         """Return the recorded labels."""
@@ -123,7 +124,7 @@ class _Current:
         assert self.line is not None
         return self.line.kind[2]
 
-    # webhook.ports.Records.
+    # Implements webhook.ports.Records.
 
     def review(
         self,
@@ -139,18 +140,18 @@ class _Current:
         self.responses = responses
 
     def audit(self, *_given: object) -> None:
-        """Ignore audits: they change no verdict."""
+        """Ignore audits, which do not change verdicts."""
 
     def http(self, *_given: object) -> None:
-        """Ignore requests: there are none."""
+        """Ignore HTTP metrics, because no requests arrive."""
 
     def error(self, code: str) -> None:
-        """Keep the code of what could not be evaluated."""
+        """Keep the code of an evaluation that failed."""
         self.codes.append(code)
 
 
 class Replayer:
-    """One set of policies, linked once, and applied to many reviews."""
+    """One set of policies, linked once and applied to many reviews."""
 
     def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
         self._current = current = _Current()
@@ -205,11 +206,11 @@ class Replayer:
         return self._validated(response, undecided)
 
     def _undecided(self, line: Line) -> set[tuple[str, str]]:
-        """Return the policies whose results are not known, and why."""
+        """Return the policies whose results are unknown, each with the reason."""
         current = self._current
         found = set(current.lacking)
         if found:
-            # Policies share what one of them has asked for.
+            # Policies share data that one of them has requested.
             known = {policy for policy, _ in found}
             whats = sorted({what for _, what in found})
             found |= {
@@ -239,7 +240,7 @@ class Replayer:
             one for one in responses if blocks(one) and one.policy.key not in unknown
         ]
         if denying:
-            # Whatever the others decide: one denial is enough.
+            # One denial is enough, even if other policies are undecided.
             return self._finished(DENIED, undecided, denying)
         if undecided:
             return self._finished(UNDECIDABLE, undecided)

@@ -1,4 +1,4 @@
-"""``report``: show the results of policy reports, of a cluster or of files.
+"""``report``: show the results of policy reports from a cluster or files.
 
 Room: cli. Takes: the flags. Gives: tables, JSON, SARIF, JUnit, markdown or a page, on
 standard output or in a file, and the exit code. Next: read, entries, page.
@@ -67,7 +67,7 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check(options: Options) -> None:
-    """Raise CommandFailed for flags that have no meaning, alone or together."""
+    """Raise CommandFailed for flags that have no effect or contradict each other."""
     if options.cluster and options.paths:
         raise CommandFailed("name files, or --cluster, not both")
     if not options.cluster:
@@ -93,7 +93,7 @@ def _entries(options: Options) -> list[Entry]:
     if not options.cluster:
         return entries_of_paths(options.paths)
     names = options.namespaces
-    # One exact namespace: the API server does not need to send the others.
+    # For one exact namespace, the API server need not send other namespaces.
     is_one = len(names) == 1 and not contains_wildcard(names[0])
     scope = Scope(names[0] if is_one else "", options.selector)
     found = entries_of_cluster(options.kubeconfig, options.context, scope)
@@ -103,7 +103,7 @@ def _entries(options: Options) -> list[Entry]:
 
 
 def _rendered(options: Options, entries: Sequence[Entry]) -> str:
-    # Each format is imported by the runs that print it.
+    # Formats are imported late: a run prints only one of them.
     if options.output in ("json", "sarif", "junit"):
         from kyverno_mp.cli.report import data
 

@@ -1,4 +1,4 @@
-"""Write the results of reports as one HTML page that needs no other file.
+"""Write the results of reports as one self-contained HTML page.
 
 Room: cli. Takes: Entries, sorted by urgency, and how many to list. Gives: the page.
 Next: dashboard/markup.py, dashboard/style.py.
@@ -29,7 +29,7 @@ from kyverno_mp.dashboard.markup import (
 )
 
 _GROUPS_MAX: Final = 50
-"""Rows of a chart: more are listed as one number, and the other formats have them."""
+"""Rows of a chart; further rows are shown as one number. Other formats list all."""
 
 
 def page(

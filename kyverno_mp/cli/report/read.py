@@ -4,8 +4,8 @@ Room: cli. Takes: paths, or a kubeconfig's cluster and selectors. Gives: Entries
 Next: command. May touch: files named by the user, standard input, the API server
 through kube/ (reading only).
 Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds); Kyverno
-pkg/utils/report. ``apply --policy-report`` writes openreports' fields, and the kind
-PolicyReport for namespaced policies.
+pkg/utils/report. ``apply --policy-report`` writes the fields of openreports.io, with
+kind PolicyReport for namespaced policies.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class Scope(NamedTuple):
-    """Which reports of a cluster: of one namespace, with labels; "" = all."""
+    """The namespace and label selector of a cluster's reports; "" = all."""
 
     namespace: str = ""
     selector: str = ""
@@ -50,7 +50,7 @@ class Scope(NamedTuple):
 def entries_of_paths(paths: Sequence[str]) -> list[Entry]:
     """Return the entries of all reports in files and folders, - for standard input.
 
-    Documents of other kinds are left out. Raises: CommandFailed for a path that cannot
+    Documents of other kinds are skipped. Raises: CommandFailed for a path that cannot
     be read or has no report, InputError for a file that cannot be parsed.
     """
     found: list[Entry] = []
@@ -71,7 +71,7 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
 
     Raises: SettingInvalid, DependencyError, CommandFailed.
     """
-    # Imported late: the client costs 60 ms.
+    # Imported late: importing the client takes 60 ms.
     from kyverno_mp.cli.cluster.access import open_cluster
     from kyverno_mp.kube.discovery import Discovery
     from kyverno_mp.kube.watch import WatchScope, list_all
@@ -99,7 +99,7 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
 
                 def take(raw: msgspec.Raw, said: dict[str, str] = said) -> None:
                     report = msgspec.json.decode(raw) | said
-                    # A list that expired starts over: the same report comes again.
+                    # An expired list starts over, so a report can arrive twice.
                     found[_identity(report)] = list(entries_of(report, "the cluster"))
                     advance(1)
 
@@ -108,7 +108,8 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                     namespace=scope.namespace,
                     label_selector=scope.selector,
                 )
-                # K8S: 404 for a list: the kind was removed, and its objects with it.
+                # K8S: a 404 for a list means that the kind and its objects were
+                # removed.
                 with contextlib.suppress(KubeNotFound):
                     list_all(cluster.client, watched, take)
     return [entry for entries in found.values() for entry in entries]
@@ -137,9 +138,9 @@ def _texts(path: str) -> Iterator[tuple[bytes, str]]:
 
 
 def _documents(data: bytes, file: str) -> Iterator[Json]:
-    """Yield the documents of YAML, JSON, lists of objects, or JSON lines.
+    """Yield the documents in YAML, JSON, lists of objects, or JSON lines.
 
-    Raises: PolicyInvalid, with the place of what cannot be parsed.
+    Raises: PolicyInvalid, with the position of the syntax error.
     """
     text = data.removeprefix(_BOM)
     if text.lstrip()[:1] == b"[":
@@ -157,9 +158,9 @@ def _documents(data: bytes, file: str) -> Iterator[Json]:
 
 
 def _json_lines(text: bytes) -> list[Json] | None:
-    """Return the objects of JSON lines, which ``apply`` writes; None: something else.
+    """Return the objects of JSON lines, which ``apply`` writes; None for other text.
 
-    One line alone is any JSON.
+    A single line is not treated as JSON lines.
     """
     if not text.startswith(b"{") or b"\n{" not in text:
         return None

@@ -3,7 +3,7 @@
 Room: cli. Takes: Entries, sorted by urgency, and how many to list. Gives: one text.
 Next: entries. May touch: nothing outside its arguments.
 
-SAFETY: names and messages come from objects: control characters could rewrite the
+SAFETY: names and messages come from objects. Control characters could rewrite the
 reader's terminal, and markup could become part of a page.
 """
 
@@ -22,7 +22,7 @@ _MARKUP: Final = str.maketrans(
         ">": "&gt;",
         "\n": "<br>",
         "\r": " ",
-        # What markdown would turn into a table cell, code, a link or emphasis.
+        # Characters of markdown for table cells, code, links and emphasis.
         **{one: f"\\{one}" for one in "\\|`[]*_~!@#"},
     }
 )
@@ -36,7 +36,7 @@ def summary(counts: Counts) -> str:
 def table(
     entries: Sequence[Entry], dimension: str, rows_max: int, *, color: bool
 ) -> str:
-    """Return the groups, the results that are listed, and the total."""
+    """Return the groups, the listed results, and the total."""
     if not entries:
         return f"{summary(total(entries))}\n"
     named = [(dimension.upper(), *(name.upper() for name in RESULTS), "TOTAL")]
@@ -70,7 +70,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 def shown(text: str) -> str:
-    """Return the text on one line, without characters that steer a terminal."""
+    """Return the text on one line, without control characters."""
     if text.isprintable():
         return text
     joined = " ".join(text.split())
@@ -92,7 +92,7 @@ def columns(
     numbers_from: int | None = None,
     paint: Callable[[str, str], str] = _plain,
 ) -> str:
-    """Return aligned columns; the first row has the headings.
+    """Return aligned columns; the first row contains the headings.
 
     ``numbers_from``: the first column that is aligned to the right.
     """
@@ -110,7 +110,7 @@ def columns(
 
 
 def markdown(entries: Sequence[Entry], dimension: str, rows_max: int) -> str:
-    """Return the same as markdown, for comments on changes."""
+    """Return the table's content as markdown, for comments on pull requests."""
     heads = [dimension.capitalize(), *(name.capitalize() for name in RESULTS), "Total"]
     lines = [
         *_markdown_heads(heads),
@@ -140,6 +140,6 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def cell_text(text: str) -> str:
-    """Return a string as one markdown cell."""
+    """Escape a string for one markdown cell."""
     plain = "".join(one if one.isprintable() or one == "\n" else " " for one in text)
     return plain.translate(_MARKUP)

@@ -1,4 +1,4 @@
-"""Errors of a command: the message after ``Error:`` and the exit code.
+"""Define the errors that end a command, with message and exit code.
 
 Room: cli. Gives: CommandFailed to every command; cli/main.py prints it.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
@@ -8,7 +8,7 @@ from os import PathLike
 
 
 class CommandFailed(Exception):
-    """A command ends with ``Error: <message>`` on stderr (silent when empty)."""
+    """Error that ends a command; an empty message is not printed."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -17,11 +17,11 @@ class CommandFailed(Exception):
 
 
 class NotEvaluated(CommandFailed):
-    """A command needs a feature that this version does not evaluate."""
+    """Error of a command that needs a feature which this version does not evaluate."""
 
 
 def read_error(error: OSError, path: str | PathLike[str]) -> str:
-    """Return why a file could not be read, with upstream's message."""
+    """Return upstream's message for a file that could not be read."""
     if error.filename is None or error.strerror is None:
         return error.strerror or str(error)
     done = "read" if isinstance(error, IsADirectoryError) else "open"

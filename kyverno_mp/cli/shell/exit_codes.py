@@ -1,6 +1,6 @@
-"""The exit codes of every command: one table for help pages, documents and tests.
+"""Define the exit codes of every command, for help pages, documents and tests.
 
-Room: cli. Gives: EVERYWHERE, EXITS; cli/main.py takes its codes from here.
+Room: cli. Gives: EVERYWHERE, EXITS; cli/main.py uses these codes.
 Next: cli/commands/declare.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 1.
 """
@@ -30,7 +30,7 @@ EVERYWHERE: Final = (
     Exit(INTERNAL_ERROR, "an internal error of kyverno-mp"),
     Exit(INTERRUPTED, "interrupted"),
 )
-"""What a code means for every command."""
+"""Meanings of codes that all commands share."""
 
 _LAST: Final = EVERYWHERE[-2:]
 _FLAG: Final = "a wrong flag"
@@ -47,7 +47,7 @@ _WRITES: Final = _exits((OK, "the file is written"), (FAILED, _UNWRITTEN))
 EXITS: Final = {
     "": EVERYWHERE,
     "apply": _exits(
-        (OK, "no rule failed; a policy file, named by itself, may be invalid"),
+        (OK, "no rule failed; a policy file that is named directly may be invalid"),
         (
             FAILED,
             (
@@ -57,7 +57,7 @@ EXITS: Final = {
         ),
         ("--warn-exit-code", "rules gave warnings only"),
         (INPUT, "no kubeconfig, or a context that it does not have"),
-        (STATE, "the cluster cannot be reached or refuses"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
     ),
     "test": _exits(
         (OK, "all results are as expected"),
@@ -77,11 +77,11 @@ EXITS: Final = {
         (OK, "measured"),
         (FAILED, "a policy that cannot be used, a path that cannot be read"),
         (INPUT, "no kubeconfig"),
-        (STATE, "the cluster cannot be reached or refuses"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
     ),
     "explain": _exits(
         (OK, "every policy is explained"),
-        (FAILED, "a policy is refused or not evaluated, a path cannot be read"),
+        (FAILED, "a policy is rejected or not evaluated, or a path cannot be read"),
     ),
     "report": _exits(
         (OK, "the results are shown, and none of them is one of --fail-on"),
@@ -93,7 +93,7 @@ EXITS: Final = {
             ),
         ),
         (INPUT, "a report that cannot be understood, or no kubeconfig"),
-        (STATE, "the cluster cannot be reached or refuses"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
     ),
     "replay": _exits(
         (OK, "no verdict changes, or none of the kinds that --fail-on names"),
@@ -120,17 +120,17 @@ EXITS: Final = {
     "jp function": _exits((OK, "the functions are printed"), (FAILED, _FLAG)),
     "json": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "json scan": _exits(
-        (OK, "the payload was scanned, also if rules fail"),
+        (OK, "the payload was scanned, even if rules fail"),
         (FAILED, "a payload, a policy or a flag that cannot be used"),
         (INPUT, "a payload or a policy file that is neither JSON nor YAML"),
     ),
     "fix": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "fix policy": _exits(
-        (OK, "the files were checked, also if they need changes"),
+        (OK, "the files were checked, even if they need changes"),
         (FAILED, f"{_UNREAD}; with --to also a policy that is not rewritten"),
     ),
     "fix test": _exits(
-        (OK, "the files were checked, also if they need changes"),
+        (OK, "the files were checked, even if they need changes"),
         (FAILED, _UNREAD),
     ),
     "create": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
@@ -149,13 +149,13 @@ EXITS: Final = {
         (OK, "the policies are in the registry"),
         (FAILED, "a flag, a file or a policy that cannot be used"),
         (INPUT, "an image reference that cannot be used"),
-        (STATE, "the registry refuses or cannot be reached"),
+        (STATE, "the registry cannot be reached or rejects the request"),
     ),
     "oci pull": _exits(
         (OK, "the policies are in the folder"),
         (FAILED, "a flag, a folder or a policy of the image that cannot be used"),
         (INPUT, "an image reference that cannot be used"),
-        (STATE, "the registry refuses or cannot be reached"),
+        (STATE, "the registry cannot be reached or rejects the request"),
     ),
     "images": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "images explain": _exits(
@@ -173,7 +173,7 @@ EXITS: Final = {
             ),
         ),
         (INPUT, "a policy that cannot be used, or no kubeconfig"),
-        (STATE, "the cluster cannot be reached or refuses"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
     ),
     "generate": _exits(
         (OK, "the changes are shown"),
@@ -185,13 +185,13 @@ EXITS: Final = {
             ),
         ),
         (INPUT, "a policy that cannot be used, or no kubeconfig"),
-        (STATE, "the cluster cannot be reached or refuses"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
     ),
     "migrate": _exits(
         (OK, "all objects are stored in the storage version"),
         (FAILED, "an object could not be written, or a flag is wrong"),
         (INPUT, "no kubeconfig, or a context that it does not have"),
-        (STATE, "the cluster cannot be reached or refuses"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
     ),
     "snapshot": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "snapshot inspect": _exits(
@@ -209,7 +209,7 @@ EXITS: Final = {
     "help": _exits((OK, "always, also for an unknown topic")),
     "version": _exits((OK, "the version is printed"), (FAILED, _FLAG)),
 }
-"""Command -> its codes. Read by every help page and by the table of the documents."""
+"""Command -> its codes, for the help pages and the table in the documentation."""
 
 
 def table() -> str:

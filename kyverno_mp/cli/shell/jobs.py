@@ -22,7 +22,7 @@ _FAILED: Final = 2
 _INTERNAL_ERROR: Final = 3
 _EXIT_INTERNAL_ERROR: Final = 70
 _HEAD_BYTES: Final = 5
-"""One byte for the kind of the payload, four for its length."""
+"""One byte for the kind of the payload, four bytes for its length."""
 _READ_BYTES: Final = 1 << 16
 
 Step = Callable[[int], bytes]
@@ -33,8 +33,8 @@ def run_steps(steps: int, step: Step, jobs: int, advance: Advance) -> Iterator[b
     """Run ``step(0)`` to ``step(steps - 1)`` and yield their bytes in this order.
 
     With more than one job, each job runs its part of the steps in a fork of this
-    process and shares the data loaded so far. Raises: CommandFailed of a step, or when
-    a worker ends before its part is done.
+    process, which shares the data loaded so far. Raises: CommandFailed from a step, or
+    if a worker ends before its part is done.
     """
     jobs = min(jobs, steps)
     if jobs <= 1:
@@ -67,7 +67,7 @@ class _Worker:
         self._buffer = bytearray()
         reader, writer = os.pipe()
         with warnings.catch_warnings():
-            # Newer Pythons warn of any other thread; this process starts none.
+            # Newer Pythons warn if threads exist; this process starts none.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
@@ -78,7 +78,7 @@ class _Worker:
         self._ended = False
 
     def receive(self) -> int:
-        """Read the available bytes; return their number of steps. Raises: see above."""
+        """Read the available bytes; return the step count. Raises: CommandFailed."""
         data = os.read(self.reader, _READ_BYTES)
         if not data:
             raise self._lost()
@@ -113,7 +113,7 @@ class _Worker:
         )
 
     def end(self) -> None:
-        """Close the pipe and wait; kill a worker that still runs."""
+        """Close the pipe and wait for the worker; kill it if it still runs."""
         os.close(self.reader)
         if not self._ended:
             self._ended = True

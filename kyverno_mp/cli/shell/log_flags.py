@@ -1,4 +1,4 @@
-"""Accept the logging flags that pipelines pass to the original program.
+"""Accept the logging flags that pipelines pass to upstream's program.
 
 Room: cli. Takes: argv. Gives: argv without those flags. Next: main.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
@@ -35,11 +35,10 @@ _SWITCHES: Final = frozenset(
 def without_log_flags(
     arguments: Sequence[str], *, keep_level: bool = False
 ) -> list[str]:
-    """Remove klog's flags; arguments after ``--`` stay. Raises CommandFailed.
+    """Remove klog's flags; arguments after ``--`` are kept. Raises CommandFailed.
 
-    ``keep_level``: the command itself reads ``-v``.
-
-    This version has no log levels: it always reports errors on standard error.
+    ``keep_level``: the command itself reads ``-v``. This version has no log levels: it
+    always reports errors on standard error.
     """
     kept: list[str] = []
     rest = iter(arguments)
@@ -48,8 +47,8 @@ def without_log_flags(
             return [*kept, argument, *rest]
         name, equals, value = argument.partition("=")
         if name in _LEVEL and not keep_level:
-            # KYVERNO: as the very last argument it means level 2
-            # (docs/behaviour/cli 1).
+            # KYVERNO: as the last argument, the flag means level 2 (docs/behaviour/cli
+            # 1).
             _check_level(value if equals else next(rest, "2"))
         elif name in _WITH_VALUE:
             if not equals:

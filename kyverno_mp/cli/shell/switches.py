@@ -1,6 +1,7 @@
-"""Accept a value after a switch, ``--table=false``, as upstream does for all switches.
+"""Accept values of switches, such as ``--table=false``, like upstream.
 
-Room: cli. Takes: argv, the tree of commands. Gives: argv as click reads it. Next: main.
+Room: cli. Takes: argv, the tree of commands. Gives: argv that click can parse. Next:
+main.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1 (cobra's flags).
 """
 
@@ -46,7 +47,7 @@ def with_plain_switches(root: click.Command, arguments: Sequence[str]) -> list[s
 
 
 def _named(command: click.Command, arguments: Sequence[str]) -> click.Command:
-    """Return the innermost command that the arguments name."""
+    """Return the innermost command in the arguments."""
     for argument in arguments:
         if not isinstance(command, click.Group):
             break

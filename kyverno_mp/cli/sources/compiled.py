@@ -1,4 +1,4 @@
-"""Compile the policies that were loaded, each separately.
+"""Compile the loaded policies, each separately.
 
 Room: cli. Takes: PolicySet, exceptions. Gives: Compiled and the records of each kind.
 Next: cli/apply/evaluate. May touch: nothing outside its arguments.
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Compiled:
-    """Policies ready to run, and those refused at compile time."""
+    """Policies that are ready to run, and policies rejected by the compiler."""
 
     policies: list[CompiledPolicy] = field(default_factory=list)
     cleanups: list[CleanupIR] = field(default_factory=list)
     invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
-    """(policy name, all its problems)."""
+    """(policy name, error with all problems)."""
     invalid_rules: int = 0
-    """Rules of the policies that were refused; the banner counts them."""
+    """Number of rules in rejected policies; the banner includes them."""
 
 
 def compile_all(
@@ -50,9 +50,10 @@ def compile_all(
     *,
     verifies: bool = False,
 ) -> Compiled:
-    """Check and compile every policy separately: an invalid one affects no other.
+    """Check and compile policies separately, so that errors do not affect others.
 
-    ``verifies``: the caller verifies images, which the server does not.
+    ``verifies``: the caller can verify images; otherwise verifyImages rules are not
+    run.
     """
     compiled = Compiled()
     for document in documents:
@@ -70,7 +71,7 @@ def compile_all(
 
 
 def _compile_cleanups(compiled: Compiled, cleanups: Sequence[AnyCleanup]) -> None:
-    """KYVERNO: the meaning of clean-up policies is checked at admission only."""
+    """Compile clean-up policies. KYVERNO: semantic checks run only at admission."""
     from kyverno_mp.compiler.cleanup import compile_cleanup
 
     for cleanup in cleanups:
@@ -81,11 +82,11 @@ def _compile_cleanups(compiled: Compiled, cleanups: Sequence[AnyCleanup]) -> Non
 
 
 def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
-    """Remove CEL from the rules of a policy that the API server enforces itself.
+    """Remove the CEL rules of a policy that the API server enforces.
 
-    KYVERNO: the status of a file is trusted; such a rule yields no result
-    (docs/behaviour/cli 4). In a cluster such a policy is in no webhook, so only the
-    command line needs this.
+    KYVERNO: the status in a file is trusted, and such a rule has no result
+    (docs/behaviour/cli 4). Only the command line needs this, because in a cluster such
+    a policy is not in a webhook configuration.
     """
     status = document.status if type(document.status) is dict else {}
     generated = status.get("validatingadmissionpolicy") or {}
@@ -104,7 +105,7 @@ def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
     """Compile the API server's own policies, each with its bindings."""
     if not found.admission:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.admission_policy import compile_admission_policy
 
     return [compile_admission_policy(one, found.bindings) for one in found.admission]
@@ -113,10 +114,10 @@ def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
 def compile_cel(
     found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> list[ValidatingPolicyIR]:
-    """Compile the policies in CEL; those that do not compile become invalid ones."""
+    """Compile ValidatingPolicies; add those that do not compile to ``invalid``."""
     if not found.validating:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.validating_policy import (
         compile_validating_policy,
     )
@@ -133,10 +134,10 @@ def compile_cel(
 def compile_others(
     found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> "list[AnyCelPolicyIR]":
-    """Compile policies in CEL that mutate, generate or delete, as ``compile_cel``."""
+    """Compile the other kinds of policies in CEL, like ``compile_cel``."""
     if not found.cel:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
     from kyverno_mp.compiler.cel_kinds.policies import (
         compile_deleting_policy,
@@ -150,7 +151,7 @@ def compile_others(
             if isinstance(document, MutatingPolicy):
                 policies.append(compile_mutating_policy(document, exceptions))
             elif isinstance(document, GeneratingPolicy):
-                # KYVERNO: all exceptions count, whichever policies they name.
+                # KYVERNO: all exceptions apply, even if they name other policies.
                 policies.append(compile_generating_policy(document, exceptions))
             else:
                 policies.append(compile_deleting_policy(document, exceptions))
@@ -162,14 +163,14 @@ def compile_others(
 def compile_images(
     found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
 ) -> "list[ImageValidatingPolicyIR]":
-    """Compile the policies about images.
+    """Compile ImageValidatingPolicies.
 
-    KYVERNO: one that does not compile has no result, and is not reported either
-    (docs/behaviour/cel 10.4); here it is an invalid one, as others are.
+    KYVERNO: a policy that does not compile has no result and is not reported
+    (docs/behaviour/cel 10.4). Here it is invalid, like policies of other kinds.
     """
     if not found.images:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.image_validating_policy import (
         compile_image_policy,
     )
@@ -185,7 +186,7 @@ def compile_images(
 
 def _refuse_problems(document: AnyPolicy) -> None:
     """Raise DocumentInvalid with all problems of the policy."""
-    # KYVERNO: without a cluster no kind counts as cluster-scoped.
+    # KYVERNO: without a cluster, no kind is treated as cluster-scoped.
     computed = expand(document)
     problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
     problems += tuple(condition_faults(document))

@@ -31,19 +31,19 @@ _GROUP = "policies.kyverno.io/"
 
 @dataclass(frozen=True, slots=True)
 class Exceptions:
-    """The exceptions of a run, from rules and from policies in CEL."""
+    """The exceptions of a run, for rules and for policies in CEL."""
 
     of_rules: list[PolicyException] = field(default_factory=list)
     of_cel: list[CelPolicyException] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of exceptions."""
         return len(self.of_rules) + len(self.of_cel)
 
 
 def load_exceptions(paths: Sequence[str]) -> Exceptions:
-    """Load exception files; raises CommandFailed naming the file."""
+    """Load exception files; raises CommandFailed, which names the file."""
     found = Exceptions()
     for path in paths:
         try:
@@ -75,14 +75,14 @@ def load_exceptions(paths: Sequence[str]) -> Exceptions:
 
 
 def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
-    """Raise DocumentInvalid: upstream validates the metadata as an API server does."""
+    """Raise DocumentInvalid for metadata that an API server would reject."""
     problems = storage_problems(raw)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, file))
 
 
 def is_cel_exception(raw: Json) -> bool:
-    """Return whether it is an exception from policies in CEL."""
+    """Return whether the document is a PolicyException for policies in CEL."""
     return (
         is_validating_policy(raw)
         and raw["kind"] == "PolicyException"

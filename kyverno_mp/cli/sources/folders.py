@@ -1,6 +1,6 @@
-"""Find the files below a folder, and report parts of it that cannot be read.
+"""Find the files below a folder, and report its unreadable parts.
 
-Room: cli. Takes: a folder. Gives: paths in the order of their names. Next: policies,
+Room: cli. Takes: a folder. Gives: paths, sorted by name. Next: policies,
 cli/testing/files, fix. May touch: the folders named by the user, standard error.
 Source: docs/behaviour/cli 4 (policies), 14 (tests).
 """
@@ -22,7 +22,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
     """Yield the files with these suffixes, without hidden names.
 
     Links are followed, as upstream does. Raises: OSError for a folder that cannot be
-    listed, a broken link or one to a parent folder, a pipe or a device.
+    listed, a broken link, a link to a parent folder, a pipe or a device.
     """
     ways = [iter([folder])]
     above: list[tuple[int, int]] = []
@@ -39,7 +39,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
             if identity in above:
                 raise _error(errno.ELOOP, path)
             above.append(identity)
-            # Names sort as Go sorts them: by their characters.
+            # Sorted by characters, like in Go.
             names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
             ways.append(iter([path / one for one in names]))
         elif path.suffix in suffixes:
@@ -47,9 +47,9 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
 
 
 def say_empty(paths: Iterable[str]) -> None:
-    """Name the folders without files to read: a wrong path must not look like a pass.
+    """Report folders without YAML files, because wrong paths must not look like a pass.
 
-    A folder that cannot be read is left to who reads it.
+    Folders that cannot be read are reported later, when they are loaded.
     """
     for path in paths:
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def say_empty(paths: Iterable[str]) -> None:
 
 
 def named_below(folder: Path, name: str) -> Iterator[Path]:
-    """Yield the files of that name, in hidden folders, too; links are not followed.
+    """Yield the files with the name, even in hidden folders; links are not followed.
 
     Raises: OSError for a folder that cannot be listed.
     """
@@ -67,14 +67,14 @@ def named_below(folder: Path, name: str) -> Iterator[Path]:
         raise error
 
     found = os.walk(folder, onerror=refuse)
-    # A link to a folder is not a file, and is not searched.
+    # Links to folders are ignored.
     yield from sorted(Path(at, name) for at, _, names in found if name in names)
 
 
 def may_be_folder(path: str) -> bool:
-    """Return whether a path that could not be read is, or would be, a folder.
+    """Return whether an unreadable path is, or would be, a folder.
 
-    KYVERNO: a single file that cannot be read is reported and left out
+    KYVERNO: a single file that cannot be read is reported and skipped
     (docs/behaviour/cli 5).
     """
     is_url = "://" in path
@@ -82,7 +82,7 @@ def may_be_folder(path: str) -> bool:
 
 
 def _regular(path: Path, facts: os.stat_result) -> Path:
-    """Return the path of a file; reading a pipe in a folder would wait for ever."""
+    """Return the path of a regular file; reading a pipe could block forever."""
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path

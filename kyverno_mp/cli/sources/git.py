@@ -1,7 +1,7 @@
 """Fetch policies or tests from a git repository.
 
-Room: cli. Takes: a URL (http, https, file) and a branch. Gives: a folder with one
-shallow copy, removed afterwards. Next: policies, testing.
+Room: cli. Takes: a URL (http, https, file) and a branch. Gives: a folder with a shallow
+clone, removed afterwards. Next: policies, testing.
 May touch: the git program, the network through it, a temporary folder.
 Source: docs/behaviour/cli 4 (git URL).
 """
@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 from kyverno_mp.cli.shell.errors import CommandFailed
 
 _CLONE_S_MAX: Final = 300
-"""A shallow copy of a large repository takes a minute on a slow line."""
+"""A shallow clone of a large repository takes a minute on a slow connection."""
 _SCHEMES: Final = ("http", "https", "file")
 
 
@@ -54,9 +54,9 @@ def is_git(path: str) -> bool:
 def target_of(url: str, branch: str) -> Target:
     """Split a URL into its parts; raises CommandFailed.
 
-    KYVERNO: without a branch the path behind owner and repository IS the branch and all
-    of the repository is scanned; with one it is the folder (docs/behaviour/cli 4). A
-    file URL is a repository as a whole.
+    KYVERNO: without a branch, the path after owner and repository is the branch, and
+    the whole repository is scanned. With a branch, the path is the folder
+    (docs/behaviour/cli 4). A file URL names a whole repository.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -92,7 +92,7 @@ def _checked(target: Target) -> Target:
 @contextmanager
 def cloned(url: str, access: GitAccess) -> Iterator[Path]:
     """Clone with depth 1 and yield the folder to read; raises CommandFailed."""
-    import tempfile  # only runs that clone a repository need it
+    import tempfile  # needed only to clone a repository
 
     target = target_of(url, access.branch)
     with tempfile.TemporaryDirectory(prefix="kyverno-mp-git-") as folder:
@@ -107,10 +107,10 @@ def cloned(url: str, access: GitAccess) -> Iterator[Path]:
 
 
 def _clone(target: Target, root: Path, access: GitAccess) -> None:
-    import subprocess  # as above
+    import subprocess  # needed only to clone
 
     branch = ["--branch", target.branch] if target.branch else []
-    # Links of a foreign repository become plain files, so that none leads out of it.
+    # SAFETY: symlinks in the repository become plain files and cannot point outside.
     line = ["git", "-c", "core.symlinks=false", "clone", "--quiet", "--depth", "1"]
     line += ["--single-branch", "--no-tags", *branch, "--", target.repository]
     try:
@@ -139,12 +139,12 @@ def _clone(target: Target, root: Path, access: GitAccess) -> None:
 
 def _environment(access: GitAccess) -> dict[str, str]:
     """Return git's environment: no prompts, few protocols; secrets not in argv."""
-    from kyverno_mp.settings.read import environment  # as above
+    from kyverno_mp.settings.read import environment  # needed only to clone
 
     found = dict(environment())
     found["GIT_TERMINAL_PROMPT"] = "0"
     found["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)
-    # KYVERNO: only both together are used (docs/behaviour/cli 4).
+    # KYVERNO: one without the other is ignored (docs/behaviour/cli 4).
     if access.username and access.password:
         pair = f"{access.username}:{access.password}".encode()
         found["GIT_CONFIG_COUNT"] = "1"
@@ -155,7 +155,7 @@ def _environment(access: GitAccess) -> dict[str, str]:
 
 
 def yaml_files(folder: Path) -> list[Path]:
-    """List .yaml and .yml files below a clone, hidden ones too, links left out."""
+    """List .yaml and .yml files in a clone, including hidden files, without links."""
     return sorted(
         path
         for path in folder.rglob("*")

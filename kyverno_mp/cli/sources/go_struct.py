@@ -1,10 +1,10 @@
-"""Read a document into the fields of a Go struct, as Go's decoders do.
+"""Decode a document into the fields of a Go struct, like Go's decoders.
 
-Room: cli. Takes: a raw document, a Struct. Gives: the fields by their own names, or the
-first error with Go's message. Next: cli/testing/files, strict.
+Room: cli. Takes: a raw document, a Struct. Gives: the fields by their declared names,
+or the first error with Go's message. Next: cli/testing/files, strict.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/cli 14, 15 (strict decoding); encoding/json and sigs.k8s.io/yaml,
-whose answers to these documents were recorded.
+Source: docs/behaviour/cli 14, 15 (strict decoding); recorded results of encoding/json
+and sigs.k8s.io/yaml.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 class Many(NamedTuple):
-    """A slice; ``name`` where its type has one."""
+    """A slice; ``name`` is its type's name, if it has one."""
 
     item: "Shape"
     name: str = ""
@@ -51,7 +51,7 @@ class Struct(NamedTuple):
     def find(self, key: str) -> "tuple[str, Shape, str] | None":
         """Return name, shape and holder of a field; an exact match takes precedence.
 
-        The holder is the inlined struct's name, "" for a field of its own.
+        The holder is the inlined struct's name, "" for this struct's own fields.
         """
         known = self.known()
         if key in known:
@@ -84,7 +84,7 @@ class _FieldPath(NamedTuple):
     struct: str
     fields: tuple[str, ...] = ()
     is_coerced: bool = True
-    """A number or a truth value is read as a string where one is expected."""
+    """Whether numbers and booleans are converted to strings where one is expected."""
 
 
 class _Decoder:
@@ -93,12 +93,12 @@ class _Decoder:
 
 
 def folded(name: str) -> str:
-    """Return the form in which names are compared. Go folds each letter separately."""
+    """Return the name in its form for comparison. GO: letters are folded one by one."""
     return "".join(low if len(low := one.casefold()) == 1 else one for one in name)
 
 
 def decode(raw: Json, struct: Struct) -> dict[str, Json]:
-    """Return the fields that are given, under their own names. Raises: Misfit."""
+    """Return the given fields by their declared names. Raises: Misfit."""
     decoder = _Decoder()
     found = _struct(raw, struct, _FieldPath(""), decoder)
     if decoder.errors:
@@ -135,7 +135,7 @@ def _struct(
     if type(value) is not dict:
         return _misfit(value, shape, field_path, decoder)
     found: dict[str, Json] = {}
-    # The document passes through JSON, whose keys are sorted: the last one wins.
+    # The document passes through JSON with sorted keys, so the last key wins.
     for key in sorted(value):
         known = shape.find(key)
         if known is None:
@@ -145,7 +145,7 @@ def _struct(
         if value[key] is None:
             continue
         steps = (holder, name) if holder else (name,)
-        # Go looks up the type of an inlined field in the wrong struct.
+        # GO: the type of an inlined field is looked up in the wrong struct.
         coerced = field_path.is_coerced and not holder
         below = _FieldPath(
             shape.name.rpartition(".")[2], (*field_path.fields, *steps), coerced

@@ -1,7 +1,6 @@
-"""Read the input of policies in CEL other than objects: contexts and payloads.
+"""Read Context files and payloads for policies in CEL.
 
-Room: cli. Takes: files named by a test or by flags of ``apply``. Gives: decoded data;
-this version evaluates no policy that reads it, and only checks that it is readable.
+Room: cli. Takes: files named by a test or by flags of ``apply``. Gives: decoded data.
 Next: apply, testing. May touch: files named by the user.
 Source: docs/behaviour/cli 5 (payloads), 6 (Context), 20.
 """
@@ -22,7 +21,7 @@ _YAML: Final = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """The simulated cluster and registries of CEL; ``images`` by their name."""
+    """The simulated cluster and registries for CEL; ``images`` by name."""
 
     resources: Sequence[dict[str, Json]]
     images: dict[str, dict[str, Json]]
@@ -31,13 +30,13 @@ class ContextFile:
 def load_context(path: Path) -> ContextFile:
     """Read a Context file; raises CommandFailed on unknown fields."""
     spec = read_fields(path, CONTEXT_FILE).get("spec", {})
-    # GO: the last of several images with one name is found.
+    # GO: of several images with the same name, the last one wins.
     images = {image.get("image", ""): image for image in spec.get("images", [])}
     return ContextFile(objects_of(spec), images)
 
 
 def load_payload(path: Path) -> dict[str, Json]:
-    """Read a JSON or YAML payload; raises CommandFailed unless it is one map."""
+    """Read a JSON or YAML payload; raises CommandFailed unless it is a single map."""
     if path.suffix == ".json" or path.suffix in _YAML:
         try:
             found = [_json(path)] if path.suffix == ".json" else read_documents(path)

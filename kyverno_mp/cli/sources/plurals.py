@@ -1,4 +1,4 @@
-"""Look up the resource names of kinds, as a REST mapper does.
+"""Look up the resource names of kinds, like a REST mapper.
 
 Room: cli. Takes: the file of ``--crd-path``. Gives: Plurals. Next:
 cli/apply/stages/admission_policies, cli/apply/stages/cel_policies,
@@ -13,7 +13,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 Plurals = dict[tuple[str, str], str]
-"""(group, kind) -> the name of its resource."""
+"""(group, kind) -> resource name."""
 
 
 def load_plurals(path: str) -> Plurals:
@@ -28,10 +28,10 @@ def load_plurals(path: str) -> Plurals:
 
 
 def load_definitions(path: str) -> list[Json]:
-    """Return the CustomResourceDefinitions in a file; none without a file."""
+    """Return the CustomResourceDefinitions in a file, [] without a file."""
     if not path:
         return []
-    from kyverno_mp.cli.sources.strict import read_documents  # few runs have the file
+    from kyverno_mp.cli.sources.strict import read_documents  # rarely needed
 
     found = list(read_documents(Path(path)))
     for raw in found:
@@ -43,5 +43,5 @@ def load_definitions(path: str) -> list[Json]:
 
 
 def known_plurals(more: Plurals | None) -> Plurals:
-    """Return the resource names of the kinds of every cluster, and of these."""
+    """Return the resource names of the built-in kinds and of the given kinds."""
     return {(one.group, one.kind): one.plural for one in BUILT_IN} | (more or {})

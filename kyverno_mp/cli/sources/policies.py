@@ -1,7 +1,7 @@
-"""Load policy files into compiled policies and exceptions.
+"""Load policy files into policies and exceptions.
 
 Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: valid policies,
-refused ones with all their problems, policies that this version does not evaluate.
+rejected policies with all their problems, policies that this version does not evaluate.
 May touch: files named by the user, standard input. Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4.
 """
@@ -59,7 +59,7 @@ _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 _INVALIDATING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
-"""Problems of a document for which its whole path is left out."""
+"""Problems of one document that invalidate its whole path."""
 
 _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
 
@@ -79,21 +79,21 @@ class PolicySet:
     bindings: list[AdmissionBinding] = field(default_factory=list)
     validating: list[AnyValidatingPolicy] = field(default_factory=list)
     cel: "list[AnyCelPolicy]" = field(default_factory=list)
-    """Policies in CEL that mutate, generate or delete."""
+    """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
     images: "list[ImageValidatingPolicy]" = field(default_factory=list)
     cel_exceptions: list[CelPolicyException] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
-    """(path, reason) of paths, and of single documents, that could not be loaded."""
+    """(path, reason) of paths and single documents that could not be loaded."""
     lost_paths: list[str] = field(default_factory=list)
-    """Upstream's message for each path of which nothing was loaded."""
+    """Upstream's message for each path that could not be loaded at all."""
     unread: list[str] = field(default_factory=list)
-    """Folders, or parts of them, that could not be read."""
+    """Folders or parts of folders that could not be read."""
 
     @property
     def of_other_kinds(self) -> list[str]:
-        """Policies that have no rules, which replay and bench do not evaluate."""
+        """Return the policies of kinds that replay and bench do not evaluate."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
             for one in (*self.validating, *self.cel, *self.images)
@@ -103,15 +103,15 @@ class PolicySet:
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
     """Load all paths; record failures and continue with the other paths.
 
-    URLs are git repositories (docs/behaviour/cli 4); raises CommandFailed when one
-    cannot be cloned.
+    URLs are git repositories (docs/behaviour/cli 4); raises CommandFailed if a
+    repository cannot be cloned.
     """
     with progress("Reading policies", 0, "files") as advance:
         return _load(paths, git, advance)
 
 
 def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
-    """Decode policies that a cluster stores; record the ones that it cannot decode."""
+    """Decode a cluster's stored policies; record policies that cannot be decoded."""
     found = PolicySet()
     for raw in objects:
         name = f"{raw['kind']} {raw['metadata']['name']}"
@@ -142,7 +142,7 @@ def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
                 if may_be_folder(path):
                     found.unread.append(str(error.filename or path))
             elif Path(path).is_dir():
-                # All policies of the folder are lost: no run without them is a success.
+                # All policies of the folder are missing, so the run must not succeed.
                 found.unread.append(error.where.file or path)
             found.lost_paths.append(text)
             continue
@@ -151,9 +151,9 @@ def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
 
 
 def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
-    """Describe an error and its place; the file where ``path`` is its folder.
+    """Describe an error and its position, with the file if ``path`` is a folder.
 
-    ``above``: lines of the file before the text that was read.
+    ``above``: number of lines before the parsed part of the file.
     """
     if isinstance(error, OSError):
         place = str(error.filename or path)
@@ -184,7 +184,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
-    """KYVERNO: files of a repository that are not policies are silently left out."""
+    """Add a repository. KYVERNO: files that are not policies are silently skipped."""
     for file in yaml_files(folder):
         part = PolicySet()
         try:
@@ -212,8 +212,8 @@ def sources(path: str) -> Iterable[tuple[bytes, str]]:
 def _add_file(found: PolicySet, data: bytes, file: str) -> None:
     """Add the documents of a file.
 
-    KYVERNO: a document that does not fit its schema is left out alone; an unknown field
-    or a kind other than a policy invalidates the whole path (policy/load.go).
+    KYVERNO: a document that violates its schema is skipped alone. An unknown field, or
+    a kind other than a policy, invalidates the whole path (policy/load.go).
     """
     for document in _documents(found, data, file):
         raw, is_item = document.raw, document.item >= 0
@@ -234,13 +234,13 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
 def _refuse_misfits(document: RawDocument) -> None:
     """Raise DocumentInvalid for a document that violates the schema of its kind.
 
-    KYVERNO: such a document is left out; one that is checked and refused is skipped,
-    which is an error. Items of a List are not validated against their schemas.
+    KYVERNO: such a document is ignored, but a policy that the checks reject counts as
+    skipped, which is an error. Items of a List are not validated against schemas.
     """
     raw = document.raw
     if document.item >= 0 or not str(raw["apiVersion"]).startswith("kyverno.io/"):
         return
-    # Imported late: only runs that load such policies derive the schemas.
+    # Imported late: only runs that load such policies need the schemas.
     from kyverno_mp.policy.schema import kyverno_problems
 
     problems = kyverno_problems(raw)
@@ -275,7 +275,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
 
 
 def _invalidates_path(problem: Problem, raw: dict[str, Json]) -> bool:
-    """Return whether the path is invalid. KYVERNO: not for a kind without schema."""
+    """Return whether the path is invalid. KYVERNO: it is not for custom kinds."""
     if problem.code != "policy.unknown_kind":
         return problem.code in _INVALIDATING
     api_version, kind = raw["apiVersion"], raw["kind"]
@@ -285,7 +285,7 @@ def _invalidates_path(problem: Problem, raw: dict[str, Json]) -> bool:
 def _add_document(
     found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
-    """Add one document. KYVERNO: items of a List are validated against no schema."""
+    """Add one document. KYVERNO: metadata of a List's items is not validated."""
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     if is_admission_policy(raw):
         _add_admission(found, raw, file)
@@ -295,7 +295,7 @@ def _add_document(
         if is_validating_policy(raw):
             _add_validating(found, raw, file, is_item=is_item)
             return
-        # PERF: only runs with such a policy need the documents.
+        # PERF: only runs with such a policy need these modules.
         from kyverno_mp.policy.cel_kinds.policies import (
             decode_cel_policy,
             is_cel_policy,
@@ -374,13 +374,14 @@ def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:
 def _add_validating(
     found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
-    """Add a policy in CEL, or an exception from one."""
+    """Add a ValidatingPolicy or a PolicyException for policies in CEL."""
     document = decode_validating_policy(raw, file=file)
     if not is_item:
         _refuse_unstorable(raw, file)
     if isinstance(document, CelPolicyException):
         if not document.api_version.endswith(_EXCEPTION_VERSION):
-            # KYVERNO: docs/behaviour/cli 4; a file of exceptions may have any version.
+            # KYVERNO: docs/behaviour/cli 4; files of ``--exception`` can have any
+            # version.
             text = f"policy type not supported {document.api_version} {document.kind}"
             raise PolicyInvalid("policy.kind", text)
         found.cel_exceptions.append(document)

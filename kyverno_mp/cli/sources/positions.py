@@ -14,13 +14,13 @@ import yaml
 
 from kyverno_mp.policy.reading.load import without_strays
 
-_STEP: Final = re.compile(r"[^.\[\]]+|\[\d+\]")  # our own text, not a user's pattern
+_STEP: Final = re.compile(r"[^.\[\]]+|\[\d+\]")  # a constant pattern
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _Node = yaml.nodes.Node
 
 
 class Positions:
-    """Places of one file; text that is not YAML has none."""
+    """Positions of fields in one file; empty if the text is not YAML."""
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -30,13 +30,13 @@ class Positions:
             self._roots = []
 
     def duplicate_keys(self, index: int) -> Iterator[tuple[str, int, int]]:
-        """Yield key, line and column of each key that its mapping had before."""
+        """Yield key, line and column of each key that repeats an earlier one."""
         root = self._roots[index] if index < len(self._roots) else None
         pending: list[_Node] = [root] if root is not None else []
         known: set[int] = set()
         while pending:
             node = pending.pop()
-            # An alias is its anchor's node again.
+            # An alias is the same node as its anchor.
             if id(node) in known or not isinstance(node, yaml.CollectionNode):
                 continue
             known.add(id(node))
@@ -53,12 +53,12 @@ class Positions:
                     keys.add(key.value)
 
     def repeated_keys(self, index: int) -> Iterator[tuple[str, int]]:
-        """Yield each key that a strict decoder refuses, as Go prints it, and its line.
+        """Yield each key that a strict decoder rejects, as Go prints it, and its line.
 
-        GO: keys merged by ``<<`` count as set, before or after the mapping's own; a
-        mapping counts wherever an alias repeats it; 1 and "1" are two keys; the line is
-        that of the value (go-yaml v2, decode.go). For files that ``load`` accepts,
-        which bounds depth and aliases.
+        GO: keys merged by ``<<`` count as set, before or after the mapping's own keys.
+        A mapping is checked again for each alias. 1 and "1" are two keys. The line is
+        the value's line (go-yaml v2, decode.go). The file must be one that ``load``
+        accepts, because ``load`` limits depth and aliases.
         """
         if index < len(self._roots) and self._roots[index] is not None:
             yield from _repeated(self._roots[index])
@@ -66,8 +66,8 @@ class Positions:
     def locate(self, index: int, path: str, *, item: int = -1) -> tuple[int, int]:
         """Return line and column, from 1, of the deepest part of the path that exists.
 
-        ``index``: the document; ``item``: its entry, when the document is a List.
-        (0, 0): nothing known.
+        ``index``: the document; ``item``: the entry, if the document is a List. Returns
+        (0, 0) if the text is not YAML.
         """
         if index >= len(self._roots) or self._roots[index] is None:
             return 0, 0
@@ -94,15 +94,16 @@ def _repeated(node: _Node) -> Iterator[tuple[str, int]]:
 
 
 def _repeated_in(node: _Node, known: set[str]) -> Iterator[tuple[str, int]]:
-    """Yield what is repeated in a mapping and in those that it merges.
+    """Yield the keys that are repeated in a mapping and the mappings that it merges.
 
-    ``known``: keys that are set already, as Go prints them; gets those of the mapping.
+    ``known``: keys that are already set, as Go prints them; the mapping's keys are
+    added.
     """
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
         if key.tag == _MERGE:
-            # GO: of several, the first one wins, so that it comes last.
+            # GO: the first of several merged mappings wins, so it is visited last.
             is_list = isinstance(value, yaml.SequenceNode)
             for merged in reversed(value.value) if is_list else [value]:
                 yield from _repeated_in(merged, known)
@@ -112,7 +113,7 @@ def _repeated_in(node: _Node, known: set[str]) -> Iterator[tuple[str, int]]:
             continue
         shown = _shown(key)
         if shown in known:
-            # An alias has the place of its anchor.
+            # An alias has its anchor's position.
             yield shown, max(key.start_mark.line, value.start_mark.line) + 1
         known.add(shown)
 
@@ -133,7 +134,7 @@ def _shown(key: yaml.ScalarNode) -> str:
 def _child(
     node: _Node, steps: list[str], at: int
 ) -> tuple[_Node, yaml.Mark, int] | None:
-    """Go one step down; a key may contain dots, and the longest one wins."""
+    """Return the child at the next step; of keys with dots, the longest one wins."""
     step = steps[at]
     if isinstance(node, yaml.SequenceNode) and step.startswith("["):
         position = int(step[1:-1])

@@ -1,9 +1,9 @@
 """Load the objects that policies are applied to.
 
 Room: cli. Takes: paths, URLs, ``-`` for standard input. Gives: lists of objects,
-normalised as the real program does. Next: cli/apply/evaluate.
-May touch: files and URLs named by the user, standard input. Source:
-docs/behaviour/cli 5.
+normalised as by upstream. Next: cli/apply/evaluate.
+May touch: files and URLs named by the user, standard input. Source: docs/behaviour/cli
+5.
 """
 
 import sys
@@ -47,15 +47,14 @@ def load_resources(
     echo: Callable[[str], None] = click.echo,
     unread: list[str] | None = None,
 ) -> list[Json]:
-    """Return the objects of all paths; raises CommandFailed on unparsable files.
+    """Return the objects of all paths; raises CommandFailed for unparsable files.
 
     ``locations`` collects the location of each object. ``echo`` receives read errors
-    unless ``quiet``. ``unread`` collects the folders among them, and unreadable parts
-    of them.
+    unless ``quiet``. ``unread`` collects unreadable folders and parts of folders.
 
-    KYVERNO: only the first path may be a folder, and it then replaces the list; only
-    a later one may be a URL (docs/behaviour/cli 5). Unreadable files are reported and
-    left out.
+    KYVERNO: only the first path can be a folder, which then replaces the list; only
+    later paths can be URLs (docs/behaviour/cli 5). Unreadable files are reported and
+    skipped.
     """
     if not paths:
         return []
@@ -96,7 +95,7 @@ def load_resources(
 def _read(file: str) -> bytes:
     if not file.startswith(_URLS):
         return Path(file).read_bytes()
-    # Imported late: it costs 50 ms, and only runs with a URL need it.
+    # Imported late: this takes 50 ms, and only runs with a URL need it.
     from kyverno_mp.cli.sources.url import fetch
 
     return fetch(file)
@@ -115,7 +114,7 @@ def parse(
     floats: bool = True,
     locations: list[Location] | None = None,
 ) -> list[Json]:
-    """Return the objects in the text; raises CommandFailed naming the file."""
+    """Return the objects in the text; raises CommandFailed, which names the file."""
     try:
         documents = load(data, file=file)
     except InputError as error:
@@ -147,10 +146,9 @@ def _name_of(document: RawDocument) -> str:
 
 
 def _check_names(raw: dict[str, Json], where: str) -> None:
-    """Refuse names that upstream cannot read; raises CommandFailed.
+    """Raise CommandFailed if apiVersion or kind is not a string.
 
-    KYVERNO: other names that are not strings are read as empty ones
-    (docs/behaviour/cli 5).
+    KYVERNO: other fields that are not strings are read as "" (docs/behaviour/cli 5).
     """
     for name in ("apiVersion", "kind"):
         if type(raw[name]) is not str:
@@ -165,19 +163,19 @@ def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
     metadata = raw.setdefault("metadata", {})
     # KYVERNO: a value that is not a map stays unchanged.
     if type(metadata) is dict and not metadata_text(raw, "namespace"):
-        # KYVERNO: cluster-scoped objects, too (docs/behaviour/cli 22.1).
+        # KYVERNO: even for cluster-scoped objects (docs/behaviour/cli 22.1).
         metadata["namespace"] = "default"
     return raw
 
 
 def with_floats(raw: dict[str, Json]) -> dict[str, Json]:
-    """Set empty maps and float numbers in an object of a cluster, in place."""
+    """Set empty maps and float numbers in a cluster's object, in place."""
     _fix(raw, floats=True)
     return raw
 
 
 def _fix(root: dict[str, Json], *, floats: bool) -> None:
-    """PERF: apply of 1,000 Pods: one loop, no copies, no recursion."""
+    """Set empty maps and float numbers. PERF: 1,000 Pods: no copies, no recursion."""
     stack: list[Json] = [root]
     while stack:
         holder = stack.pop()

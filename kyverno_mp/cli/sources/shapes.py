@@ -1,4 +1,4 @@
-"""The fields of the command line's own kinds, as their Go structs declare them.
+"""Declare the fields of the CLI's own kinds, as in their Go structs.
 
 Room: cli. Takes: nothing. Gives: Structs. Next: values_file, user_info, payloads,
 cli/testing/files, cli/cluster/data. May touch: nothing outside its arguments. Source:

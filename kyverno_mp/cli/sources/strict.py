@@ -1,4 +1,4 @@
-"""Read the CLI's own small files (Values, UserInfo, Test) without accepting typos.
+"""Read the CLI's own files (Values, UserInfo, Test), and reject unknown fields.
 
 Room: cli. Takes: YAML text and the allowed fields. Gives: dicts. Next: values_file, ...
 May touch: files named by the user. Source: docs/behaviour/cli 6, 15.
@@ -55,7 +55,7 @@ def read_strictly(path: Path) -> list[Json]:
 
 
 def _go_line(error: Error) -> str:
-    """Return the line as go-yaml counts it, which is not always that of the error."""
+    """Return the line in go-yaml's count, which can differ from the error's line."""
     cause = error.__cause__
     if not isinstance(cause, yaml.MarkedYAMLError):
         return ""
@@ -67,7 +67,7 @@ def _go_line(error: Error) -> str:
 
 
 def read_fields(path: Path, struct: Struct) -> dict[str, Json]:
-    """Return the fields of a file's first document. GO: later ones are not read.
+    """Return the fields of a file's first document. GO: later documents are ignored.
 
     Raises: CommandFailed with upstream's message, which does not name the file.
     """
@@ -76,7 +76,7 @@ def read_fields(path: Path, struct: Struct) -> dict[str, Json]:
 
 
 def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
-    """Return the fields of a document by their own names; raises CommandFailed."""
+    """Return a document's fields by their declared names; raises CommandFailed."""
     try:
         return decode(raw, struct)
     except Misfit as error:
@@ -85,7 +85,7 @@ def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
 
 
 def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
-    """Return ``resources`` of a spec; raises CommandFailed for items without kind."""
+    """Return ``resources`` of a spec; raises CommandFailed for items without a kind."""
     for raw in spec.get("resources", []):
         if not (raw or {}).get("kind"):
             text = f"Object 'Kind' is missing in '{json_text(raw)}'"
@@ -94,9 +94,9 @@ def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
 
 
 def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str, Json]:
-    """Return ``raw`` by the names of ``allowed``; names may differ in case, as in Go.
+    """Return ``raw`` with the names in ``allowed``; their case may differ, as in Go.
 
-    Raises: CommandFailed on unknown fields or types.
+    Raises: CommandFailed for unknown fields or wrong types.
     """
     if not isinstance(raw, dict):
         raise CommandFailed(f"{where}: expected a map, got {type(raw).__name__}")

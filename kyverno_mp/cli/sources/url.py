@@ -1,7 +1,7 @@
-"""Fetch one file that the user of this machine names, by http or https.
+"""Fetch one file by HTTP or HTTPS from a URL that the user names.
 
 Room: cli. Takes: a URL. Gives: bytes. Next: resources.
-May touch: the network (proxies of the environment are used), the clock.
+May touch: the network (with the proxies of the environment), the clock.
 Source: docs/behaviour/cli 5 (an HTTP URL as a path that is not the first).
 """
 

@@ -33,7 +33,7 @@ def deprecation(what: str, path: str | Path) -> str:
 
 def load_user_info(path: Path) -> UserInfo:
     """Read the file; raises CommandFailed on unknown fields."""
-    # Imported late: few runs have the file.
+    # Imported late: rarely needed.
     from kyverno_mp.cli.sources.shapes import USER_INFO_FILE
     from kyverno_mp.cli.sources.strict import read_fields
 

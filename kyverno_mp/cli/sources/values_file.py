@@ -1,4 +1,4 @@
-"""Values that replace cluster data and request data: files and ``--set``.
+"""Read values that replace cluster and request data, from files and ``--set``.
 
 Room: cli. Takes: a Values file or inline map, ``k=v`` strings. Gives: Values, by
 (policy, resource) and by (policy, rule). Next: cli/apply/evaluate.
@@ -28,14 +28,14 @@ class Values:
     resources: dict[tuple[str, str], dict[str, Json]] = field(default_factory=dict)
     """(policy name, resource name) -> values."""
     rules: dict[tuple[str, str], dict[str, Json]] = field(default_factory=dict)
-    """(policy name, rule name) -> nested tree to merge into the JSON context."""
+    """(policy name, rule name) -> tree to merge into the JSON context."""
     namespace_labels: dict[str, dict[str, str]] = field(default_factory=dict)
     namespace_objects: dict[str, Json] = field(default_factory=dict)
     subresources: list[dict[str, Json]] = field(default_factory=list)
     set_values: dict[str, str] = field(default_factory=dict)
 
     def lacks_namespace(self, name: str) -> bool:
-        """Return whether this is the name of a namespace that the values leave out."""
+        """Return whether the values have no labels for the named namespace."""
         return bool(name) and name not in self.namespace_labels
 
     def for_resource(self, policy: str, resource: str) -> dict[str, Json]:
@@ -47,7 +47,7 @@ class Values:
         return values
 
     def for_rule(self, policy: str, rule: str) -> dict[str, Json]:
-        """Return the tree of a rule's values; autogen names share their rule's."""
+        """Return the tree of a rule's values; autogen rules use their rule's values."""
         for name in (
             rule,
             rule.removeprefix("autogen-cronjob-"),
@@ -60,7 +60,7 @@ class Values:
 
 
 def parse_set(texts: Iterable[str]) -> dict[str, str]:
-    """Parse ``--set``: parts other than ``k=v`` are ignored, the first one wins."""
+    """Parse ``--set``: parts other than ``k=v`` are ignored, the first value wins."""
     values: dict[str, str] = {}
     for text in texts:
         parts = [part.strip() for part in text.split("=")]
@@ -72,8 +72,8 @@ def parse_set(texts: Iterable[str]) -> dict[str, str]:
 def load_values(
     path: Path, echo: Callable[[str], None] = click.echo, folder: Path = _HERE
 ) -> Values:
-    """Read a Values file of a folder; raises CommandFailed."""
-    # Imported late: few runs have the file.
+    """Read a Values file; raises CommandFailed."""
+    # Imported late: rarely needed.
     from kyverno_mp.cli.sources.shapes import VALUES_FILE
     from kyverno_mp.cli.sources.strict import read_fields
 

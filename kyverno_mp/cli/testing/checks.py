@@ -30,7 +30,7 @@ def check_rows(
 ) -> list[Row]:
     """Return a row for each check and each of its rules; raises CommandFailed.
 
-    KYVERNO: their numbers start at 1 again (docs/behaviour/cli 15).
+    KYVERNO: the numbers of these rows start at 1 again (docs/behaviour/cli 15).
     """
     rows: list[Row] = []
     for index, raw in enumerate(checks):

@@ -47,7 +47,7 @@ def run(options: Options) -> int:
 
 
 def _run_in(folders: Sequence[str], options: Options) -> int:
-    # Where the output is data, all messages about the run go to standard error.
+    # If the output is data, messages about the run go to standard error.
     echo = partial(click.echo, err=bool(options.output_format))
     selector = Selector(options.test_case_selector)
     if selector.problems:
@@ -92,7 +92,7 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
                     print_table(outcome.rows, options)
                 print_differences(outcome.rows, options)
         except (CommandFailed, Error):
-            # The results of the tests before it are printed as a whole document, too.
+            # The results of the earlier tests are still printed as one document.
             write_whole(wanted[: len(runs)], runs, options)
             raise
     write_whole(wanted, runs, options)
@@ -127,6 +127,6 @@ def called(
     options = Options(folders=folders, output_format=output_format or "", **flags)  # type: ignore[arg-type]  # click checked the types
     if not options.watch:
         return run(options)
-    from kyverno_mp.cli.watch import watch  # only for runs that watch
+    from kyverno_mp.cli.watch import watch  # only for --watch
 
     return watch(folders, lambda: run(options))

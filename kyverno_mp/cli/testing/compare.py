@@ -46,14 +46,14 @@ class TestRun:
 
     rows: list[Row] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
-    """For each row the path of its entry in the test file, ``results[0]``."""
+    """Path of each row's entry in the test file, e.g. ``results[0]``."""
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     lacking: list[str] = field(default_factory=list)
-    """Features that the test needs and this version lacks; then nothing was run."""
+    """Missing features that the test needs; if there are any, the test was not run."""
     unread: list[str] = field(default_factory=list)
-    """Folders of objects, or files in them, that could not be read."""
+    """Folders of objects, or files in these folders, that could not be read."""
 
     def add_check(self, row: Row) -> None:
         """Add the row of an entry of ``checks``."""
@@ -95,7 +95,7 @@ def key_of(raw: dict[str, Json]) -> Key:
 
 
 class _Responses(NamedTuple):
-    """Responses by the object that triggered them, and by the objects they changed."""
+    """Responses by triggering object, and by changed object."""
 
     trigger: dict[Key, list[Response]]
     target: dict[Key, list[tuple[Response, RuleResult]]]
@@ -115,13 +115,13 @@ def _by_target(
 
 
 def _text_of(key: Sequence[str]) -> str:
-    """Return a key as rows show it; payloads and generated objects have only a name."""
+    """Return a key's text for rows; payloads and generated objects have only a name."""
     text = "/".join(filter(None, key)) if not any(key[:-1]) else "/".join(key)
     return text if "/" in text else f"/{text}"
 
 
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
-    """Return the keys that a result selects; all when none matches (cli 15)."""
+    """Return the keys that a result selects, or all keys if none matches (cli 15)."""
     found: list[Key] = []
     for name in expected.resources or []:
         namespace, slash, bare = name.partition("/")
@@ -158,7 +158,7 @@ def compare(
 
 
 class _Comparing(NamedTuple):
-    """One result of a test file and where its rows go."""
+    """One result of a test file, and the run that collects its rows."""
 
     run: TestRun
     expected: Expected
@@ -180,7 +180,7 @@ def _compare_result(
 
 
 def _add_missing(comparing: _Comparing, key: Key, invalid: Mapping[str, str]) -> None:
-    """Add the row of an object for which the policy has no response."""
+    """Add a row for an object without a response of the policy."""
     run, expected, _ = comparing
     is_invalid = expected.policy_name in invalid
     run.rows.append(
@@ -202,10 +202,10 @@ def _add_missing(comparing: _Comparing, key: Key, invalid: Mapping[str, str]) ->
 
 
 def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> bool:
-    """Add the rows of one object; False when one was left out as not expected.
+    """Add the rows of one object; return False if an unexpected object was skipped.
 
-    KYVERNO: each response without a row is reported as excluded as long as there is no
-    row, also when a later one of the same policy has the rule.
+    KYVERNO: until the first row, each response without a row is reported as excluded,
+    even if a later response of the policy has the rule.
     """
     run, expected, _ = comparing
     names = {
@@ -254,7 +254,7 @@ def _add_row(
     rule: RuleResult,
     compared: dict[str, Json] | None,
 ) -> bool:
-    """Add one row; False when the file of expected objects lacks this one."""
+    """Add one row; return False if the file of expected objects lacks the object."""
     run, expected, folder = comparing
     reason, message = _verdict(expected, folder, response, rule, compared)
     is_generated = rule.rule_type == result.GENERATION
@@ -291,7 +291,7 @@ def _verdict(
     rule: RuleResult,
     compared: dict[str, Json] | None,
 ) -> tuple[str, str]:
-    """Return (reason, message); the first that differs decides (behaviour/cli 15)."""
+    """Return (reason, message) of the first difference (behaviour/cli 15)."""
     if expected.patched:
         found = difference(compared or {}, folder / expected.patched)
         if found is not None:

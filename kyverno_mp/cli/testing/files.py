@@ -121,13 +121,13 @@ class Expected:
     generated: str = ""
     clone_source: str = ""
     fails_on_missing: bool = False
-    """An object that the file of patched objects lacks is a failure."""
+    """Whether an object that is missing in the file of patched objects is a failure."""
     index: int = 0
-    """Its place among the results of the test."""
+    """Position among the results of the test."""
 
     @property
     def policy_name(self) -> str:
-        """Return the last segment: a leading namespace is ignored."""
+        """Return the policy's name without a namespace."""
         return self.policy.rpartition("/")[2]
 
 
@@ -140,10 +140,10 @@ class TestFile:
     raw: dict[str, Json]
     results: list[Expected] = field(default_factory=list)
     document: int = 0
-    """Its place in the file."""
+    """Position of the document in the file."""
 
     def paths(self, name: str) -> list[str]:
-        """Return the paths of a list field, in order, each once."""
+        """Return the paths of a list field, in order and without duplicates."""
         listed = dict.fromkeys(self.raw.get(name, []))
         return [str(self.folder / path) for path in listed]
 
@@ -168,13 +168,13 @@ class Selector:
                 )
             else:
                 self._wanted[parts[0]].append(parts[1])
-        # KYVERNO: up to the first "*", and none beside a malformed item
-        # (docs/behaviour/cli 14).
+        # KYVERNO: only resources before the first "*" count, and none if an item is
+        # malformed (docs/behaviour/cli 14).
         resources = [] if self.problems else self._wanted["resource"]
         self._resources = [*takewhile(lambda each: each != "*", resources)]
 
     def keeps(self, expected: Expected) -> bool:
-        """Return if the result is kept; a resource filter narrows its resources."""
+        """Return whether the result is selected; a filter replaces its resources."""
         named = {
             "policy": [expected.policy] if expected.policy else [],
             "rule": [expected.rule] if expected.rule else [],
@@ -196,7 +196,7 @@ def discover(
     """Yield the test files below the folders, in name order."""
     for folder in folders:
         try:
-            # KYVERNO: the name is not a pattern (docs/behaviour/cli 14).
+            # KYVERNO: the name cannot contain wildcards (docs/behaviour/cli 14).
             yield from named_below(Path(folder), file_name)
         except OSError as error:
             text = read_error(error, error.filename or folder)

@@ -18,7 +18,7 @@ from kyverno_mp.cli.testing.files import TestFile
 from kyverno_mp.errors import Error
 
 _TESTS_PER_JOB: Final = 32
-"""Tests that one core does in about 0.1 s; with fewer a fork costs more than it
+"""Tests that one core runs in about 0.1 s. For fewer, a fork costs more than it
 saves."""
 
 Echo = Callable[[str], None]
@@ -39,9 +39,9 @@ def jobs_for(asked: int, tests: int) -> int:
 def run_all(
     tests: Sequence[TestFile], run: RunOne, echo: Echo, jobs: int, advance: Advance
 ) -> Iterator[TestRun]:
-    """Run the tests; those before a failed one are reported, as with one process.
+    """Run the tests; yield all runs before a failure, as a single process would.
 
-    Raises: the errors of ``run``; CommandFailed when a worker is lost.
+    Raises: the errors of ``run``; CommandFailed if a worker ends early.
     """
     if jobs == 1:
         for test in tests:
@@ -54,7 +54,7 @@ def run_all(
         try:
             outcome = run(tests[number], lines.append)
         except (CommandFailed, Error, OSError, UnicodeDecodeError):
-            # It fails again in the parent, after its lines and all earlier ones.
+            # The parent runs it again, so that the error follows all earlier output.
             return b""
         return msgspec.msgpack.encode(_Outcome(lines, outcome))
 

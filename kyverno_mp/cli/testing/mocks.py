@@ -1,7 +1,7 @@
-"""Answer calls of policies from ``apiCallResponses`` and ``globalContextEntries``.
+"""Answer policies' calls from ``apiCallResponses`` and ``globalContextEntries``.
 
-Room: cli. Takes: these fields of a test. Gives: ``mocked``, the cluster data with the
-answers. Next: one_test. May touch: files that the test names.
+Room: cli. Takes: these fields of a test. Gives: ``mocked``, which returns the cluster
+data with the answers. Next: one_test. May touch: files that the test names.
 Source: docs/behaviour/v1.19 8; Kyverno cmd/cli/kubectl-kyverno/apis/v1alpha1/test.go
 (checks), store/gctx_resolve.go, pkg/cel/libs/http_mock.go at v1.19.0.
 """
@@ -35,7 +35,7 @@ _Answer = tuple[int, dict[str, Json]]
 
 
 def mocked(test: TestFile, data: ClusterData) -> ClusterData:
-    """Return the data with the answers of a test. Raises: CommandFailed."""
+    """Return the cluster data with a test's answers. Raises: CommandFailed."""
     answers = _answers(test.raw.get(_RESPONSES) or [])
     if answers:
         services = _Services(answers, data.cel.services)
@@ -55,7 +55,7 @@ def mocked(test: TestFile, data: ClusterData) -> ClusterData:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Status and body by ``METHOD:url``, or by the url for any method."""
+    """Status and body by ``METHOD:url``, or by URL for any method."""
 
     by_key: Mapping[str, _Answer]
 
@@ -68,7 +68,7 @@ class _Answers:
 
 @dataclass(frozen=True, slots=True)
 class _Services:
-    """``http`` of policies in CEL; what is not mocked is really called."""
+    """``http`` of policies in CEL; URLs without an answer are really called."""
 
     answers: _Answers
     inner: "HttpPort | None"
@@ -81,8 +81,8 @@ class _Services:
                 raise ExpressionFailed("cli.no_answer", text)
             return self.inner.exchange(request, deadline_ns)
         status, body = found
-        # KYVERNO: 1.19 answers with {body, statusCode}; a real call has the fields of
-        # the body beside the status. Here policies find both.
+        # KYVERNO: 1.19 answers with {body, statusCode}, but a real call returns the
+        # body's fields and the status. Here, policies get both.
         return status, msgspec.json.encode({**body, "body": body})
 
 
@@ -191,7 +191,7 @@ def _entries(given: list[dict[str, Json]], folder: Path) -> Iterator[tuple[str, 
                 )
                 for each in projections
             }
-        # KYVERNO: what a field of the data is called is a projection, too.
+        # KYVERNO: names of fields in the data are also projections.
         yield name, Given(root, root if type(root) is dict else {})
 
 

@@ -1,4 +1,4 @@
-"""Run one test: load what its file names, evaluate the policies, compare.
+"""Run one test: load its files, evaluate the policies, compare the results.
 
 Room: cli. Takes: a TestFile. Gives: its TestRun. Next: cli/testing/compare,
 cli/testing/checks.
@@ -52,10 +52,10 @@ from kyverno_mp.values.jsonvalue import Json
 def run_test(
     test: TestFile, echo: Echo, *, registry: bool = False, layout: str = ""
 ) -> TestRun:
-    """Run one test and compare; raises CommandFailed when it cannot be loaded.
+    """Run one test and compare; raises CommandFailed if it cannot be loaded.
 
-    A test that needs a feature that this version does not evaluate is not run: a
-    partial run proves little, because policies change the input of other policies.
+    A test that needs a feature which this version does not evaluate is skipped. A
+    partial run would prove little, because policies change the input of other policies.
     """
     try:
         return _run_test(test, echo, registry=registry, layout=layout)
@@ -100,7 +100,7 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
         context=_context(test),
     )
     if test.raw.get("apiCallResponses") or test.raw.get("globalContextEntries"):
-        from kyverno_mp.cli.testing.mocks import mocked  # few tests have them
+        from kyverno_mp.cli.testing.mocks import mocked  # rarely needed
 
         cluster_data = mocked(test, cluster_data)
     echo("  Loading exceptions ...")
@@ -174,7 +174,7 @@ def _compiled_cel(
 ]:
     """Compile the policies in CEL.
 
-    Raises: CommandFailed for one that does not compile; upstream's run ends, too.
+    Raises: CommandFailed for a policy that does not compile; as upstream, the run ends.
     """
     before = len(compiled.invalid)
     found = compile_cel(policies, exceptions.of_cel, compiled)
@@ -191,9 +191,9 @@ def _context(test: TestFile) -> ContextFile | None:
 
 
 def _payloads(test: TestFile, echo: Echo) -> tuple[str, Payload | None]:
-    """Return name and content of the JSON payload; check those for proxies.
+    """Return the name and content of the JSON payload; check HTTP and Envoy payloads.
 
-    No kind of policy that this version evaluates reads those.
+    This version does not evaluate policies that read HTTP and Envoy payloads.
     """
     name = str(test.raw.get("jsonPayload", ""))
     payload = None
@@ -211,17 +211,17 @@ def _payloads(test: TestFile, echo: Echo) -> tuple[str, Payload | None]:
 def _admission(
     test: TestFile, policies: PolicySet, echo: Echo, unread: list[str]
 ) -> AdmissionInput:
-    # KYVERNO: the numbers of parameters stay whole here, unlike in apply
-    # (docs/behaviour/cli 5).
+    # KYVERNO: integers in parameters stay integers, unlike in apply (docs/behaviour/cli
+    # 5).
     params = _objects(test, "paramResources", echo, unread, floats=False)
     return AdmissionInput(compile_admission(policies), params)
 
 
 def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]:
-    """Return the clone sources, by the name of the rule.
+    """Return the clone sources by rule name.
 
-    KYVERNO: the first result of a rule counts, for all policies with a rule of that
-    name; a foreach gets no sources, and an unreadable file counts as none.
+    KYVERNO: the first result with a rule name counts, for all policies with such a
+    rule. A foreach has no sources, and an unreadable file is ignored.
     """
     found: dict[str, list[Json]] = {}
     for policy in policies.documents:

@@ -1,6 +1,7 @@
 """The flags of ``test``.
 
-Room: cli. Takes: what click parsed. Gives: Options. Next: cli/testing/command.
+Room: cli. Takes: the arguments that click parsed. Gives: Options. Next:
+cli/testing/command.
 May touch: nothing. Source: docs/behaviour/cli 14.
 """
 

@@ -19,7 +19,7 @@ from kyverno_mp.values.jsonvalue import Json
 def render_rows(
     rows: Sequence[Row], output_format: str, *, detailed: bool, color: bool
 ) -> str:
-    """Return the rows of one test (or of all) in a format, the table by default."""
+    """Return the rows of one test or all tests in a format, by default as a table."""
     if output_format in ("json", "yaml"):
         return _data(rows, output_format, detailed=detailed)
     if output_format == "markdown":
@@ -27,7 +27,7 @@ def render_rows(
     if output_format == "junit":
         return junit.render(_cases(rows, detailed=detailed))
     if output_format == "tap":
-        from kyverno_mp.cli.output import tap  # only for the runs that print TAP
+        from kyverno_mp.cli.output import tap  # needed only for TAP
 
         return tap.render(_cases(rows, detailed=True)).rstrip("\n")
     return render_table(rows, detailed=detailed, color=color)
@@ -45,7 +45,7 @@ def _data(rows: Sequence[Row], output_format: str, *, detailed: bool) -> str:
     if output_format == "json":
         return json.dumps(data, indent=2, ensure_ascii=False, sort_keys=True)
     from kyverno_mp.cli.output.yaml_text import (
-        dump,  # imported only by the runs that print YAML
+        dump,  # needed only for YAML
     )
 
     return dump(data)
@@ -85,11 +85,11 @@ def _outcome(row: Row) -> str:
 def render_failures(
     failures: Iterable[tuple[Row, str, int, str]], output_format: str
 ) -> str:
-    """Return failed rows as SARIF or annotations, each at its entry of the test file.
+    """Return failed rows as SARIF or annotations, located at the test file's entries.
 
     ``failures``: row, test file, document from 0, path of the entry.
     """
-    from kyverno_mp.cli.output import sarif  # only for runs that print SARIF
+    from kyverno_mp.cli.output import sarif  # needed only for SARIF
 
     known: dict[str, sarif.Explained] = {}
     positions: dict[str, Positions] = {}
@@ -105,7 +105,7 @@ def render_failures(
             sarif.Finding(code, sarif.ERROR, text, file, line, column, row.resource)
         )
     if output_format == "github":
-        from kyverno_mp.cli.output import github  # as above
+        from kyverno_mp.cli.output import github  # needed only for annotations
 
         return github.render(findings)
     return sarif.render(findings, known)

@@ -1,4 +1,4 @@
-"""Print the results of a run of tests: tables, one document for programs, the summary.
+"""Print the results of tests: tables, one document for programs, and a summary.
 
 Room: cli. Takes: TestFiles and their TestRuns. Gives: text on standard output or in a
 file. Next: cli/testing/output. May touch: the file that --output-file names, standard
@@ -22,12 +22,12 @@ from kyverno_mp.cli.testing.output import render_failures, render_rows
 
 
 def print_table(rows: list[Row], options: Options) -> None:
-    """Print the rows of one test, or of all, as a table."""
+    """Print the rows of one test or all tests as a table."""
     click.echo(f"\n{_table(rows, options)}")
 
 
 def print_differences(rows: Sequence[Row], options: Options) -> None:
-    """Show differences also without --detailed-results, besides upstream's output."""
+    """Show differences even without --detailed-results, unlike upstream."""
     if options.detailed_results:
         return
     for row in rows:
@@ -42,8 +42,8 @@ def write_whole(
 ) -> None:
     """Write all rows as one document, to a file or to standard output.
 
-    Upstream prints a document for each test between lines of text, which no program
-    can parse.
+    Upstream prints a document for each test between lines of text, which programs
+    cannot parse.
     """
     form, to_file = options.output_format, bool(options.output_file)
     if not (form or to_file):
@@ -76,7 +76,7 @@ def write_whole(
 def print_summary(
     tests: Sequence[TestFile], runs: list[TestRun], options: Options, echo: Echo
 ) -> None:
-    """Print the counts; raises CommandFailed if the run counts as failed."""
+    """Print the counts; raises CommandFailed if the run failed."""
     good = sum(r.passed + r.skipped for r in runs)
     bad = sum(r.failed for r in runs)
     if options.fail_only:
@@ -99,7 +99,7 @@ def print_summary(
 
 
 def _print_skipped(tests: Sequence[TestFile], runs: list[TestRun], echo: Echo) -> int:
-    """Print the tests that were not run, with reasons; returns their result count.
+    """Print the skipped tests with reasons; return the number of their results.
 
     These results count neither as passed nor as failed.
     """

@@ -1,4 +1,4 @@
-"""Copy a policy in CEL on Pods for the controllers of Pods.
+"""Derive autogen copies of a CEL policy on Pods for Pod controllers.
 
 Room: compiler. Takes: the spec of a policy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/validating_policy.py,
@@ -37,11 +37,11 @@ _COPIES: Final = (
     ("cronjobs", _CRON_JOBS, "spec.jobTemplate.spec.template"),
     ("defaults", _DEFAULTS, "spec.template"),
 )
-"""(name, resource -> group, the path of the Pod within the controller)."""
+"""(configuration name, resource -> group, path of the Pod within the controller)."""
 
 
 def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
-    """Yield (name of the configuration, spec) of each copy."""
+    """Yield (configuration name, spec) of each copy."""
     wanted = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
@@ -53,9 +53,9 @@ def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
 def copied_constraints(
     constraints: MatchResources | None, wanted: Sequence[str] | None
 ) -> Iterator[tuple[str, MatchResources | None, str]]:
-    """Yield name, match constraints and path of the Pod of each copy.
+    """Yield (configuration name, match constraints, path of the Pod) of each copy.
 
-    ``wanted``: the controllers of the policy, None = all.
+    ``wanted``: the controllers that the policy lists; None: all.
     """
     if constraints is None or not _is_for_pods(constraints):
         return
@@ -71,7 +71,7 @@ def copied_constraints(
 
 
 def _is_for_pods(constraints: MatchResources) -> bool:
-    """Return whether they match Pods alone, by nothing but the operation."""
+    """Return whether the constraints match only Pods, restricted only by operation."""
     rules = constraints.resource_rules
     return (
         not _selects(constraints.namespace_selector)
@@ -111,11 +111,10 @@ def _constraints(
 
 
 def _moved(value: Json, prefix: str) -> Json:
-    """Replace the paths of the Pod in every string.
+    """Replace the paths of the Pod in all strings.
 
-    KYVERNO: upstream replaces text in the policy's JSON, so messages, literals and
-    ``request.object`` change, too, and ``object["spec"]`` does not
-    (docs/behaviour/cel 7).
+    KYVERNO: upstream replaces text in the policy's JSON, so it also changes messages,
+    literals and ``request.object``, but not ``object["spec"]`` (docs/behaviour/cel 7).
     """
     if type(value) is str:
         for subject in ("object", "oldObject"):

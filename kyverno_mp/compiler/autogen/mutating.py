@@ -1,4 +1,4 @@
-"""Copy a MutatingPolicy on Pods for the controllers of Pods.
+"""Derive autogen copies of a MutatingPolicy on Pods for Pod controllers.
 
 Room: compiler. Takes: the spec of a MutatingPolicy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/mutating_policy.py.
@@ -26,16 +26,17 @@ _MOVED: Final = (
 
 
 def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpec]]:
-    """Yield (name of the configuration, spec) of each copy.
+    """Yield (configuration name, spec) of each copy.
 
-    KYVERNO: JSON patches and variables stay as they are written.
+    KYVERNO: JSON patches and variables are copied unchanged.
     """
     wanted = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
     for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
         if constraints is None:
-            # Without them the copy would match everything; upstream's process panics.
+            # Without constraints the copy would match everything; upstream's process
+            # panics.
             continue
         conditions = tuple(
             msgspec.structs.replace(one, expression=_moved(one.expression, prefix))
@@ -61,7 +62,7 @@ def _mutation(given: Mutation, prefix: str) -> Mutation:
 
 
 def _moved(text: str, prefix: str) -> str:
-    """Replace the paths of the Pod, and nest the object that is written."""
+    """Replace the paths of the Pod, and nest the constructed object."""
     for path, rest in _MOVED:
         root = path.partition(".")[0]
         text = text.replace(path, f"{root}.{prefix}.{rest}")
@@ -82,9 +83,9 @@ def _moved(text: str, prefix: str) -> str:
 
 
 def _closing(content: str) -> int:
-    """Return the place of the brace that closes the object, 0 if there is none.
+    """Return the position of the brace that closes the object, 0 if it is missing.
 
-    KYVERNO: braces in strings count.
+    KYVERNO: braces within strings are counted, too.
     """
     depth = 1
     for place, char in enumerate(content):

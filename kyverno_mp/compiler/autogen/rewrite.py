@@ -5,8 +5,8 @@ Rules.
 Next: compiler/autogen/rules.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2.2; Kyverno pkg/autogen/v1/rule.go at v1.18.2.
 
-It works on the rule's JSON, because upstream replaces paths in its text, wherever they
-occur, and decodes the result again.
+The module rewrites the rule's JSON text, because upstream replaces paths everywhere in
+that text and decodes the result again.
 """
 
 from collections.abc import Iterable
@@ -78,13 +78,13 @@ _TEXTS: Final = {
 
 _RULE_STEPS: Final = 20
 _BYTES_A_STEP: Final = 64
-"""Each rule is copied four times, as JSON and as a document."""
+"""A rule is copied four times: as JSON and as a document."""
 
 
 def rules_for_controllers(rule: Rule, controllers: str) -> list[Rule]:
     """Return the autogen rules of one rule: for controllers, then for CronJobs.
 
-    ``controllers`` is the sorted list of names joined by commas, as upstream writes it.
+    ``controllers`` is the sorted list of names, joined by commas as upstream does.
     """
     raw = rule.raw()
     spend(_RULE_STEPS + len(msgspec.json.encode(raw)) // _BYTES_A_STEP)
@@ -136,9 +136,9 @@ def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
 
 
 def _without_empty_conditions(raw: dict[str, Json]) -> dict[str, Json]:
-    # KYVERNO: conditions pass through Go's omitempty: an empty ``any``, which is false
-    # in the original rule, is missing and thus true in the generated one
-    # (docs/behaviour/engine 2.2).
+    # KYVERNO: conditions pass through Go's omitempty: an empty ``any`` is false in the
+    # original rule, but it is dropped from the generated rule, whose condition is then
+    # true (docs/behaviour/engine 2.2).
     cleaned = dict(raw)
     if "preconditions" in raw:
         cleaned["preconditions"] = _conditions(raw["preconditions"])
@@ -167,7 +167,7 @@ def _generate(
     *,
     every_filter: bool,
 ) -> dict[str, Json] | None:
-    """Build the rule for ``kinds``; None if rules of this type have no autogen."""
+    """Build the rule for ``kinds``; None if this rule type has no autogen."""
     body = _mutate_body(raw, template) or _validate_body(raw, template)
     if body is None:
         if not raw.get("verifyImages"):
@@ -293,8 +293,8 @@ def _assert(tree: dict[str, Json], template: str) -> dict[str, Json]:
 def shift_references(message: str, shift: str, pivot: str) -> str:
     """Extend the ``$(...)`` references of a message by the path to the pod template.
 
-    KYVERNO: for CronJobs a message is shifted twice, once per generated rule, and the
-    first reference of an anyPattern message determines the pivot of the following ones.
+    KYVERNO: a CronJob's message is shifted twice, once per generated rule, and the
+    first reference in an anyPattern message sets the pivot for all later references.
     """
     for found in _REFERENCE.findall(message):
         is_initial = found.startswith("$(")

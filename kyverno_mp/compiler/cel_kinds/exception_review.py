@@ -1,11 +1,11 @@
-"""Check a PolicyException alone, as its webhook does when it is created.
+"""Check a single PolicyException when it is created.
 
-Room: compiler. Takes: decoded exceptions of either group. Gives: why one takes too many
-steps to compile. Next: webhook/policy_review.py. May touch: nothing outside its
-arguments.
+Room: compiler. Takes: decoded exceptions of either group. Gives: why an exception takes
+too many steps to compile. Next: webhook/policy_review.py. May touch: nothing outside
+its arguments.
 Source: docs/differences.md (policies that are refused).
 
-The leader ignores such an exception; its author should hear of it at once.
+The leader ignores such an exception, so its author gets the error on creation.
 """
 
 from functools import partial
@@ -53,9 +53,9 @@ _BUILDERS: Final = {
 def cost_problem(document: PolicyException | CelPolicyException) -> str:
     """Return why an exception takes too many steps to compile, "" if it does not.
 
-    It is compiled once for each kind of policy that it names, with the steps that the
-    leader gives it for one policy. Raises: ExpressionInvalid of a PolicyException of
-    kyverno.io.
+    The exception is compiled once for each policy kind that it names, with the budget
+    that the leader grants it per policy. Raises: ExpressionInvalid for a
+    PolicyException of kyverno.io.
     """
     try:
         if isinstance(document, PolicyException):

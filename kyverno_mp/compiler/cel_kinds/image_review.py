@@ -1,4 +1,4 @@
-"""Check an ImageValidatingPolicy as Kyverno's policy webhook does when it is created.
+"""Check an ImageValidatingPolicy on creation, as Kyverno's policy webhook does.
 
 Room: compiler. Takes: decoded documents. Gives: upstream's messages. Next:
 webhook/policy_review.py. May touch: nothing outside its arguments.
@@ -12,9 +12,10 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingP
 
 
 def image_refusals(document: ImageValidatingPolicy) -> list[str]:
-    """Return upstream's errors when the policy is created, none if it is accepted.
+    """Return upstream's errors on creation of the policy; none if it is accepted.
 
-    KYVERNO: the first part of the spec with a faulty expression ends compilation.
+    KYVERNO: compilation stops after the first part of the spec with a faulty
+    expression.
     """
     found = of_first_part(expression_problems(document))
     return [*found, *(one.upstream for one in review(document))]

@@ -1,7 +1,7 @@
 """Compile ImageValidatingPolicies with their autogen copies and exceptions.
 
-Room: compiler. Takes: decoded documents. Gives: ImageValidatingPolicyIR. An expression
-that does not compile refuses the whole policy, as upstream does at admission.
+Room: compiler. Takes: decoded documents. Gives: ImageValidatingPolicyIR. If an
+expression does not compile, the whole policy is refused, as upstream does at admission.
 Next: program/image_policies. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/{evaluator/compiler.go,variables/attestors.go},
@@ -79,7 +79,8 @@ _OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
 EXCEPTION_NAMES: Final = {
     name: found for name, found in IMAGE_NAMES.items() if name not in _OUTSIDE
 }
-"""As in compiler/cel_kinds/validating_policy.py: a service makes no calls here."""
+"""As in compiler/cel_kinds/validating_policy.py: exceptions in a service make no
+calls."""
 _LIBRARY: Final = partial(kyverno_library, kind="ImageValidatingPolicy")
 _LISTS: Final = (list_of(types.STRING), types.DYN, list_of(types.DYN))
 _BOOL: Final = (types.BOOL,)
@@ -104,9 +105,10 @@ def compile_with_exceptions(
     exceptions: Iterable[CelPolicyException] = (),
     names: dict[str, Type] | None = None,
 ) -> tuple[ImageValidatingPolicyIR, list[tuple[str, Problem]]]:
-    """Compile a policy with those exceptions that compile, and say what others lack.
+    """Compile a policy with the exceptions that compile.
 
-    As that of compiler/cel_kinds/validating_policy.py. Raises: DocumentInvalid.
+    Also return the problems of the other exceptions, as compile_with_exceptions in
+    compiler/cel_kinds/validating_policy.py does. Raises: DocumentInvalid.
     """
     bodies: list[ImageBodyIR] = []
     problems: list[Problem] = []
@@ -133,7 +135,7 @@ def compile_with_exceptions(
 
 
 def expression_problems(document: ImageValidatingPolicy) -> Iterator[Problem]:
-    """Yield the expressions of the policy as written that do not compile."""
+    """Yield the problems of all expressions in the policy, without its copies."""
     builder = _builder(document)
     builder.image_body("", document.spec)
     yield from builder.problems
@@ -165,10 +167,10 @@ class _ImageBuilder(Builder):
     """Compiles the expressions of one copy of a policy, and collects problems."""
 
     def image_body(self, copy: str, spec: ImageValidatingPolicySpec) -> ImageBodyIR:
-        """Compile one copy.
+        """Compile one copy of the policy.
 
-        KYVERNO: variables are declared after match conditions and extractors, which
-        cannot use them.
+        KYVERNO: variables are declared after match conditions and extractors, so
+        neither can use variables.
         """
         conditions = self.conditions(spec.match_conditions)
         references = tuple(self._references(spec.match_image_references))
@@ -207,7 +209,7 @@ class _ImageBuilder(Builder):
     def compiled(
         self, text: str, path: str, wanted: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
-        """Compile one expression of one of these types; () = any."""
+        """Compile an expression of one of these types; () allows any type."""
         expression, found = super().compiled(text, path, wanted)
         return with_context(expression), found
 
@@ -315,7 +317,7 @@ class _ImageBuilder(Builder):
         )
 
     def _text(self, given: GivenText | None, path: str) -> TextIR | None:
-        """Compile a text; an expression replaces it, and may have any type."""
+        """Compile a text; an expression takes precedence and can have any type."""
         if given is None:
             return None
         if not given.expression:

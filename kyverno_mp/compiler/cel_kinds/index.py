@@ -1,13 +1,13 @@
-"""Choose the index keys of a policy in CEL, and encode it once for publication.
+"""Choose the index keys of a CEL policy, and encode it once for publication.
 
 Room: compiler. Takes: ValidatingPolicyIR, MutatingPolicyIR. Gives: EncodedPolicy. Next:
 snapshot/cel_policies.py, snapshot/mutating_policies.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3.
 
-A policy is found by the group, resource, subresource and operation of its
-matchConstraints, and a namespaced policy by its namespace as well. A key may find
-policies that do not match; every policy that matches is found.
+A policy is looked up by the group, resource, subresource and operation of its
+matchConstraints, a namespaced policy by its namespace as well. A look-up may return
+policies that do not match, but never misses one that does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ _ANY: Final = "*"
 def encode_validating_policy(compiled: ValidatingPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
 
-    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    A policy in evaluation mode JSON has no keys: its payloads are not cluster objects.
     """
     bodies = () if compiled.is_json else compiled.bodies
     return _encoded(compiled, [one.constraints for one in bodies])
@@ -55,7 +55,7 @@ def encode_mutating_policy(compiled: MutatingPolicyIR) -> EncodedPolicy:
 def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
 
-    What a policy that synchronises has generated follows every change of its trigger.
+    A policy that synchronises is looked up for every operation on its trigger.
     """
     constraints = compiled.constraints
     if compiled.synchronizes and constraints is not None:
@@ -70,7 +70,7 @@ def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
 def encode_image_policy(compiled: ImageValidatingPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
 
-    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    A policy in evaluation mode JSON has no keys: its payloads are not cluster objects.
     """
     bodies = () if compiled.is_json else compiled.bodies
     return _encoded(compiled, [one.constraints for one in bodies])
@@ -97,7 +97,7 @@ def _encoded(
 def _entries(
     policy: PolicyIR, constraints: Sequence[ConstraintsIR | None]
 ) -> Iterator[IndexEntryIR]:
-    """Yield the keys; none if no request can match."""
+    """Yield the keys; no keys if no request can match."""
     namespace = policy.namespace
     dimension = BY_NAMESPACE if namespace else BY_NOTHING
     keys = dict.fromkeys(
@@ -108,7 +108,7 @@ def _entries(
 
 
 def _keys(constraints: ConstraintsIR) -> Iterator[tuple[KindIR, str]]:
-    """Yield (resource, operation) of each rule; without rules everything matches."""
+    """Yield (resource, operation) for each rule; without rules everything matches."""
     if not constraints.rules:
         yield ANY_KIND, ANY_OPERATION
     for rule in constraints.rules:
@@ -131,5 +131,5 @@ def _rule_keys(rule: ResourceRuleIR) -> Iterator[tuple[KindIR, str]]:
 
 
 def _unlike(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the values without repeats, ``*`` alone where it is among them."""
+    """Return the values without duplicates, or only ``*`` if it is one of them."""
     return (_ANY,) if _ANY in given else tuple(dict.fromkeys(given))

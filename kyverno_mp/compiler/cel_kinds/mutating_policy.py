@@ -1,7 +1,7 @@
 """Compile MutatingPolicies with their autogen copies and exceptions.
 
-Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. An expression that
-does not compile refuses the whole policy, as upstream does at admission.
+Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. If an expression does
+not compile, the whole policy is refused, as upstream does at admission.
 Next: program/cel_policies. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 7, 10.1; docs/behaviour/v1.19 4, 5; Kyverno
 pkg/cel/policies/mpol/compiler/compiler.go, pkg/background/mpol/env.go.
@@ -69,11 +69,11 @@ def compile_mutating_with_exceptions(
     exceptions: Iterable[CelPolicyException],
     names: dict[str, Type],
 ) -> tuple[MutatingPolicyIR, list[tuple[str, Problem]]]:
-    """Compile a policy with those exceptions that compile.
+    """Compile a policy with the exceptions that compile.
 
-    Returns also the problems of the others, each with the key of its exception: a
-    service must not let the author of an exception revoke the policy of another.
-    ``names``: the variables of the exceptions' conditions.
+    Also return the problems of the other exceptions, each with the exception's key: in
+    a service the author of an exception must not be able to revoke another user's
+    policy. ``names``: the variables of the exceptions' conditions.
     Raises: DocumentInvalid with every expression of the policy that does not compile.
     """
     builder, bodies = _compiled_bodies(document)
@@ -86,7 +86,7 @@ def compile_mutating_with_exceptions(
 
 
 def _compiled_bodies(document: MutatingPolicy) -> tuple[Builder, list[MutatingBodyIR]]:
-    """Compile the policy as written and its copies; the builder has the problems."""
+    """Compile the original policy and its copies; the builder collects the problems."""
     builder = build_mutating(document)
     bodies = [_body(_builder(document), "", document.spec)]
     for copy, spec in copies_of(document.spec):
@@ -111,7 +111,7 @@ def _policy_of(
         mutates_existing=evaluation is not None
         and opted_in(evaluation.mutate_existing),
         reinvokes=document.spec.reinvocation_policy == "IfNeeded",
-        # What finds the targets runs in the background pool alone.
+        # The expression for targets is evaluated only in the background pool.
         effects=effects_of((list(map(_reviewed, bodies)), attached)),
         skips_background=evaluation is None or evaluation.skip_background_requests,
         replaces_atomics=evaluation is not None and evaluation.use_server_side_apply,
@@ -119,12 +119,12 @@ def _policy_of(
 
 
 def _reviewed(body: MutatingBodyIR) -> MutatingBodyIR:
-    """Return what a review evaluates: targets are for the background pool."""
+    """Return the parts that a review evaluates: targets are for the background pool."""
     return msgspec.structs.replace(body, target_conditions=())
 
 
 def build_mutating(document: MutatingPolicy) -> Builder:
-    """Compile the expressions of the policy as written, for their problems."""
+    """Compile the original policy's expressions, to find their problems."""
     builder = _builder(document)
     _body(builder, "", document.spec)
     return builder
@@ -137,7 +137,7 @@ def _builder(document: MutatingPolicy) -> Builder:
 
 
 def _body(builder: Builder, copy: str, spec: MutatingPolicySpec) -> MutatingBodyIR:
-    # KYVERNO: variables come first, so match conditions may use them.
+    # KYVERNO: variables are declared first, so match conditions can use them.
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.match_conditions)
     given = spec.target_match_conditions
@@ -158,7 +158,7 @@ def _body(builder: Builder, copy: str, spec: MutatingPolicySpec) -> MutatingBody
 
 
 def _mutations(builder: Builder, spec: MutatingPolicySpec) -> Iterable[MutationIR]:
-    """Compile the mutations; one without the expression of its type does nothing."""
+    """Compile the mutations; one without the expression of its type is a no-op."""
     for index, given in enumerate(spec.mutations):
         is_json_patch = given.patch_type == "JSONPatch"
         body = given.json_patch if is_json_patch else given.apply_configuration
@@ -182,7 +182,7 @@ def _targets(document: MutatingPolicy) -> TargetsIR | None:
 
 
 def _target_expression(document: MutatingPolicy, text: str) -> Expression:
-    """Compile the expression; KYVERNO: its error is one of the run."""
+    """Compile the target expression. KYVERNO: a compile error appears at run time."""
     builder = _builder(document)
     builder.variables(document.spec.variables)
     environment = builder.environment

@@ -1,9 +1,9 @@
-"""Check a MutatingPolicy as Kyverno's policy webhook does when it is created.
+"""Check a MutatingPolicy on creation, as Kyverno's policy webhook does.
 
 Room: compiler. Takes: decoded documents. Gives: upstream's messages. Next:
 webhook/policy_review.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/mpol/validate.go;
-docs/behaviour/v1.19 5 (since when these kinds are reviewed).
+docs/behaviour/v1.19 5 (the version that introduced reviews of these kinds).
 """
 
 import re
@@ -17,9 +17,10 @@ _PART: Final = re.compile(r"spec\.(?:mutations\[\d+\]|\w+)")
 
 
 def mutating_refusals(document: MutatingPolicy) -> list[str]:
-    """Return upstream's errors when the policy is created, none if it is accepted.
+    """Return upstream's errors on creation of the policy; none if it is accepted.
 
-    KYVERNO: the first part of the spec with a faulty expression ends compilation.
+    KYVERNO: compilation stops after the first part of the spec with a faulty
+    expression.
     """
     found: list[str] = []
     first = ""

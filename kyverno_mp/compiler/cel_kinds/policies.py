@@ -1,7 +1,7 @@
 """Compile GeneratingPolicies and DeletingPolicies with their exceptions.
 
 Room: compiler. Takes: decoded documents. Gives: GeneratingPolicyIR, DeletingPolicyIR.
-An expression that does not compile refuses the whole policy, as upstream does at
+If an expression does not compile, the whole policy is refused, as upstream does at
 admission. Next: program/cel_policies.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 10.2, 10.3; Kyverno
@@ -47,24 +47,24 @@ GENERATING_NAMES: Final[dict[str, Type]] = {
     "generator": opaque_type("generator.Context"),
 }
 EXCEPTION_NAMES_OF_GENERATING: Final = EXCEPTION_NAMES
-"""For the conditions of an exception in a service."""
+"""Variables in an exception's conditions when they are evaluated in a service."""
 _GENERATING: Final = partial(kyverno_library, kind="GeneratingPolicy")
 _DELETING_NAMES: Final[dict[str, Type]] = {
     **NAMES,
-    # KYVERNO: a type without fields, so no expression can use it.
+    # KYVERNO: a type without fields, so an expression can read nothing from it.
     "exceptions": object_type("compiler.Exception"),
 }
 EXCEPTION_NAMES_OF_DELETING: Final = {
     name: found for name, found in _DELETING_NAMES.items() if name in EXCEPTION_NAMES
 }
-"""For the conditions of an exception in a service: as EXCEPTION_NAMES."""
+"""Variables in an exception's conditions in a service, like EXCEPTION_NAMES."""
 _DELETING: Final = partial(kyverno_library, kind="DeletingPolicy")
 
 
 def compile_generating_policy(
     document: GeneratingPolicy, exceptions: Iterable[CelPolicyException] = ()
 ) -> GeneratingPolicyIR:
-    """Compile a policy with these exceptions, whichever policies they name.
+    """Compile a policy with the given exceptions, even if they name other policies.
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
@@ -80,10 +80,10 @@ def compile_generating_with(
     exceptions: Iterable[CelPolicyException],
     exception_names: dict[str, Type] | None,
 ) -> tuple[GeneratingPolicyIR, list[tuple[str, Problem]]]:
-    """Compile a policy with those exceptions that compile.
+    """Compile a policy with the exceptions that compile.
 
-    Returns also the problems of the others, each with the key of its exception.
-    ``exception_names``: the variables of their conditions; None: those of the policy.
+    Also return the problems of the other exceptions, each with the exception's key.
+    ``exception_names``: the variables in exceptions' conditions; None: the policy's.
     Raises: DocumentInvalid with every expression of the policy that does not compile.
     """
     spec = document.spec
@@ -126,12 +126,12 @@ def compile_deleting_policy(
 ) -> DeletingPolicyIR:
     """Compile a policy with the exceptions that name it.
 
-    ``exception_names``: the variables of the exceptions' conditions; None: those of
-    the policy. Raises: DocumentInvalid with every expression that does not compile.
+    ``exception_names``: the variables in exceptions' conditions; None: the policy's.
+    Raises: DocumentInvalid with every expression that does not compile.
     """
     spec = document.spec
     builder = _deleting(document)
-    # KYVERNO: here the conditions may use variables.
+    # KYVERNO: here conditions can use variables.
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.conditions, "spec.conditions")
     named = [one for one in exceptions if names_policy(one, document)]
@@ -158,7 +158,7 @@ def compile_deleting_policy(
 
 
 def build_generating(document: GeneratingPolicy) -> Builder:
-    """Compile the expressions, for their problems."""
+    """Compile the expressions to find their problems."""
     builder = _generating(document)
     builder.conditions(document.spec.match_conditions)
     builder.variables(document.spec.variables)
@@ -167,7 +167,7 @@ def build_generating(document: GeneratingPolicy) -> Builder:
 
 
 def build_deleting(document: DeletingPolicy) -> Builder:
-    """Compile the expressions, for their problems."""
+    """Compile the expressions to find their problems."""
     builder = _deleting(document)
     builder.variables(document.spec.variables)
     builder.conditions(document.spec.conditions, "spec.conditions")
@@ -199,7 +199,7 @@ def _of_exceptions(
     names: dict[str, Type] | None,
     library: Callable[..., Library],
 ) -> Builder:
-    """Return a builder without problems, with these variables or the policy's."""
+    """Return a builder without problems, with the given variables or the policy's."""
     if names is not None:
         return Builder(document.metadata.namespace, names, library)
     builder.problems = []

@@ -1,4 +1,4 @@
-"""Check a policy in CEL of any kind as upstream's webhooks do.
+"""Check a CEL policy of any kind as upstream's webhooks do.
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
 Next: cli/lint, webhook/policy_review.py. May touch: nothing outside its arguments.
@@ -44,7 +44,7 @@ _NOT_COMPILED: Final = (
 def faults(
     document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
 ) -> Iterator[Problem]:
-    """Yield the expressions that do not compile, each with its column."""
+    """Yield the problems of expressions that do not compile, each with its column."""
     if isinstance(document, ImageValidatingPolicy):
         yield from map(located_fault, expression_problems(document))
         return
@@ -64,7 +64,7 @@ def faults(
 def review(
     document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
 ) -> Iterator[Problem]:
-    """Yield the other reasons to refuse the policy."""
+    """Yield the remaining reasons to refuse the policy."""
     if isinstance(document, ImageValidatingPolicy):
         texts = _texts_of_images(document)
         yield from http_problems(document.metadata.namespace, texts)
@@ -78,7 +78,8 @@ def review(
     if isinstance(document, MutatingPolicy):
         yield from _mode_problems(document)
     if isinstance(document, DeletingPolicy) and not is_schedule(document.spec.schedule):
-        # KYVERNO: 1.19; 1.18 accepts it and never runs the policy.
+        # KYVERNO: 1.19 rejects an invalid schedule; 1.18 accepts it and never runs the
+        # policy.
         reason = "schedule spec in the deletingPolicy is not in proper cron format"
         path = "spec.schedule"
         given = quote(document.spec.schedule)
@@ -87,7 +88,7 @@ def review(
 
 
 def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
-    """Yield an evaluation mode that would have no effect: upstream ignores it."""
+    """Yield a problem for an evaluation mode without effect: upstream ignores it."""
     evaluation = document.spec.evaluation
     mode = "" if evaluation is None else evaluation.mode
     if mode not in ("", "Kubernetes"):
@@ -98,7 +99,7 @@ def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
 
 
 def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
-    """Yield the expressions. KYVERNO: not those of attestors."""
+    """Yield the expressions. KYVERNO: upstream does not check those of attestors."""
     spec = document.spec
     for one in (*spec.variables, *spec.match_conditions, *spec.images):
         yield one.expression
@@ -109,10 +110,10 @@ def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
 
 
 def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
-    """Return upstream's errors when the policy is created, none if it is accepted.
+    """Return upstream's errors on creation of the policy; none if it is accepted.
 
-    KYVERNO: the first part of the spec with a faulty expression ends compilation; a
-    placeholder comes before its errors.
+    KYVERNO: compilation stops after the first part of the spec with a faulty
+    expression; a general message precedes its errors.
     """
     is_generating = isinstance(document, GeneratingPolicy)
     builder = (

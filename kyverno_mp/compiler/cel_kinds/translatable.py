@@ -6,10 +6,10 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno
 pkg/admissionpolicy/kyvernopolicy_checker.go at v1.18.2.
 
-Upstream translates some policies into others: preconditions, selectors of overrides, of
-an ``exclude`` without any/all, and all namespaces but the last get lost. The webhook
-stops enforcing a policy that was translated, so here such a policy is not translated
-(``why_not_equal``).
+Upstream's translation of some policies is lossy: it drops preconditions, selectors of
+overrides, the selectors of an ``exclude`` without any/all, and all namespaces but the
+last. The webhook stops enforcing a translated policy, so here such a policy is not
+translated (``why_not_equal``).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,13 +37,13 @@ _OVERRIDES: Final = "validationFailureActionOverrides"
 
 
 def why_not(policy: AnyPolicy) -> str:
-    """Return why the API server could not enforce the policy, as upstream checks it."""
+    """Return why the API server could not enforce the policy, by upstream's checks."""
     found = next(_of_spec(policy.spec), "")
     return f"{SKIP}{found}" if found else ""
 
 
 def why_not_asked(rule: Rule) -> str:
-    """Return that the policy does not ask for it; only if ``why_not`` found nothing."""
+    """Return that the policy does not request a translation; call ``why_not`` first."""
     validate = rule.validate
     if validate is not None and validate.cel is not None and validate.cel.generate:
         return ""
@@ -57,7 +57,7 @@ def why_not_with(exceptions: Iterable[PolicyException]) -> str:
 
 
 def why_not_equal(policy: AnyPolicy) -> str:
-    """Return what a translation would lose; only if ``why_not`` found nothing."""
+    """Return what a translation would lose; call ``why_not`` first."""
     found = next(_lost(policy.spec), "")
     return f"{SKIP}: {found}" if found else ""
 

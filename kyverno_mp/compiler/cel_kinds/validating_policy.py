@@ -1,7 +1,7 @@
 """Compile ValidatingPolicies with their autogen copies and exceptions.
 
-Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. An expression that
-does not compile refuses the whole policy, as upstream does at admission.
+Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. If an expression
+does not compile, the whole policy is refused, as upstream does at admission.
 Next: program/validating_policy. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 6; Kyverno
 pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
@@ -74,8 +74,8 @@ _OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
 EXCEPTION_NAMES: Final = {
     name: found for name, found in NAMES.items() if name not in _OUTSIDE
 }
-"""For the conditions of an exception in a service: its author must not call anything
-with the permissions of the policy, or read what the policy read."""
+"""Variables in an exception's conditions in a service: the author of an exception must
+not make calls with the policy's permissions, or read data that the policy read."""
 _RECORDS: Final[dict[str, dict[str, Type]]] = {
     **FIELDS,
     **identities.RECORDS,
@@ -110,11 +110,11 @@ def compile_with_exceptions(
     exceptions: Iterable[CelPolicyException] = (),
     names: dict[str, Type] = NAMES,
 ) -> tuple[ValidatingPolicyIR, list[tuple[str, Problem]]]:
-    """Compile a policy with those exceptions that compile.
+    """Compile a policy with the exceptions that compile.
 
-    Returns also the problems of the others, each with the key of its exception: a
-    service must not let the author of an exception revoke the policy of another.
-    ``names``: the variables of the exceptions' conditions.
+    Also return the problems of the other exceptions, each with the exception's key: in
+    a service the author of an exception must not be able to revoke another user's
+    policy. ``names``: the variables of the exceptions' conditions.
     Raises: DocumentInvalid with every expression of the policy that does not compile.
     """
     bodies: list[ValidatingBodyIR] = []
@@ -143,7 +143,7 @@ def compile_with_exceptions(
 
 
 def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
-    """Yield the expressions of the policy as written that do not compile."""
+    """Yield the problems of all expressions in the policy, without its copies."""
     builder = Builder(document.metadata.namespace)
     builder.body("", document.spec, is_json=document.mode == JSON_MODE)
     yield from builder.problems
@@ -158,7 +158,7 @@ def names_policy(exception: CelPolicyException, document: _AnyDocument) -> bool:
 
 
 def key_of(document: _AnyDocument) -> str:
-    """Return ``namespace/name``, or ``name`` alone."""
+    """Return ``namespace/name``, or only ``name``."""
     namespace, name = document.metadata.namespace, document.metadata.name
     return f"{namespace}/{name}" if namespace else name
 
@@ -166,7 +166,7 @@ def key_of(document: _AnyDocument) -> str:
 def compile_exception(
     exception: CelPolicyException, builder: "Builder"
 ) -> CelExceptionIR:
-    """Compile an exception from a policy."""
+    """Compile an exception to a policy."""
     spec = exception.spec
     priority = exception.metadata.labels.get(_PRIORITY, "")
     expires = parse_time(RFC3339, spec.expires_at) if spec.expires_at else None
@@ -176,7 +176,7 @@ def compile_exception(
         images=spec.images,
         allowed_values=spec.allowed_values,
         is_pass=spec.report_result == "pass",
-        # GO: strconv.Atoi; a label's value has no other digits than these.
+        # GO: like strconv.Atoi; a label value cannot contain any other digits.
         priority=int(priority) if priority.isascii() and priority.isdigit() else 0,
         expires_at_ns=None
         if expires is None
@@ -187,10 +187,10 @@ def compile_exception(
 def compile_exceptions(
     exceptions: Iterable[CelPolicyException], new_builder: Callable[[], "Builder"]
 ) -> tuple[tuple[CelExceptionIR, ...], list[tuple[str, Problem]]]:
-    """Compile the exceptions from one policy, each with steps of its own.
+    """Compile the exceptions to one policy, each with a separate budget.
 
-    Returns also the problems of those that cannot be used, each with the key of its
-    exception. ``new_builder`` returns a builder without problems.
+    Also return the problems of the unusable exceptions, each with the exception's key.
+    ``new_builder`` returns a builder without problems.
     """
     named = list(exceptions)
     attached: dict[int, CelExceptionIR] = {}
@@ -231,7 +231,7 @@ def is_on(switch: Enabled | None) -> bool:
 
 
 class Builder:
-    """Compiles the expressions of one copy of a policy, and collects problems."""
+    """Compiles the expressions of one copy of a policy and collects their problems."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class Builder:
         names: dict[str, Type] = NAMES,
         library: Callable[..., Library] = kyverno_library,
     ) -> None:
-        """``names``, ``library``: the variables and the functions of the kind."""
+        """``names``, ``library``: the policy kind's variables and functions."""
         self.problems: list[Problem] = []
         self._fields: dict[str, Type] = {}
         self.environment = Environment(
@@ -251,10 +251,10 @@ class Builder:
     def body(
         self, copy: str, spec: ValidatingPolicySpec, *, is_json: bool
     ) -> ValidatingBodyIR:
-        """Compile one copy.
+        """Compile one copy of the policy.
 
-        KYVERNO: variables are declared after the match conditions, which cannot use
-        them; evaluation mode JSON has no audit annotations.
+        KYVERNO: variables are declared after the match conditions, so match conditions
+        cannot use them; evaluation mode JSON has no audit annotations.
         """
         return ValidatingBodyIR(
             copy=copy,
@@ -276,7 +276,7 @@ class Builder:
     def conditions(
         self, given: Sequence[NamedExpression], path: str = "spec.matchConditions"
     ) -> tuple[NamedExpressionIR, ...]:
-        """Compile match conditions of a policy or of an exception."""
+        """Compile the match conditions of a policy or an exception."""
         return tuple(
             NamedExpressionIR(
                 one.name,
@@ -288,7 +288,7 @@ class Builder:
     def variables(
         self, given: Sequence[NamedExpression]
     ) -> tuple[NamedExpressionIR, ...]:
-        """Compile variables; each can use those before it, with their types."""
+        """Compile variables; each can use the earlier ones, with their types."""
         built = []
         for index, one in enumerate(given):
             path = f"spec.variables[{index}].expression"
@@ -315,7 +315,7 @@ class Builder:
     def compiled(
         self, text: str, path: str, wanted: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
-        """Compile one expression of one of these types; () = any."""
+        """Compile an expression of one of these types; () allows any type."""
         try:
             expression, found = compile_expression(text, self.environment)
         except ExpressionInvalid as error:
@@ -332,7 +332,7 @@ class Builder:
         return expression, found
 
     def refused(self, text: str, path: str, reason: str) -> Expression:
-        """Record a problem of an expression; return a placeholder for it."""
+        """Record an expression's problem; return a placeholder for the expression."""
         upstream = f"{path}: Invalid value: {quote(text)}: {reason}"
         self.problems.append(Problem(_CODE, path, "", reason, upstream))
         return Expression(text, error=reason)

@@ -1,4 +1,4 @@
-"""Check a ValidatingPolicy as Kyverno's policy webhook does when it is created.
+"""Check a ValidatingPolicy on creation, as Kyverno's policy webhook does.
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
 Next: cli/lint. May touch: nothing outside its arguments.
@@ -36,13 +36,13 @@ _PART: Final = re.compile(r"spec\.(?:validations\[\d+\]|\w+)")
 
 
 def expression_faults_of(document: AnyValidatingPolicy) -> Iterator[Problem]:
-    """Yield the expressions that do not compile, each with its column."""
+    """Yield the problems of expressions that do not compile, each with its column."""
     for problem in expression_problems(document):
         yield located_fault(problem)
 
 
 def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
-    """Yield the other reasons to refuse the policy."""
+    """Yield the remaining reasons to refuse the policy."""
     yield from common_problems(
         document.spec.match_constraints, document.metadata.namespace, _texts(document)
     )
@@ -51,7 +51,7 @@ def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
 def common_problems(
     constraints: MatchResources | None, namespace: str, texts: Iterable[str]
 ) -> Iterator[Problem]:
-    """Yield the reasons that all kinds share; ``texts``: the expressions."""
+    """Yield the reasons that apply to all policy kinds; ``texts``: the expressions."""
     if constraints is None or not constraints.resource_rules:
         path = "spec.matchConstraints"
         upstream = f"{path}: {_REQUIRED}"
@@ -60,17 +60,17 @@ def common_problems(
 
 
 def http_problems(namespace: str, texts: Iterable[str]) -> Iterator[Problem]:
-    """Yield the refusal of a namespaced policy whose expressions call services."""
+    """Yield a problem if the expressions of a namespaced policy use HTTP calls."""
     if namespace and any(map(_names_http, texts)):
         upstream = f"spec: {_NO_HTTP}"
         yield Problem("policy.http", "spec", "", _NO_HTTP, upstream)
 
 
 def refusals(document: AnyValidatingPolicy) -> list[str]:
-    """Return upstream's errors when the policy is created, none if it is accepted.
+    """Return upstream's errors on creation of the policy; none if it is accepted.
 
-    KYVERNO: the first part of the spec with a faulty expression ends compilation; a
-    placeholder comes before its errors, except in evaluation mode JSON.
+    KYVERNO: compilation stops after the first part of the spec with a faulty
+    expression; except in evaluation mode JSON, a general message precedes its errors.
     """
     found = of_first_part(expression_problems(document))
     if found and document.mode != JSON_MODE:
@@ -79,7 +79,7 @@ def refusals(document: AnyValidatingPolicy) -> list[str]:
 
 
 def of_first_part(problems: Iterable[Problem]) -> list[str]:
-    """Return upstream's messages of the first part of the spec with a fault."""
+    """Return upstream's messages for the first faulty part of the spec."""
     found: list[str] = []
     first = ""
     for problem in problems:
@@ -100,7 +100,7 @@ def _texts(document: AnyValidatingPolicy) -> Iterator[str]:
 
 
 def _names_http(text: str) -> bool:
-    """Return whether the expression names ``http``. KYVERNO: a local name counts."""
+    """Return whether the expression uses ``http``. KYVERNO: local variables count."""
     if "http" not in text:
         return False
     try:

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: the ``validate`` block of a decoded rule. Gives: ValidateIR.
 Next: compiler/build.py. Patterns, assertion trees and ``deny.conditions`` are free-form
-in the CRD, so their JSON goes to the parsers of expr as it is.
+in the CRD, so their JSON is passed unchanged to the parsers in expr.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 5, 6.
 """
 
@@ -49,7 +49,7 @@ def build_validate(body: Validation) -> ValidateIR:
         foreach=_foreach(body.foreach),
         pod_security=_pod_security(body.pod_security),
         assertion=_assertion(tree) if tree is not None else None,
-        # Signatures are required of each object, whatever it was before.
+        # Signatures are required even if the old object already violated the rule.
         allow_existing_violations=(
             body.allow_existing_violations and body.manifests is None
         ),
@@ -66,7 +66,8 @@ def _manifests(given: Manifests | None) -> ManifestsIR | None:
 
 
 def _assertion(tree: Json) -> Assertion:
-    # PERF: start of the command line, which rarely needs these two languages.
+    # PERF: imported late for a fast start of the CLI, which rarely needs these
+    # languages.
     from kyverno_mp.expr.assertion.parse import parse_assertion
 
     return parse_assertion(tree)

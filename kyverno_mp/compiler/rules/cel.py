@@ -1,12 +1,12 @@
 """Compile the CEL parts of a policy, each expression separately.
 
-Room: compiler. Takes: ``validate.cel``, celPreconditions, matchConditions. Gives:
-CelIR and NamedExpressionIRs. For an expression that does not compile the record keeps
-the error, and the rule reports it at run time (upstream compiles on each request).
+Room: compiler. Takes: ``validate.cel``, celPreconditions, matchConditions. Gives: CelIR
+and NamedExpressionIRs. If an expression does not compile, the record keeps the error,
+and the rule reports it at run time (upstream compiles on each request).
 Next: compiler/rules/body.py, compiler/build.py. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/engine 6.4, 1.9; k8s
-apiserver/pkg/admission/plugin/cel/compile.go (program instantiation, too).
+apiserver/pkg/admission/plugin/cel/compile.go (including program instantiation).
 """
 
 from collections.abc import Iterable
@@ -90,7 +90,7 @@ FIELDS: Final[dict[str, dict[str, Type]]] = {
     },
     **RECORDS,
 }
-"""The fields of the record types that any expression of a policy may use."""
+"""The fields of the record types that are available to all expressions of a policy."""
 _SIMPLE: Final = frozenset(
     {
         types.BOOL,
@@ -111,11 +111,11 @@ def build_variables(
     fields: dict[str, Type],
     environment: Environment,
 ) -> tuple[NamedExpressionIR, ...]:
-    """Compile ``variables`` and declare each in ``fields`` for the following ones."""
+    """Compile ``variables``; declare each in ``fields`` for later expressions."""
     built = []
     for variable in variables:
         expression, found = compile_text(variable.expression, environment)
-        # An expression can use only the variables declared before it.
+        # An expression can use only the variables that are declared before it.
         fields[variable.name] = declared(found)
         built.append(NamedExpressionIR(variable.name, expression))
     return tuple(built)
@@ -142,7 +142,7 @@ def build_validations(
 
 
 def build_cel(cel: CEL, rule_message: str) -> CelIR:
-    """Compile ``validate.cel``; never raises for an expression."""
+    """Compile ``validate.cel``; never raises for an invalid expression."""
     params = _params(cel)
     fields: dict[str, Type] = {}
     environment = cel_environment(fields, params=params is not None, authorizer=True)
@@ -159,8 +159,8 @@ def build_cel_preconditions(
 ) -> tuple[NamedExpressionIR, ...]:
     """Compile ``celPreconditions``, which can use params and the authorizer.
 
-    KYVERNO: upstream's composited compiler has the variables by then, so the
-    preconditions can use them.
+    KYVERNO: upstream's composited compiler already has the variables at this point, so
+    the preconditions can use them.
     """
     fields: dict[str, Type] = {}
     params = cel is not None and _params(cel) is not None
@@ -180,7 +180,7 @@ def build_match_conditions(
 def compile_conditions(
     conditions: Iterable[NamedExpression], environment: Environment
 ) -> tuple[NamedExpressionIR, ...]:
-    """Compile named conditions; never raises for an expression."""
+    """Compile named conditions; never raises for an invalid expression."""
     return tuple(
         NamedExpressionIR(
             condition.name,
@@ -193,7 +193,7 @@ def compile_conditions(
 def cel_environment(
     fields: dict[str, Type], *, params: bool, authorizer: bool
 ) -> Environment:
-    """Return the environment of expressions; ``fields``: the types of ``variables``."""
+    """Return the environment for expressions; ``fields``: types of ``variables``."""
     variables = {
         "object": types.DYN,
         "oldObject": types.DYN,
@@ -228,7 +228,7 @@ def compile_text(
 
 
 def declared(found: Type, depth: int = CEL_TYPE_DEPTH_MAX) -> Type:
-    """Return the type of a variable in later expressions."""
+    """Return a variable's type for later expressions."""
     if found in _SIMPLE:
         return found
     if found.name in ("list", "map") and depth:

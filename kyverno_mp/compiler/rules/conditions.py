@@ -1,6 +1,6 @@
 """Compile the condition blocks that the policy kinds declare with ``any`` and ``all``.
 
-Room: compiler. Takes: AnyAllConditions of a document. Gives: Conditions. Next: body,
+Room: compiler. Takes: a document's AnyAllConditions. Gives: Conditions. Next: body,
 mutate, generate, build, cleanup. Blocks that the CRD leaves free-form (preconditions of
 a rule or target, ``deny.conditions``) have no records; expr/conditions/parse reads
 their JSON. May touch: nothing outside its arguments.
@@ -21,11 +21,12 @@ _Entries: TypeAlias = Iterable[fields.Condition | fields.ConditionV2]
 def build_conditions(
     block: _Block | None, *, of_exception: bool = False
 ) -> Conditions | None:
-    """Compile a block; None if there is none.
+    """Compile a block; return None if there is no block.
 
-    ``of_exception``: exception conditions, which differ in order and for ``any: []``.
+    ``of_exception``: the conditions of an exception, which differ in their order and in
+    the meaning of ``any: []``.
 
-    Raises: ExpressionInvalid for too deep nesting.
+    Raises: ExpressionInvalid if the conditions are nested too deeply.
     """
     if block is None:
         return None

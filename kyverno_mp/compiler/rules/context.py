@@ -5,8 +5,8 @@ or a clean-up policy. Gives: entry records. Next: compiler/build.py,
 compiler/rules/body.py. May touch: nothing outside its arguments. Source:
 docs/behaviour/engine 3.7.
 
-An API call is compiled from its JSON: each string of it may contain variables, and the
-records that the program reads exist only after substitution.
+An API call is compiled from its JSON: any of its strings can contain variables, so
+typed records exist only after substitution.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def build_entries(entries: Iterable[ContextEntry]) -> tuple[ContextEntryIR, ...]:
-    """Compile the entries, in their order."""
+    """Compile the entries in order."""
     return tuple(_entry(entry) for entry in entries)
 
 

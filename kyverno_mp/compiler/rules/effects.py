@@ -4,10 +4,10 @@ Room: compiler. Takes: any record of the IR. Gives: effects_of. Next: compiler/b
 stores it in the rule. May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (effects decide scheduling).
 
-The effects of context entries and parameters follow from the type of their record,
-those of calls from the declaration of the function; nothing is guessed from the text of
-a policy. An expression that is known only at run time (a query built from variables)
-cannot be found here: Runtime.before_waiting moves it out of the event loop.
+The effects of context entries and parameters follow from the type of their record, the
+effects of calls from the function's declaration; nothing is guessed from the text of a
+policy. An expression that is known only at run time (a query built from variables)
+cannot be detected here: Runtime.before_waiting moves it off the event loop.
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,19 +51,19 @@ _BY_FUNCTION: Final = {entry.name: entry.effects for entry in KYVERNO.values()}
 
 @cache
 def _by_cel_function() -> Mapping[str, int]:
-    """PERF: loads the library only for a policy with CEL (start of the CLI)."""
+    """PERF: loads the library only for policies with CEL, so the CLI starts fast."""
     from kyverno_mp.expr.cel.catalogue import declarations, extensions
 
     found: dict[str, int] = {}
     for declared in (*declarations(), *extensions()):
         if declared.effects:
-            # ``get`` is a function of several variables.
+            # Variables of several types have a function ``get``.
             found[declared.name] = found.get(declared.name, 0) | declared.effects
     return found
 
 
 def effects_of(record: Any) -> int:
-    """Return the effects of a record and of everything in it, in linear time.
+    """Return the effects of a record and all nested records, in linear time.
 
     Shape: ``effects_of(rule)`` -> ``EFFECT_SHARED | EFFECT_CLUSTER``.
     """

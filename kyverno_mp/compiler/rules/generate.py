@@ -4,7 +4,7 @@ Room: compiler. Takes: the ``generate`` block of a decoded rule. Gives: Generate
 Next: compiler/build.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (Generation), 5.4.
 
-The description of the target is compiled from its JSON: each string of it may contain
+The description of the target is compiled from its JSON: any of its strings can contain
 variables.
 """
 

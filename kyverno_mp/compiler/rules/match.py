@@ -29,12 +29,12 @@ from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.kubernetes.selector import check_selector
 
 _FILTER_STEPS: Final = 5
-"""For reading, checking and indexing one filter, or one term of a selector."""
+"""Cost of reading, checking and indexing one filter, or one term of a selector."""
 _ABSENT: Final = MatchResources()
 
 
 def build_match(block: MatchResources) -> MatchIR:
-    """Return the record of a rule's ``match``; an empty one matches nothing.
+    """Return the record of a rule's ``match``; an empty ``match`` matches nothing.
 
     A non-empty ``any`` has precedence over ``all``, and ``all`` over the legacy form.
     """
@@ -42,7 +42,7 @@ def build_match(block: MatchResources) -> MatchIR:
 
 
 def build_exclude(block: MatchResources | None) -> MatchIR | None:
-    """Return the record of a rule's ``exclude``, None if nothing is excluded."""
+    """Return the record of a rule's ``exclude``, or None if it excludes nothing."""
     block = _ABSENT if block is None else block
     excluded = _any_or_all(block)
     if excluded is not None:
@@ -52,14 +52,15 @@ def build_exclude(block: MatchResources | None) -> MatchIR | None:
 
 
 def build_exception_match(block: MatchFilters) -> MatchIR:
-    """Return the record of a PolicyException's ``match``, which has no legacy form."""
+    """Return the record of a PolicyException's ``match``; it has no legacy form."""
     return _any_or_all(block) or MatchIR("any", ())
 
 
 def build_selector(selector: LabelSelector | None) -> SelectorIR | None:
-    """Return the record of a label selector; None if there is none.
+    """Return the record of a label selector; None if there is no selector.
 
-    A selector that Kubernetes rejects carries the error and matches nothing.
+    For a selector that Kubernetes rejects, the record has the error and matches
+    nothing.
     """
     if selector is None:
         return None

@@ -4,9 +4,9 @@ Room: compiler. Takes: a decoded rule with ``mutate``. Gives: MutateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 7.
 
-Two things are compiled from JSON, as documents with variables: the rule of a patch
-without foreach, because upstream substitutes the variables of the whole rule before it
-applies the patch, and what selects a target.
+Two parts are compiled from JSON, as documents with variables: the selectors of a
+target, and the whole rule if it patches without foreach, because upstream substitutes
+all variables of the rule before it applies the patch.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def build_mutate(rule: Rule, body: Mutation) -> MutateIR:
-    """Compile ``body``, the rule's ``mutate``; ExpressionInvalid: an invalid query."""
+    """Compile the rule's ``mutate``; raises ExpressionInvalid for invalid queries."""
     targets = body.targets
     return MutateIR(
         patch=_patch_of(rule) if body.foreach is None else None,
@@ -43,7 +43,8 @@ def build_mutate(rule: Rule, body: Mutation) -> MutateIR:
 
 
 def _patch_of(rule: Rule) -> PatchIR:
-    # KYVERNO: the order of sorted keys decides which variable of a rule fails first.
+    # KYVERNO: keys are sorted, which determines the variable of a rule that fails
+    # first.
     return PatchIR(parse_document(_sorted(rule.raw())), ("mutate",))
 
 

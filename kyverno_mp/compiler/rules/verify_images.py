@@ -41,7 +41,7 @@ def build_verify_images(rule: Rule) -> VerifyImagesIR:
 
 
 def action_of(rule: Rule) -> str:
-    """Return the failure action: Enforce if any block says so, else the first one."""
+    """Return Enforce if any block sets it, else the first block's failure action."""
     named = [b.failure_action for b in rule.verify_images if b.failure_action]
     if _ENFORCE in named:
         return _ENFORCE

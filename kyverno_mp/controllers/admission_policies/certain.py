@@ -1,15 +1,17 @@
-"""Decide which conditions of exceptions the API server can evaluate for any object.
+"""Decide which conditions of exceptions the API server can always evaluate.
 
-Room: controllers. Takes: expressions, what a policy matches. Gives: whether no
-evaluation can fail. Next: controllers/admission_policies/from_cel_policy.py.
-May touch: nothing outside its arguments.
+Room: controllers. Takes: expressions, the resources that a policy matches. Gives:
+whether no evaluation can fail.
+Next: controllers/admission_policies/from_cel_policy.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/cel 8; Kubernetes apiserver: matchConditions (matcher.go), create
 handler, rest.BeforeCreate.
 
-SAFETY: in a generated policy a condition of an exception is a match condition. One that
-fails there denies the request (``failurePolicy: Fail``): the author of an exception
-could deny everything that the policy matches. In the webhook such an exception does not
-count. No guard helps: a match condition cannot turn an error into a match.
+SAFETY: a generated policy contains the conditions of exceptions as match conditions. If
+one fails to evaluate, the API server denies the request (``failurePolicy: Fail``), so
+the author of an exception could deny everything that the policy matches. The webhook
+ignores such an exception. A guard inside the expression does not help, because a match
+condition cannot turn an error into a match.
 """
 
 import re
@@ -27,7 +29,7 @@ _COMPARISON: Final = re.compile(
     r"|namespaceObject\.metadata\.name)"
     r"""\s*[!=]=\s*(?:'[^'"\\\r\n]*'|"[^'"\\\r\n]*")\s*""",
 )
-"""A comparison of a field that each stored object in a namespace has."""
+"""A comparison of a field that every stored namespaced object has."""
 _WORKLOADS: Final = (
     *(("apps", one) for one in ("daemonsets", "deployments", "statefulsets")),
 )
@@ -41,12 +43,12 @@ _NAMESPACED: Final = frozenset(
         *(("networking.k8s.io", one) for one in ("ingresses", "networkpolicies")),
     )
 )
-"""Group and plural; other resources may have no name (reviews) or no namespace."""
+"""Group and plural. Other resources can lack a name (reviews) or a namespace."""
 _NAMED: Final = frozenset(_WORKLOADS)
 """Resources that controllers and users create by name, not by ``generateName``.
 
-K8S: when policies mutate it, an object with a ``generateName`` has no name yet; those
-that validate see it.
+K8S: an object with a ``generateName`` has no name yet when mutating policies run. It
+has one when validating policies run.
 """
 _WITH_OBJECT: Final = frozenset(("CREATE", "UPDATE"))
 
@@ -54,9 +56,9 @@ _WITH_OBJECT: Final = frozenset(("CREATE", "UPDATE"))
 def cannot_fail(
     expressions: Iterable[str], given: MatchResources | None, *, mutates: bool
 ) -> bool:
-    """Return whether no expression can fail for an object that a policy matches.
+    """Return whether no expression can fail for any object that a policy matches.
 
-    ``mutates``: whether the policy is for the time before names are generated.
+    ``mutates``: whether the policy runs before names are generated.
     """
     for one in expressions:
         found = _COMPARISON.fullmatch(one)

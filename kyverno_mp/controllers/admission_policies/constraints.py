@@ -1,4 +1,4 @@
-"""Translate match, exclude and exceptions into what the API server matches.
+"""Translate match, exclude and exceptions into the constraints of native policies.
 
 Room: controllers. Takes: a rule, its exceptions, a Directory. Gives: Constraints:
 matchConstraints and matchConditions. Next:
@@ -6,8 +6,8 @@ controllers/admission_policies/from_cluster_policy.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 
-The rules have upstream's form. What that form cannot express becomes a match condition;
-upstream loses it, or adds it to what another filter matches.
+The rules have upstream's form. Parts that this form cannot express become match
+conditions. Upstream drops them, or mixes them into another filter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ _HAS_NAMESPACE: Final = (
 
 
 class NotTranslated(Exception):
-    """Why a policy cannot be translated: text for its status."""
+    """Raised if a policy cannot be translated, with a text for its status."""
 
 
 class Condition(NamedTuple):
@@ -43,19 +43,19 @@ class Condition(NamedTuple):
     expression: str
 
     def raw(self) -> Json:
-        """Return it as the API server stores it."""
+        """Return the condition as the API server stores it."""
         return {"name": self.name, "expression": self.expression}
 
 
 class Constraints(NamedTuple):
-    """``matchConstraints``, and conditions for what they cannot express."""
+    """``matchConstraints``, and conditions for parts that they cannot express."""
 
     raw: Json
     conditions: tuple[Condition, ...]
 
 
 class _Rules:
-    """Rules under construction; one for each version, operations and names."""
+    """Rules under construction, one per version, operations and names."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class _Rules:
             tuple[str, str, tuple[str, ...], tuple[str, ...]], set[str]
         ] = {}
         self.cluster_scoped = False
-        """Whether they match objects outside of namespaces."""
+        """Whether any of the rules match cluster-scoped objects."""
 
     def add(self, given: ResourceDescription) -> None:
         """Add the kinds of a filter. Raises: NotTranslated."""
@@ -110,7 +110,7 @@ class _Rules:
 def constraints_of(
     rule: Rule, exceptions: Sequence[PolicyException], directory: Directory
 ) -> Constraints:
-    """Translate a rule that compiler/cel_kinds/translatable.py has no reason against.
+    """Translate a rule that compiler/cel_kinds/translatable.py accepts.
 
     Raises: NotTranslated.
     """
@@ -137,7 +137,7 @@ def constraints_of(
 
 
 def names_of(given: ResourceDescription) -> tuple[str, ...]:
-    """Return the names that a filter matches, () = all."""
+    """Return the names that a filter matches, () for all names."""
     return (*given.names, given.name) if given.name else given.names
 
 
@@ -154,7 +154,7 @@ def _descriptions(
 
 
 def _select(raw: Json, given: ResourceDescription) -> None:
-    """Set the selectors of namespaces and objects."""
+    """Set the namespaceSelector and the objectSelector."""
     selector: Json = {}
     if given.namespace_selector is not None:
         selector = given.namespace_selector.raw()
@@ -173,9 +173,9 @@ def _select(raw: Json, given: ResourceDescription) -> None:
 
 
 def _scopes(rule: Rule, *, is_cluster_scoped: bool) -> list[Condition]:
-    """Return the condition that objects without a namespace do not meet.
+    """Return a condition that excludes cluster-scoped objects, if one is needed.
 
-    K8S: a selector of namespaces matches all of them.
+    K8S: a namespaceSelector matches every cluster-scoped object.
     """
     if not is_cluster_scoped:
         return []
@@ -190,10 +190,10 @@ def _scopes(rule: Rule, *, is_cluster_scoped: bool) -> list[Condition]:
 
 
 def _exclude(rules: _Rules, given: ResourceDescription, name: str) -> list[Condition]:
-    """Add rules for the kinds of a filter; return a condition if it names none.
+    """Add rules for the kinds of a filter; return a condition if it has no kinds.
 
-    KYVERNO: for namespaces without kinds upstream excludes the Namespaces themselves,
-    not the objects in them.
+    KYVERNO: for namespaces without kinds, upstream excludes the Namespaces themselves
+    instead of the objects in them.
     """
     rules.add(given)
     if given.kinds:
@@ -231,7 +231,7 @@ def _rule_of(
 
 
 def text_of(value: str) -> str:
-    """Return a literal of CEL."""
+    """Return a string as a CEL literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
 

@@ -1,16 +1,16 @@
-"""Generate the API server's own policies, and delete those not wanted any more.
+"""Generate native admission policies, and delete them when they are obsolete.
 
 Room: controllers. Takes: registered policies, exceptions, a Directory, an Election.
 Gives: ValidatingAdmissionPolicies, MutatingAdmissionPolicies and bindings in the API
-server; what the statuses of their policies say. Next: controllers/policy_status.py.
+server; the GeneratedStatus of each source policy. Next: controllers/policy_status.py.
 May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 13; docs/behaviour/cel 8; Kyverno
 pkg/controllers/admissionpolicygenerator at v1.18.2.
 
-Somebody enforces a policy at every moment. First the objects are written; when the API
-server has had the time to load them, the status says so, and the webhook leaves the
-policy out. The other way round, the status says so first, and the objects are deleted
-when every worker of every replica evaluates the policy again.
+A policy is enforced without a gap. First the objects are written. When the API server
+has had time to load them, the status reports it, and the webhook skips the policy. In
+the other direction, the status changes first, and the objects are deleted once every
+worker of every replica evaluates the policy again.
 """
 
 import logging
@@ -36,7 +36,7 @@ from kyverno_mp.controllers.admission_policies.plans import (
     names_of,
     pairs_of,
 )
-from kyverno_mp.controllers.told import Told
+from kyverno_mp.controllers.generated_status import GeneratedStatus
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.events import EventInfo, Reference
@@ -60,7 +60,7 @@ _LOADED_S: Final = 3.0
 """K8S: an API server compiles changed policies once a second."""
 _REPLACED: Final = "skip generating {}: it was deleted, and is generated again."
 _AGAIN_S: Final = 60.0
-"""A policy that the API server refuses is offered again after this time."""
+"""The interval between attempts to write a policy that the API server rejects."""
 _FORBIDDEN: Final = "insufficient permissions to generate {}"
 _PLURALS_SHOWN: Final = {
     PLURALS[VALIDATING]: "ValidatingAdmissionPolicies",
@@ -70,7 +70,7 @@ _PLURALS_SHOWN: Final = {
 }
 _EVENT: Final = "successfully generated validating admission policy {}{} from policy {}"
 _Name = tuple[str, str]
-"""Kind and name; no namespaced policy is a source."""
+"""Kind and name; namespaced policies are not converted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class Inputs:
     allows: Allows
     directory: Callable[[], Directory]
     in_force: Callable[[Source], bool]
-    """Whether every worker of every replica has the policy's present version."""
+    """Returns whether every worker of every replica uses the current version."""
     submit: Callable[[EventInfo], object]
-    on_told: Callable[[], object]
-    """Called when statuses have to change."""
+    on_status_change: Callable[[], object]
+    """Called when statuses must be written."""
 
 
 class _Waits(Exception):
-    """The policy needs another reconcile soon."""
+    """Raised if the policy needs another reconcile soon."""
 
 
 class AdmissionPolicyController:
@@ -114,23 +114,24 @@ class AdmissionPolicyController:
         self._exceptions = KnownExceptions(inputs.allows)
         self._term = 0
         self._read_s: float | None = None
-        self._told: dict[_Name, Told] = {}
-        self._announced: dict[_Name, Told] = {}
-        """What ``told`` returned when ``on_told`` was last called."""
+        self._statuses: dict[_Name, GeneratedStatus] = {}
+        self._submitted: dict[_Name, GeneratedStatus] = {}
+        """The statuses at the last call of ``on_status_change``."""
         self._failed: set[_Name] = set()
-        """Policies whose last write failed; the others go first."""
+        """Policies whose last write failed; the other policies are written first."""
         self._written_s: dict[_Name, tuple[Generated, float]] = {}
-        """When both objects of a policy were first as wanted."""
+        """The time when both objects of a policy first matched the plan."""
         self._replaced_s: dict[_Name, tuple[Source, float]] = {}
-        """Since when the webhook enforces a policy whose objects are to go."""
-        self._refused: dict[_Name, tuple[Generated, float, Told]] = {}
+        """The time since when the webhook enforces a policy whose objects are being
+        deleted."""
+        self._refused: dict[_Name, tuple[Generated, float, GeneratedStatus]] = {}
         self._counts: Mapping[str, int] = {}
-        self.told_count = 0
-        """Grows when statuses have to change."""
+        self.status_version = 0
+        """Grows with each change of the statuses."""
 
-    def told(self, policy: Source) -> Told | None:
-        """Return what the status of a policy has to say, None to leave it as it is."""
-        return self._told.get(_name_of(policy))
+    def status_of(self, policy: Source) -> GeneratedStatus | None:
+        """Return the status for a policy, None to leave the written one unchanged."""
+        return self._statuses.get(_name_of(policy))
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of policies that the API server enforces, by kind."""
@@ -154,11 +155,11 @@ class AdmissionPolicyController:
         return self._converge(sources, directory, pairs_of(directory))
 
     def _forget(self, term: int) -> None:
-        """Another replica may have held the lease."""
+        """Start over, because another replica may have held the lease."""
         self._term = term
         self._objects.forget()
         self._read_s = None
-        self._told, self._written_s, self._refused = {}, {}, {}
+        self._statuses, self._written_s, self._refused = {}, {}, {}
         self._replaced_s = {}
 
     def _converge(
@@ -177,7 +178,7 @@ class AdmissionPolicyController:
         try:
             waits, failure = self._each(plans, pairs)
         finally:
-            self._announce()
+            self._submit_statuses()
         if failure is not None:
             raise failure
         if waits:
@@ -187,7 +188,7 @@ class AdmissionPolicyController:
     def _each(
         self, plans: list[tuple[Source, Generated]], pairs: Mapping[str, Pair]
     ) -> tuple[bool, DependencyError | None]:
-        """Converge the policies one by one; return whether some wait, and a failure.
+        """Reconcile each policy; return whether some must wait, and the first failure.
 
         A policy that fails does not block the others. Raises: LeaseLost.
         """
@@ -212,19 +213,19 @@ class AdmissionPolicyController:
     def _has_failed(self, one: tuple[Source, Generated]) -> bool:
         return _name_of(one[0]) in self._failed
 
-    def _announce(self) -> None:
-        """Submit the statuses that are out of date."""
-        if self._told == self._announced:
+    def _submit_statuses(self) -> None:
+        """Trigger a write of the statuses if they changed."""
+        if self._statuses == self._submitted:
             return
-        self._announced = dict(self._told)
+        self._submitted = dict(self._statuses)
         self._count()
-        self.told_count += 1
-        self._inputs.on_told()
+        self.status_version += 1
+        self._inputs.on_status_change()
 
     def _count(self) -> None:
         found = dict.fromkeys((VALIDATING, MUTATING), 0)
-        for (kind, _), told in self._told.items():
-            found[SOURCES[kind][1]] += told.generated
+        for (kind, _), status in self._statuses.items():
+            found[SOURCES[kind][1]] += status.generated
         self._counts = found
 
     def _read(self, pairs: Mapping[str, Pair], *, wanted: bool) -> None:
@@ -237,13 +238,14 @@ class AdmissionPolicyController:
         try:
             self._objects.read(pairs.values())
         except KubeRefused as error:
-            # Without permission no object can be ours; each write fails and says so.
+            # Without permission, no object can be ours; each write fails with its own
+            # message.
             _log.info("generated admission policies: %s", error.message)
         self._read_s = now_s
 
     def _drop(self, names: set[_Name]) -> None:
         kept: tuple[dict[_Name, Any], ...] = (
-            *(self._told, self._written_s, self._refused, self._replaced_s),
+            *(self._statuses, self._written_s, self._refused, self._replaced_s),
         )
         for known in kept:
             for name in known.keys() - names:
@@ -251,7 +253,7 @@ class AdmissionPolicyController:
         self._failed &= names
 
     def _one(self, policy: Source, plan: Generated, pairs: Mapping[str, Pair]) -> bool:
-        """Converge one policy; return whether something may have been written.
+        """Reconcile one policy; return whether something may have been written.
 
         Raises: _Waits, DependencyError, LeaseLost.
         """
@@ -259,20 +261,22 @@ class AdmissionPolicyController:
         refused = self._refused.get(name)
         if refused is not None and refused[0] is plan:
             if self._clock.monotonic_s() - refused[1] < _AGAIN_S:
-                self._told[name] = refused[2]
+                self._statuses[name] = refused[2]
                 return self._remove(policy, pairs)
             del self._refused[name]
         if not plan.kind:
-            self._told[name] = Told(generated=False, message=plan.message)
+            self._statuses[name] = GeneratedStatus(
+                generated=False, message=plan.message
+            )
             return self._remove(policy, pairs)
         self._replaced_s.pop(name, None)
         self._miss(policy, plan, pairs[plan.kind])
         try:
             is_written = self._write(plan, pairs[plan.kind])
         except (KubeRefused, Foreign) as error:
-            told = Told(generated=False, message=_reason_of(plan, error))
-            self._refused[name] = plan, self._clock.monotonic_s(), told
-            self._told[name] = told
+            status = GeneratedStatus(generated=False, message=_reason_of(plan, error))
+            self._refused[name] = plan, self._clock.monotonic_s(), status
+            self._statuses[name] = status
             return self._remove(policy, pairs)
         except KubeConflict:
             self._read_s = None
@@ -281,12 +285,14 @@ class AdmissionPolicyController:
         return is_written
 
     def _miss(self, policy: Source, plan: Generated, pair: Pair) -> None:
-        """Have the webhook enforce a policy of which an object is missing."""
-        known = self._told.get(_name_of(policy))
-        told = is_generated(policy.status) if known is None else known.generated
-        if told and not self._objects.has_both(pair, names_of(policy)[1]):
+        """Let the webhook enforce a policy if one of its generated objects is gone."""
+        known = self._statuses.get(_name_of(policy))
+        is_enforced = is_generated(policy.status) if known is None else known.generated
+        if is_enforced and not self._objects.has_both(pair, names_of(policy)[1]):
             text = _REPLACED.format(plan.kind)
-            self._told[_name_of(policy)] = Told(generated=False, message=text)
+            self._statuses[_name_of(policy)] = GeneratedStatus(
+                generated=False, message=text
+            )
             self._written_s.pop(_name_of(policy), None)
 
     def _write(self, plan: Generated, pair: Pair) -> bool:
@@ -306,11 +312,11 @@ class AdmissionPolicyController:
         return written
 
     def _loaded(self, policy: Source, plan: Generated) -> None:
-        """Report that the API server enforces the policy, once it has loaded it."""
+        """Set the status to generated once the API server has loaded the objects."""
         name, now_s = _name_of(policy), self._clock.monotonic_s()
-        known = self._told.get(name)
+        known = self._statuses.get(name)
         if is_generated(policy.status) and (known is None or known.generated):
-            self._told[name] = Told(generated=True)
+            self._statuses[name] = GeneratedStatus(generated=True)
             return
         first = self._written_s.get(name)
         if first is None or first[0] is not plan:
@@ -318,13 +324,13 @@ class AdmissionPolicyController:
         if now_s - first[1] < _LOADED_S:
             raise _Waits
         if known is None or not known.generated:
-            self._told[name] = Told(generated=True)
+            self._statuses[name] = GeneratedStatus(generated=True)
             self._report(policy, plan)
 
     def _remove(self, policy: Source, pairs: Mapping[str, Pair]) -> bool:
-        """Delete the objects once the policy is enforced without them.
+        """Delete the objects once the webhook enforces the policy again.
 
-        K8S: API servers load a changed webhook configuration some time later, too.
+        K8S: API servers load a changed webhook configuration with a delay, too.
         """
         kind, name = names_of(policy)
         self._written_s.pop(_name_of(policy), None)
@@ -350,7 +356,10 @@ class AdmissionPolicyController:
         return True
 
     def _report(self, policy: Source, plan: Generated) -> None:
-        """KYVERNO: only ValidatingAdmissionPolicies have Events."""
+        """Submit the Events of a generated policy.
+
+        KYVERNO: only ValidatingAdmissionPolicies have Events.
+        """
         if plan.kind != VALIDATING:
             return
         name = policy.metadata.name

@@ -1,13 +1,14 @@
 """Find the exceptions in force that name a policy.
 
-Room: controllers. Takes: PolicyExceptions of both groups as JSON. Gives: those of a
-policy. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
-arguments, the log.
+Room: controllers. Takes: PolicyExceptions of both groups as JSON. Gives: a policy's
+exceptions. Next: controllers/admission_policies/plans.py. May touch: nothing outside
+its arguments, the log.
 Source: docs/behaviour/controllers 13; docs/behaviour/engine 8.7; docs/behaviour/v1.19 3
 (expiresAt).
 
-SAFETY: upstream takes exceptions of every namespace, of every kind of policy with the
-name, and expressions that do not compile. An exception counts here as in the webhook.
+SAFETY: upstream accepts exceptions from every namespace, for every kind of policy with
+the name, and with expressions that do not compile. Here the same exceptions apply as in
+the webhook.
 """
 
 import logging
@@ -38,12 +39,12 @@ from kyverno_mp.values.wildcard import matches
 _log = logging.getLogger(__name__)
 AnyException = PolicyException | CelPolicyException
 Allows = Callable[[str], bool]
-"""Returns whether exceptions of a namespace count."""
+"""Returns whether exceptions in a namespace are allowed."""
 _NEVER_S: Final = float("inf")
 
 
 class KnownExceptions:
-    """The exceptions read last; each text is decoded once."""
+    """The exceptions of the last read; each text is decoded once."""
 
     def __init__(self, allows: Allows) -> None:
         self._allows = allows
@@ -51,7 +52,7 @@ class KnownExceptions:
         self._by_policy: dict[tuple[str, str], list[AnyException]] = {}
 
     def read(self, documents: Iterable[bytes]) -> None:
-        """Replace the exceptions by those of the documents."""
+        """Replace the exceptions with the decoded documents."""
         known, self._decoded = self._decoded, {}
         for text in sorted(documents):
             found = known[text] if text in known else _decoded(text)
@@ -63,7 +64,7 @@ class KnownExceptions:
                     self._by_policy.setdefault(key, []).append(one)
 
     def of(self, policy: Source, now: datetime) -> tuple[AnyException, ...]:
-        """Return the exceptions that name the policy, sorted by their names."""
+        """Return the exceptions that name the policy, sorted by name."""
         given = self._by_policy.get((policy.kind, policy.metadata.name))
         if given is None:
             return ()
@@ -79,7 +80,7 @@ def _policies_of(exception: AnyException) -> set[tuple[str, str]]:
 
 
 def _names(exception: AnyException, policy: Source) -> bool:
-    """Return whether an exception for the policy names its rule, too."""
+    """Return whether an exception that names the policy also names one of its rules."""
     if not isinstance(policy, ClusterPolicy) or isinstance(
         exception, CelPolicyException
     ):

@@ -1,4 +1,4 @@
-"""Build the API server's own policy and binding of a policy in CEL.
+"""Build the native admission policy and binding for a policy in CEL.
 
 Room: controllers. Takes: a ValidatingPolicy or MutatingPolicy, its exceptions. Gives:
 Generated. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
@@ -6,9 +6,10 @@ arguments.
 Source: docs/behaviour/cel 8; docs/behaviour/v1.19 3; Kyverno
 pkg/admissionpolicy/builder.go, pkg/controllers/admissionpolicygenerator (v1.18.2).
 
-An exception with several conditions needs all of them, and its images and values are
-for the objects that meet them; upstream exempts what meets one, and all objects. With a
-condition that could fail in the API server nothing is generated.
+An exception with several conditions requires all of them, and its images and values
+apply to the objects that meet them. Upstream exempts objects that meet one condition,
+and applies images and values to all objects. If a condition could fail in the API
+server, nothing is generated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,13 +51,13 @@ _ANNOTATIONS: Final = "skip generating {}: auditAnnotations are not applicable."
 _NEEDED: Final = "skip generating {}: exceptions in matchConditions are not applicable."
 _MAY_FAIL: Final = "matchConditions of PolicyException {} are not applicable."
 _FILLED: Final = {"allowedImages": "images", "allowedValues": "allowed_values"}
-"""Variable -> field of an exception."""
+"""Maps a CEL variable to a field of an exception."""
 
 
 def from_validating_policy(
     policy: ValidatingPolicy, exceptions: Sequence[CelPolicyException]
 ) -> Generated:
-    """Return both objects, or the reason why there are none.
+    """Return both objects, or the reason why none is generated.
 
     KYVERNO: failurePolicy is not copied; the API server's default is Fail.
     """
@@ -97,7 +98,7 @@ def from_validating_policy(
 def from_mutating_policy(
     policy: MutatingPolicy, exceptions: Sequence[CelPolicyException]
 ) -> Generated:
-    """Return both objects, or the reason why there are none."""
+    """Return both objects, or the reason why none is generated."""
     spec = policy.spec
     autogen = spec.autogen
     wanted = None if autogen is None else autogen.mutating_admission_policy
@@ -118,7 +119,7 @@ def from_mutating_policy(
     if not reason and evaluation is not None and evaluation.use_server_side_apply:
         reason = _ATOMICS
     if not reason and spec.audit_annotations:
-        # K8S: a MutatingAdmissionPolicy has none.
+        # K8S: a MutatingAdmissionPolicy has no such field.
         reason = _ANNOTATIONS
     reason = reason or _may_fail(exceptions, spec.match_constraints, mutates=True)
     conditions, variables = _exempted(exceptions)
@@ -158,7 +159,7 @@ def _as_condition(one: Json) -> Condition:
 
 
 def _constraints_of(given: MatchResources | None) -> Json:
-    """Return ``matchConstraints`` with selectors and excludes, which upstream loses."""
+    """Return ``matchConstraints`` with the selectors and excludes upstream drops."""
     raw: Json = {"matchPolicy": "Equivalent"}
     return {**raw, **given.raw()} if given is not None else raw
 
@@ -169,7 +170,7 @@ def _may_fail(
     *,
     mutates: bool,
 ) -> str:
-    """Return why the API server could fail to evaluate the exceptions, or ""."""
+    """Return the reason why an exception could fail in the API server, or ""."""
     for one in exceptions:
         given = (condition.expression for condition in one.spec.match_conditions)
         if not cannot_fail(given, matched, mutates=mutates):
@@ -180,7 +181,7 @@ def _may_fail(
 def _exempted(
     exceptions: Iterable[CelPolicyException],
 ) -> tuple[list[Condition], dict[str, str]]:
-    """Return the conditions of full exemptions, and the variables of the others."""
+    """Return the conditions of full exemptions, and the variables of the rest."""
     conditions: list[Condition] = []
     lists: dict[str, list[str]] = {name: [] for name in _FILLED}
     for exception in exceptions:
@@ -199,14 +200,14 @@ def _exempted(
 
 
 def _fill(raw: Json, variables: dict[str, str]) -> str:
-    """Replace ``exceptions.x`` by variables; return why that is not possible."""
+    """Replace ``exceptions.x`` by variables; return why that is impossible, or ""."""
     if _mentions(raw["matchConditions"], variables):
         return _NEEDED
     mentioned = [
         name for name, text in variables.items() if text or _mentions(raw, (name,))
     ]
     made = [{"name": name, "expression": variables[name] or "[]"} for name in mentioned]
-    # K8S: a variable may use those before it.
+    # K8S: a variable can refer to variables before it.
     first = _mentions(raw["variables"], variables)
     given = _replaced(raw["variables"], variables)
     raw["variables"] = [*made, *given] if first else [*given, *made]
@@ -217,7 +218,7 @@ def _fill(raw: Json, variables: dict[str, str]) -> str:
 
 
 def _mentions(value: Json, names: Iterable[str]) -> bool:
-    """Return whether some text names one of the fields of ``exceptions``."""
+    """Return whether any text names one of the fields of ``exceptions``."""
     if isinstance(value, str):
         return any(f"exceptions.{name}" in value for name in names)
     inner = value.values() if isinstance(value, dict) else value

@@ -38,7 +38,7 @@ _ACTIONS: Final = {"Enforce": ["Deny"], "Audit": ["Audit", "Warn"]}
 def why_cluster_policy_is_not(
     policy: ClusterPolicy, exceptions: Sequence[PolicyException]
 ) -> str:
-    """Return why there is no ValidatingAdmissionPolicy, without asking a cluster."""
+    """Return why no ValidatingAdmissionPolicy is generated; read no cluster data."""
     return (
         why_not(policy)
         or why_not_asked(policy.spec.rules[0])
@@ -52,7 +52,7 @@ def from_cluster_policy(
     exceptions: Sequence[PolicyException],
     directory: Directory,
 ) -> Generated:
-    """Return both objects, or the reason why there are none."""
+    """Return both objects, or the reason why none is generated."""
     message = why_cluster_policy_is_not(policy, exceptions)
     if message:
         return Generated(message=message)

@@ -1,8 +1,9 @@
-"""The objects that the API server enforces in place of a policy.
+"""Define the native objects that the API server enforces in place of a policy.
 
 Room: controllers. Takes: a policy, specs as JSON. Gives: Generated, the resources of
-the kinds. Next: controllers/admission_policies/objects.py. May touch: nothing outside
-its arguments.
+the kinds.
+Next: controllers/admission_policies/objects.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 """
 
@@ -28,13 +29,13 @@ PLURALS: Final = {
     f"{MUTATING}{BINDING}": "mutatingadmissionpolicybindings",
 }
 Source = ClusterPolicy | ValidatingPolicy | MutatingPolicy
-"""The policies from which the API server's own ones are generated."""
+"""The kinds of policies that are converted to native admission policies."""
 
 
 class Generated(NamedTuple):
-    """A policy of the kind and its binding, without kind and version.
+    """A native policy and its binding, without ``kind`` and ``apiVersion``.
 
-    Without them, ``message`` tells why there are none.
+    If nothing is generated, ``message`` is the reason.
     """
 
     kind: str = ""
@@ -44,7 +45,7 @@ class Generated(NamedTuple):
 
 
 def object_of(source: Source, name: str, spec: Json) -> Json:
-    """Return a policy of the API server."""
+    """Return a native admission policy."""
     raw = _owned(source, name, spec)
     if _UNREPORTED in source.metadata.labels:
         raw["metadata"]["labels"][_UNREPORTED] = "true"
@@ -57,7 +58,7 @@ def binding_of(source: Source, name: str, spec: Json) -> Json:
 
 
 def with_unique_names(conditions: Iterable[Condition]) -> list[Json]:
-    """Return conditions as JSON; the API server refuses two of one name."""
+    """Return conditions as JSON with unique names, as the API server requires."""
     taken: set[str] = set()
     found = []
     for one in conditions:

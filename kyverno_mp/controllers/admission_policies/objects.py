@@ -1,13 +1,14 @@
-"""Read and write the API server's policies that Kyverno generated.
+"""Read and write the native admission policies that Kyverno generated.
 
 Room: controllers. Takes: Generated, the resources served. Gives: objects in the API
-server. Next: controllers/admission_policies/controller.py.
-May touch: the API server through kube.
+server.
+Next: controllers/admission_policies/controller.py. May touch: the API server through
+kube.
 Source: docs/behaviour/controllers 13.
 
-An object is written when it, or what is wanted, is not what was last compared: its
-``generation`` grows with its spec alone, so fields that the API server adds and its
-status cause no write.
+An object is written only if it or its desired state changed since the last comparison.
+Its ``generation`` grows only with its spec, so its status and fields that the API
+server adds cause no write.
 """
 
 from collections.abc import Iterable
@@ -36,14 +37,14 @@ class _Compared(NamedTuple):
 
 
 class Foreign(Exception):
-    """An object of the name exists that Kyverno did not generate."""
+    """Raised if an object with the name exists that Kyverno did not generate."""
 
 
 class GeneratedObjects:
-    """Kyverno's objects; call it from one thread only."""
+    """The objects that Kyverno generated; use it from one thread only."""
 
     def __init__(self, client: Client, objects: Objects) -> None:
-        """``objects``: writes of the lease holder."""
+        """``objects`` can write only on the lease holder."""
         self._client = client
         self._objects = objects
         self._observed: dict[_Id, Json] = {}
@@ -80,7 +81,7 @@ class GeneratedObjects:
         return all(key in self._observed for key in _ids_of(pair, name))
 
     def write(self, resource: Resource, kind: str, wanted: Json) -> bool:
-        """Create the object, or replace it if it differs; return whether it did.
+        """Create the object, or replace it if it differs; return whether it changed.
 
         Raises: Foreign, DependencyError.
         """
@@ -108,7 +109,7 @@ class GeneratedObjects:
         return True
 
     def delete(self, pair: Pair, name: str) -> None:
-        """Delete binding and policy, if they exist. Raises: DependencyError."""
+        """Delete the binding and the policy, if they exist. Raises: DependencyError."""
         policy, binding = _ids_of(pair, name)
         # Without its binding a policy has no effect.
         for key, resource in ((binding, pair.binding), (policy, pair.policy)):
@@ -127,7 +128,7 @@ class GeneratedObjects:
             found = self._objects.find(resource, ("", wanted["metadata"]["name"]))
             if found is not None and not _is_ours(found):
                 raise Foreign from error
-            # Written since the last list: by an earlier holder of the lease.
+            # An earlier holder of the lease created it after our last list.
             raise
 
 
@@ -136,9 +137,9 @@ def _ids_of(pair: Pair, name: str) -> tuple[_Id, _Id]:
 
 
 def _is_ours(raw: Json) -> bool:
-    """Return whether it has the label, the name and the owner of a generated object.
+    """Return whether an object has the label, name and owner of a generated object.
 
-    Other tools may set the same label.
+    Other tools can set the label, too.
     """
     metadata = raw["metadata"]
     if (metadata.get("labels") or {}).get(LABEL) != MANAGER:
@@ -156,7 +157,7 @@ def _generation_of(raw: Json) -> int:
 
 
 def _has_metadata(observed: Json, wanted: Json) -> bool:
-    """Return whether labels and owners are as wanted; others may add labels."""
+    """Return whether our labels and owners are set; other writers may add labels."""
     metadata, ours = observed["metadata"], wanted["metadata"]
     labels = metadata.get("labels") or {}
     return all(

@@ -32,7 +32,7 @@ _RESYNC_S: Final = 10.0
 _FOLLOW_S: Final = 1.0
 """A replica without the lease polls the Secrets at this interval."""
 _TAKEN_AFTER: Final = timedelta(seconds=3)
-"""Workers check for a new certificate every second; until they have the first one, the
+"""Workers check for a new certificate every second. Until they have the first one, the
 API server trusts none of their answers."""
 
 
@@ -66,7 +66,7 @@ class CertificateController:
         self._problems: tuple[str, ...] = ()
 
     def reconcile(self, _key: str) -> Result:
-        """Renew what is due, and serve the current pair.
+        """Renew certificates that are due, and serve the current pair.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -92,11 +92,11 @@ class CertificateController:
         return is_trusted(certificates_of(leaf), certificates_of(self._bundle), now)
 
     def _untaken(self, now: datetime) -> timedelta:
-        """Return how long workers may still be without their first certificate."""
+        """Return how long workers may still lack their first certificate."""
         if not all(self._served):
             return _TAKEN_AFTER
         if self._is_taken:
-            # Also when the wall clock is set back afterwards.
+            # This stays true even if the wall clock is set back.
             return timedelta(0)
         left = _TAKEN_AFTER - (now - self._serving_since)
         self._is_taken = left <= timedelta(0)
@@ -119,7 +119,7 @@ class CertificateController:
         return secrets
 
     def _serve(self, secrets: CertificateSecrets, now: datetime) -> bool:
-        """Serve the pair; False while the previous pair must still be served."""
+        """Serve the pair; return False while the previous pair must still be served."""
         pair = (secrets.certificate, secrets.key)
         if not all(pair) or pair == self._served:
             return True

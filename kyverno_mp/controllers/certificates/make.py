@@ -5,8 +5,8 @@ Next: controllers/certificates/reconcile.py. May touch: randomness (keys, serial
 numbers).
 Source: docs/behaviour/controllers 4 (names, usages, lifetimes).
 
-Upstream's serial numbers 0 and 1 are not copied: RFC 5280 requires positive numbers
-that are unique per issuer.
+Upstream uses the serial numbers 0 and 1; RFC 5280 requires positive numbers that are
+unique per issuer.
 """
 
 import ipaddress

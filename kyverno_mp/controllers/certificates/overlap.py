@@ -1,13 +1,14 @@
-"""Trust a CA for a while after it leaves its Secret, and a new one before its use.
+"""Trust a CA for a while after it leaves its Secret, and a new CA before it is used.
 
 Room: controllers. Takes: the bundle and the pair from the Secrets, the time. Gives: the
 bundle to register, whether to serve the pair now.
 Next: controllers/certificates/controller.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 4 (rotation).
 
-A renewed authority stays in its Secret next to the new one. An authority whose Secret
-was deleted or replaced does not, and replicas read the new pair at different times: for
-some seconds the API server would distrust the replicas that serve the other pair.
+A renewed authority stays in its Secret next to the new one. If the Secret was deleted
+or replaced, the old authority disappears at once, while replicas read the new pair at
+different times. For some seconds, the API server would distrust the replicas that still
+serve the old pair.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,15 +20,15 @@ from kyverno_mp.controllers.certificates.make import certificate_pem
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
 
 LASTS: Final = timedelta(seconds=120)
-"""How long an authority stays trusted after it left: by then every replica has the new
-pair."""
+"""How long a removed authority stays trusted; by then every replica has the new pair.
+"""
 FIRST_TRUSTED: Final = timedelta(seconds=15)
-"""How long a new pair waits for its authority to be registered: longer than another
-replica needs to take over the lease of one that dies meanwhile."""
+"""How long a new pair waits for the registration of its authority. Another replica may
+have to take over the lease from one that dies meanwhile, which takes less time."""
 
 
 class Overlap:
-    """The authorities and pairs this replica saw; each call gets one clock reading."""
+    """The authorities and pairs that this replica read; a call uses one timestamp."""
 
     def __init__(self) -> None:
         self._pem = b""
@@ -56,14 +57,14 @@ class Overlap:
     def waits(
         self, pair: tuple[bytes, bytes], served: bytes, bundle: bytes, now: datetime
     ) -> bool:
-        """Return whether to serve ``served`` longer before the new ``pair``.
+        """Return whether to keep serving ``served`` before the new ``pair``.
 
-        False when callers would soon refuse ``served``.
+        False if callers would soon reject ``served``.
         """
         then = now + FIRST_TRUSTED
         if not is_trusted(certificates_of(served), certificates_of(bundle), then):
             return False
         if pair != self._waiting:
             self._waiting, self._since = pair, now
-        # If the clock was set back, the pair must not wait for ever.
+        # If the clock is set back, the pair must not wait forever.
         return timedelta(0) <= now - self._since < FIRST_TRUSTED

@@ -5,8 +5,9 @@ Next: controllers/certificates/reconcile.py acts on them. May touch: nothing out
 arguments.
 Source: docs/behaviour/controllers 4; Kyverno pkg/tls/renewer.go at v1.18.2.
 
-Upstream overwrites a user's Secret that holds a chain (14.37). Here a Secret without
-our label is never written, and a chain is read as a chain: leaf, then intermediates.
+Upstream overwrites a user's Secret that contains a chain (14.37). Here, a Secret
+without our label is never written, and a chain is parsed as the leaf, then the
+intermediates.
 """
 
 import base64
@@ -40,7 +41,7 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519Pri
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A Secret as stored. ``raw`` None: it does not exist."""
+    """A Secret as stored; ``raw`` is None if it does not exist."""
 
     raw: Json | None
     managed: bool
@@ -52,7 +53,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class CaPlan:
-    """``make``: add a new authority to ``remaining`` in the bundle."""
+    """The plan for the authority.
+
+    ``make``: whether to add a new authority to ``remaining`` in the bundle.
+    """
 
     make: bool
     remaining: tuple[x509.Certificate, ...]
@@ -61,14 +65,14 @@ class CaPlan:
 
 @dataclass(frozen=True, slots=True)
 class TlsPlan:
-    """``make``: the server needs a new certificate."""
+    """The plan for the server. ``make``: whether it needs a new certificate."""
 
     make: bool
     problem: str = ""
 
 
 def read_secret(raw: Json | None) -> Stored:
-    """Parse a Secret; unreadable parts count as missing."""
+    """Parse a Secret; treat unreadable parts as missing."""
     if raw is None:
         return Stored(
             None, managed=True, right_type=True, key=None, certificates=(), pem=b""
@@ -95,14 +99,14 @@ def plan_ca(stored: Stored, now: datetime, rules: CertificateRules) -> CaPlan:
     if not stored.managed:
         problem = "" if remaining else _not_ours(rules.ca_name)
         return CaPlan(make=False, remaining=stored.certificates, problem=problem)
-    # Without the authority's key, the server's certificate could not be renewed.
+    # Without the authority's key, the server's certificate cannot be renewed.
     if remaining and stored.key is not None and stored.right_type:
         return CaPlan(make=False, remaining=remaining)
     still_valid = tuple(
         one for one in stored.certificates if one.not_valid_after_utc > now
     )
-    # When upstream makes a new authority, it drops those that expire soon, so callers
-    # briefly distrust replicas that still serve the old certificate.
+    # When upstream creates a new authority, it drops authorities that expire soon, so
+    # callers briefly distrust replicas that still serve the old certificate.
     return CaPlan(make=True, remaining=still_valid)
 
 
@@ -147,7 +151,7 @@ def is_trusted(
 
 
 def certificates_of(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Return the certificates of a PEM text without broken ones, as upstream does."""
+    """Return the certificates in a PEM text; skip broken ones, as upstream does."""
     found: list[x509.Certificate] = []
     for block in pem.split(_BEGIN)[1:]:
         body, end, _ = block.partition(_END)
@@ -164,7 +168,7 @@ def certificates_of(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def _names_fit(leaf: x509.Certificate, rules: CertificateRules) -> bool:
-    """Return whether the certificate names the Service, which may have a new name."""
+    """Return whether the certificate names the Service, whose name may have changed."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:

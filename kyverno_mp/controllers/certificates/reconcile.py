@@ -43,7 +43,7 @@ SECRETS = core("secrets")
 
 @dataclass(frozen=True, slots=True)
 class CertificateSecrets:
-    """The content of the Secrets. ``problems``: what only the operator can fix."""
+    """The content of the Secrets; only the operator can fix the ``problems``."""
 
     ca_bundle: bytes
     certificate: bytes
@@ -54,10 +54,10 @@ class CertificateSecrets:
 def reconcile(
     objects: Objects, rules: CertificateRules, now: datetime
 ) -> CertificateSecrets:
-    """Renew what is due; return the content of the Secrets.
+    """Renew certificates that are due; return the content of the Secrets.
 
-    Raises: DependencyError, LeaseLost; KubeConflict when another replica wrote first:
-    call again.
+    Raises: DependencyError, LeaseLost; KubeConflict if another replica wrote first;
+    then call again.
     """
     ca = _find(objects, rules, rules.ca_name)
     ca_plan = plan_ca(ca, now, rules)
@@ -100,7 +100,7 @@ def _write(
     key: PrivateKey,
     pem: bytes,
 ) -> Stored:
-    """Write a Secret at the version that was read; first delete one of another type."""
+    """Write a Secret at the version that was read; delete one of another type first."""
     metadata: Json = {
         "name": name,
         "namespace": rules.namespace,

@@ -1,4 +1,4 @@
-"""Names, lifetimes and labels of the certificates.
+"""Define the names, lifetimes and labels of the certificates.
 
 Room: controllers. Takes: values of settings. Gives: CertificateRules. Next:
 certificates/{plan,make,reconcile}.py. May touch: nothing outside its arguments.
@@ -25,7 +25,7 @@ class CertificateRules:
     namespace: str = "kyverno"
     service: str = "kyverno-svc"
     server: str = ""
-    """The host by which the API server calls us without the Service (serverIP)."""
+    """The host that the API server calls instead of the Service (serverIP)."""
     ca_secret: str = ""
     tls_secret: str = ""
     algorithm: Algorithm = "RSA"

@@ -6,8 +6,8 @@ controllers/webhook_config/controller.py. May touch: nothing outside its argumen
 Source: docs/behaviour/cel 9; docs/behaviour/controllers 3.1; Kyverno
 pkg/controllers/webhook/validating.go at v1.18.2.
 
-A configuration is accepted as a whole or not at all, so nothing that the author of one
-policy writes may get into it unless the API server accepts it.
+The API server accepts a configuration as a whole or not at all, so text from the author
+of one policy is registered only if the API server accepts it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ _MUTATING: Final = {
     "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),
     "NamespacedMutatingPolicy": ("nmpol.validate.kyverno.svc", "/nmpol-keys"),
 }
-"""KYVERNO: their names say ``validate``, too."""
+"""KYVERNO: the names of mutating webhooks contain ``validate``, too."""
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _KINDS_OF_COPIES: Final = {
     "cronjobs": {"cronjobs": ("batch/v1", "CronJob")},
@@ -77,7 +77,7 @@ _PODS: Final = {"pods": ("v1", "Pod")}
 
 @dataclass(slots=True)
 class _Webhook:
-    """A webhook under construction; ``own``: the one policy that it is for."""
+    """A webhook under construction; ``own`` is its policy if it serves only one."""
 
     failure_policy: str
     names: list[str] = field(default_factory=list)
@@ -146,7 +146,8 @@ def _all_rendered(
 def _path_of(policy: AnyServedPolicy) -> str:
     """Return a policy's part of a path, with its namespace.
 
-    Upstream names no namespaces, so a worker cannot know that it lacks a policy.
+    Upstream's paths contain no namespaces, so a worker cannot detect that it lacks a
+    policy.
     """
     return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
 
@@ -169,9 +170,10 @@ def _webhooks(
 ) -> Iterator[_Webhook]:
     """Yield the webhooks of one kind, those for single policies first.
 
-    Upstream names the policies of both failure policies in both paths; here each path
-    names its own, so no policy is evaluated twice. A path that would be too long is
-    split, and policies that name other versions of a resource share no webhook.
+    Upstream lists the policies of both failure policies in both paths. Here, each path
+    lists only its own policies, so no policy is evaluated twice. A path that would be
+    too long is split, and policies that name different versions of a resource do not
+    share a webhook.
     """
     shared: dict[str, list[_Webhook]] = {}
     for policy in sorted(policies, key=cel_name_of):
@@ -193,7 +195,7 @@ def _webhooks(
 
 
 def _failure_policy(policy: AnyServedPolicy) -> str:
-    """KYVERNO: nothing that a GeneratingPolicy does may refuse a request."""
+    """Return the failure policy. KYVERNO: GeneratingPolicies never block requests."""
     if isinstance(policy, GeneratingPolicy):
         return "Ignore"
     return policy.spec.failure_policy
@@ -250,8 +252,8 @@ def _rendered(
 def _namespace_selector(webhook: _Webhook, options: WebhookOptions) -> Json:
     """Return the selector of namespaces.
 
-    1.19: namespaced policies get the objects of their own namespaces alone. Selectors
-    of policies that share a webhook are not registered: we evaluate them.
+    1.19: namespaced policies receive only objects of their own namespaces. Selectors of
+    policies that share a webhook are not registered; we evaluate them.
     """
     selector = namespace_selector(options)
     own = webhook.own
@@ -266,7 +268,7 @@ def _namespace_selector(webhook: _Webhook, options: WebhookOptions) -> Json:
 
 
 def _registrable(selector: LabelSelector | None) -> Json:
-    """Return a policy's selector, an empty one if the API server would refuse it."""
+    """Return a policy's selector, an empty one if the API server would reject it."""
     compiled = build_selector(selector)
     if selector is None or compiled is None or compiled.error:
         return {}
@@ -274,10 +276,7 @@ def _registrable(selector: LabelSelector | None) -> Json:
 
 
 def _merged(first: Json, second: Json) -> Json:
-    """Return a selector that matches what both match.
-
-    KYVERNO: of two values for one label the second counts.
-    """
+    """Return the intersection. KYVERNO: the second of two values for a label wins."""
     labels = {**(first.get("matchLabels") or {}), **(second.get("matchLabels") or {})}
     terms = [
         *(first.get("matchExpressions") or ()),
@@ -292,10 +291,10 @@ def _merged(first: Json, second: Json) -> Json:
 
 
 def _parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:
-    """Return what the policy matches, then what each of its autogen copies matches."""
+    """Return the entries of the policy, then those of each of its autogen copies."""
     specs: list[AnySpec] = [policy.spec, *(spec for _, spec in copies_of(policy))]
     constraints = (spec.match_constraints for spec in specs)
-    # KYVERNO: every operation may concern what was generated before.
+    # KYVERNO: every operation can affect previously generated objects.
     widened = isinstance(policy, GeneratingPolicy)
     return [
         [
@@ -311,9 +310,9 @@ def _parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:
 def _entries_of_rule(
     rule: NamedRuleWithOperations, *, widened: bool
 ) -> Iterator[Entry]:
-    """Yield what a rule matches; nothing that the API server would refuse.
+    """Yield the entries of a rule; skip those that the API server would reject.
 
-    ``widened``: for any operation.
+    ``widened``: for every operation.
     """
     operations: tuple[str, ...] = ALL_OPERATIONS
     if "*" not in rule.operations and not widened:
@@ -322,7 +321,8 @@ def _entries_of_rule(
     resources = [one for one in rule.resources if one.partition("/")[0]]
     count = len(rule.api_groups) * len(rule.api_versions) * len(resources)
     if count > INDEX_KEYS_PER_FILTER_MAX:
-        # With every version, objects would come in those that the rule does not name.
+        # With a wildcard version, the API server could send objects in a version that
+        # the rule does not name.
         versions = {*filter(None, rule.api_versions)}
         if len(versions) > INDEX_KEYS_PER_FILTER_MAX:
             versions = {"*"}
@@ -350,12 +350,12 @@ def _timeout_of(policy: AnyServedPolicy) -> int:
 
 
 def _conditions_of(policy: AnyServedPolicy) -> list[Json]:
-    """Return the conditions to register, none if the API server would refuse one.
+    """Return the conditions to register, none if the API server would reject one.
 
-    Those of a policy with autogen copies name the kinds that they are for.
+    If a policy has autogen copies, each condition is limited to the kinds it is for.
     """
     if isinstance(policy, GeneratingPolicy) and is_synchronized(policy):
-        return []  # Requests that do not meet them concern what was generated.
+        return []  # Requests that do not meet them can affect generated objects.
     copies = list(copies_of(policy))
     if not copies:
         found = [(one.name, one.expression) for one in policy.spec.match_conditions]
@@ -380,7 +380,7 @@ def _of_kinds(
     kinds: Mapping[str, tuple[str, str]],
     conditions: Iterable[NamedExpression],
 ) -> Iterator[tuple[str, str]]:
-    """Yield each condition so that it is true for every other kind."""
+    """Yield each condition in a form that is true for every other kind."""
     is_one = " || ".join(
         sorted(
             f"(object.apiVersion == '{version}' && object.kind =='{kind}')"

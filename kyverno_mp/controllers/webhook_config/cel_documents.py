@@ -29,7 +29,7 @@ class DecodedCelPolicies:
         self._decoded: dict[bytes, AnyServedPolicy | None] = {}
 
     def decode(self, documents: Iterable[bytes]) -> tuple[AnyServedPolicy, ...]:
-        """Return the policies; log and leave out every other document."""
+        """Return the policies; log and skip invalid documents."""
         known, self._decoded = self._decoded, {}
         for text in documents:
             found = known[text] if text in known else _decoded(text)
@@ -59,6 +59,6 @@ def _decoded(text: bytes) -> AnyServedPolicy | None:
     try:
         found = decode_served(msgspec.json.decode(text))
     except InputError as error:
-        _log.warning("policy left out of the webhooks: %s", error.message)
+        _log.warning("policy excluded from the webhooks: %s", error.message)
         return None
     return None if isinstance(found, CelPolicyException) else found

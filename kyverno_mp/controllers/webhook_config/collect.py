@@ -30,7 +30,7 @@ Kinds = dict[str, set[str]]
 
 
 def concerns(policy: AnyPolicy, *, mutating: bool) -> bool:
-    """Return whether the policy belongs in the configuration at all (3.3 item 2)."""
+    """Return whether the policy needs an entry in the configuration (3.3 item 2)."""
     rules = policy.spec.rules
     if mutating:
         return any(_mutates(rule) or _verifies_images(rule) for rule in rules)
@@ -46,7 +46,7 @@ def concerns(policy: AnyPolicy, *, mutating: bool) -> bool:
 def entries_of(
     policy: AnyPolicy, directory: Directory, *, mutating: bool
 ) -> Iterator[Entry]:
-    """Return what the webhook must match for one policy; ignore unknown kinds."""
+    """Return the entries that the webhook needs for a policy; ignore unknown kinds."""
     scope = NAMESPACED if policy.kind == "Policy" else ALL_SCOPES
     for text, operations in kinds_of(policy, mutating=mutating).items():
         for group, version, resource, part, its_scope in _resources(
@@ -57,17 +57,17 @@ def entries_of(
 
 
 class KnownEntries:
-    """Entries of the policies requested last, each computed once.
+    """Entries of the policies in the last request, each computed once.
 
-    PERF: perf/propagation.py; a changed policy costs its own rules, not those of all
-    policies. Policies and directories are compared by identity.
+    PERF: a changed policy costs its own rules, not all policies' rules
+    (perf/propagation.py). Policies and directories are compared by identity.
     """
 
     def __init__(self) -> None:
         self._directory: Directory | None = None
         self._known: dict[tuple[int, bool], tuple[AnyPolicy, frozenset[Entry]]] = {}
         self.counted = 0
-        """How often entries were computed."""
+        """The number of computations."""
 
     def of(
         self, policy: AnyPolicy, directory: Directory, *, mutating: bool
@@ -85,7 +85,7 @@ class KnownEntries:
         return known[1]
 
     def keep(self, policies: Iterable[AnyPolicy]) -> None:
-        """Forget all other policies."""
+        """Forget the entries of all other policies."""
         kept = {id(policy) for policy in policies}
         for key in [key for key in self._known if key[0] not in kept]:
             del self._known[key]
@@ -97,7 +97,8 @@ def kinds_of(policy: AnyPolicy, *, mutating: bool) -> Kinds:
     default = CREATE_UPDATE if mutating else ALL_OPERATIONS
     for rule in expand(policy):
         if "generate" in rule.types() and rule.generate is not None:
-            # KYVERNO: also CONNECT: an exec may trigger a generate rule (3.3 item 3).
+            # KYVERNO: CONNECT is included, because an exec can trigger a generate rule
+            # (3.3 item 3).
             _merge(found, _matched(rule, ALL_OPERATIONS))
             for kind in _targets(rule.generate):
                 _add(found, kind, CREATE_UPDATE_DELETE)
@@ -135,8 +136,8 @@ def _descriptions(rule: Rule) -> Iterator[ResourceDescription]:
 def _is_plain(entry: ResourceFilter) -> bool:
     """Return whether an exclusion has kinds and operations only (3.3 item 4).
 
-    An empty exclusion excludes nothing at evaluation; upstream registers nothing for
-    its rule, which then never runs.
+    An empty exclusion excludes nothing at evaluation. Upstream registers nothing for
+    its rule, so the rule never runs.
     """
     resources = entry.resources
     return bool(resources.kinds or resources.operations) and not (

@@ -9,12 +9,13 @@ docs/behaviour/controllers 3.2, 3.6.
 The key decides the scope of a reconcile:
 - ``POLICIES``: policies changed. Only configurations that differ from the last written
   ones are compared with the API server: one call to read and one to write.
-- ``ALL``: compare everything, at least every ten seconds; this repairs what somebody
-  deleted or edited, even after a missed event. It is cheap when nothing changed.
-- ``REFUSED``: a generation was published; reconcile only if it keeps other earlier
-  versions in place of refused ones.
+- ``ALL``: compare everything, at least every ten seconds. This repairs deleted or
+  edited configurations, even after a missed event, and is cheap when nothing changed.
+- ``REFUSED``: a generation was published; reconcile only if the set of earlier versions
+  that are kept in place of rejected ones changed.
 - ``CONFIGURATION``: the operator's options changed; compute everything again.
-- any other: one of our configurations changed; if not by our own write, compare all.
+- any other key: one of our configurations changed; compare everything, unless the
+  change was our own write.
 
 Registered webhooks stay registered when this process dies (3.7).
 """
@@ -79,19 +80,21 @@ class Inputs:
     """Returns the cluster's policies in CEL, as JSON."""
     directory: Callable[[], Directory]
     ca_bundle: Callable[[], bytes]
-    """Returns the CA bundle for callers, empty while nobody could serve with it."""
+    """Returns the CA bundle for callers, empty until workers can serve with it."""
     options: Callable[[bytes], WebhookOptions]
     """Returns the operator's options for a CA bundle."""
     owner: Callable[[], Json | None]
-    """Returns the owner of the configurations; called when everything is compared."""
+    """Returns the owner of the configurations; called for each full comparison."""
     static: Callable[[WebhookOptions], list[Json]]
-    """Returns the configurations of our paths that do not depend on policies."""
+    """Returns the configurations that do not depend on policies."""
     may_register: Callable[[], bool]
-    """Whether this pod can answer; until then, no blocking webhook is registered."""
+    """Returns whether this pod can answer; until then, no blocking webhook is
+    registered."""
     kept: Callable[[], Mapping[PolicyName, str]]
-    """Returns earlier versions, as JSON, in force in place of refused ones."""
+    """Returns the earlier versions, as JSON, that stay in force in place of rejected
+    ones."""
     health: HealthLease
-    """Guarded by the same election."""
+    """Writes objects only while the same election is held."""
     version_of: Callable[[str], str]
     """Returns the resource version of one of our configurations by its key."""
 
@@ -153,7 +156,7 @@ class WebhookController:
         self._current: tuple[AnyPolicy, ...] = ()
         self._term = 0
         self.registered: Registered | None = None
-        """What the API server has, according to our last write."""
+        """The configurations in the API server according to our last write."""
 
     def reconcile(self, key: str) -> Result:
         """Reconcile the configurations within the scope of the key.
@@ -179,7 +182,7 @@ class WebhookController:
         )
 
     def answers(self) -> bool:
-        """Return whether, as far as is known, the API server reaches our webhook."""
+        """Return whether the API server reaches our webhook, as far as is known."""
         return self._health.answers()
 
     def _reconcile_changed(self) -> Result:
@@ -219,7 +222,7 @@ class WebhookController:
         if not ca_bundle:
             return Result(after_s=_FOLLOW_S)
         # Before discovery, no policy would match any resource, and this process would
-        # empty the configurations of an earlier one.
+        # clear the configurations of an earlier one.
         if not self._inputs.may_register() or not directory.resources:
             return Result(retry=True)
         self._begin_term()
@@ -232,7 +235,7 @@ class WebhookController:
         )
         if self._computed is None or self._computed[0] != basis:
             if not basis.answers:
-                _log.error("the API server does not reach us, no policy is enforced")
+                _log.error("the API server does not reach us; no policy is enforced")
             self._computed = (basis, self._wanted(basis))
         self._write_all(*self._computed)
         self._health.tick(self._clock.now())
@@ -271,7 +274,7 @@ class WebhookController:
         )
         self._create_only = () if options.auto_update else _OF_RESOURCES
         self._current = self._policies.decode(self._inputs.documents())
-        # KYVERNO: while we are unreachable, register nothing that may block (3.6).
+        # KYVERNO: while we are unreachable, register no blocking webhook (3.6).
         policies: Sequence[AnyPolicy] = ()
         if basis.answers:
             policies = policies_in_force(self._current, basis.kept)

@@ -1,4 +1,4 @@
-"""The operator's webhook options, and the parts that all configurations share.
+"""Define the operator's webhook options, and the parts shared by all configurations.
 
 Room: controllers. Takes: values of settings and of the ConfigMap ``kyverno``. Gives:
 WebhookOptions; metadata and clientConfig of every configuration.
@@ -22,7 +22,7 @@ MUTATING: Final = "MutatingWebhookConfiguration"
 class WebhookOptions:
     """The operator's options for every configuration.
 
-    ``namespace_selector`` None: the ConfigMap has none.
+    ``namespace_selector`` is None if the ConfigMap has none.
     """
 
     ca_bundle: bytes
@@ -42,10 +42,11 @@ class WebhookOptions:
     match_conditions: tuple[Json, ...] = ()
     owner: Json | None = None
     fine_grained: bool = True
-    """Policies with match conditions have their own webhooks; False: they use shared
+    """Whether policies with match conditions get their own webhooks. If not, they share
     webhooks, and we evaluate the conditions."""
     protected_namespaces: tuple[str, ...] = ("kube-system",)
-    """Never reviewed unless the ConfigMap has its own namespaceSelector."""
+    """Namespaces that are never reviewed unless the ConfigMap has its own
+    namespaceSelector."""
 
 
 def configuration(
@@ -57,7 +58,8 @@ def configuration(
     """Return a whole configuration.
 
     Upstream sets no owner on the configurations of exceptions, global context and
-    clean-up; here every configuration has it, so that the API server deletes them all.
+    clean-up. Here, every configuration has an owner, so that the API server deletes
+    them all.
     """
     metadata: Json = {
         "name": name,
@@ -94,8 +96,8 @@ def namespace_selector(options: WebhookOptions) -> Json:
     """Return the selector of namespaces.
 
     Upstream's chart writes this default into the ConfigMap. Without it, a policy for
-    all kinds could prevent the cluster and this program from starting, so it is the
-    default here, too.
+    all kinds could prevent the cluster and this program from starting, so it is also
+    our default.
     """
     if options.namespace_selector is not None:
         return options.namespace_selector

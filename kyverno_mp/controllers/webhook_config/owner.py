@@ -5,8 +5,9 @@ Next: controllers/webhook_config/options.py puts it into every configuration.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 3.1 (ClusterRole ``*:webhook``), 14.17.
 
-K8S: the API server deletes an object whose owner is gone. Upstream's chart ships no
-such ClusterRole; deploy/ does, so deleting our RBAC leaves no unanswered webhook.
+K8S: the API server deletes an object whose owner is gone. Upstream's chart contains no
+such ClusterRole. deploy/ does, so after our RBAC is deleted, no unanswered webhook
+remains.
 """
 
 from typing import Final

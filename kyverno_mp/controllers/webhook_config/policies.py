@@ -27,7 +27,7 @@ class DecodedPolicies:
         self._decoded: dict[bytes, AnyPolicy | None] = {}
 
     def decode(self, documents: Iterable[bytes]) -> tuple[AnyPolicy, ...]:
-        """Return the policies; log and leave out every other document."""
+        """Return the policies; log and skip invalid documents."""
         return tuple(self._decode(documents))
 
     def _decode(self, documents: Iterable[bytes]) -> Iterator[AnyPolicy]:
@@ -44,8 +44,8 @@ def policies_in_force(
 ) -> list[AnyPolicy]:
     """Return the policies in the versions that workers evaluate.
 
-    ``kept``: earlier versions, as JSON, in force in place of refused ones. The webhooks
-    must match what the last valid version names.
+    ``kept`` contains the earlier versions, as JSON, that stay in force in place of
+    rejected ones. The webhooks must match the resources of the last valid version.
     """
     found = [one for one in policies if name_of(one) not in kept]
     earlier = (
@@ -60,6 +60,6 @@ def _decoded(text: bytes) -> AnyPolicy | None:
     try:
         document = decode(msgspec.json.decode(text))
     except InputError as error:
-        _log.warning("policy left out of the webhooks: %s", error.message)
+        _log.warning("policy excluded from the webhooks: %s", error.message)
         return None
     return document if isinstance(document, ClusterPolicy | Policy) else None

@@ -1,7 +1,7 @@
 """Reconcile the API server's webhook configurations with the computed ones.
 
 Room: controllers. Takes: desired configurations, Objects guarded by the lease.
-Gives: as few writes as possible. Next: the API server.
+Gives: the changed configurations, written. Next: the API server.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 3.2, 3.7.
 
@@ -56,12 +56,14 @@ def reconcile(
     create_only: Iterable[str] = (),
     on_written: Callable[[Json], None] = _nobody,
 ) -> int:
-    """Create or update each configuration; return how many were written.
+    """Create or update each configuration; return the number of writes.
 
-    ``create_only``: names that somebody else owns once they exist
-    (autoUpdateWebhooks=false): only their CA bundle is updated, without which the API
-    server would reject our answers. ``on_written`` gets each written configuration as
-    the API server returns it. Raises: DependencyError, LeaseLost.
+    ``create_only`` contains the names of configurations that users own once they exist
+    (autoUpdateWebhooks=false). Only their CA bundle is updated, because without it the
+    API server would reject our answers. ``on_written`` receives each written
+    configuration as the API server returned it.
+
+    Raises: DependencyError, LeaseLost.
     """
     kept = frozenset(create_only)
     count = 0
@@ -74,7 +76,7 @@ def reconcile(
 
 
 def remove_all(client: Client, objects: Objects) -> int:
-    """Delete all our configurations, because nobody will answer any more (3.7)."""
+    """Delete all our configurations, because no replica will answer any more (3.7)."""
     removed = 0
     for resource in RESOURCES.values():
         selector = [("labelSelector", f"{MANAGED_BY}={MANAGER}")]
@@ -104,14 +106,14 @@ def same(desired: Json, observed: Json) -> bool:
 def _reconcile_one(
     objects: Objects, desired: Json, kept: frozenset[str]
 ) -> Json | None:
-    """Return the written object, None if no write was needed or possible now."""
+    """Return the written object, None if no write was needed or possible."""
     resource, key = RESOURCES[desired["kind"]], key_of(desired)
     observed = objects.find(resource, key)
     if observed is None:
         try:
             written = objects.create(resource, desired)
         except KubeConflict:
-            # Another client created it meanwhile: the next reconcile compares it.
+            # Another client created it meanwhile; the next reconcile compares it.
             return None
         _log.info("created %s", key[1])
         return written

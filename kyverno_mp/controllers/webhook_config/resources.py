@@ -52,20 +52,20 @@ _EXEMPT: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
         '!(request.resource.resource == "events")',
     ),
 )
-"""Resources that a rule for all resources must never block when we do not answer:
-without leases no controller is elected, without reviews no request is authorized.
-A policy of the webhook that names one of these kinds still receives it."""
+"""Resources that a rule for all resources must never block while we do not answer:
+without leases no controller is elected, and without reviews no request is authorized.
+If a policy of the webhook names one of these kinds, the webhook still receives it."""
 
 
 class _EntriesOf(Protocol):
-    """Returns what the webhook must match for one policy."""
+    """Returns the entries that the webhook must match for one policy."""
 
     def __call__(self, policy: AnyPolicy, *, mutating: bool) -> Iterable[Entry]: ...
 
 
 @dataclass(slots=True)
 class _Webhook:
-    """A webhook under construction; ``policy`` only if the policy has its own."""
+    """A webhook under construction; ``policy`` is set if it serves only that policy."""
 
     failure_policy: str
     timeout_s: int
@@ -83,7 +83,7 @@ class _Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The configurations, and the keys of the policies with their own webhook."""
+    """The configurations, and the keys of the policies with their own webhooks."""
 
     validating: Json
     mutating: Json
@@ -98,8 +98,8 @@ def desired(
 ) -> Desired:
     """Compute both configurations for the policies in force.
 
-    Cost: expands every rule of every policy that ``known`` lacks; a millisecond for ten
-    policies.
+    Cost: expands every rule of each policy that is not in ``known``, one millisecond
+    for ten policies.
     """
     ours = [policy for policy in policies if _is_ours(policy)]
     known = KnownEntries() if known is None else known
@@ -245,7 +245,7 @@ def exemptions(
 ) -> list[Json]:
     """Return conditions for a webhook that may block and matches all resources.
 
-    ``others``: the names of its other conditions.
+    ``others``: the names of the webhook's other conditions.
     """
     everything = any(
         entry.resource == "*" and entry.subresource in ("", "*") for entry in entries
@@ -266,9 +266,10 @@ def exemptions(
 
 
 def _conditions_of(policy: AnyPolicy) -> list[Json]:
-    """Return the match conditions to register; none if the API server would refuse one.
+    """Return the match conditions to register, none if the API server would reject one.
 
-    Only we evaluate such conditions then, and all other webhooks can be registered.
+    In that case only we evaluate the conditions, so that all other webhooks can be
+    registered.
     """
     own = policy.spec.webhook_configuration
     if own is None or unregistrable(policy):
@@ -290,7 +291,8 @@ def unique(name: str, key: str, taken: set[str]) -> str:
     """Return ``name``, with a suffix if another policy has it.
 
     Upstream gives ClusterPolicy ``a-b`` and Policy ``a/b`` the same name, and the API
-    server then refuses the whole configuration; so it does for a name that is too long.
+    server then rejects the whole configuration. It also rejects names that are too
+    long.
     """
     if name not in taken and len(name) <= _NAME_LENGTH_MAX:
         return name

@@ -63,7 +63,7 @@ def rules_of(entries: Iterable[Entry], *, ephemeral: bool = True) -> list[Json]:
 
 
 def rules_of_parts(parts: Iterable[Iterable[Entry]]) -> list[Json]:
-    """Return sorted rules, at least one for each part, as upstream registers copies."""
+    """Return sorted rules, at least one per part, as upstream registers copies."""
     found = [rule for part in parts for rule in rules_of(part, ephemeral=False)]
     return sorted(found, key=_order)
 
@@ -76,9 +76,13 @@ def _by_operations(resources: dict[str, set[str]]) -> dict[frozenset[str], set[s
 
 
 def _with_ephemeral(group: str, version: str, names: set[str]) -> set[str]:
-    """KYVERNO: a webhook for Pods also gets their ephemeral containers (3.3 item 8)."""
+    """Add the ephemeral containers of Pods.
+
+    KYVERNO: a webhook for Pods also receives them (3.3 item 8).
+    """
     of_pods = group in ("", "*") and version in ("v1", "*") and names & {"pods", "*"}
-    # K8S: refused together with a wildcard that covers it; so is the configuration.
+    # K8S: together with a wildcard that covers it, this resource makes the
+    # configuration invalid.
     if of_pods and not names & _COVERING:
         return names | {_EPHEMERAL}
     return names

@@ -1,7 +1,7 @@
-"""The configurations that do not depend on policies: our own kinds, leases, TTL labels.
+"""Build the configurations for Kyverno's own kinds, leases and TTL labels.
 
-Room: controllers. Takes: WebhookOptions. Gives: configurations. Next:
-controllers/webhook_config/reconcile.py. May touch: nothing outside its arguments.
+Room: controllers. Takes: WebhookOptions. Gives: configurations.
+Next: controllers/webhook_config/reconcile.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.1 (table and static rules), 3.6 (leases).
 """
 
@@ -61,8 +61,8 @@ def admission_configurations(options: WebhookOptions) -> list[Json]:
 def cleanup_configurations(options: WebhookOptions) -> list[Json]:
     """Return the clean-up controller's configurations; ``options`` name its service.
 
-    Upstream serves the path ``/validate`` from a separate server; here one server
-    handles all paths, so this path has its own name.
+    Upstream serves the path ``/validate`` from a separate server. Here, one server
+    handles all paths, so this path needs its own name.
     """
     ttl = _generic(
         "kyverno-ttl-validating-webhook-cfg",
@@ -130,7 +130,7 @@ def _review_policies(options: WebhookOptions) -> Json:
         ("generatingpolicies", _SINCE_ALPHA),
         ("namespacedgeneratingpolicies", _SINCE_BETA),
         ("deletingpolicies", _SINCE_ALPHA),
-        # KYVERNO: upstream registers no check of these.
+        # KYVERNO: upstream registers no check of these kinds.
         ("namespaceddeletingpolicies", _SINCE_BETA),
     ]
     rules = [_rule(_POLICIES, versions, (name,)) for name, versions in cel]

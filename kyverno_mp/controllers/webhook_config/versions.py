@@ -6,9 +6,9 @@ Source: k8s apiserver, webhook/generic/webhook.go (ShouldCallHook): an object th
 rule of the webhook names is sent as it is; any other is converted to a version that a
 rule names.
 
-If a policy names v2 of a resource and another policy of the same webhook names v1, an
-object of v1 is sent as it is and the first policy does not match it. So policies share
-a webhook only if they name a resource in the same versions.
+If one policy names v2 of a resource and another policy of the same webhook names v1, an
+object of v1 is sent unconverted and the first policy does not match it. Therefore,
+policies share a webhook only if they name a resource in the same versions.
 """
 
 from collections import defaultdict
@@ -26,7 +26,8 @@ _Place: TypeAlias = tuple[str, str]
 class NamedVersions:
     """The versions in which the policies of one webhook name each resource.
 
-    K8S: a kind may be in several groups, as Ingress was, so groups are compared too.
+    K8S: a kind can be served in several groups, as Ingress was, so groups are compared,
+    too.
     """
 
     __slots__ = ("_by_resource", "_entries", "_values")
@@ -37,9 +38,9 @@ class NamedVersions:
         self._values: set[_Where] = set()
 
     def agree(self, entries: Iterable[Entry]) -> bool:
-        """Return whether these entries of another policy change no match of ours.
+        """Return whether adding another policy's entries would change no match.
 
-        Nor ours theirs. Cost: linear in the entries; for a wildcard also in ours.
+        Cost: linear in the new entries; for a wildcard, also in the existing ones.
         """
         given = frozenset(entries)
         return given == self._entries or all(
@@ -52,7 +53,8 @@ class NamedVersions:
         given = frozenset(entries)
         self._entries |= given
         for resource, places in _by_resource(given).items():
-            # Where both name a place, they name it in the same versions.
+            # Entries for the same place name the same versions, because ``agree`` was
+            # checked.
             self._by_resource.setdefault(resource, {}).update(places)
             self._values.update(places.values())
 

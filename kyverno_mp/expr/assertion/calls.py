@@ -3,7 +3,8 @@
 Room: expr.assertion. Takes: a name and linked arguments. Gives: a closure.
 Next: dialect. May touch: nothing outside its arguments.
 Source: github.com/jmespath-community/go-jmespath, interpreter/functions.go;
-kyverno-json pkg/engine/template (GetFunctions): standard, its own, Kyverno's.
+kyverno-json pkg/engine/template (GetFunctions): the standard functions, its own, and
+Kyverno's.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from kyverno_mp.values.jsonvalue import Json
 _NOT_THERE: Final = frozenset(
     {"image_normalize", "is_external_url", "md5", "sha1", "sha256"}
 )
-"""Kyverno's functions that are missing in the copy in kyverno-json."""
+"""Kyverno's functions that are missing from kyverno-json's copy."""
 
 
 _TELL_NIL: Final = frozenset({"not_null", "to_array", "to_string"})
@@ -61,9 +62,9 @@ _TABLE: Final[Mapping[str, _Row]] = {
 
 
 def link_call(name: str, arguments: tuple[Closure, ...]) -> Closure:
-    """Compile a call to a closure; bad names and argument counts fail at run time.
+    """Compile a call to a closure; wrong names and argument counts fail at run time.
 
-    The arguments run first even then, because in Go their errors come first.
+    Even then the arguments run first, because their errors come first in Go.
     """
     row = _TABLE.get(name)
     problem = f"unknown function: {name}"

@@ -110,7 +110,7 @@ def _link_collection(node: Node) -> Closure:
 
 
 def _repeated(node: Node) -> Closure:
-    """Link the part that is repeated for each item, and charge its nodes."""
+    """Link the part that runs once per item, and charge its nodes."""
     closure = link_dialect(node)
     steps = nodes_of(node) // _NODES_PER_STEP
 
@@ -166,7 +166,7 @@ class _Inner:
 def _link_let(pairs: tuple[tuple[str, Closure], ...], body: Closure) -> Closure:
     def let(runtime: Runtime, current: Json) -> Json:
         outer = runtime.bindings
-        # As in Go, the values cannot use one another's names.
+        # As in Go, the values cannot refer to each other's names.
         bound = {name: value(runtime, current) for name, value in pairs}
         runtime.bindings = _Inner(bound, outer)
         try:
@@ -178,7 +178,7 @@ def _link_let(pairs: tuple[tuple[str, Closure], ...], body: Closure) -> Closure:
 
 
 def _number(value: Json) -> float | None:
-    """Return the value of any Go number; here int64 is a number, bool is not."""
+    """Return the value of any Go number, including int64 but not bool."""
     if type(value) is bool or not isinstance(value, (int, float)):
         return None
     return float(value)
@@ -292,7 +292,7 @@ def _link_slice(node: nodes.Slice) -> Closure:
 
 
 def _swallowed(closure: Closure, runtime: Runtime, current: Json) -> Json:
-    """Run the left side of a filter, flatten or ``.*``; its errors become null."""
+    """Run the left side of a filter, a flatten or ``.*``; its errors become null."""
     try:
         return closure(runtime, current)
     except ExpressionFailed:

@@ -157,7 +157,7 @@ def _zip(runtime: Runtime, *lists: list[Json]) -> Json:
 def _at(_runtime: Runtime, items: list[Json], index: Json) -> Json:
     if type(items) is not list:
         raise fail("invalid type, first argument must be an array")
-    # KYVERNO: only a Go int, as bound by ``~i.``, is an index here; a literal is not.
+    # KYVERNO: only a Go int, as bound by ``~i.``, is a valid index here, not a literal.
     if type(index) is not GoInt:
         raise fail("invalid type, second argument must be an int")
     if not 0 <= index < len(items):
@@ -193,4 +193,4 @@ FUNCTIONS: Final[tuple[tuple[FunctionEntry, int], ...]] = (
     (FunctionEntry("json_parse", (STRING,), parse_json_text), 0),
     (FunctionEntry("wildcard", (STRING, STRING), _wildcard), 0),
 )
-"""Each function with the number of its optional last arguments."""
+"""The functions, each with the number of its optional last arguments."""

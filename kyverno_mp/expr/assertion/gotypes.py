@@ -6,9 +6,9 @@ and calls handle them. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; kyverno
 pkg/engine/handlers/validation/validate_assert.go.
 
-KYVERNO: the payload contains Go structs, a named string type and a map of strings.
-JMESPath reads struct members by their Go names and supports only maps of arbitrary
-values, and a named string never equals a literal.
+KYVERNO: upstream's payload contains Go structs, a named string type and a map of
+strings. JMESPath reads struct members by their Go names and supports only maps of
+arbitrary values, and a named string never equals a literal.
 """
 
 from kyverno_mp.errors import ExpressionFailed
@@ -51,7 +51,7 @@ class GoStrings(GoSlice, GoValue):
 
 
 class GoMap(dict[str, Json], GoValue):
-    """A map with one value type, which is not an object for JMESPath. Nil if empty."""
+    """A map with one value type, which is not an object in JMESPath; nil if empty."""
 
     __slots__ = ("go_name",)
 
@@ -86,8 +86,9 @@ class NilMap(dict[str, Json], GoValue):
 class GoStruct(GoValue):
     """A struct: its members by their Go names, in order.
 
-    ``tags``: their JSON names in the same order; a name that ends in ``?`` is omitted
-    if its value is empty. ``comparable``: whether Go can compare two such structs.
+    ``tags``: the members' JSON names in the same order; a member whose name ends in
+    ``?`` is omitted if its value is empty. ``comparable``: whether Go can compare two
+    such structs.
     """
 
     __slots__ = ("comparable", "go_name", "members", "tags")
@@ -107,7 +108,7 @@ class GoStruct(GoValue):
         self.comparable = comparable
 
     def member(self, name: str) -> Json:
-        """Return a member by its Go name, also with a lower-case initial, or None."""
+        """Return a member by its Go name (the initial may be lower case), or None."""
         return self.members.get(name[:1].upper() + name[1:])
 
     def __eq__(self, other: object) -> bool:

@@ -1,6 +1,6 @@
 """Compile an assertion tree to closures, and evaluate payloads with them.
 
-Room: expr.assertion. Takes: Assertion. Gives: AssertionProgram. Next: program's body.
+Room: expr.assertion. Takes: Assertion. Gives: AssertionProgram. Next: program/bodies.
 May touch: nothing outside its arguments; the Scope loads context entries.
 Source: docs/behaviour/engine 6.7; kyverno-json pkg/engine/assert.
 """
@@ -57,7 +57,7 @@ class Violation(NamedTuple):
 
 
 class AssertionProgram:
-    """A linked assertion tree; safe to use for any number of requests."""
+    """A linked assertion tree; reusable for any number of requests."""
 
     __slots__ = ("_evaluate",)
 
@@ -74,7 +74,7 @@ class AssertionProgram:
         """
         outer = scope.runtime
         # KYVERNO: the payload is the unstructured object, so integers are int64 even on
-        # an admission request, where the JSON context holds float64 (0.2, 6.7).
+        # an admission request, where the JSON context contains float64 (0.2, 6.7).
         runtime = outer.with_int64()
         run = _Run(runtime)
         try:
@@ -90,7 +90,7 @@ class AssertionProgram:
 
 
 def link_assertion(assertion: Assertion) -> AssertionProgram:
-    """Link a tree; as upstream, invalid expressions fail at run time."""
+    """Link a tree; as in upstream, invalid expressions fail at run time."""
     return AssertionProgram(_link(assertion.tree))
 
 
@@ -151,8 +151,8 @@ def _link_map(tree: dict[str, Json]) -> _Evaluate:
     members = [_link_member(key, value) for key, value in tree.items()]
 
     def evaluate(run: _Run, path: Path, value: Json, names: _Names) -> None:
-        # KYVERNO: a binding is valid for the members after it; upstream walks a Go map
-        # in random order, here the order is that of the document.
+        # KYVERNO: a binding is valid for the members after it. Upstream walks a Go map
+        # in random order; here the order of the document applies.
         for member in members:
             names = member(run, path, value, names)
 
@@ -228,7 +228,7 @@ def _failing(text: str) -> _Project:
 
 
 def _link_each(index: str, evaluate: _Evaluate) -> _Evaluate:
-    """Evaluate each item of a list or map; ``index``: variable for its index, or ""."""
+    """Evaluate each item of a list or map; ``index``: a variable's name, or ""."""
 
     def evaluate_each(run: _Run, path: Path, value: Json, names: _Names) -> None:
         if isinstance(value, (list, dict)):

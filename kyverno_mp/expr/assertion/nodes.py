@@ -13,10 +13,10 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Assertion(msgspec.Struct, frozen=True, array_like=True):
-    """``validate.assert`` as in the policy.
+    """The value of ``validate.assert`` in a policy.
 
-    ``tree`` is the document itself: only some keys and strings are expressions, and the
-    linker needs the original strings for the messages.
+    ``tree`` is the unparsed document, because only some keys and strings are
+    expressions, and the linker needs the original strings for its messages.
     """
 
     tree: Json = None

@@ -40,14 +40,14 @@ class AssertionExpression(NamedTuple):
 def parse_assertion(raw: Json) -> Assertion:
     """Return the tree of ``validate.assert``.
 
-    Expressions that do not parse are accepted: as upstream, the rule reports them when
-    it runs. Raises: PolicyInvalid (``assertion.depth``).
+    Expressions that do not parse are accepted; as in upstream, the rule reports them
+    when it runs. Raises: PolicyInvalid (``assertion.depth``).
     """
     return Assertion(_with_floats(raw, ASSERTION_DEPTH_MAX))
 
 
 def parse_expression(text: str) -> AssertionExpression | None:
-    """Parse a key or text; None if it contains no statement."""
+    """Parse a key or string; return None if it contains no statement."""
     each, index, binding, computed = False, "", "", False
     if match := _FOREACH.search(text):
         each, index, text = True, match.group(1) or "", match.group(2)

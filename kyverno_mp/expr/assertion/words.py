@@ -19,18 +19,18 @@ Path = tuple["Path", str] | None
 
 _ITEM_CHARACTERS: Final = 32
 EXTRA_VALUE: Final = "v1.ExtraValue"
-"""The Go type of the values in a user's ``extra``."""
+"""The Go type of the values in ``extra`` of a user."""
 
 
 def child(path: Path, name: str) -> Path:
-    """Return the path of a member; one without a name prints as ``[]``."""
+    """Return the path of a member; a member without a name prints as ``[]``."""
     if not name:
         return (path, "[]")
     return (path, name if path is None else f".{name}")
 
 
 def path_text(path: Path) -> str:
-    """Print a path; the path of the whole payload is None."""
+    """Print a path; None is the path of the whole payload."""
     if path is None:
         return "<nil>"
     parts = []
@@ -57,9 +57,9 @@ def internal(path: Path, reason: str) -> str:
 
 
 def expected(value: Json, runtime: Runtime) -> str:
-    """Print the value that a scalar is compared with."""
+    """Print the expected value for a scalar."""
     if isinstance(value, GoStrings) and value.go_name == EXTRA_VALUE:
-        # The only one of these types with a String method.
+        # Only this type has a String method.
         return f"Expected value: {value.go_text()}"
     if isinstance(value, str):
         return f"Expected value: {_charged(value, runtime)}"
@@ -67,7 +67,7 @@ def expected(value: Json, runtime: Runtime) -> str:
 
 
 def _charged(text: str, runtime: Runtime) -> str:
-    """Quote a string in portions, because each character may become ten."""
+    """Quote a string in portions, because each character may expand to ten."""
     runtime.charge_printed(len(text))
     runtime.charge_bytes(0 if text.isascii() and text.isprintable() else 12 * len(text))
     return quote(text)

@@ -6,8 +6,8 @@ Source: cel-go checker/checker.go and the API server's validators (homogeneous l
 durations, timestamps and regular expressions given as constants);
 docs/behaviour/cel 4, 11.
 
-Over 400 lines: a method for each kind of node, all on one substitution. Each calls
-``check`` directly, because the nesting of expressions is limited by Python's frames.
+Over 400 lines: one method per kind of node, and all share one substitution. Each method
+calls ``check`` directly, because Python's stack limits how deeply expressions can nest.
 """
 
 from operator import itemgetter
@@ -52,8 +52,8 @@ _CONST: Final = {
 }
 _HANGING: Final = {2: slice(0, 2), 3: slice(2, 3)}
 _NONE: Final = slice(0, 0)
-"""Terms of && and || that are direct children of the root in cel-go's tree, by their
-number."""
+"""Which terms of && and || are direct children of the root in cel-go's tree, by the
+number of terms."""
 _PLACE: Final = itemgetter(0)
 _SHOWN: Final = {"in": "@in", "?:": "_?_:_"}
 _SORTED: Final = (
@@ -66,15 +66,15 @@ _SORTED: Final = (
     types.TIMESTAMP,
     types.UINT,
 )
-"""The types of the keys of sortBy."""
+"""The types that sortBy accepts as keys."""
 _PREDICATES: Final = frozenset({"all", "exists", "existsOne", "filter"})
 
 
 def check(node: Node, text: str, environment: Environment) -> Type:
     """Return the type of the expression.
 
-    Raises: ExpressionInvalid with all problems, or if its own allowance is used up;
-    BudgetExceeded if that of the environment is used up.
+    Raises: ExpressionInvalid with all problems, or if the check's own allowance is used
+    up; BudgetExceeded if the environment's allowance is used up.
     """
     try:
         return _checked(node, text, environment)
@@ -215,7 +215,7 @@ class _Checker:
         return self._resolve(node, name, found, self._args(node))
 
     def _args(self, node: Call) -> tuple[Type, ...]:
-        # A loop, because a comprehension takes one more Python frame per level.
+        # A loop, because a comprehension would add a Python frame per level.
         found = []
         for arg in node.args:
             found.append(self.check(arg))  # noqa: PERF401 - see above
@@ -225,8 +225,8 @@ class _Checker:
         good = []
         for arg in node.args:
             good.append(self._has_to_be_bool(arg, self.check(arg)))  # noqa: PERF401 - as in _args
-        # cel-go builds a balanced tree of the terms; for a direct child of the root,
-        # the error is that of the root.
+        # cel-go builds a balanced tree of the terms and reports the error of a direct
+        # child of the root at the root.
         return BOOL if all(good[_HANGING.get(len(good), _NONE)]) else ERROR
 
     def _has_to_be_bool(self, node: Node, given: Type) -> bool:
@@ -362,7 +362,8 @@ class _Checker:
             return self._optional_macro(node, given)
         key, item = self._range(node, given)
         if len(node.names) == 1:
-            # A single name is the key of a map, and also the element kept.
+            # Over a map, a single name is bound to the key, and ``filter`` keeps the
+            # keys.
             item = key if given.name == "map" else item
             bound = self._bound(node, (item,))
         else:
@@ -370,10 +371,10 @@ class _Checker:
         return self._macro_result(node, key, item, bound)
 
     def _repeat(self, problems: int, literals: tuple[int, int]) -> None:
-        """Note the errors of a target again: cel-go expands it twice.
+        """Record the errors of a target again, because cel-go expands the target twice.
 
-        SAFETY: a chain doubles them at each call, so they are repeated only as long as
-        there are few.
+        SAFETY: in a chain, each call doubles the errors, so they are repeated only
+        while there are few.
         """
         count = len(self.problems) - problems
         if len(self.problems) + count <= CEL_REPEATED_MAX:
@@ -424,7 +425,7 @@ class _Checker:
         return types.sized(result)
 
     def _sorted(self, node: Macro, item: Type, key: Type) -> Type:
-        """Check what the macro calls for the keys of the items."""
+        """Check the type of the keys by which the macro sorts the items."""
         result = types.list_of(item)
         for one in _SORTED:
             if self.found.fits((types.list_of(key),), (types.list_of(one),)):
@@ -443,7 +444,7 @@ class _Checker:
         return BOOL
 
     def _choice(self, node: Macro, given: Type, result: Type) -> None:
-        """Check a predicate that chooses between the old and the next result."""
+        """Check the predicate that chooses between the previous and the next result."""
         if not self.found.fits((given,), (BOOL,)):
             shown = ", ".join(self._shown(one) for one in (given, result, result))
             self._no_overload(node.at, "_?_:_", f"({shown})")

@@ -37,23 +37,23 @@ class RecordFields(Protocol):
     """The fields of one record type, by name."""
 
     def get(self, field: str, /) -> Type | None:
-        """Return the type of a field, None if there is no such field."""
+        """Return the type of a field; None if the field does not exist."""
 
 
 class Records(Protocol):
     """The record types that variables may have, by name."""
 
     def get(self, name: str, /) -> RecordFields | None:
-        """Return the fields of a record type, None if it is unknown."""
+        """Return the fields of a record type; None if the type is unknown."""
 
 
 @dataclass(slots=True)
 class Environment:
     """The names that an expression may use.
 
-    ``records``: fields of the record types of variables; ``constructors``: types that
-    ``Name{..}`` may construct, with their fields; ``allowance``: shared by all checks
-    with this environment; None: each check has its own.
+    ``records``: the fields of the variables' record types. ``constructors``: types that
+    ``Name{..}`` can construct, with their fields. ``allowance``: shared by all checks
+    with this environment; if it is None, each check has a separate allowance.
     """
 
     variables: dict[str, Type]

@@ -2,10 +2,10 @@
 
 Room: expr. Takes: a checked Node. Gives: cel-go's text of the first failure, "" for
 none. Next: compiler/rules/cel.py. May touch: nothing outside its arguments.
-Source: cel-go interpreter/decorators.go (decOptimize, decRegexOptimizer): a program
-folds lists, maps and conversions of constants and compiles constant regular
-expressions when it is built, also in branches that no evaluation would reach, and
-cannot be built if one fails.
+Source: cel-go interpreter/decorators.go (decOptimize, decRegexOptimizer): building a
+program folds lists, maps and conversions of constants and compiles constant regular
+expressions, even in unreachable branches. If one of them fails, the program cannot be
+built.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def constant_failure(root: Node) -> str:
         if _is_constant(node, constants):
             constants[id(node)] = 1 + sum(constants[id(c)] for c in children(node))
             if isinstance(node, Call):
-                # Each conversion evaluates everything below it again.
+                # Each conversion evaluates its whole subtree again.
                 spend(constants[id(node)])
                 text = _failure(node)
         elif isinstance(node, Call) and node.function in _SEARCHES:
@@ -69,7 +69,7 @@ def constant_failure(root: Node) -> str:
 
 
 def _is_constant(node: Node, constants: Mapping[int, int]) -> bool:
-    """``constants``: the constants below the node, with the nodes that each has."""
+    """Return whether the node is constant, by the constants found below it."""
     if isinstance(node, Const):
         return True
     if isinstance(node, Call):
@@ -127,6 +127,6 @@ def _failure(call: Call) -> str:
     except ExpressionFailed as error:
         return error.message
     except BudgetExceeded:
-        # A constant this long fails at run time, too.
+        # Such a long constant fails at run time, too.
         return ""
     return ""

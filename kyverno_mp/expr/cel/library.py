@@ -13,11 +13,11 @@ from kyverno_mp.expr.cel.types import Type, parse_signature
 from kyverno_mp.expr.effects import EFFECT_PURE
 
 Implementation: TypeAlias = Callable[..., Any]
-"""Called with the Meter and the values, the receiver first."""
+"""Called with the Meter and the values; the receiver is the first value."""
 
 
 class Declaration(NamedTuple):
-    """One overload declared in functions/; link implements those without a function."""
+    """An overload declared in functions/; some are implemented in linking/ instead."""
 
     signature: str
     implementation: Implementation | None
@@ -32,8 +32,9 @@ class Declaration(NamedTuple):
 
 
 CALL_COST: Final = 4
-"""Units of a call in addition to the one of cel-go: choosing the overload, two frames.
-A function whose smallest call takes longer declares it, and a test verifies that."""
+"""The cost of a call in addition to cel-go's one unit: the choice of the overload and
+two frames. A function whose smallest call costs more declares its cost, and a test
+verifies this."""
 
 
 def function(
@@ -44,8 +45,8 @@ def function(
 ) -> Declaration:
     """Declare a function, e.g. ``sets.contains(list(T), list(T)) -> bool``.
 
-    ``cost``: units of any call; the implementation charges the part that depends on the
-    sizes of arguments, before the work.
+    ``cost``: the fixed units of a call. The part that depends on the sizes of the
+    arguments is charged by the implementation, before the work.
     """
     return Declaration(signature, implementation, is_member=False, cost=cost)
 
@@ -88,7 +89,7 @@ class Library:
         self.roots = frozenset(n.split(".")[0] for n in self.functions if "." in n)
 
     def extended(self, declarations: Iterable[Declaration]) -> "Library":
-        """Return a library with additional functions; this one stays unchanged."""
+        """Return a library with additional functions; this library stays unchanged."""
         more = Library(declarations)
         merged = Library(())
         for own, base, added in (

@@ -1,8 +1,8 @@
 """Define the records of a parsed CEL expression.
 
-Room: expr. Takes: made by expr/cel/syntax/parse.py. Gives: Node, and Expression, which
-the IR embeds. Next: check.py, expr/cel/linking/expressions.py, the snapshot. May touch:
-nothing outside its arguments.
+Room: expr. Takes: written by expr/cel/syntax/parse.py. Gives: Node, and Expression,
+which the IR embeds. Next: check.py, expr/cel/linking/expressions.py, the snapshot. May
+touch: nothing outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 11. ``at`` is the offset in the
 text.
 """
@@ -42,7 +42,7 @@ class Select(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """A function or operator; operators are named by their sign.
+    """A function or operator; an operator's name is its sign.
 
     ``&&`` and ``||`` have all their terms as arguments; the index is ``_[_]`` and
     ``_[?_]``, the ternary ``?:``, negation ``-_`` and ``!_``.
@@ -95,7 +95,7 @@ Node = Const | Ident | Select | Call | ListLit | MapLit | StructLit | Macro
 
 
 class Expression(msgspec.Struct, frozen=True, array_like=True):
-    """One CEL text; either ``node`` is set, or ``error`` is the reason why not."""
+    """One CEL text; either ``node`` or, if it does not compile, ``error`` is set."""
 
     text: str
     node: Node | None = None

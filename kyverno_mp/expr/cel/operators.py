@@ -36,7 +36,7 @@ _NUMBERS: Final = frozenset({int, Uint, float})
 _WALK_COST: Final = 20
 _ITEM_COST: Final = 4
 _SHORT: Final = 64
-"""Characters whose comparison takes no measurable time."""
+"""Comparing strings of up to this length takes no measurable time."""
 _ORDERED: Final = frozenset({str, bool, bytes, Timestamp, Duration})
 _TIMESTAMP_MIN: Final = -62135596800 * 10**9
 _TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
@@ -90,7 +90,7 @@ def _descend(meter: Meter, size: int, depth: int) -> None:
 
 
 def has_key(mapping: dict[Value, Value], key: Value) -> bool:
-    """Return whether a map has a key; numbers match by value, bool is not a number."""
+    """Return whether a map has a key; numbers match by value, unlike bools."""
     kind = key.__class__
     if kind is str:
         return key in mapping
@@ -98,7 +98,7 @@ def has_key(mapping: dict[Value, Value], key: Value) -> bool:
         if key not in mapping:
             return False
         if key in (0, 1):
-            # For Python's dict, True equals 1.
+            # In a Python dict, True equals 1.
             probe = _Probe(key)
             mapping.get(probe)
             return (type(probe.found) is bool) == (kind is bool)
@@ -107,7 +107,7 @@ def has_key(mapping: dict[Value, Value], key: Value) -> bool:
 
 
 class _Probe:
-    """A key that records the equal key of a map."""
+    """A key that, in a look-up, records the key of the map that equals it."""
 
     __slots__ = ("_key", "found")
 
@@ -131,7 +131,7 @@ def contains(meter: Meter, needle: Value, haystack: Value) -> bool:
     if kind is list:
         return is_among(meter, needle, haystack)
     if kind is dict:
-        # A value that cannot be a key is in no map.
+        # No map contains a value that cannot be a key.
         return _may_be_key(needle) and has_key(haystack, needle)
     raise CelFailed("no such overload")
 
@@ -139,7 +139,7 @@ def contains(meter: Meter, needle: Value, haystack: Value) -> bool:
 def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
     """Return whether an item of a list equals a value."""
     if needle.__class__ is str and len(needle) <= _SHORT:
-        # PERF: in Python, too, a string equals only a string.
+        # PERF: in Python, too, a string can only equal another string.
         meter.charge(len(items))
         return needle in items
     meter.charge(_ITEM_COST * len(items))
@@ -147,7 +147,7 @@ def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
 
 
 def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
-    """Charge reading all of the strings several times."""
+    """Charge for reading all strings ``times`` times."""
     if items and (items[0].__class__ is str or items[0].__class__ is bytes):
         meter.charge(len(items))
         size = 0
@@ -157,7 +157,7 @@ def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
 
 
 def compare(left: Value, right: Value, sign: str = "") -> int:
-    """Compare two values: -1, 0 or 1; CelFailed if they have no order.
+    """Compare two values: -1, 0 or 1. Raises: CelFailed if they have no order.
 
     ``sign``: the operator, for the error message.
     """
@@ -171,35 +171,35 @@ def compare(left: Value, right: Value, sign: str = "") -> int:
         if sign and kind not in _ORDERED and kind not in _NUMBERS:
             raise no_order(sign)
         raise CelFailed("no such overload")
-    # Go compares the bytes of UTF-8, which gives the order of the code points.
+    # Go compares UTF-8 bytes, which yields the order of the code points.
     if left < right:
         return -1
     return 1 if right < left else 0
 
 
 def int_result(value: int) -> int:
-    """Return the value as int64; CelFailed on overflow."""
+    """Return the value as int64. Raises: CelFailed on overflow."""
     if INT_MIN <= value <= INT_MAX:
         return value
     raise CelFailed("integer overflow")
 
 
 def uint_result(value: int) -> Uint:
-    """Return the value as uint64; CelFailed on overflow."""
+    """Return the value as uint64. Raises: CelFailed on overflow."""
     if 0 <= value <= UINT_MAX:
         return Uint(value)
     raise CelFailed("unsigned integer overflow")
 
 
 def duration_result(ns: int) -> Duration:
-    """Return a duration; CelFailed beyond int64 nanoseconds."""
+    """Return a duration. Raises: CelFailed if its nanoseconds exceed int64."""
     if INT_MIN <= ns <= INT_MAX:
         return Duration(ns)
     raise CelFailed("integer overflow")
 
 
 def timestamp_result(ns: int, offset_s: int = 0) -> Timestamp:
-    """Return a timestamp; CelFailed outside the years 1 to 9999."""
+    """Return a timestamp. Raises: CelFailed outside the years 1 to 9999."""
     if _TIMESTAMP_MIN <= ns <= _TIMESTAMP_MAX:
         return Timestamp(ns, offset_s)
     raise CelFailed("timestamp overflow")
@@ -226,7 +226,7 @@ def add_list(meter: Meter, left: list[Value], right: list[Value]) -> list[Value]
 
 
 def divide_int(_meter: Meter, left: int, right: int) -> int:
-    """Divide towards zero."""
+    """Divide ints, truncating towards zero."""
     if right == 0:
         raise CelFailed("division by zero")
     size = abs(left) // abs(right)
@@ -244,7 +244,7 @@ def modulo_int(_meter: Meter, left: int, right: int) -> int:
 
 
 def divide_uint(_meter: Meter, left: int, right: int) -> Uint:
-    """Divide unsigned."""
+    """Divide unsigned integers."""
     if right == 0:
         raise CelFailed("division by zero")
     return Uint(int(left) // int(right))
@@ -275,7 +275,7 @@ def index(container: Value, key: Value) -> Value:
     """Evaluate ``container[key]``. Raises: CelFailed with cel-go's text."""
     kind = container.__class__
     if kind is dict and key.__class__ is str:
-        # PERF: the usual case, without another call.
+        # PERF: the usual case needs no further call.
         if key in container:
             return container[key]
         raise CelFailed(f"no such key: {key}")
@@ -304,7 +304,7 @@ def _may_be_key(key: Value) -> bool:
 
 
 def whole_index(key: Value) -> int:
-    """Return a list index; whole doubles are allowed."""
+    """Return a list index; doubles without a fraction are allowed."""
     kind = key.__class__
     if kind is int:
         return int(key)

@@ -1,10 +1,10 @@
-"""Define the variables that reach out of the process, and the ports that they use.
+"""Define the variables that access external data, and the ports that they use.
 
 Room: expr. Takes: ports. Gives: the values of ``resource``, ``globalContext``,
-``image``, ``http`` and ``generator``; Protocols of the ports; ``asked``, which calls
-one. Next: expr/cel/functions/kyverno/resources.py and
+``image``, ``http`` and ``generator``; Protocols of the ports; ``asked``, which calls a
+port. Next: expr/cel/functions/kyverno/resources.py and
 expr/cel/functions/kyverno/services.py; program/ports.py names the ports, whose adapters
-live at the edges. May touch: only what the ports reach.
+live at the edges. May touch: only the systems behind the ports.
 Source: kyverno/sdk cel/libs/{resource,globalcontext,imagedata,http};
 docs/behaviour/cel 12.
 """
@@ -19,19 +19,20 @@ from kyverno_mp.expr.effects import EFFECT_SHARED
 from kyverno_mp.values.jsonvalue import Json
 
 _CALL_COST: Final = 5_000
-"""A call out of the process waits for others: 200 of them in one expression."""
+"""An external call waits for other systems; at most 200 calls fit into one
+expression."""
 _LOOKUP_COST: Final = 60
 FORBIDDEN: Final = "resource.forbidden"
-"""The code of a refusal by the API server, which upstream names in its error."""
+"""The error code if the API server denies permission; upstream's error mentions it."""
 
 
 class ResourcePort(Protocol):
-    """Objects of the cluster by apiVersion and plural name."""
+    """Access to objects of the cluster by apiVersion and plural name."""
 
     def get(
         self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
     ) -> Json | None:
-        """Return the object of (namespace, name), None if there is none.
+        """Return the object at ``(namespace, name)``; None if it does not exist.
 
         Raises: ExpressionFailed, DependencyError.
         """
@@ -61,21 +62,21 @@ class ResourcePort(Protocol):
 
 
 class GlobalPort(Protocol):
-    """GlobalContextEntries."""
+    """Access to GlobalContextEntries."""
 
     def reference(self, name: str, projection: str) -> Json:
-        """Return the data, None for an unknown entry. Raises: ExpressionFailed."""
+        """Return the data; None for an unknown entry. Raises: ExpressionFailed."""
 
 
 class ImagePort(Protocol):
-    """Image metadata."""
+    """Access to image metadata."""
 
     def metadata(self, image: str, deadline_ns: int) -> Json:
         """Return the metadata. Raises: ExpressionFailed, DependencyError."""
 
 
 class GeneratorPort(Protocol):
-    """Objects that policies create."""
+    """Creates the objects that policies generate."""
 
     def generate(
         self, namespace: str, objects: Sequence[Json], deadline_ns: int
@@ -84,7 +85,7 @@ class GeneratorPort(Protocol):
 
 
 class HttpRequest(NamedTuple):
-    """One call of a service; ``body`` None: there is none."""
+    """One call of a service; ``body`` is None if the call has no body."""
 
     method: str
     url: str
@@ -94,14 +95,14 @@ class HttpRequest(NamedTuple):
 
 
 class HttpPort(Protocol):
-    """Services by URL, restricted by the operator's rules."""
+    """Access to services by URL, restricted by the operator's rules."""
 
     def exchange(self, request: HttpRequest, deadline_ns: int) -> tuple[int, bytes]:
-        """Return status and body. Raises: ExpressionFailed, DependencyError."""
+        """Return the status and the body. Raises: ExpressionFailed, DependencyError."""
 
 
 class ResourceContext(NamedTuple):
-    """The value of ``resource``; ``namespace``: of a namespaced policy, else ""."""
+    """The value of ``resource``; ``namespace``: a namespaced policy's, else ""."""
 
     port: ResourcePort | None
     namespace: str = ""
@@ -151,7 +152,7 @@ class HttpContext(NamedTuple):
 
 
 class GeneratorContext(NamedTuple):
-    """The value of ``generator``; ``namespace``: of a namespaced policy, else ""."""
+    """The value of ``generator``; ``namespace``: a namespaced policy's, else ""."""
 
     port: GeneratorPort | None
     namespace: str = ""
@@ -176,7 +177,7 @@ class Gvr(NamedTuple):
 
 
 def asked(prefix: str, call: Callable[[], Value]) -> Value:
-    """Call a port; its error becomes that of the expression.
+    """Call a port; an error of the port becomes an error of the expression.
 
     Raises: DeadlinePassed, which nothing absorbs.
     """
@@ -192,7 +193,7 @@ def asked(prefix: str, call: Callable[[], Value]) -> Value:
 def twins(
     name: str, args: str, result: str, call: Implementation, effects: int
 ) -> Iterator[Declaration]:
-    """Declare a function by both of its names: ``get`` and ``Get``."""
+    """Declare a function under both of its names, e.g. ``get`` and ``Get``."""
     cost = _CALL_COST if effects & ~EFFECT_SHARED else _LOOKUP_COST
     for spelled in (name, name[0].upper() + name[1:]):
         yield member(f"{spelled}({args}) -> {result}", call, cost=cost, effects=effects)

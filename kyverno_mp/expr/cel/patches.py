@@ -48,7 +48,7 @@ _SCALARS: Final = (type(None), bool, int, float, str)
 
 
 class _AnyField(Mapping[str, Type]):
-    """The fields of an Object: every name exists, with type dyn."""
+    """The fields of an Object: every name is valid and has type dyn."""
 
     def __getitem__(self, _name: str) -> Type:
         return DYN
@@ -102,7 +102,7 @@ class Built(Record):
         self.fields = fields
 
     def field(self, name: str) -> Value:
-        """Return a field that is set; CelFailed for any other."""
+        """Return the field's value. Raises: CelFailed if it is not set."""
         return self.fields[name] if name in self.fields else super().field(name)
 
     def has(self, name: str) -> bool:
@@ -112,9 +112,9 @@ class Built(Record):
 
 _ANY_FIELD: Final = _AnyField()
 TYPES: Final = _Types()
-"""For Environment.constructors."""
+"""The types, for Environment.constructors."""
 CONSTRUCTORS: Final = _Constructors()
-"""For link_expression."""
+"""The constructors, for link_expression."""
 
 
 def _escaped(meter: Meter, key: str) -> str:
@@ -128,7 +128,7 @@ _ESCAPE_KEY: Final = function("jsonpatch.escapeKey(string) -> string", _escaped)
 
 @cache
 def patch_library() -> Library:
-    """Return the functions of the API server and those for patches."""
+    """Return the API server's functions and the functions for patches."""
     return base_library().extended([_ESCAPE_KEY])
 
 
@@ -169,7 +169,7 @@ def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
 
 
 def _of_protobuf(value: Json) -> Json:
-    """Return the value with large integers as strings, as a protobuf Value has them."""
+    """Return the value with large integers as strings, as in a protobuf Value."""
     kind = type(value)
     if kind is int and abs(value) > _EXACT_MAX:
         return str(value)
@@ -181,7 +181,7 @@ def _of_protobuf(value: Json) -> Json:
 
 
 def _check_names(value: Value, path: str, spend: Spender) -> None:
-    """Reject types whose names differ from their path; lists add nothing to it."""
+    """Reject types whose names differ from their paths; lists add nothing to a path."""
     waiting = [(value, path)]
     while waiting:
         one, path = waiting.pop()
@@ -230,7 +230,7 @@ def _native(value: Value, depth: int, spend: Spender) -> Json:
         spend.charge(len(value) >> 6)
         spend.charge_bytes(2 * len(value))
         return base64.b64encode(value).decode()
-    raise _failed(f"a value of type {type_name(value)} cannot stand in a patch")
+    raise _failed(f"a value of type {type_name(value)} cannot be part of a patch")
 
 
 def _failed(text: str) -> ExpressionFailed:

@@ -6,9 +6,10 @@ May touch: nothing outside its arguments.
 Source: the CEL language definition; checked by tests/fuzz/test_cel_reads_fuzz.py.
 
 The analysis follows places, not values, as expr/jmespath/reads.py does: a field leads
-to a place below, a macro to the place of all elements. Functions and operators read
-their whole operands, and must be the API server's, whose results depend on nothing
-else. An unknown construct raises ReadsUnknown; nothing is guessed.
+to the place below it, a macro to the place of all elements. Functions and operators
+read their whole operands. Only the API server's functions are supported, because their
+results depend on their arguments alone. An unknown construct raises ReadsUnknown;
+nothing is guessed.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,14 +43,15 @@ _VARIABLES: Final = "variables"
 
 Names = Mapping[str, Found]
 Variables = Callable[[str], Found]
-"""Follows the expression of a variable; raises ReadsUnknown if there is none."""
+"""Returns the origins of a variable's value; raises ReadsUnknown if it has no
+expression."""
 
 
 def follow_cel(node: Node, names: Names, variables: Variables) -> Found:
-    """Mark the reads of ``node``; its result is not marked yet.
+    """Mark the reads of ``node``, except reads of its result.
 
     ``names``: the places of ``object`` and of names that macros bind. ``oldObject`` is
-    taken for null, and ``request.operation`` for a constant. Raises: ReadsUnknown.
+    treated as null, and ``request.operation`` as a constant. Raises: ReadsUnknown.
     """
     match node:
         case Const():
@@ -62,7 +64,7 @@ def follow_cel(node: Node, names: Names, variables: Variables) -> Found:
             return _called(node, names, variables)
         case ListLit(items):
             found = [follow_cel(item, names, variables) for item in items]
-            # Constants come from no place.
+            # Constants have no place.
             return both(Found(items=tuple(f for f in found if f.places or f.items)))
         case MapLit(entries):
             for key, value, _ in entries:
@@ -144,7 +146,7 @@ def _indexed(operand: Node, index: Node, names: Names, variables: Variables) -> 
 
 
 def _added(args: tuple[Node, ...], names: Names, variables: Variables) -> Found:
-    """Lists are joined; everything else is a scalar, which each part of a value has."""
+    """Return the elements of both lists; scalars need no marks, extracts keep them."""
     found = [follow_cel(one, names, variables) for one in args]
     return Found(items=tuple(one.elements() for one in found))
 
@@ -152,7 +154,7 @@ def _added(args: tuple[Node, ...], names: Names, variables: Variables) -> Found:
 def _measured(found: Found) -> Found:
     for place in found.places:
         place.names = True
-    # The length of a list is read with its elements.
+    # Marking the elements also marks the length of a list.
     found.elements()
     return Found()
 
@@ -166,7 +168,7 @@ def _repeated(node: Macro, names: Names, variables: Variables) -> Found:
         (body,) = node.body
         return follow_cel(body, {**names, name: given}, variables)
     for place in given.places:
-        # Of a map, the keys are repeated.
+        # Over a map, a macro iterates over the keys.
         place.names = True
     element = given.elements()
     inner = {**names, name: element}

@@ -3,7 +3,7 @@
 Room: expr. Takes: a name and the values. Gives: CelFailed. Next: dispatch, operators.
 May touch: nothing outside its arguments.
 Source: cel-go 0.27: common/decls (MaybeNoSuchOverload), interpreter/interpretable.go,
-common/stdlib; each message as the real program prints it.
+common/stdlib; each message equals the real program's.
 """
 
 from typing import Final
@@ -19,12 +19,12 @@ from kyverno_mp.expr.cel.values import (
 )
 
 _BARE: Final = frozenset({"in", "contains", "startsWith", "endsWith", "matches"})
-"""Functions that check their arguments themselves; their errors name nothing."""
+"""Functions that check their arguments themselves; their errors contain no names."""
 _NUMBERS: Final = frozenset({int, Uint, float})
 _ADDED: Final = _NUMBERS | {str, bytes, list, Timestamp, Duration}
 _SEARCHES: Final = frozenset({"find", "findAll"})
 _RECEIVERS: Final = frozenset({str, Timestamp, Duration})
-"""Receivers that reject a call themselves; their errors name nothing."""
+"""Receivers that reject a call themselves; their errors contain no names."""
 _LEFT_SIDES: Final[dict[str, frozenset[type]]] = {
     "+": _ADDED,
     "-": _NUMBERS | {Timestamp, Duration},
@@ -56,7 +56,7 @@ _GO_DATA: Final[dict[type, str]] = {
 
 
 def no_overload(function: str, *args: Value) -> CelFailed:
-    """Return the error of arguments that match no overload."""
+    """Return the error for arguments that match no overload."""
     if function in _SEARCHES:
         if args[0].__class__ is not str or args[1].__class__ is str:
             return CelFailed("no such overload")
@@ -85,14 +85,15 @@ def _no_operator(operator: str, left: Value) -> CelFailed:
 
 
 def no_order(sign: str) -> CelFailed:
-    """Return the error of a left side without an order, e.g. a list, for ``<``."""
+    """Return the error for a left side without an order, e.g. a list before ``<``."""
     return CelFailed(f"no such overload: _{sign}_")
 
 
 def no_key(value: Value, *, is_constant: bool = False) -> CelFailed:
-    """Return the error of a key or an index that cannot be one.
+    """Return the error for a value that is not allowed as a key or an index.
 
-    ``is_constant``: a literal has the name of CEL's type in Go, JSON data that of Go's.
+    ``is_constant``: the message names cel-go's type for a literal, Go's type for JSON
+    data.
     """
     names = _GO_NAMES if is_constant else {**_GO_NAMES, **_GO_DATA}
     name = names.get(value.__class__) or f"types.{value.__class__.__name__}"
@@ -100,7 +101,7 @@ def no_key(value: Value, *, is_constant: bool = False) -> CelFailed:
 
 
 def not_iterable(value: Value, *, two: bool) -> CelFailed:
-    """Return the error of a comprehension over a value; ``two``: with two variables."""
+    """Return the error for a comprehension over a value; ``two``: has two variables."""
     name = _GO_NAMES.get(value.__class__) or f"*types.{value.__class__.__name__}"
     if two:
         return CelFailed(f"unsupported comprehension range type: {name}")

@@ -6,8 +6,9 @@ compiler/type_check.py. May touch: nothing outside its arguments.
 Source: apiserver pkg/cel/common/schemas.go, pkg/cel/types.go (names of types),
 pkg/cel/escaping.go, pkg/cel/openapi/resolver/refs.go.
 
-A schema with expanded references has no size limit (each may be used many times), so
-references are not expanded: an expression costs as much as the fields that it names.
+Expanding all references of a schema could create any size, because each reference can
+occur many times. So they are followed on demand, and an expression pays only for the
+fields that it names.
 """
 
 import re
@@ -33,7 +34,7 @@ _FORMATS: Final = {
     "duration": types.DURATION,
 }
 _RESERVED: Final = frozenset({"true", "false", "null", *RESERVED_WORDS})
-_PLAIN: Final = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*\Z")  # names of properties
+_PLAIN: Final = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*\Z")  # Names of properties.
 _ESCAPED: Final = re.compile(r"__|[-./]")
 _ESCAPE: Final = {
     "__": "__underscores__",
@@ -75,7 +76,7 @@ class SchemaFields:
         self._known: dict[str, Type | None] = {}
 
     def get(self, field: str, /) -> Type | None:
-        """Return the type of a field by its CEL name, None if there is none."""
+        """Return the type of a field by its CEL name; None if it does not exist."""
         if field not in self._known:
             self._known[field] = self._found(field)
         return self._known[field]
@@ -103,14 +104,14 @@ class SchemaRecords:
         self._roots = 0
 
     def get(self, name: str, /) -> SchemaFields | None:
-        """Return the fields of a record type, None if there is no such type."""
+        """Return the fields of a record type; None if the type is unknown."""
         return self._records.get(name)
 
     def declare(self, schemas: Schemas, name: str, kind: str) -> Type | None:
         """Return the type of a kind; ``name``: the name of its schema.
 
         KYVERNO: upstream appends the current nanoseconds to the kind's name to make the
-        type name unique; here it is a counter.
+        type name unique; here it is a sequence number.
         """
         self._roots += 1
         place = _followed(_Place(schemas, schemas[name], frozenset({name})))
@@ -119,7 +120,7 @@ class SchemaRecords:
     def type_of(
         self, place: _Place, name: str, *, is_resource: bool = False, level: int = 0
     ) -> Type | None:
-        """Return the type of a schema's values, None if CEL has no type for it."""
+        """Return the type of a schema's values; None if CEL has no such type."""
         if level > SCHEMA_NESTING_MAX:
             return types.DYN
         place = _followed(place) if level or not is_resource else place
@@ -151,7 +152,7 @@ class SchemaRecords:
 
 
 def escape(name: str) -> str:
-    """Return the CEL name of a property, "" if there is none."""
+    """Return the CEL name of a property; "" if it has none."""
     if name in _RESERVED:
         return f"__{name}__"
     if not _PLAIN.match(name):
@@ -160,7 +161,7 @@ def escape(name: str) -> str:
 
 
 def _unescaped(field: str) -> str:
-    """Return the property that a field may denote; the caller verifies it."""
+    """Return the property that a field name may denote; the caller verifies it."""
 
     def meant(found: re.Match[str]) -> str:
         word = found[1]
@@ -170,7 +171,7 @@ def _unescaped(field: str) -> str:
 
 
 def _followed(place: _Place) -> _Place:
-    """Follow the schema's reference; a cyclic one gives an empty object.
+    """Follow the schema's reference; a cyclic reference becomes an empty object.
 
     A missing schema has no type, so it causes no errors.
     """
@@ -186,7 +187,7 @@ def _followed(place: _Place) -> _Place:
 
 
 def _resource(place: _Place) -> Schema:
-    """Return the schema with the missing fields that every resource has."""
+    """Return the schema, completed with the fields that every resource has."""
     own = place.schema.properties
     if all(name in own for name in _OWN):
         given = {

@@ -92,12 +92,12 @@ def type_of(value: Type) -> Type:
 
 
 def object_type(name: str) -> Type:
-    """Return a record type; the environment has its fields."""
+    """Return a record type; its fields are in the environment."""
     return Type(name, (), "object")
 
 
 def opaque_type(name: str) -> Type:
-    """Return a type whose values only functions of the library read."""
+    """Return a type whose values only library functions can read."""
     return Type(name, (), "opaque")
 
 
@@ -153,12 +153,12 @@ def _read(text: str, at: int) -> tuple[Type, int]:
 
 @dataclass(slots=True)
 class Allowance:
-    """Steps for comparisons of types: one per visited part."""
+    """The remaining steps for comparing types; each visited part takes one step."""
 
     left: int = CEL_TYPE_STEPS_MAX
 
     def spend(self) -> None:
-        """Take one step. Raises: BudgetExceeded if there are no more."""
+        """Take one step. Raises: BudgetExceeded if no steps are left."""
         self.left -= 1
         if self.left < 0:
             raise BudgetExceeded("cel.type_steps", "too many types to compare")
@@ -167,7 +167,7 @@ class Allowance:
 def sized(given: Type) -> Type:
     """Return the type after checking its number of parts.
 
-    A map of maps has the parts of its values twice. Raises: BudgetExceeded.
+    Nested maps can double the number of parts at each level. Raises: BudgetExceeded.
     """
     waiting, count = [given], 0
     while waiting:
@@ -210,7 +210,7 @@ class Substitution:
         return first if _less_specific(first, second) else second
 
     def apply(self, given: Type, *, final: bool = False) -> Type:
-        """Replace variables by their bindings; ``final``: unbound ones by dyn."""
+        """Replace variables with their bindings; ``final``: unbound ones with dyn."""
         self._allowance.spend()
         found = self._found.get(given) if given.kind == "param" else None
         if found is not None:
@@ -253,7 +253,7 @@ class Substitution:
         )
 
     def _substitutes(self, given: Type, variable: Type) -> tuple[bool, bool]:
-        """Return whether it may replace a variable, and whether that is known."""
+        """Return whether a type can replace a variable, and whether this is final."""
         if given == variable:
             return True, True
         found = self._found.get(variable)

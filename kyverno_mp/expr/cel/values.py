@@ -28,18 +28,18 @@ budget."""
 UNITS_BETWEEN_CLOCK_CHECKS: Final = UNITS_PER_STEP * STEPS_BETWEEN_CLOCK_CHECKS
 POINTER_BYTES: Final = 8
 WIDE_BYTES: Final = 4
-"""The maximum for a character of a non-ASCII text."""
+"""The maximum size of a character in a non-ASCII text."""
 _SHOWN_MAX: Final = 256
 FAILURE_COST: Final = 30
-"""An absorbed error: raising it takes longer than most calls."""
+"""The cost of an absorbed error: raising it takes longer than most calls."""
 LIST_BYTES: Final = 64
-"""An empty list, or the bookkeeping of any small object."""
+"""The memory of an empty list, or the overhead of any small object."""
 ENTRY_BYTES: Final = 100
-"""One entry of a dict."""
+"""The memory of one dict entry."""
 
 
 class CelFailed(Exception):
-    """An expression failed; ``||`` and ``&&`` may absorb it. Never leaves expr/cel."""
+    """An expression failed; ``||`` and ``&&`` may absorb it. Not raised to callers."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class Uint(int):
 class Timestamp:
     """Nanoseconds since the Unix epoch.
 
-    ``offset_s``: how it was written, and is printed; everything else is in UTC.
+    ``offset_s``: the zone offset in its text form; everything else is in UTC.
     """
 
     __slots__ = ("ns", "offset_s")
@@ -93,7 +93,7 @@ class Duration:
 
 
 class Optional:
-    """``optional.of(value)``; ``NO_VALUE`` is the empty one."""
+    """``optional.of(value)``; ``NO_VALUE`` is the empty optional."""
 
     __slots__ = ("present", "value")
 
@@ -121,7 +121,7 @@ class TypeValue:
 
 
 class Record:
-    """Base of values whose fields are read by name: ``variables``, a policy's types.
+    """Base class of values whose fields are read by name, such as ``variables``.
 
     ``field`` returns the value or raises CelFailed; ``has`` returns whether it is set.
     """
@@ -130,7 +130,7 @@ class Record:
     type_name = "object"
 
     def field(self, name: str) -> Value:
-        """Return a field's value; CelFailed if there is none."""
+        """Return a field's value. Raises: CelFailed if the field does not exist."""
         raise CelFailed(f"no such key: {name}")
 
     def has(self, _name: str) -> bool:
@@ -139,7 +139,7 @@ class Record:
 
 
 class RuleBudget(Protocol):
-    """The remaining budget of the rule, which a Meter shares: expr/scope.Runtime."""
+    """The remaining budget of the rule, shared by its Meters: expr/scope.Runtime."""
 
     bytes_left: int
     steps_left: int
@@ -161,7 +161,7 @@ class _OwnBudget:
         self.steps_left = 0
 
     def charge(self, steps: int, /) -> None:
-        """Charge nothing, because the Meter itself is the limit."""
+        """Charge nothing, because the Meter itself limits the steps."""
 
     def charge_bytes(self, count: int, /) -> None:
         """Spend bytes. Raises: BudgetExceeded."""
@@ -171,12 +171,12 @@ class _OwnBudget:
 
 
 class Meter:
-    """The remaining budget of one evaluation: cost units, and bytes that it may build.
+    """The remaining budget of one evaluation: cost units, and bytes that it can build.
 
     A unit is a cost unit of cel-go and stands for at most 50 ns; the rule is charged
     one step per UNITS_PER_STEP. Code may decrease ``left`` directly, but must call
-    ``check`` when it falls below ``check_below``. ``budget``: charged with steps at
-    intervals, so that the clock is checked, and with bytes immediately.
+    ``check`` when it falls below ``check_below``. ``budget``: steps are charged to it
+    at intervals, when it checks the clock, and bytes immediately.
     """
 
     __slots__ = ("_paid", "budget", "check_below", "left", "regexes")
@@ -191,7 +191,7 @@ class Meter:
         )
         self.budget: RuleBudget = _OwnBudget() if budget is None else budget
         self.regexes: set[str] | None = None
-        """Those that it has paid for."""
+        """The regular expressions that have been charged to it."""
 
     def check(self) -> None:
         """Charge spent units to the budget. Raises: BudgetExceeded, DeadlinePassed."""
@@ -215,36 +215,36 @@ class Meter:
             self.check()
 
     def charge_text(self, size: int) -> None:
-        """Charge walking ``size`` characters: a tenth of a unit each."""
+        """Charge for walking ``size`` characters: a tenth of a unit each."""
         self.left -= (size + 9) // 10
         if self.left < self.check_below:
             self.check()
 
     def charge_bytes(self, count: int) -> None:
-        """Charge the bytes and the time of a value of this size before building it."""
+        """Charge the bytes and the time for a value of this size before it is built."""
         self.left -= (count + 9) // 10
         if self.left < self.check_below:
             self.check()
         self.budget.charge_bytes(count)
 
     def hold(self, count: int) -> None:
-        """Charge the bytes of a value whose time is already charged."""
+        """Charge only the bytes of a value, because its time is already charged."""
         self.budget.charge_bytes(count)
 
 
 def text_bytes(count: int, *texts: str) -> int:
-    """Return the memory of ``count`` characters as wide as the widest of these."""
+    """Return the memory of ``count`` characters, as wide as the widest in ``texts``."""
     narrow = all(map(str.isascii, texts))
     return LIST_BYTES + (count if narrow else WIDE_BYTES * count)
 
 
 def shown(text: str) -> str:
-    """Return the quoted part of a string for an error."""
+    """Return the beginning of a string in quotes, for an error message."""
     return quote(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
 
 
 def over_budget() -> BudgetExceeded:
-    """Return the error of an exhausted budget, with the API server's text."""
+    """Return the error for an exhausted budget, with the API server's text."""
     return BudgetExceeded("cel.cost", "operation cancelled: actual cost limit exceeded")
 
 

@@ -3,8 +3,8 @@
 Room: expr. Takes: Runtime and both sides. Gives: nothing, or BudgetExceeded.
 Next: expr/conditions/link. May touch: nothing outside its arguments.
 
-Each key may be compared with each value, strings with wildcards in both directions; a
-few sums give the worst-case cost.
+Each key may be compared with each value, and strings with wildcards in both directions;
+a few sums are enough to estimate the worst case.
 """
 
 from typing import Final, NamedTuple
@@ -26,16 +26,17 @@ _SEARCH_FACTOR_MAX: Final = 100
 _STATES_PER_STEP: Final = 128
 _READ_PER_STEP: Final = 16
 _STEPS: Final = 4
-"""One comparison of short strings or numbers, including parsing them as quantities."""
+"""The cost of comparing short strings or numbers, including parsing them as
+quantities."""
 _QUESTION_STEPS: Final = 64
 
 
 class Weight(NamedTuple):
     """The size of one side.
 
-    ``texts``: their number, ``length``: their total length; ``wild`` and
-    ``wild_length``: the same for strings with a wildcard; ``questions``: the length of
-    those with a question mark.
+    ``texts``: the number of strings; ``length``: their total length; ``wild`` and
+    ``wild_length``: number and length of the strings with a wildcard; ``questions``:
+    the total length of the strings with a question mark.
     """
 
     texts: int
@@ -57,7 +58,7 @@ class Weight(NamedTuple):
 
 
 def weight_of(value: Json, runtime: Runtime | None) -> Weight:
-    """Measure one side; a constant one is measured without a budget."""
+    """Measure one side; ``runtime`` is None for a constant, which is not charged."""
     if type(value) is str:
         return _text_weight(value)
     if type(value) is not list:
@@ -77,7 +78,7 @@ def weight_of(value: Json, runtime: Runtime | None) -> Weight:
                 wild += 1
                 wild_length += min(size, _SEARCH_FACTOR_MAX)
         elif (type(item) is list or type(item) is dict) and runtime is not None:
-            # It is printed before the comparison.
+            # The container is printed before the comparison.
             length += CHARACTERS_PER_STEP * weigh(item, runtime.charge)
     return Weight(len(value), length, wild, wild_length, questions)
 
@@ -98,7 +99,7 @@ def charge_test(
 ) -> None:
     """Charge the test of a key with a value known at link time.
 
-    ``short_to`` and ``steps`` are those of the value.
+    ``short_to`` and ``steps``: the value's properties of these names.
     """
     few = type(key) is list and len(key) <= _FEW and short_to > 0
     if few and all_short(key):

@@ -36,7 +36,7 @@ def equals(key: Json, value: Json) -> bool:
 
 
 def not_equals(key: Json, value: Json) -> bool:
-    """Return whether key NotEquals value; not always the negation of Equals."""
+    """Return whether key NotEquals value; it is not always the negation of Equals."""
     kind = type(key)
     if kind is str:
         # KYVERNO: a quantity is neither equal nor unequal to a string that is not a
@@ -83,7 +83,7 @@ def same_data(key: Json, value: Json) -> bool:
 
 
 def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
-    """Compile the test for a string that is not a duration, so none are compared."""
+    """Compile the test for a string that is not a duration."""
     general = not_equals if negated else equals
     quantity = parse_quantity(value)
     unlike_quantity = negated and not value

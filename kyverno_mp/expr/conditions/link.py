@@ -26,7 +26,7 @@ _Checks = tuple[tuple[Check, str], ...]
 
 
 class ConditionsProgram(NamedTuple):
-    """A linked block as two equivalent programs, the second with messages.
+    """A linked block as two equivalent programs; the second one returns messages.
 
     ``holds(scope)`` returns whether the block is true; ``evaluate(scope)`` also returns
     the joined messages. Both raise ExpressionFailed with upstream's message.
@@ -80,7 +80,7 @@ def _any_all_hold(any_of: _Checks, all_of: _Checks) -> Check:
             if check(scope):
                 found = True
                 break
-        # KYVERNO: "all" is evaluated even if "any" failed: its errors count
+        # KYVERNO: "all" is evaluated even if "any" failed, because its errors count
         # (docs/behaviour/engine 4.1).
         return all_holds(scope) and found
 
@@ -210,7 +210,7 @@ def _link_constant(key: Json, test: Callable[[Json], bool], weight: Weight) -> C
 
 
 def _link_unknown(condition: Condition) -> Check:
-    """Fail for an unknown operator after both sides are substituted."""
+    """Fail for an unknown operator, but only after substituting both sides."""
 
     def refuse(_key: Json, _value: Json) -> bool:
         raise ExpressionFailed(

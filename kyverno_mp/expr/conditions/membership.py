@@ -44,9 +44,9 @@ def _all_not_in(hit: Hit, keys: Sequence[str]) -> bool:
 class Mode:
     """The differences between the four operators.
 
-    ``combine`` evaluates a list of keys, ``negated`` a single one. ``some``: the
-    operator requires some key, not all; only such operators treat a number as a list of
-    one.
+    ``combine`` evaluates a list of keys; ``negated`` applies to a single key. ``some``:
+    the operator requires one matching key, not all; only such operators treat a number
+    as a list with one element.
     """
 
     __slots__ = ("combine", "negated", "some")
@@ -66,7 +66,7 @@ MODES: Final = {
 
 
 def is_member(mode: Mode, key: Json, value: Json) -> bool:
-    """Evaluate with both sides known only at run time."""
+    """Evaluate an operator with both sides known only at run time."""
     if type(key) is str and type(value) is list:
         return _in_list(key, value) is not mode.negated
     return _link(mode, value, _plain_hit)(key)
@@ -78,7 +78,7 @@ def link_membership(mode: Mode, value: Json) -> Callable[[Json], bool]:
 
 
 def scalar_text(key: Json) -> str | None:
-    """Return the text of a scalar key, None for null, lists and maps."""
+    """Return the text of a scalar key; None for null, lists and maps."""
     kind = type(key)
     if kind is str:
         return str(key)
@@ -145,7 +145,7 @@ def _link_list(mode: Mode, hit: Hit) -> Callable[[Json], bool]:
 
 
 def _link_number(mode: Mode, hit: Hit) -> Callable[[Json], bool]:
-    """Compile the test for a number or bool, a list of one only for list keys."""
+    """Compile the test for a number or bool, which matches only a list of keys."""
     combine = mode.combine
 
     def test(key: Json) -> bool:
@@ -231,7 +231,7 @@ def _plain_hit(texts: Sequence[str]) -> Hit:
 
 
 def _prepared_hit(texts: Sequence[str]) -> Hit:
-    """Return a reusable test for values: wildcards are compiled, the others hashed."""
+    """Return a reusable test for values: compiled wildcards, and a set of the rest."""
     exact = frozenset(texts)
     patterns = tuple(
         compile_wildcard(text) for text in texts if contains_wildcard(text)

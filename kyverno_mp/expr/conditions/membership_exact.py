@@ -54,7 +54,7 @@ def _list_in(keys: list[Json], value: Json, *, negated: bool) -> bool:
     if type(value) is not str:
         return False
     if len(keys) == 1 and keys[0] == value:
-        # KYVERNO: true for NotIn as well (docs/behaviour/engine 4.7).
+        # KYVERNO: this is true for NotIn, too (docs/behaviour/engine 4.7).
         return True
     strings = json_strings(value)
     return strings is not None and _subset(keys, strings) is not negated

@@ -12,7 +12,8 @@ from typing import Final
 from kyverno_mp.values.go.duration import float_to_int64, parse_duration, wrap_int64
 from kyverno_mp.values.jsonvalue import Json
 
-# PERF: possessive quantifiers keep these linear on long strings that do not match.
+# PERF: possessive quantifiers keep these patterns linear on long strings that do not
+# match.
 _DECIMAL: Final = re.compile(
     r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z"
 )
@@ -23,7 +24,7 @@ _INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
 _INT64_DIGITS: Final = 1000
 _NUMBER_CHARACTERS_MAX: Final = 1000
-"""Real numbers are never longer."""
+"""The maximum length; real numbers are never longer."""
 _INT64_END: Final = 1 << 63
 _SECOND_NS: Final = 1_000_000_000
 
@@ -69,7 +70,7 @@ def seconds_of(duration_ns: int) -> float:
 
 
 def duration_text_ns(value: Json) -> int | None:
-    """Return the duration in the text of a side; ``"0"`` is not a duration."""
+    """Return the duration if one side is a duration text; ``"0"`` is none."""
     if type(value) is str and value != "0":
         return parse_duration(value)
     return None
@@ -78,7 +79,7 @@ def duration_text_ns(value: Json) -> int | None:
 def as_durations(key: Json, value: Json) -> tuple[float, float] | None:
     """Return both sides in seconds if at least one is a duration text.
 
-    The other must be a duration text or a number; None otherwise
+    The other side must be a duration text or a number; None otherwise
     (docs/behaviour/engine 4.3).
     """
     key_ns, value_ns = duration_text_ns(key), duration_text_ns(value)

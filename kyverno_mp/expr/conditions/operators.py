@@ -60,7 +60,7 @@ def comparison(operator: str) -> Compare | None:
 
 
 def prepared(operator: str, value: Json) -> Test | None:
-    """Return a test of keys for a value known at link time; None: unknown operator."""
+    """Return a test of keys for a constant value; None if the operator is unknown."""
     name = _BY_LOWER.get(operator.lower())
     if name in MODES:
         return link_membership(MODES[name], value)

@@ -20,7 +20,7 @@ from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.semver import parse_version
 
 _VERSION_CHARACTERS_MAX: Final = 1000
-"""Real versions are never longer."""
+"""The maximum length; real versions are never longer."""
 Comparator = Callable[[Any, Any], bool]
 
 COMPARATORS: Final[dict[str, Comparator]] = {

@@ -1,8 +1,8 @@
 """Parse the condition blocks of policies and exceptions.
 
 Room: expr. Takes: JSON. Gives: Conditions; parse_side for compiler/rules/conditions,
-which reads the blocks that have records. Next: expr/conditions/link. May touch: nothing
-outside its arguments. Source: docs/behaviour/engine 4.1, 0.2.
+which compiles blocks whose fields the CRD declares. Next: expr/conditions/link. May
+touch: nothing outside its arguments. Source: docs/behaviour/engine 4.1, 0.2.
 """
 
 from kyverno_mp.errors import PolicyInvalid
@@ -18,9 +18,11 @@ def parse_conditions(
     """Parse a list of conditions, or ``{any: [...], all: [...]}``.
 
     ``any_all_only``: a plain list is rejected (foreach preconditions, exceptions).
-    ``of_exception``: exception conditions, which differ in order and for ``any: []``.
+    ``of_exception``: the conditions of an exception, which differ in the order of
+    evaluation and for ``any: []``.
 
-    Raises: PolicyInvalid for another shape, ExpressionInvalid for too deep nesting.
+    Raises: PolicyInvalid for another shape, ExpressionInvalid if it is nested too
+    deeply.
     """
     if raw is None:
         return Conditions(of_exception=of_exception)

@@ -1,4 +1,4 @@
-"""Determine what a block of conditions depends on.
+"""Determine which data a block of conditions depends on.
 
 Room: expr. Takes: Conditions. Gives: whether its outcome is the same for all rules of a
 request. Next: program/rule, program/plans/batch, compiler/review_reads.
@@ -16,7 +16,7 @@ _OPERATION: Final = parse("request.operation")
 
 
 def reads_operation_only(conditions: Conditions) -> bool:
-    """Return whether only ``request.operation`` decides, as in most preconditions.
+    """Return whether a block reads nothing but ``request.operation``.
 
     Such a block, e.g. ``{{ request.operation || 'BACKGROUND' }} NotEquals DELETE``, is
     true for all rules of one request or for none, unless a rule has context entries.
@@ -33,7 +33,7 @@ def _reads_operation_only(condition: Condition) -> bool:
 
 
 def is_operation(key: Document) -> bool:
-    """Return whether a key is the operation, perhaps with a default."""
+    """Return whether a key is the operation, optionally with a default."""
     template = key.template
     if type(template) is not Whole:
         return False

@@ -102,7 +102,8 @@ _HANDLED: Final = frozenset(
 def decode_pem(text: str, serial: Callable[[int], int] = int) -> Json:
     """Decode the first PEM block; RSA keys only. ``serial`` converts serial numbers.
 
-    Raises: ExpressionFailed, with upstream's message if it is from upstream itself.
+    Raises: ExpressionFailed; the message equals upstream's unless it comes from Go's
+    library.
     """
     found = _BLOCK.search(text)
     try:
@@ -129,7 +130,7 @@ def _common(item: x509.Certificate | x509.CertificateSigningRequest) -> dict[str
     try:
         key = item.public_key()
     except Exception as error:
-        # Keys of unknown types raise errors of several classes.
+        # Unknown key types raise errors of several classes.
         raise fail("certificate should use rsa algorithm") from error
     if not isinstance(key, RSAPublicKey):
         raise fail("certificate should use rsa algorithm")

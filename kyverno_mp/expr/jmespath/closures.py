@@ -50,7 +50,7 @@ def two_steps(first: Closure, second: Closure, *, lenient: bool) -> Closure:
 
 
 def names_or_missing(names: list[str]) -> Closure:
-    """Follow plain names; Missing if a map lacks one."""
+    """Follow plain names; return Missing if a map lacks one of them."""
     if len(names) == 1:
         name = names[0]
         absent = Missing(name)
@@ -72,7 +72,7 @@ def names_or_missing(names: list[str]) -> Closure:
 
 
 def names_or_null(names: list[str]) -> Closure:
-    """Follow plain names; null if one is absent."""
+    """Follow plain names; return null if one of them is absent."""
     if len(names) == 1:
         name = names[0]
         return lambda _runtime, current: (
@@ -119,7 +119,7 @@ def cut_slice(node: nodes.Slice) -> Closure:
 
 
 def comparison(operator: str, first: Closure, second: Closure, right: Node) -> Closure:
-    """Compare; ``right`` is the node of ``second``, checked for literals here."""
+    """Compare two values; ``right`` is the node of ``second``, checked for literals."""
     if operator in ("==", "!="):
         return _equality(first, second, right, wanted=operator == "==")
     return ordering(operator, first, second, as_number)
@@ -329,8 +329,8 @@ def value_projection(
         runtime.charge_items(2 * len(value))
         results: list[Json] = []
         if value and nulls_first:
-            # KYVERNO: 9.1 - Go appends the values to the same number of nulls; the
-            # right side gets those nulls first.
+            # KYVERNO: 9.1 - Go appends the values to an equal number of nulls, and
+            # applies the right side to those nulls first.
             on_null = closure(runtime, None)
             if on_null is not None:
                 results.extend(repeat(on_null, len(value)))
@@ -358,7 +358,7 @@ def multi_fields(names: list[str]) -> Closure:
 
 
 def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closure:
-    """Collect into a list; ``of_null``: null has members, too."""
+    """Collect values into a list; ``of_null``: even if the current value is null."""
 
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
@@ -372,7 +372,7 @@ def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closu
 def multi_hash(
     closures: tuple[tuple[str, Closure], ...], *, of_null: bool = False
 ) -> Closure:
-    """Collect into an object; ``of_null``: null has members, too."""
+    """Collect values into an object; ``of_null``: even if the current value is null."""
 
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:

@@ -1,4 +1,4 @@
-"""Decide whether a URL points outside: to no private or loopback address.
+"""Decide whether a URL points to an external address, neither private nor loopback.
 
 Room: expr. Takes: Runtime and a URL, both charged. Gives: a boolean. Next:
 expr/jmespath/functions/network.py, which imports this module when the function is
@@ -44,7 +44,7 @@ def _is_inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 def is_external(runtime: Runtime, url: str) -> bool:
-    """Return whether the URL's host is no inner address; may resolve its name."""
+    """Return whether the URL's host is external; may resolve the host name."""
     host = _host(url)
     address = _address(host)
     if address is not None:
@@ -55,8 +55,8 @@ def is_external(runtime: Runtime, url: str) -> bool:
     try:
         found = [_address(text) for text in runtime.resolve_host(host)]
     except KubeUnavailable as error:
-        # KYVERNO: a name without an address is an error of the expression, as any
-        # other argument that the function refuses.
+        # KYVERNO: a name without an address fails the expression, like any other
+        # invalid argument of the function.
         raise fail(error.message) from error
     return not any(item is not None and _is_inner(item) for item in found)
 

@@ -61,7 +61,7 @@ _COMMUNITY: Final = _BASIC | {
     "/": "tDivide",
     "$": "tRoot",
 }
-# PERF: these patterns are fixed and linear, so the standard engine is safe; re2 would
+# PERF: these patterns are fixed and linear, so the standard engine is safe; RE2 would
 # encode the whole string again for every token.
 _SPACE: Final = re.compile("[ \t\n\r]*")
 _WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -70,12 +70,12 @@ _VARIABLE: Final = re.compile(r"\$[A-Za-z0-9_]*")
 _RAW: Final = re.compile(r"'((?:\\'|[^'])*+)'", re.DOTALL)
 _COMMUNITY_RAW: Final = re.compile(r"'((?:\\['\\]|[^'])*+)'", re.DOTALL)
 _COMMUNITY_ESCAPE: Final = re.compile(r"\\(['\\])")
-_LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*)`", re.DOTALL)
-_QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*+)`", re.DOTALL)
+_QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*+)"', re.DOTALL)
 
 
 _TOKEN_STEPS: Final = 3
-"""For parsing one token, in each of the passes over a policy."""
+"""The steps for parsing one token, in all passes over a policy together."""
 
 
 def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:

@@ -1,4 +1,4 @@
-"""Compile nodes to closures, with everything decided that does not depend on the input.
+"""Compile nodes to closures, deciding as much as possible at link time.
 
 Room: expr. Takes: nodes.Node. Gives: Query, ``query(runtime, input) -> Json``.
 Next: template, conditions, program/context/rule_context, assertion.
@@ -38,15 +38,15 @@ _NODES_PER_STEP: Final = 4
 _REPEATED_PER_STEP: Final = 8
 _FREE_STEPS: Final = 8
 _GROWTH_MAX: Final = 10_000
-"""The number of leaves, counting shared parts repeatedly, from which a result is
+"""Above this number of leaves, with shared parts counted repeatedly, a result is
 walked."""
 
 
 def link_raw(node: Node) -> Query:
     """Link a query whose result goes back into the JSON context.
 
-    Link like ``link``, but ints stay ints: the context treats them as floats if
-    ``runtime.ints_are_numbers`` is set. PERF: no walk over whole objects.
+    Unlike ``link``, this keeps ints as ints: the context treats them as floats if
+    ``runtime.ints_are_numbers`` is set. PERF: whole objects are not walked.
     """
     strict = _weighed(node, link_strict(node))
     leaves = needs_leaving(node)
@@ -68,8 +68,9 @@ def link(node: Node) -> Query:
 
     The query raises UnknownKey for a missing key that no operator absorbs, otherwise
     ExpressionFailed with the Go program's text, BudgetExceeded or DeadlinePassed. With
-    ``runtime.ints_are_numbers`` the ints of its result are floats. It never changes its
-    input, and its result may share parts with it: treat both as read-only.
+    ``runtime.ints_are_numbers``, ints in the result become floats. The query never
+    changes its input, but the result may share parts with the input: treat both as
+    read-only.
     """
     strict = _weighed(node, link_strict(node))
     leaves = needs_leaving(node)
@@ -94,7 +95,7 @@ def link(node: Node) -> Query:
 
 
 def _weighed(node: Node, closure: Closure) -> Closure:
-    """Charge the nodes that charge nothing themselves, unless they are few.
+    """Charge for the nodes whose closures charge nothing, unless there are few of them.
 
     PERF: a query of a few names and operators is not worth a charge.
     """
@@ -110,7 +111,7 @@ def _weighed(node: Node, closure: Closure) -> Closure:
 
 
 def _repeated(node: Node) -> Closure:
-    """Link the part that a projection repeats for each item, one step each."""
+    """Link the part that a projection repeats per item, and charge for its nodes."""
     closure = link_lenient(node)
     steps = nodes_of(node) // _REPEATED_PER_STEP
     if not steps:
@@ -131,8 +132,9 @@ def too_much(error: Exception) -> ExpressionFailed:
 def needs_leaving(node: Node) -> bool:
     """Return whether a result must be walked before the query returns it.
 
-    It may contain values that exist only in queries, or multi-selects may have built a
-    small graph that is an enormous tree, for which the walk charges the budget.
+    The result may contain values that exist only in queries. Or multi-selects may have
+    built a small graph that expands to an enormous tree, which the walk charges to the
+    budget.
     """
     growth = 1
     pending = [node]
@@ -241,7 +243,7 @@ def spine(node: Node) -> list[Node]:
 
 
 def field_names(node: Node) -> list[str] | None:
-    """Return the names of a chain of plain names; None for any other node."""
+    """Return the names in a chain of plain names; None for any other node."""
     steps = spine(node)
     names = [step.name for step in steps if type(step) is nodes.Field]
     return names if len(names) == len(steps) else None

@@ -3,7 +3,7 @@
 Room: expr. Takes: written by parse.py. Gives: Node, the union of all syntax records.
 Next: link.py compiles them to closures; ir embeds them.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.1; the record names are those of the Go parser.
+Source: docs/behaviour/engine 9.1; the record names equal the Go parser's.
 """
 
 from typing import TypeAlias, Union
@@ -14,7 +14,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Empty(Struct, frozen=True, array_like=True, tag="empty"):
-    """An index that does not parse; running it is an error."""
+    """An index that does not parse; evaluating it is an error."""
 
 
 class Identity(Struct, frozen=True, array_like=True, tag="id"):
@@ -70,13 +70,13 @@ class IndexExpression(Struct, frozen=True, array_like=True, tag="ix"):
 
 
 class Flatten(Struct, frozen=True, array_like=True, tag="[]"):
-    """The flattening half of ``left[]``."""
+    """The flattening part of ``left[]``."""
 
     left: "Node"
 
 
 class Projection(Struct, frozen=True, array_like=True, tag="p"):
-    """``left[*].right``, and the projecting half of ``left[]`` and slices."""
+    """``left[*].right``, and the projection part of ``left[]`` and of slices."""
 
     left: "Node"
     right: "Node"
@@ -98,7 +98,7 @@ class ValueProjection(Struct, frozen=True, array_like=True, tag="*"):
 
 
 class Comparator(Struct, frozen=True, array_like=True, tag="cmp"):
-    """``left operator right``; the operator as in the text."""
+    """``left operator right``; the operator as written."""
 
     operator: str
     left: "Node"

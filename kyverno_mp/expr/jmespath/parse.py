@@ -3,10 +3,11 @@
 Room: expr. Takes: expression text. Gives: nodes.Node. Next: link.py, compiler.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; a Pratt parser with the binding powers, the
-look-aheads and the error messages of the Go parsers, whose accidents users' policies
-may rest on.
+look-aheads and the error messages of the Go parsers, because users' policies may depend
+on their quirks.
 
-Over 400 lines: one grammar, a method for each of its rules, on one list of tokens.
+Over 400 lines: one grammar, with one method per rule; all methods share one list of
+tokens.
 """
 
 from typing import Final
@@ -401,7 +402,7 @@ class _Parser:
 
 
 class _NotANumber(Exception):
-    """An index is not an int64; the text is that of Go."""
+    """An index is not an int64; the text is Go's."""
 
 
 def _read_int(text: str) -> int:

@@ -13,7 +13,7 @@ from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 
 _REMEMBERED_TEXT_MAX: Final = 2048
-"""Longer strings are parsed each time, so that the cache stays below a few tens of
+"""Longer strings are parsed each time, so that the cache does not exceed a few tens of
 MiB."""
 
 

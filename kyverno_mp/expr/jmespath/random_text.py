@@ -3,7 +3,7 @@
 Room: expr. Takes: a pattern that RE2 accepts. Gives: a random string that it matches.
 Next: expr/jmespath/functions/randomness.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.2 (random); the generator upstream uses repeats an open
+Source: docs/behaviour/engine 9.2 (random); upstream's generator repeats an open-ended
 quantifier up to 4096 times and draws any rune for a dot.
 """
 
@@ -36,7 +36,7 @@ _NAMED: Final = {
     "graph": _PRINTABLE[1:],
 }
 _RANGE_MAX: Final = 0x3000
-"""Characters taken from one range; the rest of Unicode adds nothing useful."""
+"""The maximum number of characters used from one range; more would not be useful."""
 
 _Draw = Callable[[], str]
 

@@ -6,8 +6,8 @@ program/rule_reads.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; checked by tests/fuzz/test_reads_fuzz.py.
 
-The analysis follows places, not values: a name leads to a place below, a list to the
-place of all its elements. Nodes that decide or compute (a comparison, ``||``, a
+The analysis follows places, not values: a name leads to the place below it, a list to
+the place of all its elements. Nodes that decide or compute (a comparison, ``||``, a
 function) read their whole operands. Unknown constructs raise ReadsUnknown; nothing is
 guessed.
 """
@@ -21,12 +21,12 @@ from kyverno_mp.expr.reads import Found, ReadsUnknown, both
 _PURE: Final = frozenset(
     {"contains", "ends_with", "length", "max", "min", "not_null", "starts_with", "type"}
 )
-"""Functions whose result depends only on their arguments, and that do not build
-strings, which could contain a variable."""
+"""Functions whose results depend only on their arguments, and which do not build
+strings, because a string could contain a variable."""
 
 
 def follow(node: Node, given: Found) -> Found:
-    """Mark the reads of ``node`` in ``given``; its result is not marked yet.
+    """Mark the reads of ``node`` in ``given``, except reads of its result.
 
     Raises: ReadsUnknown.
     """

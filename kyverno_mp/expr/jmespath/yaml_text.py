@@ -3,7 +3,7 @@
 Room: expr. Takes: text from a query. Gives: Json with floats for all numbers.
 Next: expr/jmespath/functions/encoding.py (parse_yaml).
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.2 (parse_yaml); the resolver is that of Go's yaml.v2.
+Source: docs/behaviour/engine 9.2 (parse_yaml); scalars are resolved as in Go's yaml.v2.
 """
 
 import re
@@ -25,7 +25,7 @@ _TEXT_TAG: Final = "tag:yaml.org,2002:str"
 _PLAIN: Final = (True, False)
 _IMPLICIT: Final[Any] = yaml.resolver.Resolver()
 YAML_NODE_BYTES: Final = 400
-"""A node of libyaml's composer, with its marks."""
+"""The memory of a node of libyaml's composer, with its marks."""
 _WORDS: Final[dict[str, Json]] = {
     "": None,
     "~": None,
@@ -44,7 +44,7 @@ _WORDS: Final[dict[str, Json]] = {
 
 
 def yaml_nodes(text: str) -> int:
-    """Return the maximum number of nodes: each needs one of these characters."""
+    """Return the maximum number of nodes: each node needs one of these characters."""
     return 2 + 2 * sum(map(text.count, "[{-:?,\n"))
 
 
@@ -58,14 +58,14 @@ _NO_JSON: Final = {
 def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     """Decode the first document.
 
-    ``charge`` is called with the size of each container, so that aliases cannot
-    multiply.
-    Raises: ExpressionFailed, with Go's text where libyaml has the same one.
+    ``charge`` is called with the size of each container, which limits the growth by
+    aliases.
+    Raises: ExpressionFailed, with Go's text where libyaml's text is equal.
     """
     try:
         if sum(map(text.count, "[{-:?")) > JSON_DEPTH_MAX:
             _check_depth(text, charge)
-        # GO: what follows the first document is not read.
+        # GO: everything after the first document is ignored.
         loader = yaml.CSafeLoader(text)
         root = loader.get_node() if loader.check_node() else None
     except yaml.MarkedYAMLError as error:
@@ -167,7 +167,7 @@ def _scalar(node: yaml.ScalarNode) -> Json:
     if node.style or tag == "!" or not tag.startswith(_YAML_TAG):
         return text
     if tag == _TEXT_TAG and _IMPLICIT.resolve(yaml.ScalarNode, text, _PLAIN) != tag:
-        # Written with the tag !!str.
+        # The scalar has the explicit tag !!str.
         return text
     if text in _WORDS:
         return _WORDS[text]

@@ -26,7 +26,7 @@ GO_SPACE: Final = (
     "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
     "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-"""What Go's strings.TrimSpace removes; Python's strip removes more."""
+"""The characters that Go's strings.TrimSpace removes; Python's strip removes more."""
 
 ADD_IF_NOT_PRESENT: Final = "+"
 _MODIFIERS: Final = frozenset("+<=X^")
@@ -36,7 +36,7 @@ _FIRST_PHASE: Final = frozenset((CONDITION, EQUALITY, EXISTENCE, NEGATION))
 def parse_anchor(text: str) -> tuple[str, str] | None:
     """Split a key into modifier and key; None if it is not an anchor.
 
-    Shape: ``=(spec)`` gives ("=", "spec"); ``(spec)`` gives ("", "spec").
+    Shape: ``=(spec)`` becomes ("=", "spec"); ``(spec)`` becomes ("", "spec").
     """
     trimmed = text.strip(GO_SPACE)
     if not trimmed.endswith(")") or "\n" in trimmed:

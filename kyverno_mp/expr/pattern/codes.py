@@ -39,8 +39,8 @@ def code_of(check: Check, otherwise: int = FAILED) -> Code:
 def map_code(first: Sequence[Step], then: Sequence[Step]) -> Code:
     """Compile the code of a map with its two phases.
 
-    The first anchor of the map itself that skips decides: later keys cannot fail any
-    more (docs/behaviour/engine 5.6), so the walk ends there.
+    If an anchor of the map itself skips, the walk ends there, because later keys can no
+    longer fail (docs/behaviour/engine 5.6).
     """
 
     def match_map(value: Json) -> int:

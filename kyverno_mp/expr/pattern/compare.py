@@ -1,4 +1,4 @@
-"""Compile one comparison of a text pattern: as duration, quantity or text.
+"""Compile one comparison of a text pattern, as a duration, a quantity or text.
 
 Room: expr.pattern. Takes: nodes.Atom and nodes.Range. Gives: a Comparer with one test
 per type of value. Next: leaf.
@@ -25,7 +25,7 @@ _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "<=": python_operator.le,
 }
 _EXPONENT_MAX: Final = 30
-"""Quantities with larger exponents are compared without expanding their digits."""
+"""Above this exponent, quantities are compared without expanding their digits."""
 
 
 class Comparer(NamedTuple):

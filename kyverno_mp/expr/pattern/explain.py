@@ -1,4 +1,4 @@
-"""Evaluate a pattern on a resource like Kyverno, with path and error message.
+"""Evaluate a pattern on a resource as Kyverno does, with path and error message.
 
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
 fast.py, but with the same result. Next: program/bodies/pattern.
@@ -31,14 +31,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 PASSED: Final = 0
 PLAIN_SKIP: Final = 1
-"""The error of an anchor itself."""
+"""An anchor's own error."""
 WRAPPED_SKIP: Final = 2
-"""Skips collected by a map or a list."""
+"""The skips that a map or a list collects."""
 FAILED: Final = 3
 NEGATED: Final = 4
 
 _STEPS: Final = 3
-"""One visited value, with its path."""
+"""The cost of one visited value and its path."""
 _SKIPS_MAX: Final = 1000
 _ABSENT: Final = object()
 _GO_MAP: Final = "map[string]interface {}"
@@ -64,8 +64,8 @@ class Mismatch(NamedTuple):
     """The (path, error) result of Kyverno's walk.
 
     KYVERNO: 5.5 - upstream also treats an error as a skip or a negation if its text
-    contains the phrase of an anchor error, which a value of the resource may contain.
-    Here only anchors decide, so that no resource can disable a rule.
+    contains the phrase of an anchor error, and a value of the resource could contain
+    that phrase. Here only anchors count, so that no resource can disable a rule.
     """
 
     code: int
@@ -97,7 +97,7 @@ def evaluate(
 
 
 def too_deep() -> ExpressionFailed:
-    """Return the error of a value that is nested too deeply to be printed."""
+    """Return the error for a value that is nested too deeply to be printed."""
     return ExpressionFailed(
         "pattern.resource_depth", "the resource is nested too deeply to print"
     )
@@ -117,7 +117,7 @@ class Walk:
     """One walk of a pattern over a resource.
 
     ``seen``: for each visited condition or existence key, whether any visited map of
-    the resource contains it.
+    the resource contains the key.
     """
 
     def __init__(self, runtime: Runtime | None = None) -> None:
@@ -126,7 +126,7 @@ class Walk:
         self._charge = uncharged if runtime is None else runtime.charge
 
     def start(self, node: Node, resource: Json) -> Mismatch | None:
-        """Evaluate from the root path; an unprintable text is an InputError."""
+        """Evaluate from the root path. Raises: InputError for an unprintable text."""
         try:
             return self.element(node, resource, "/")
         except RecursionError as error:
@@ -262,8 +262,7 @@ class Walk:
         if type(entry.value) is Leaf and entry.value.value == "*":
             if value is not None:
                 return None
-            # KYVERNO: 5.6 - the path is that of the parent, and the text has two
-            # slashes.
+            # KYVERNO: 5.6 - the path is the parent's, and the text has two slashes.
             return Mismatch(FAILED, path, f"{path}/{entry.key} not found")
         return self.element(entry.value, value, here)
 
@@ -272,8 +271,8 @@ class Walk:
     ) -> Mismatch | None:
         if not node.items:
             return Mismatch(FAILED, path, "pattern Array empty")
-        # KYVERNO: 5.6 - the first element decides; unless it is a list, it is the only
-        # one used.
+        # KYVERNO: 5.6 - the first element decides; unless it is a list, the others are
+        # ignored.
         wanted = node.items[0]
         if type(wanted) is Leaf:
             return self._leaf(wanted, values, path)

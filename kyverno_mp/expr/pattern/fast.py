@@ -3,8 +3,8 @@
 Room: expr.pattern. Takes: Node records. Gives: ``check(value) -> bool`` without paths
 and strings. Where anchors can skip, closures return codes internally. Next: link.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 5.5, 5.6; equal to explain.py by
-tests/fuzz/test_pattern_fuzz.py.
+Source: docs/behaviour/engine 5.5, 5.6; tests/fuzz/test_pattern_fuzz.py verifies that
+the results equal explain.py's.
 """
 
 from typing import Final, NamedTuple
@@ -52,8 +52,8 @@ _SKIPPING: Final = frozenset((CONDITION, GLOBAL))
 class _Part(NamedTuple):
     """A compiled node.
 
-    ``code``: only if an anchor in the node can skip; ``chain``: only if the node is a
-    map with one equality anchor.
+    ``code``: set if an anchor in the node can skip; ``chain``: set if the node is a map
+    with one equality anchor.
     """
 
     check: Check
@@ -94,7 +94,7 @@ def _compile_list(node: ListPattern) -> _Part:
     part = _compile(wanted)
     check = part.check
     if type(wanted) is Leaf:
-        # The test of a leaf itself checks every element of a list.
+        # A leaf's test itself checks every element of a list.
         return _Part(lambda value: type(value) is list and check(value))
     if type(wanted) is MapPattern:
         if part.code is not None:
@@ -226,7 +226,7 @@ def _compile_block(block: MapPattern) -> _Part:
 
 
 def _wildcard_code(entry: PatternEntry, part: _Part) -> Code:
-    """Compile the code of a wildcard key, which is looked up in the actual labels."""
+    """Compile the code of a wildcard key, which is matched with the actual labels."""
     anchor = parse_anchor(entry.text)
     wildcard = anchor[1] if anchor else entry.text
     step = _step(entry, part)

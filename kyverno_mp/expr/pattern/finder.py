@@ -5,8 +5,8 @@ explain.Walk on such nodes. Next: link.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5-5.8.
 
-PERF: denials wait for it. It costs half as much as the general walk, because kinds,
-path suffixes and messages are determined at link time.
+PERF: denials wait for this search. It costs half as much as the general walk, because
+kinds, path suffixes and messages are determined at link time.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Misfit(NamedTuple):
 
 
 def is_simple(node: Node) -> bool:
-    """Return whether nothing below can skip, assert existence or expand."""
+    """Return whether no node below can skip, assert existence or expand."""
     if type(node) is MapPattern:
         return not (node.expands or node.block) and all(
             entry.kind in _SIMPLE and (entry.kind == NEGATION or is_simple(entry.value))
@@ -77,7 +77,8 @@ def _link_leaf(leaf: Leaf) -> Finder:
         if check(value):
             return None
         found = Misfit(path, value, wanted)
-        # A map or a list may be too deep to be printed, which is a separate error.
+        # A map or a list may be nested too deeply to be printed, which is a separate
+        # error.
         is_deep = type(value) is dict or type(value) is list
         return found.mismatch() if is_deep else found
 
@@ -126,7 +127,7 @@ def _link_star(key: str) -> Finder:
     def find(value: Json, path: str) -> Mismatch | None:
         if value is not None:
             return None
-        # KYVERNO: 5.6 - the path is that of the parent, and the text has two slashes.
+        # KYVERNO: 5.6 - the path is the parent's, and the text has two slashes.
         parent = path[:-cut]
         return Mismatch(FAILED, parent, f"{parent}/{key} not found")
 
@@ -134,8 +135,8 @@ def _link_star(key: str) -> Finder:
 
 
 def _link_list(node: ListPattern) -> Finder:
-    # KYVERNO: 5.6 - the first element decides; unless it is a list, it is the only one
-    # used.
+    # KYVERNO: 5.6 - the first element decides; unless it is a list, the others are
+    # ignored.
     if not node.items:
         return _find_in(None, lambda _values, path: _empty(path))
     wanted = node.items[0]

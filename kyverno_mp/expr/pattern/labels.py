@@ -31,12 +31,12 @@ _BLOCKS: Final = ("labels", "annotations")
 
 
 def is_block_key(key: str) -> bool:
-    """Return whether a key of a metadata map is labels or annotations."""
+    """Return whether a key of a metadata map is ``labels`` or ``annotations``."""
     return key in _BLOCKS
 
 
 def needs_expansion(block: MapPattern) -> bool:
-    """Return whether the resulting block depends on that of the resource."""
+    """Return whether the resulting block depends on the resource's block."""
     return any(
         contains_wildcard(entry.text) or not is_text(entry)
         for entry in (*block.first, *block.then)
@@ -54,9 +54,9 @@ def expand_metadata(
     """Return the map with the blocks of its metadata expanded for the resource.
 
     KYVERNO: 5.6 - upstream modifies its copy of the pattern, so within one list the
-    keys of the first element also apply to the following ones, and it takes any
-    matching key. Here each element gets its own keys, and the choice is deterministic
-    (see choose_key).
+    keys of the first element also apply to the following elements, and it chooses an
+    arbitrary matching key. Here each element gets its own keys, and the choice is
+    deterministic (see choose_key).
     """
     metadata = resource.get("metadata")
     if type(metadata) is not dict:
@@ -124,11 +124,11 @@ def _fit(entry: PatternEntry, labels: dict[str, Json]) -> PatternEntry:
 
 
 def choose_key(entry: PatternEntry, wildcard: str, labels: dict[str, Json]) -> str:
-    """Choose the key that replaces a wildcard key; the wildcard if none matches.
+    """Return the key that replaces a wildcard key; the wildcard if no key matches.
 
-    KYVERNO: 5.6 - upstream takes the first key of an unordered map. Of its possible
-    choices, this takes the first in alphabetical order that violates the pattern. So a
-    second, harmless annotation cannot hide a violation, and the result is
+    KYVERNO: 5.6 - upstream takes the first matching key of an unordered map. Of these
+    keys, this function takes the alphabetically first one that violates the pattern. So
+    a second, harmless annotation cannot hide a violation, and the result is
     deterministic.
     """
     assert type(entry.value) is Leaf
@@ -146,8 +146,8 @@ def block_plan(
 ) -> tuple[tuple[PatternEntry, ...], PatternEntry | None] | None:
     """Split a block into its fixed entries and its only wildcard entry.
 
-    None if the order of keys or their collisions depend on the resource, so that the
-    fast program must expand the block like the explaining one.
+    None if the order of keys or their collisions depend on the resource; then the fast
+    program must expand the block, as ``explain`` does.
     """
     fixed: list[PatternEntry] = []
     wild: list[PatternEntry] = []

@@ -39,8 +39,8 @@ _INFINITY: Final = float("inf")
 def match_leaf(value: Json, pattern: Json) -> bool:
     """Return whether a value satisfies a pattern value known only at run time.
 
-    A map as pattern matches any map; a list as pattern or as value never matches. The
-    rule "every element of a list" is part of compile_leaf.
+    A map as the pattern matches any map; a list as the pattern or the value never
+    matches. Only compile_leaf tests every element of a list.
     """
     kind = type(pattern)
     if kind is dict:
@@ -183,12 +183,12 @@ def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> C
     scalar: _Scalar | None = None
 
     def matches(value: Json) -> bool:
-        """Test what is no list."""
+        """Test a value that is not a list."""
         nonlocal scalar
         kind = type(value)
         if kind is str:
             return text(value)
-        # PERF: strings are by far the most; tests of other types take most memory.
+        # PERF: most values are strings, and the tests of other types take most memory.
         found = scalar
         if found is None:
             found = scalar = _compile_scalar(alternatives)
@@ -226,7 +226,7 @@ def _text_test(
     pattern: str, alternatives: tuple[tuple[Term, ...], ...]
 ) -> Callable[[str], bool]:
     # PERF: perf/micro/patterns.py - most patterns are lists of literal names, which
-    # become one set look-up.
+    # compile to one set look-up.
     literals = {pattern}
     tests: list[Callable[[str], bool]] = []
     for terms in alternatives:

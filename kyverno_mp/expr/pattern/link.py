@@ -48,7 +48,7 @@ class PatternProgram:
     def evaluate(
         self, resource: Json, runtime: Runtime | None = None
     ) -> PatternVerdict:
-        """Evaluate with path and raw error message (docs/behaviour/engine 5.7).
+        """Return status, path and raw error message (docs/behaviour/engine 5.7).
 
         ``runtime``: set if the resource may be large; it is charged with each value.
         Raises: ExpressionFailed (pattern.resource_depth) if a value that must be

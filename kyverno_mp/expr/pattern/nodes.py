@@ -22,7 +22,7 @@ class Atom(msgspec.Struct, frozen=True, array_like=True, tag="atom"):
     """One comparison of a text pattern.
 
     ``operator``: "" (equal), "!", ">", "<", ">=" or "<="; ``duration``: nanoseconds if
-    ``text`` is a Go duration; ``quantity``: whether it is a quantity.
+    ``text`` is a Go duration; ``quantity``: whether ``text`` is a quantity.
     """
 
     operator: str
@@ -70,8 +70,8 @@ class MapPattern(msgspec.Struct, frozen=True, array_like=True, tag="map"):
 
     ``first``: condition, equality, existence and negation anchors; ``then``: the rest.
     ``expands``: the map has a metadata block whose labels or annotations depend on the
-    resource (wildcard keys, non-text values). ``block``: this map is such a labels or
-    annotations block.
+    resource (wildcard keys, non-text values). ``block``: this map itself is such a
+    block of labels or annotations.
     """
 
     first: tuple[PatternEntry, ...] = ()

@@ -40,8 +40,8 @@ def parse_pattern(value: Json, *, any_pattern: bool = False) -> Pattern:
     """Parse one pattern.
 
     ``any_pattern``: the value is an entry of ``anyPattern``.
-    KYVERNO: 5.8 - upstream encodes and decodes anyPattern once more, which makes every
-    number in it a float64.
+    KYVERNO: 5.8 - upstream encodes and decodes anyPattern again, which turns every
+    number in it into a float64.
 
     Raises: ExpressionInvalid (pattern.depth, pattern.number).
     """
@@ -130,7 +130,7 @@ def _map(value: dict[str, Json], *, floats: bool) -> MapPattern:
 
 
 def _metadata(metadata: MapPattern) -> MapPattern:
-    """Mark the labels and annotations of a metadata map that change at run time.
+    """Mark the labels and annotations of a metadata map if they change at run time.
 
     ``expands`` of the result covers these blocks and also a nested metadata map.
     """

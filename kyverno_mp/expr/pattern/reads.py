@@ -19,12 +19,12 @@ from kyverno_mp.expr.reads import Reads
 def mark_pattern(node: Node, place: Reads) -> None:
     """Mark everything that evaluating ``node`` may read, including for its messages."""
     if type(node) is Leaf:
-        # Its text prints the value.
+        # The message contains the value.
         place.whole = True
         return
     if type(node) is MapPattern:
         if node.block:
-            # The relevant keys depend on all keys.
+            # Which keys are relevant depends on all keys.
             place.whole = True
         for entry in (*node.first, *node.then):
             below = place.field(entry.key)
@@ -34,7 +34,7 @@ def mark_pattern(node: Node, place: Reads) -> None:
     assert type(node) is ListPattern
     for item in node.items:
         if type(item) is Leaf:
-            # It is compared with the whole list.
+            # A scalar element is compared with the whole list.
             place.whole = True
         else:
             mark_pattern(item, place.each)

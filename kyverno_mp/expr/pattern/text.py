@@ -21,7 +21,7 @@ _IN_RANGE: Final = re2.compile(f"{_END}-{_END}")
 _NOT_IN_RANGE: Final = re2.compile(f"{_END}!-{_END}")
 _PREFIXES: Final = (">=", "<=", ">", "<", "!")
 _OPERATOR_LENGTH_LEAST: Final = 2
-"""Shorter atoms have no operator: ``>`` alone is a string."""
+"""An atom with an operator has at least this length: ``>`` alone is a string."""
 
 
 _TERM_STEPS: Final = 4

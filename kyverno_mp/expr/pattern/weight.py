@@ -16,7 +16,7 @@ _CHARACTERS_PER_UNIT: Final = 64
 
 
 def weight_of(root: Node) -> int:
-    """Return the weight of a pattern; a small one with a dozen keys has about 20."""
+    """Return the weight of a pattern; with a dozen keys it is about 20."""
     weight = 0
     pending: list[Node] = [root]
     while pending:
@@ -40,7 +40,7 @@ def _leaf_weight(leaf: Leaf) -> int:
         return 0
     terms = leaf_terms(text)
     if not contains_wildcard(text) and not any(mark in text for mark in "<>!-&"):
-        # The names are looked up in a set.
+        # Literal names are looked up in a set.
         return terms // _LITERALS_PER_UNIT
     questions = len(text) // 4 if "?" in text else 0
     return terms + len(text) // _CHARACTERS_PER_UNIT + questions

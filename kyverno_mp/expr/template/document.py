@@ -41,8 +41,8 @@ from kyverno_mp.values.jsonvalue import Json
 def parse_document(value: Json) -> Document:
     """Resolve the references and parse the variables of a document.
 
-    A query that does not parse becomes a node that fails at run time with upstream's
-    text, and so does an unresolvable reference.
+    A query that does not parse, or an unresolvable reference, becomes a node that fails
+    at run time with upstream's text.
 
     Raises: ExpressionInvalid if the document is nested deeper than
     SUBSTITUTION_DEPTH_MAX.
@@ -89,7 +89,7 @@ def parse_lookup(query: str) -> Lookup:
 
 
 def _parse(value: Json, path: str) -> Template | None:
-    """Return the template of a subtree, None if there is nothing to substitute."""
+    """Return the template of a subtree; None if it contains nothing to substitute."""
     if type(value) is str:
         return _parse_text(value, path) if OPENING in value else None
     if type(value) is list:

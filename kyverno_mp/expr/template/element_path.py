@@ -27,8 +27,8 @@ _CONTROL_END: Final = 0x20
 def current_path(path: str, prefix: str) -> str:
     """Return the meaning of ``@`` at ``path``, below ``prefix``.
 
-    KYVERNO: the first two components are always dropped; this is correct only if the
-    document is a whole rule (docs/behaviour/engine 3.3).
+    KYVERNO: the first two components are always dropped; this is correct only for
+    documents that are whole rules (docs/behaviour/engine 3.3).
     """
     parts = _components(path)
     if "foreach" in parts:
@@ -38,7 +38,7 @@ def current_path(path: str, prefix: str) -> str:
 
 
 def _components(path: str) -> list[str]:
-    """Split at ``/``; a backslash keeps the next character."""
+    """Split at ``/``; a backslash escapes the next character."""
     parts: list[str] = []
     current: list[str] = []
     escaped = False

@@ -34,7 +34,7 @@ _FOUND_BYTES: Final = 400
 
 
 def text_of(value: Json, runtime: Runtime) -> str:
-    """Return a value as part of a longer string: JSON, or the string itself."""
+    """Return a value's text within a longer string: JSON, or the string itself."""
     if type(value) is str:
         return value
     return json_text(value, charge=runtime.charge_bytes, visit=runtime.charge)
@@ -76,7 +76,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
 
 
 def _find(runtime: Runtime, text: str) -> list[FoundVariable]:
-    """Find variables, and charge the search in a long string."""
+    """Find variables, and charge for searching a long string."""
     if len(text) > TEXT_LIGHT_MAX:
         runtime.charge(len(text) // CHARACTERS_PER_STEP)
         if OPENING in text:
@@ -89,7 +89,7 @@ def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:
     """Complete the value of a whole-string variable.
 
     Strings stay unchanged; lists and maps are traversed again, so that variables in
-    fetched data are evaluated. The same object is returned if nothing changes.
+    fetched data are evaluated. If nothing changes, the same object is returned.
     """
     kind = type(value)
     if kind is list:
@@ -175,7 +175,7 @@ def _settle_keys(
 
 def _charge(scope: Scope, count: int, depth: int) -> None:
     if depth > SUBSTITUTION_DEPTH_MAX:
-        raise BudgetExceeded("template.depth", "substituted data is nested too deep")
+        raise BudgetExceeded("template.depth", "substituted data is nested too deeply")
     runtime = scope.runtime
     runtime.steps_left -= count
     if runtime.steps_left < 0:

@@ -4,7 +4,7 @@ Room: expr. Takes: Document. Gives: its shape with Holes, and one closure per Ho
 Next: program/mutate. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1.
 
-PERF: a caller that compiles the shape once need not walk the whole document each time.
+PERF: a caller that compiles the shape once does not walk the whole document again.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Leaves(NamedTuple):
     """A JSON document with Holes in place of values, and the closures for the values.
 
     Called in order, the closures raise the same errors as the linked document.
-    ``templates``: what the closures were linked from.
+    ``templates``: the templates of the closures.
     """
 
     shape: Json
@@ -44,7 +44,7 @@ class Leaves(NamedTuple):
 
 
 class _Shapeless(Exception):
-    """Keys contain variables, or the document is broken."""
+    """The shape is not constant: a key has a variable, or the document is broken."""
 
 
 def link_leaves(document: Document) -> Leaves | None:

@@ -38,8 +38,8 @@ Resolve = Callable[[Scope], Json]
 def link_document(document: Document) -> Resolve:
     """Link a document.
 
-    Raises (the closure): ExpressionFailed ``failed to resolve <variable> at path
-    <path>: ...``, BudgetExceeded.
+    The closure raises: ExpressionFailed ``failed to resolve <variable> at path <path>:
+    ...``, BudgetExceeded.
     """
     if document.is_constant:
         return _link_constant(document.constant)
@@ -48,7 +48,7 @@ def link_document(document: Document) -> Resolve:
 
 
 def link_template(template: Template) -> Resolve:
-    """Link one node of a template; the errors are those of ``link_document``."""
+    """Link one node of a template, with the same errors as ``link_document``."""
     if type(template) is Whole:
         return _link_whole(template)
     if type(template) is Mixed:
@@ -115,7 +115,7 @@ def _link_mixed(template: Mixed) -> Resolve:
             parts.append(text)
         charge_joining(scope.runtime, parts)
         result = "".join(parts)
-        # A value contains braces: only the general algorithm interprets them.
+        # A value contains braces, which only the general algorithm interprets.
         return expand(scope, source, path) if OPENING in result else result
 
     return mixed

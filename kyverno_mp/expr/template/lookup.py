@@ -31,7 +31,7 @@ _LONG_STEPS: Final = 4
 
 
 def link_lookup(lookup: Lookup) -> Ask:
-    """Link one query; its errors are those of upstream's ``ctx.Query``."""
+    """Link one query; its errors equal the errors of upstream's ``ctx.Query``."""
     text, node, problem = lookup.text, lookup.node, lookup.error
     if node is None:
 
@@ -77,7 +77,7 @@ def unresolved(query: str, path: str, error: ExpressionFailed) -> ExpressionFail
 
 
 def link_variable(variable: Variable, path: str) -> Ask:
-    """Link one variable at its path, with its separate query for DELETE."""
+    """Link one variable at its path, including its separate query for DELETE."""
     normal = _named(variable.lookup, path)
     if variable.on_delete is None:
         return normal
@@ -102,7 +102,7 @@ def _named(lookup: Lookup, path: str) -> Ask:
         return refuse
     query = link(lookup.node)
 
-    # PERF: the calls of ``ask`` are inlined: one Python frame less per variable.
+    # PERF: the calls of ``ask`` are inlined, which saves a Python frame per variable.
     def named(scope: Scope) -> Json:
         try:
             scope.ensure(text)
@@ -123,7 +123,7 @@ def ask_at(scope: Scope, query: str, path: str) -> Json:
         text = current_path(path, _prefix(scope))
     if scope.operation == "DELETE":
         text = on_delete(text)
-    # The query is parsed and linked, unless it is cached.
+    # Unless the query is cached, it is parsed and linked.
     scope.runtime.charge(len(text) // _PARSED_PER_STEP)
     if len(text) > _REMEMBERED_TEXT_MAX:
         scope.runtime.charge(_LONG_STEPS * len(text))

@@ -15,7 +15,7 @@ from kyverno_mp.values.jsonvalue import Json
 class Lookup(msgspec.Struct, frozen=True, array_like=True):
     """One JMESPath query on the JSON context.
 
-    ``node`` is None if ``text`` does not parse; then ``error`` is the reason.
+    If ``text`` does not parse, ``node`` is None and ``error`` is the reason.
     """
 
     text: str
@@ -96,7 +96,7 @@ class Document(msgspec.Struct, frozen=True, array_like=True):
     """A JSON document with resolved ``$( )`` and parsed ``{{ }}``.
 
     ``source`` is the original document; ``template`` is None if there is nothing to
-    substitute, so that constants are stored once.
+    substitute, so constants are stored only once.
     """
 
     source: Json

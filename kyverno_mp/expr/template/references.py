@@ -24,7 +24,8 @@ _OPERATORS: Final = (">=", "<=", ">", "<", "!")
 
 
 _VALUE_STEPS: Final = 1
-"""For scanning one value for references and variables, and building its template."""
+"""The steps for scanning one value for references and variables, and for building its
+template."""
 _CHARACTERS_A_STEP: Final = 64
 
 
@@ -44,7 +45,9 @@ def resolve_references(document: Json) -> Json:
     if not found:
         return document
     if found * count > REFERENCES_PRODUCT_MAX:
-        raise ExpressionInvalid("template.references", "document has many references")
+        raise ExpressionInvalid(
+            "template.references", "document has too many references"
+        )
     return _resolve(document, "", document)
 
 
@@ -56,7 +59,7 @@ def child_path(path: str, key: str) -> str:
 def _texts(value: Json, depth: int) -> Iterator[str]:
     """Yield all string leaves and keys."""
     if depth > SUBSTITUTION_DEPTH_MAX:
-        raise ExpressionInvalid("template.depth", "document is nested too deep")
+        raise ExpressionInvalid("template.depth", "document is nested too deeply")
     spend(_VALUE_STEPS)
     if type(value) is str:
         spend(len(value) // _CHARACTERS_A_STEP)
@@ -136,7 +139,7 @@ def _value_of(reference: str, path: str, document: Json) -> Json:
 
 
 def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
-    """Yield leaves with their paths; a key counts as a leaf at the path of its map."""
+    """Yield leaves with their paths; a key is a leaf at the path of its map."""
     if type(value) is dict:
         for key, item in value.items():
             yield path, key

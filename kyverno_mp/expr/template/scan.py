@@ -1,6 +1,6 @@
 """Find ``{{ }}`` in a string like Kyverno's regular expressions.
 
-Room: expr. Takes: text. Gives: FoundVariables and their queries. Next: document,
+Room: expr. Takes: text. Gives: FoundVariable records and their queries. Next: document,
 expand.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1; Kyverno pkg/engine/variables/regex/vars.go.
@@ -20,8 +20,8 @@ ESCAPED: Final = "\\{{"
 class FoundVariable(NamedTuple):
     """One variable in a string, at ``text[start:end]`` including the braces.
 
-    ``prefix`` is the preceding character, "" at the start of the text. It belongs to
-    the match, so only one of two adjacent variables is found per scan.
+    ``prefix`` is the preceding character, "" at the start of the text. The prefix is
+    part of the match, so only one of two adjacent variables is found per scan.
     """
 
     prefix: str

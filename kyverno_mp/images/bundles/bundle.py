@@ -1,4 +1,4 @@
-"""Read Sigstore bundles of the versions 0.1 to 0.3.
+"""Read Sigstore bundles of versions 0.1 to 0.3.
 
 Room: images. Takes: the JSON of a bundle. Gives: a Bundle. Next:
 images/bundles/verify.py. May touch: nothing outside its arguments.
@@ -54,7 +54,7 @@ _NAMES: Final = {
 
 
 class Entry(NamedTuple):
-    """One entry of a transparency log, as the bundle has it."""
+    """One transparency log entry in a bundle."""
 
     body: str
     integrated_time: int
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """One bundle: an envelope (``payload_type`` is set), or a signed digest."""
+    """One bundle: an envelope, if ``payload_type`` is set, or a signed digest."""
 
     certificate: x509.Certificate | None
     signature: bytes
@@ -73,7 +73,7 @@ class Bundle(NamedTuple):
     timestamps: tuple[bytes, ...]
     payload_type: str = ""
     content: bytes = b""
-    """The payload of an envelope, or the digest that was signed."""
+    """The payload of an envelope, or the signed digest."""
 
 
 def parse(data: bytes) -> Bundle:
@@ -99,7 +99,7 @@ def parse(data: bytes) -> Bundle:
         envelope = _object(raw, "dsseEnvelope")
         _check_names(envelope, "envelope")
         signatures = _list(envelope, "signatures")
-        # SAFETY: one signature, so that what was checked is what was logged.
+        # SAFETY: with one signature, the checked signature is also the logged one.
         if len(signatures) != 1:
             raise Unproved(f"{_INVALID}: an envelope must have one signature")
         return Bundle(
@@ -136,7 +136,7 @@ def _version(media_type: Json) -> str:
 
 
 def _certificate(material: Mapping[str, Json], version: str) -> x509.Certificate | None:
-    """Return the leaf; None for a key, which no trust root vouches for."""
+    """Return the leaf; None for a public key, because no trust root covers it."""
     if "certificate" in material:
         return _x509(_object(material, "certificate"))
     if "x509CertificateChain" in material:
@@ -146,7 +146,7 @@ def _certificate(material: Mapping[str, Json], version: str) -> x509.Certificate
         chain = _list(_object(material, "x509CertificateChain"), "certificates")
         if not chain or type(chain[0]) is not dict:
             raise Unproved(f"{_INVALID}: missing certificates")
-        # The others are not used: those of the trust root are.
+        # The bundle's other certificates are ignored in favour of the trust root's.
         return _x509(chain[0])
     if "publicKey" in material:
         return None
@@ -190,7 +190,7 @@ def _entry(raw: Json, version: str) -> Entry:
 
 
 def _proof(raw: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a proof as rekor.check_inclusion takes it, with the checkpoint."""
+    """Return a proof in the form for rekor.check_inclusion, with the checkpoint."""
     _check_names(raw, "proof")
     checkpoint = raw.get("checkpoint")
     text = checkpoint.get("envelope") if type(checkpoint) is dict else None
@@ -206,14 +206,14 @@ def _proof(raw: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _check_names(holder: Mapping[str, Json], kind: str) -> None:
-    """Refuse unknown fields, as upstream: they might be misspelt ones."""
+    """Reject unknown fields, as upstream does: they may be misspelt."""
     for name in holder:
         if name not in _NAMES[kind]:
             raise Unproved(f'proto: unknown field "{name}"')
 
 
 def _integer(value: Json) -> int:
-    """Return an integer, which JSON of protocol buffers writes as text."""
+    """Return an integer, which protobuf's JSON encodes as a string."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) < 20:  # noqa: PLR2004 - digits of 64 bits
         return int(value)
     if type(value) is int and value >= 0:
@@ -225,7 +225,8 @@ def _bytes(value: Json) -> bytes:
     found = base64_bytes(value)
     if not found:
         raise Unproved(f"{_INVALID}: a value is missing or not base64")
-    # SAFETY: upstream takes other spellings of the same bytes; what was signed has one.
+    # SAFETY: upstream accepts other encodings of the same bytes; signed data has only
+    # one.
     if base64.b64encode(found).decode() != value:
         raise Unproved(f"{_INVALID}: a value has unused bits in its base64")
     return found

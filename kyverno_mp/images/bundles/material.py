@@ -1,4 +1,4 @@
-"""Read the trusted root of Sigstore: authorities, logs, and when each is valid.
+"""Read Sigstore's trusted root: authorities and logs with their validity periods.
 
 Room: images. Takes: the JSON of ``trusted_root.json``. Gives: a Material. Next:
 images/bundles/verify.py. May touch: nothing outside its arguments.
@@ -23,18 +23,18 @@ _EVER: Final = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC
 
 
 class Period(NamedTuple):
-    """When something is valid, both ends included."""
+    """A validity period that includes both ends."""
 
     start: datetime
     end: datetime
 
     def has(self, at: datetime) -> bool:
-        """Return whether a time is within."""
+        """Return whether a time is within the period."""
         return self.start <= at <= self.end
 
 
 class CertificateAuthority(NamedTuple):
-    """Roots and what is below them."""
+    """Root certificates and their intermediates."""
 
     roots: tuple[x509.Certificate, ...]
     intermediates: tuple[x509.Certificate, ...]
@@ -42,13 +42,13 @@ class CertificateAuthority(NamedTuple):
 
 
 class Material(NamedTuple):
-    """What the trusted root vouches for."""
+    """The keys and certificates in the trusted root."""
 
     logs: Mapping[bytes, tuple[LogKey, Period]]
     authorities: tuple[CertificateAuthority, ...]
     stamping: tuple[tuple[Authority, Period], ...]
     ctlogs: Mapping[bytes, LogKey] = {}
-    """Certificate logs; a key that is no longer used still verifies."""
+    """Certificate transparency logs; a retired key still verifies."""
 
 
 def parse_material(data: bytes) -> Material:

@@ -40,7 +40,7 @@ def bundles_of(
 ) -> list[Bundle]:
     """Return all bundles of an image.
 
-    KYVERNO: one that cannot be read fails all. Raises: ExpressionFailed.
+    KYVERNO: one unreadable bundle fails them all. Raises: ExpressionFailed.
     """
     found = []
     for one in artifacts.referring(place, image.digest, deadline_ns):
@@ -70,7 +70,7 @@ def verified_bundles(
     trust: TrustRoot,
     deadline_ns: int,
 ) -> list[Bundle]:
-    """Return the bundles that hold, at least one. Raises: ExpressionFailed."""
+    """Return the valid bundles, at least one. Raises: ExpressionFailed."""
     image, logs = asked.image, asked.logs
     if asked.predicate_type:
         bundles = [one for one in bundles if _is_of(one, asked.predicate_type)]
@@ -81,7 +81,8 @@ def verified_bundles(
         text = error.message if isinstance(error, ExpressionFailed) else str(error)
         raise failed(f"failed to get trusted root: {image}: {text}") from None
     if logs.ignores_scts:
-        # KYVERNO: this field is what demands a time (docs/behaviour/images 5).
+        # KYVERNO: with ignoreSCT, upstream requires no timestamp, which its verifier
+        # rejects (docs/behaviour/images 5).
         raise failed(f"failed to get verify bundles: {image}: {_NO_TIME}")
     demands = Demands(digest, asked.identity, needs_log=not logs.is_ignored)
     held = []
@@ -97,7 +98,7 @@ def verified_bundles(
 
 
 def statements_of(bundles: Sequence[Bundle]) -> list[dict[str, Json]]:
-    """Return the statements as conditions see them."""
+    """Return the statements in the form for conditions."""
     found = [statement_of(one) for one in bundles]
     return [{**one, "type": one.get("predicateType")} for one in found]
 

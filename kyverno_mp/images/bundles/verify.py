@@ -5,8 +5,8 @@ Gives: nothing, or raises. Next: images/bundles/reader.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 5; RFC 6962 2.1.1; C2SP tlog-checkpoint and signed-note.
 
-All that is checked of a certificate is checked at each time that is proved: by a log
-that was verified, or by a timestamp authority.
+A certificate is checked at each proved time: the time of a verified log entry or of a
+timestamp authority.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,10 +48,10 @@ _SIGNATURE: Final = "\u2014 "
 
 
 class Demands(NamedTuple):
-    """What a policy demands; ``image``: the digest, ``sha256:`` and hexadecimal.
+    """A policy's demands; ``image``: the digest, ``sha256:`` and hexadecimal.
 
-    ``now``: a time that counts as proved; ``needs_scts``: a certificate log of the
-    trusted root must know the certificate.
+    ``now``: a time that counts as proved; ``needs_scts``: the certificate must be in a
+    certificate transparency log of the trusted root.
     """
 
     image: str
@@ -99,7 +99,7 @@ def statement_of(bundle: Bundle) -> dict[str, Json]:
 def _logged(
     bundle: Bundle, certificate: x509.Certificate, material: Material
 ) -> list[datetime]:
-    """Return the times of the logs; each entry must hold. Raises: Unproved."""
+    """Return the log entries' times; every entry must be valid. Raises: Unproved."""
     if not bundle.entries:
         raise Unproved("not enough verified log entries from transparency log: 0 < 1")
     if len({(one.log_id, one.log_index) for one in bundle.entries}) < len(
@@ -115,7 +115,7 @@ def _logged(
 
 
 def _digests(bundle: Bundle) -> frozenset[str]:
-    """Return what an entry may have logged; of an envelope, its text is not known."""
+    """Return the digests that an entry may contain; empty for an envelope."""
     if bundle.payload_type:
         return frozenset()
     return frozenset({bundle.content.hex()})
@@ -124,8 +124,8 @@ def _digests(bundle: Bundle) -> frozenset[str]:
 def _entry_time(entry: Entry, material: Material) -> datetime:
     """Return the time of one entry.
 
-    KYVERNO: a promise and a proof must both hold where the bundle has both; the time
-    is that of the promise (docs/behaviour/images 5). Raises: Unproved.
+    KYVERNO: if the bundle has a promise and a proof, both must be valid; the time is
+    the promise's (docs/behaviour/images 5). Raises: Unproved.
     """
     known = material.logs.get(bytes.fromhex(entry.log_id))
     if known is None:
@@ -157,7 +157,7 @@ def _check_checkpoint(
     key: ec.EllipticCurvePublicKey,
     log_id: bytes,
 ) -> None:
-    """Require that the log has signed the root of the tree. Raises: Unproved."""
+    """Require the log's signature on the root of the tree. Raises: Unproved."""
     text = str(proof["checkpoint"])
     body, blank, tail = text.partition("\n\n")
     lines = body.split("\n")
@@ -181,7 +181,7 @@ def _check_checkpoint(
 
 
 def _stamped(bundle: Bundle, material: Material) -> list[datetime]:
-    """Return the times of the timestamps that hold; the others do not count."""
+    """Return the times of the valid timestamps; invalid ones are ignored."""
     times = []
     for response in bundle.timestamps:
         for authority, period in material.stamping:
@@ -221,7 +221,7 @@ def _check_signature(bundle: Bundle, certificate: x509.Certificate) -> None:
         data = b"DSSEv1 %d %s %d %s" % (len(pair[0]), pair[0], len(pair[1]), pair[1])
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
-            # KYVERNO: SHA-256 for any curve.
+            # KYVERNO: the hash is SHA-256 for every curve.
             if kind:
                 key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
             else:
@@ -258,7 +258,7 @@ def _check_content(bundle: Bundle, image: str) -> None:
 def _check_identity(certificate: x509.Certificate, wanted: Identity) -> None:
     """KYVERNO: exact values, and an expression in addition (images 5)."""
     if not is_complete(wanted):
-        # SAFETY: without an identity, any certificate of the authority would do.
+        # SAFETY: without an identity, every certificate of the authority would pass.
         raise Unproved("no identity was demanded")
     issuer, subject = _issuer(certificate), _subject(certificate)
     for found, exact, pattern, what in (
@@ -272,7 +272,7 @@ def _check_identity(certificate: x509.Certificate, wanted: Identity) -> None:
 
 
 def is_complete(wanted: Identity) -> bool:
-    """Return whether an issuer and a subject are demanded."""
+    """Return whether an issuer and a subject are required."""
     return bool(
         (wanted.issuer or wanted.issuer_reg_exp)
         and (wanted.subject or wanted.subject_reg_exp)
@@ -280,7 +280,7 @@ def is_complete(wanted: Identity) -> bool:
 
 
 def _issuer(certificate: x509.Certificate) -> str:
-    """Return the issuer: the extension that comes last (KYVERNO: images 5)."""
+    """Return the issuer from the last of its extensions (KYVERNO: images 5)."""
     found = ""
     for extension in extensions_of(certificate):
         value = extension.value
@@ -294,7 +294,7 @@ def _issuer(certificate: x509.Certificate) -> str:
 
 
 def _utf8_string(data: bytes) -> str:
-    """Return a short UTF8String of ASN.1. Raises: Unproved."""
+    """Return the text of a short ASN.1 UTF8String. Raises: Unproved."""
     named = x509.OtherName(OTHER_NAME, data)
     text = fulcio_name(named)
     if not text:
@@ -303,7 +303,7 @@ def _utf8_string(data: bytes) -> str:
 
 
 def _subject(certificate: x509.Certificate) -> str:
-    """Return the one name that counts: a URI, else e-mail, else Fulcio's."""
+    """Return the subject: a URI, else an e-mail address, else Fulcio's name."""
     names = alternative_names(certificate)
     for kind in (x509.UniformResourceIdentifier, x509.RFC822Name):
         for one in names:

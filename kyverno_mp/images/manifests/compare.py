@@ -1,7 +1,8 @@
-"""Compare an object with the manifest that was signed.
+"""Compare an object with its signed manifest.
 
-Room: images. Takes: two objects, the ignored fields. Gives: Differences, as messages
-show them. Next: images/manifests/verifier.py. May touch: nothing outside its arguments.
+Room: images. Takes: two objects, the ignored fields. Gives: Differences, also as text
+for messages. Next: images/manifests/verifier.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/images 7 (match order, ignore lists).
 """
 
@@ -19,13 +20,13 @@ _TAG: Final = ":latest"
 _DEFAULTED: Final = frozenset(
     ("annotations", "labels", "metadata", "resources", "securityContext", "strategy")
 )
-"""Maps that the API server adds empty."""
+"""Fields for which the API server adds empty maps."""
 
 _Path = tuple[str, ...]
 
 
 class Difference(NamedTuple):
-    """One field: None = absent."""
+    """One field that differs; None = absent."""
 
     key: str
     before: Json
@@ -33,10 +34,10 @@ class Difference(NamedTuple):
 
 
 def differences(signed: Json, given: Json, ignored: Sequence[str]) -> list[Difference]:
-    """Return what differs beyond the ignored fields. Raises: ExpressionFailed.
+    """Return the differences outside the ignored fields. Raises: ExpressionFailed.
 
-    SAFETY: fields are compared by their path, not by its text, and an empty map or
-    list is a value; upstream overlooks both, and values that move within a list.
+    SAFETY: fields are compared by their path instead of its text, and an empty map or
+    list is a value. Upstream overlooks such changes and values that move within a list.
     """
     before, after = _fields(signed), _fields(given)
     found = []
@@ -63,10 +64,10 @@ def shown(found: Sequence[Difference]) -> str:
 
 
 def is_ignored(key: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern begins the key; ``*`` stands for any text.
+    """Return whether a pattern matches the start of the key; ``*`` matches any text.
 
-    SAFETY: from the first character, of the object or of its pod template; upstream
-    looks anywhere in the key, so that ``status`` also ignores ``data.status``.
+    SAFETY: the match starts at the root of the object or of its pod template. Upstream
+    searches the whole key, so ``status`` also ignores ``data.status``.
     """
     keys = [key, *(key[len(at) :] for at in _TEMPLATES if key.startswith(at))]
     return any(_begins(one, pattern) for pattern in patterns for one in keys)
@@ -86,7 +87,7 @@ def _begins(key: str, pattern: str) -> bool:
 
 
 def _fields(document: Json) -> dict[_Path, Json]:
-    """Return all values by path; null and empty strings count as absent."""
+    """Return all values by path, without nulls and empty strings."""
     fields: dict[_Path, Json] = {}
     stack: list[tuple[_Path, Json]] = [((), document)]
     while stack:
@@ -95,7 +96,7 @@ def _fields(document: Json) -> dict[_Path, Json]:
         if children:
             stack.extend(((*path, name), child) for name, child in children)
         elif value is not None and value != "":
-            # Numbers of YAML and JSON are one type.
+            # YAML and JSON numbers have one type.
             fields[path] = float(value) if type(value) is int else value
         if len(fields) + len(stack) > MANIFEST_FIELDS_MAX:
             raise ExpressionFailed(
@@ -118,7 +119,7 @@ def _is_default(
     before: Mapping[_Path, Json],
     after: Mapping[_Path, Json],
 ) -> bool:
-    """Return whether an empty map says nothing: it was filled, or added as default."""
+    """Return whether an empty map is no change: it was filled or added as a default."""
     if was is not None and now is not None:
         return False
     empty, other = (now, before) if was is None else (was, after)
@@ -131,7 +132,7 @@ def _is_default(
 
 
 def _is_canonical(key: str, was: Json, now: Json) -> bool:
-    """Return whether an image only became explicit."""
+    """Return whether only the default registry or tag was added to an image."""
     if not key.endswith("image") or type(was) is not str or type(now) is not str:
         return False
     return now in (_REGISTRY + was, was + _TAG)
@@ -144,7 +145,7 @@ def _difference(key: str, was: Json, now: Json) -> Difference:
 
 
 def _typed(value: Json) -> str:
-    """Return a value of an unexpected type as Go prints it with the verb for text."""
+    """Format a value of an unexpected type like Go's verb for strings."""
     if type(value) is str:
         return f"(type: string) {value}"
     if type(value) is bool:

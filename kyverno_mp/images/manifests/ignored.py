@@ -1,4 +1,4 @@
-"""Find the fields of an object that its signature does not cover.
+"""List the fields of an object that its signature does not cover.
 
 Room: images. Takes: an object, the policy's ignoreFields, the annotations' domain.
 Gives: patterns of fields. Next: images/manifests/compare.py. May touch: nothing
@@ -52,8 +52,8 @@ _POLICY: Final = (
     "spec.background",
     "spec.validationFailureAction",
 )
-# KYVERNO: much of it decides what a workload may do (docs/behaviour/images 7); it is
-# what signed manifests are compared with, so a cluster may rely on it.
+# KYVERNO: many of these fields decide what a workload can do (docs/behaviour/images 7).
+# They stay ignored, because existing signed manifests may depend on it.
 _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "ServiceAccount": _ACCOUNT,
     "Service": (
@@ -96,7 +96,7 @@ _ROUTE: Final = ("Route", "route.openshift.io", ("spec.host",))
 def ignored_fields(
     document: Mapping[str, Json], bindings: Sequence[ObjectFieldBinding], domain: str
 ) -> list[str]:
-    """Return the patterns for an object: the defaults, then the policy's."""
+    """Return the patterns for an object: the defaults, then the policy's patterns."""
     about = _about(document)
     return [
         *_ANY,
@@ -104,7 +104,7 @@ def ignored_fields(
         *(_ROUTE[2] if (about["kind"], about["group"]) == _ROUTE[:2] else ()),
         *_of_signatures(domain),
         *(
-            # As upstream writes paths: an index may be in brackets.
+            # In upstream's paths, an index can be in brackets.
             field.replace("[", ".").replace("]", "")
             for binding in bindings
             if not binding.objects

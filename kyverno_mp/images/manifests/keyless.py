@@ -1,13 +1,14 @@
 """Verify the certificate, log entry and signature of a keyless signed manifest.
 
-Room: images. Takes: what the annotations of an object hold, the identity of a policy,
-the trust root. Gives: the signer's name, or raises. Next: images/manifests/verifier.py.
-May touch: the network through the trust root it is given.
+Room: images. Takes: an object's annotations, a policy's identity, the trust root.
+Gives: the signer's name, or raises. Next: images/manifests/verifier.py.
+May touch: the network through the given trust root.
 Source: docs/behaviour/images 7 (keyless).
 
-SAFETY: upstream accepts the log entry alone, so that a self-signed certificate with
-the right name passes. Here the certificate must be below the roots, valid at the time
-of the log, of the issuer that the policy names, and its key must have signed.
+SAFETY: upstream accepts the log entry alone, so a self-signed certificate with the
+right name passes. Here the certificate must chain to the roots, be valid at the log's
+time and have the issuer that the policy names, and its key must have made the
+signature.
 """
 
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def verified_signer(
 def _authorities(
     text: str, trust: TrustRoot, deadline_ns: int
 ) -> tuple[Sequence[x509.Certificate], Sequence[x509.Certificate]]:
-    """Return the policy's roots or those of the trust root, and the intermediates."""
+    """Return the policy's or the trust root's roots, and the intermediates."""
     data = trust.target("trusted_root.json", deadline_ns)
     known = parse_material(data).authorities
     others = [one for authority in known for one in authority.intermediates]

@@ -1,12 +1,13 @@
-"""Open the message of a signed manifest: the YAML documents that were signed.
+"""Decode the message of a signed manifest: the signed YAML documents.
 
 Room: images. Takes: the text of the message annotation. Gives: the signed bytes, the
 objects in them. Next: images/manifests/compare.py. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/images 7.
 
-The message is base64 of gzip of what was signed: a compressed archive of YAML files,
-or YAML. All of it comes from the object that is verified, so all of it is bounded.
+The message is the signed data, gzipped and in base64: a compressed archive of YAML
+files, or YAML. All of it comes from the object under verification, so all sizes are
+bounded.
 """
 
 import base64
@@ -30,17 +31,17 @@ _NAME, _SIZE, _KIND, _PREFIX = (
 )
 _FILES: Final = frozenset((b"0", b"\x00"))
 _IGNORED: Final = frozenset((b"5", b"x", b"g"))
-"""Folders, and headers that only add to names and times."""
+"""Folders, and headers that only extend names and times."""
 _UNREAD: Final = "failed to read YAMLs in the gzipped message"
 
 
 def failed(text: str) -> ExpressionFailed:
-    """Return the error for what cannot be read: an error of the rule."""
+    """Return the error for an unreadable message, which becomes the rule's error."""
     return ExpressionFailed("manifest.message", text)
 
 
 def decoded(text: str, what: str) -> bytes:
-    """Decode base64, and gzip where it is compressed. Raises: ExpressionFailed."""
+    """Decode base64, and gzip if compressed. Raises: ExpressionFailed."""
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -51,7 +52,7 @@ def decoded(text: str, what: str) -> bytes:
 
 
 def signed_objects(message: bytes) -> list[dict[str, Json]]:
-    """Return the objects of what was signed. Raises: ExpressionFailed."""
+    """Return the objects in a signed message. Raises: ExpressionFailed."""
     if not message.startswith(_GZIP):
         return _objects(message)
     archive = _inflated(message, "message")
@@ -75,7 +76,7 @@ def _inflated(data: bytes, what: str) -> bytes:
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the YAML files of an archive; anything but files and folders is refused."""
+    """Yield an archive's YAML files; reject everything except files and folders."""
     at = 0
     while at + _BLOCK <= len(archive):
         header = archive[at : at + _BLOCK]
@@ -117,7 +118,7 @@ def _objects(content: bytes) -> list[dict[str, Json]]:
     try:
         documents = parse_yaml(content, "message")
     except PolicyInvalid:
-        # As upstream: what is no YAML holds no manifest.
+        # As upstream: a file that is not YAML has no manifest.
         return []
     if len(documents) > MANIFEST_DOCUMENTS_MAX:
         raise failed(f"{_UNREAD}: more than {MANIFEST_DOCUMENTS_MAX} documents")

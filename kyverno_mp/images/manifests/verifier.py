@@ -1,11 +1,11 @@
-"""Verify that an object is what a signer has signed as YAML.
+"""Verify that an object equals the YAML that a signer has signed.
 
 Room: images. Takes: ManifestQueries of rules. Gives: ManifestAnswers. Next:
 program/bodies/manifests. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 7.
 
-Nothing of the object decides how it is verified: its annotations hold the message and
-the signatures, never the key, the signer or a place to read from.
+The object cannot influence how it is verified: its annotations contain the message and
+the signatures, but never the key, the signer or an address.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ _NO_KEY: Final = (
 
 
 class ManifestVerifier:
-    """The port of rules with ``validate.manifests``; only ``trust`` needs a network."""
+    """The port for ``validate.manifests`` rules; only ``trust`` needs the network."""
 
     def __init__(
         self, trust: TrustRoot | None = None, until: Callable[[int], int] = int
@@ -49,7 +49,8 @@ class ManifestVerifier:
     def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
 
-        Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.
+        Raises: ExpressionFailed; its code is ``manifest.absent`` if no signature
+        exists.
         """
         annotations = _annotations(asked.document)
         place = f"{asked.domain}/message"
@@ -83,7 +84,7 @@ class ManifestVerifier:
         until: int,
     ) -> str:
         """Return the name of the signer. Raises: ExpressionFailed."""
-        # Imported here: most manifests are signed with keys.
+        # Imported late, because most manifests are signed with keys.
         from kyverno_mp.images.manifests.keyless import verified_signer
 
         annotations = _annotations(asked.document)
@@ -93,7 +94,7 @@ class ManifestVerifier:
                 given = _keyless(annotations, asked.domain, position, text)
                 return verified_signer(given, message, wanted, self._trust, until)
             except Unproved:
-                # KYVERNO: upstream then looks for a key, and says so.
+                # KYVERNO: upstream then tries a key and reports that none is given.
                 count = f"signature {position + 1}/{len(signatures)}"
                 reasons.append(f"[signer 1/1] [{count}] error: {_EXEC}: {_NO_KEY}")
             except ExpressionFailed as error:
@@ -111,7 +112,7 @@ def _annotations(document: Mapping[str, Json]) -> dict[str, str]:
 def _opened(
     text: str, document: Mapping[str, Json]
 ) -> tuple[bytes, list[dict[str, Json]]]:
-    """Return what was signed, and the objects in it that may be this one."""
+    """Return the signed message and the objects in it that may be this object."""
     try:
         message = decoded(text, "message in the annotation")
         objects = signed_objects(message)
@@ -127,7 +128,7 @@ def _opened(
 def _candidates(
     objects: Sequence[dict[str, Json]], document: Mapping[str, Json]
 ) -> list[dict[str, Json]]:
-    """Return the object with this name, or the most similar ones of its kind."""
+    """Return the object with this name, or the most similar objects of its kind."""
     kind = document.get("kind")
     same = [one for one in objects if one.get("kind") == kind]
     named = [one for one in same if _name(one) == _name(document)]
@@ -160,7 +161,7 @@ def _least(
     document: Mapping[str, Json],
     ignored: Sequence[str],
 ) -> list[Difference]:
-    """Return no difference if one candidate is the object, else those of the first."""
+    """Return no differences if a candidate matches, else the first candidate's."""
     first: list[Difference] = []
     for candidate in candidates:
         found = differences(candidate, dict(document), ignored)
@@ -184,7 +185,7 @@ def _signatures(annotations: Mapping[str, str], domain: str) -> list[str]:
 def _check_signed(
     asked: ManifestQuery, message: bytes, signatures: Sequence[str]
 ) -> None:
-    """Require that one signature is the attestor's. Raises: ExpressionFailed."""
+    """Require one signature by the attestor. Raises: ExpressionFailed."""
     check, label = _check(asked)
     reasons = []
     for position, text in enumerate(signatures, 1):

@@ -1,11 +1,11 @@
 """Check the certificate chains of Notation's signatures.
 
-Room: images. Takes: certificates, leaf first. Gives: "" or the reason in upstream's
-words. Next: images/notation/envelope.py. May touch: nothing outside its arguments.
+Room: images. Takes: certificates, leaf first. Gives: "" or upstream's message. Next:
+images/notation/envelope.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 4 (chain rules, revocation).
 
-Signatures of certificates are checked by ``cryptography``; the rules about chains are
-Notation's own, which no library has.
+``cryptography`` checks the certificates' signatures. The rules about chains are
+Notation's own and exist in no library.
 """
 
 import json
@@ -36,7 +36,7 @@ _NAMES: Final = {
     NameOID.COMMON_NAME: "CN",
     NameOID.SERIAL_NUMBER: "SERIALNUMBER",
 }
-"""In the order in which Go writes them, from the end."""
+"""In Go's order, last part first."""
 _EXCLUDED: Final = {
     Usage.SERVER_AUTH: "ServerAuth",
     Usage.CLIENT_AUTH: "ClientAuth",
@@ -56,7 +56,7 @@ def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
         raise ValueError(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
     try:
         with warnings.catch_warnings():
-            # Odd certificates are refused or not; nobody reads a warning about them.
+            # A warning about an unusual certificate would reach no user.
             warnings.simplefilter("ignore")
             chain = [x509.load_der_x509_certificate(der) for der in ders]
             for one in chain:
@@ -72,7 +72,7 @@ def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
 
 
 def distinguished_name(name: x509.Name) -> str:
-    """Return a name in quotes as Go writes it: CN first, C last."""
+    """Return a name in quotes in Go's notation: CN first, C last."""
     parts = []
     for oid, label in reversed(_NAMES.items()):
         found = [str(one.value) for one in name if one.oid == oid]
@@ -82,7 +82,7 @@ def distinguished_name(name: x509.Name) -> str:
 
 
 def algorithm_of(certificate: x509.Certificate) -> str:
-    """Return the algorithm that a leaf's key must sign with. Raises: ValueError."""
+    """Return the algorithm required for a leaf's key. Raises: ValueError."""
     try:
         key = certificate.public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -100,7 +100,7 @@ def algorithm_of(certificate: x509.Certificate) -> str:
 
 
 def check_chain(chain: Sequence[x509.Certificate]) -> str:
-    """Return "", or why a chain for code signing is refused."""
+    """Return "", or the reason why a chain for code signing is rejected."""
     if len(chain) == 1:
         return _alone(chain[0])
     last = len(chain) - 1
@@ -133,7 +133,7 @@ def check_chain(chain: Sequence[x509.Certificate]) -> str:
 
 
 def names_revocation(certificate: x509.Certificate) -> bool:
-    """Return whether a certificate says where its revocation can be looked up."""
+    """Return whether a certificate names a CRL or an OCSP server."""
     kinds = {one.oid for one in certificate.extensions}
     if ExtensionOID.CRL_DISTRIBUTION_POINTS in kinds:
         return True
@@ -152,7 +152,7 @@ def _alone(one: x509.Certificate) -> str:
 
 
 def _issued(one: x509.Certificate, issuer: x509.Certificate) -> str:
-    """Return "", or why the issuer did not or may not sign the certificate."""
+    """Return "", or the reason why the issuer's signature is invalid or not allowed."""
     constraints = _extension(issuer, x509.BasicConstraints)
     usage = _extension(issuer, x509.KeyUsage)
     if (
@@ -171,7 +171,7 @@ def _signed(one: x509.Certificate, issuer: x509.Certificate) -> str:
     try:
         algorithm = one.signature_hash_algorithm
         if algorithm is not None and not isinstance(algorithm, _SECURE):
-            # SAFETY: collisions of SHA-1 and MD5 forge certificates.
+            # SAFETY: with SHA-1 and MD5, collisions allow forged certificates.
             return "x509: cannot verify signature: insecure algorithm"
         one.verify_directly_issued_by(issuer)
     except InvalidSignature:
@@ -267,7 +267,7 @@ def _extension(one: x509.Certificate, kind: type[_E]) -> _E | None:
 
 
 def _escaped(text: str) -> str:
-    """Escape as RFC 2253 does."""
+    """Escape a value by the rules of RFC 2253."""
     last = len(text) - 1
     return "".join(
         f"\\{one}"

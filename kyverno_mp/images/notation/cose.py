@@ -1,11 +1,11 @@
-"""Open Notation's COSE envelopes: check the signature, then read what it covers.
+"""Open Notation's COSE envelopes: check the signature, then read the signed content.
 
 Room: images. Takes: the bytes of an envelope. Gives: Signed. Next:
 images/notation/envelope.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 4 (3); RFC 9052 4.2, 4.4.
 
-``cbor2`` reads and writes; tags other than those of an envelope are refused, because
-some of its decoders build large objects from small inputs.
+``cbor2`` encodes and decodes. Only an envelope's tags are accepted, because some of its
+decoders build large objects from small inputs.
 """
 
 import io
@@ -59,7 +59,7 @@ _SYSTEM: Final = frozenset(
 
 
 def opened(blob: bytes) -> Signed:
-    """Return the content of an envelope that its own leaf signed. Raises: Refused."""
+    """Return an envelope's content if its own leaf signed it. Raises: Refused."""
     message = _decoded(blob)
     parts = message.value if isinstance(message, cbor2.CBORTag) else None
     is_sign1 = isinstance(message, cbor2.CBORTag) and message.tag == _SIGN1
@@ -75,7 +75,7 @@ def opened(blob: bytes) -> Signed:
     if type(headers) is not dict:
         raise _unparsed("cbor: protected header: require map type")
     if any(type(label) not in (int, str) for label in (*headers, *header)):
-        # A simple value of CBOR equals an integer.
+        # In Python, a CBOR simple value equals an integer.
         raise _unparsed("cbor: header label: require int / tstr type")
     chain = _chain(header.get(_X5CHAIN))
     algorithm = _ALGORITHMS.get(_number(headers.get(_ALGORITHM)))
@@ -91,7 +91,7 @@ def opened(blob: bytes) -> Signed:
 
 
 class _Tags(dict[int, Callable[[Any, bool], Any]]):
-    """The tags that are decoded."""
+    """The decoders of the accepted tags."""
 
     def __missing__(self, tag: int) -> Callable[[Any, bool], Any]:
         raise cbor2.CBORDecodeError(f"tag {tag} is not supported")
@@ -106,13 +106,13 @@ _TAGS: Final = _Tags(
 
 
 def _decoded(data: bytes) -> Any:
-    """Decode one item that takes all bytes. Raises: Refused."""
+    """Decode one item that spans all bytes. Raises: Refused."""
     stream = io.BytesIO(data)
     try:
         value = cbor2.CBORDecoder(
             stream,
             semantic_decoders=_TAGS,
-            # Otherwise it reads ahead, and trailing bytes go unnoticed.
+            # Otherwise the decoder reads ahead, and trailing bytes go unnoticed.
             read_size=1,
             max_depth=_DEPTH_MAX,
             allow_indefinite=False,
@@ -177,7 +177,7 @@ def _signed(
 
 
 def _critical(headers: Mapping[Any, Any], scheme: str) -> dict[str, object]:
-    """Return the extended attributes that are critical; the known ones must be.
+    """Return the critical extended attributes; the known headers must be critical.
 
     KYVERNO: an unknown critical attribute does not fail (docs/behaviour/images 4).
     """

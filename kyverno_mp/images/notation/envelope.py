@@ -1,13 +1,13 @@
 """Verify one signature of Notation, as a function over bytes.
 
-Room: images. Takes: an envelope, trusted certificates, what must be signed, the time.
+Room: images. Takes: an envelope, trusted certificates, the expected target, the time.
 Gives: nothing, or a Refused with upstream's reason. Next: images/notation/reader.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 4 (3 to 6).
 
-The formats are in jws.py and cose.py; this module has what follows, in upstream's
-order: the signature, the rules of the chain, trust, expiry, validity, revocation, and
-what was signed.
+The formats are in jws.py and cose.py. This module does the other checks in upstream's
+order: the signature, the rules of the chain, trust, expiry, validity, revocation and
+the signed target.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,10 @@ def check_envelope(
     now: datetime,
     stamping: Sequence[x509.Certificate] = (),
 ) -> datetime:
-    """Check that a trusted chain signed the target; return until when that holds.
+    """Check that a trusted chain signed the target; return the end of its validity.
 
-    ``stamping``: time authorities; if there are any, the time that they prove takes the
-    place of ``now``, except for the expiry. Raises: Refused.
+    ``stamping``: the timestamp authorities; if any is given, the time that they prove
+    replaces ``now``, except for the expiry. Raises: Refused.
     """
     if len(blob) > IMAGE_ENVELOPE_BYTES_MAX:
         raise Refused(f"the envelope has more than {IMAGE_ENVELOPE_BYTES_MAX} bytes")
@@ -102,7 +102,7 @@ def _check_integrity(signed: Signed) -> None:
 
 def _check_authenticity(signed: Signed, trusted: Sequence[x509.Certificate]) -> None:
     if signed.scheme != X509 or not trusted:
-        # A policy has no certificates of signing authorities.
+        # A policy cannot name certificates of signing authorities.
         raise Refused("no trusted certificates are found to verify authenticity")
     if not any(one in trusted for one in signed.chain):
         raise Refused(
@@ -117,7 +117,7 @@ def _check_expiry(signed: Signed, now: datetime) -> None:
 
 
 def _stamped(signed: Signed, stamping: Sequence[x509.Certificate]) -> datetime:
-    """Return the time at which an authority has seen the signature. Raises: Refused."""
+    """Return the time at which an authority stamped the signature. Raises: Refused."""
     if not signed.timestamp:
         text = "no timestamp countersignature was found in the signature envelope"
         raise Refused(text)
@@ -145,7 +145,7 @@ def _check_times(signed: Signed, now: datetime) -> None:
             )
     for one in signed.chain[:-1]:
         if names_revocation(one):
-            # SAFETY: revocation is not looked up here, so its state is unknown.
+            # SAFETY: revocation is not checked here, so its state is unknown.
             name = distinguished_name(one.subject)
             raise Refused(
                 f"signing certificate with subject {name} revocation status is unknown"

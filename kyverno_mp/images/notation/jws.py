@@ -1,4 +1,4 @@
-"""Open Notation's JWS envelopes: check the signature, then read what it covers.
+"""Open Notation's JWS envelopes: check the signature, then read the signed content.
 
 Room: images. Takes: the bytes of an envelope. Gives: Signed. Next:
 images/notation/envelope.py. May touch: nothing outside its arguments.
@@ -45,7 +45,7 @@ _ZERO_YEAR: Final = 1
 
 
 def opened(blob: bytes) -> Signed:
-    """Return the content of an envelope that its own leaf signed. Raises: Refused."""
+    """Return an envelope's content if its own leaf signed it. Raises: Refused."""
     envelope = _envelope(blob)
     header = envelope.get("header")
     fields: Mapping[str, Json] = header if type(header) is dict else {}
@@ -103,7 +103,7 @@ def _text(envelope: Mapping[str, Json], name: str) -> str:
 
 
 def _base64url(text: str) -> bytes:
-    """Decode; only the one spelling of each value is accepted."""
+    """Decode base64url; only the canonical encoding is accepted."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -169,7 +169,7 @@ def _forbid(times: Mapping[str, datetime | None], name: str, scheme: str) -> Non
 def _critical(
     headers: dict[str, Json], times: Mapping[str, datetime | None], scheme: str
 ) -> dict[str, object]:
-    """Return the extended attributes that are critical; the known ones must be.
+    """Return the critical extended attributes; the known headers must be critical.
 
     KYVERNO: an unknown critical attribute does not fail (docs/behaviour/images 4).
     """

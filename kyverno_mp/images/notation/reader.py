@@ -33,7 +33,7 @@ def load_trusted(certificate: str, chain: str) -> list[x509.Certificate]:
     """Return the trusted certificates of an attestor. Raises: ExpressionFailed."""
     text = "\n".join(filter(None, (certificate, chain)))
     if not text:
-        # SAFETY: upstream crashes here; "nobody is named" is never "anybody".
+        # SAFETY: upstream crashes here. Without certificates, no signer is trusted.
         raise failed("type Notary needs certificates")
     if text.rpartition(_END)[2].strip():
         raise failed("failed to parse certificates: error during PEM decoding")
@@ -45,10 +45,10 @@ def load_trusted(certificate: str, chain: str) -> list[x509.Certificate]:
 
 @dataclass(frozen=True, slots=True)
 class NotaryReader:
-    """What verification needs beside the image.
+    """Verifies an image's Notation signatures and attestations.
 
-    ``hold`` gets the time until which a verified signature is valid; ``stamping``: the
-    time authorities, one of which must have stamped it if there are any.
+    ``hold`` gets the time until which a verified signature is valid. ``stamping``: the
+    timestamp authorities; if any is given, one must have stamped the signature.
     """
 
     artifacts: Artifacts
@@ -59,7 +59,7 @@ class NotaryReader:
     stamping: Sequence[x509.Certificate] = ()
 
     def verify(self, place: Reference, image: Descriptor) -> None:
-        """Require a good signature of the image. Raises: ExpressionFailed."""
+        """Require a valid signature on the image. Raises: ExpressionFailed."""
         name = f"{place.place}@{image.digest}"
         target = Target(image.media_type, image.digest, len(image.body))
         reasons: list[str] = []
@@ -86,7 +86,8 @@ class NotaryReader:
                 " artifact was signed successfully"
             )
         if len(found) >= IMAGE_NOTARY_SIGNATURES_MAX:
-            # KYVERNO: also if there are exactly ten (docs/behaviour/images 4).
+            # KYVERNO: exactly ten signatures also exceed the limit
+            # (docs/behaviour/images 4).
             raise failed(
                 "signature evaluation stopped. The configured limit of"
                 f" {IMAGE_NOTARY_SIGNATURES_MAX} signatures to verify per artifact"
@@ -117,9 +118,10 @@ class NotaryReader:
     def statement(
         self, place: Reference, image: Descriptor, wanted: str, asked: str
     ) -> dict[str, Json]:
-        """Return the first attestation of a type, which must be signed itself.
+        """Return the first attestation of a type, which must be signed.
 
-        KYVERNO: the others of the type are not read (docs/behaviour/images 4).
+        KYVERNO: further attestations of the type are not read (docs/behaviour/images
+        4).
         Raises: ExpressionFailed, DependencyError.
         """
         listed = self.artifacts.referring(place, image.digest, self.deadline_ns)
@@ -161,10 +163,10 @@ class NotaryReader:
 
 
 def check_about(manifest: Mapping[str, Json], digest: str, wanted: str) -> None:
-    """Require that the signed manifest itself says what it is, and about what.
+    """Require that the signed manifest has this subject and this type.
 
-    SAFETY: the list of referrers is not signed, so upstream accepts an attestation
-    of another image, or of another type, that somebody lists here.
+    SAFETY: the list of referrers is not signed. Upstream therefore accepts an
+    attestation of another image or type that an attacker adds to the list.
     """
     subject = manifest.get("subject")
     if type(subject) is not dict or subject.get("digest") != digest:

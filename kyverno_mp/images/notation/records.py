@@ -1,4 +1,4 @@
-"""What the formats of Notation's envelopes share: their content, and signatures.
+"""Hold what both formats of Notation's envelopes share: content and signatures.
 
 Room: images. Takes: keys, signatures, bytes. Gives: Signed, Target, Refused.
 Next: images/notation/jws.py, cose.py. May touch: nothing outside its arguments.
@@ -29,7 +29,7 @@ NUMBERS: Final = {
         ("PS256", "PS384", "PS512", "ES256", "ES384", "ES512"), 1
     )
 }
-"""The algorithms, with upstream's numbers, which messages show."""
+"""The algorithms with upstream's numbers, which appear in messages."""
 _HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
     "256": hashes.SHA256,
     "384": hashes.SHA384,
@@ -39,12 +39,12 @@ _FIELD_BYTES: Final = {"ES256": 32, "ES384": 48, "ES512": 66}
 
 
 class Refused(Exception):
-    """A signature does not hold; the text says why."""
+    """A signature is not valid; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What must have been signed: a descriptor."""
+    """The descriptor that must have been signed."""
 
     media_type: str
     digest: str
@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The content of an envelope after its signature was checked."""
+    """The content of an envelope whose signature was checked."""
 
     payload: bytes
     content_type: str
@@ -63,10 +63,10 @@ class Signed:
     signing_time: datetime | None = None
     expiry: datetime | None = None
     critical: dict[str, object] = field(default_factory=dict)
-    """Extended attributes that are marked critical."""
+    """Extended attributes marked as critical."""
     signature: bytes = b""
     timestamp: bytes = b""
-    """A token of RFC 3161 over the signature, which nobody has signed."""
+    """An RFC 3161 token over the signature; the token's field itself is not signed."""
 
 
 def is_signed(
@@ -74,7 +74,7 @@ def is_signed(
 ) -> bool:
     """Check raw ECDSA (r and s) or RSA-PSS with the leaf's key.
 
-    Raises: Refused if the algorithm is not for this key.
+    Raises: Refused if the algorithm does not fit the key.
     """
     try:
         key = leaf.public_key()
@@ -100,5 +100,5 @@ def is_signed(
 
 
 def is_algorithm(name: str) -> bool:
-    """Return whether signatures may use the algorithm."""
+    """Return whether the algorithm is allowed for signatures."""
     return name in NUMBERS

@@ -1,4 +1,4 @@
-"""Keep what attestors of ImageValidatingPolicies verified, for all workers of a pod.
+"""Cache the results of ImageValidatingPolicies' attestors for all workers of a pod.
 
 Room: images. Takes: PolicyReview, the pod's ImageCache. Gives: CachedPolicyReview, the
 PolicyImages of program/image_policies. Next: webhook/images.py.
@@ -6,8 +6,8 @@ May touch: files and the network through its parts.
 Source: docs/behaviour/images 10.2 (a result is bound to the digest and to the whole
 attestor).
 
-A failure is never kept, and an image is resolved and read for each review. Expressions
-are evaluated each time.
+A failure is never cached, and an image is resolved and read for each review.
+Expressions are evaluated each time.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from kyverno_mp.program.image_policies.ports import (
 from kyverno_mp.values.jsonvalue import Json
 
 _VERSION: Final = 1
-"""Of what the entries mean."""
+"""Version of the format of the entries."""
 
 
 class CachedPolicyReview:
@@ -58,7 +58,7 @@ class CachedPolicyReview:
     def statements(
         self, asked: ImageQuery, attestor: CosignQuery, kind: str, deadline_ns: int
     ) -> Sequence[tuple[str, Json]]:
-        """Return what the attestor states. Raises: as PolicyImages."""
+        """Return the attestor's statements. Raises: as PolicyImages."""
 
         def verified() -> Json:
             found = self._review.statements(asked, attestor, kind, deadline_ns)
@@ -91,7 +91,7 @@ class CachedPolicyReview:
         deadline_ns: int,
         verified: Callable[[], Json],
     ) -> Json:
-        # The image first: one that cannot be read verifies nothing.
+        # The image is read first, because verification needs its digest.
         place, digest = self._review.place(asked, deadline_ns)
         verified = timed(verified, self._on_verified)
         if self._cache is None:

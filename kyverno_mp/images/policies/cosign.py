@@ -1,4 +1,4 @@
-"""Make the Terms of an attestor by Cosign, and check what signatures say.
+"""Build the Terms of a Cosign attestor, and select signatures by their content.
 
 Room: images. Takes: CosignQuery, a trust root, verified signatures. Gives: Terms,
 payloads. Next: review.py. May touch: the network through the trust root.
@@ -44,7 +44,7 @@ _NO_LOG: Final = LogTerms()
 
 
 def material_of(trust: PolicyRoot, deadline_ns: int) -> Material:
-    """Return what the trusted root vouches for. Raises: ExpressionFailed."""
+    """Return the trusted root's keys and certificates. Raises: ExpressionFailed."""
     prefix = "failed to get trusted root for bundle verification"
     try:
         return parse_material(trust.target("trusted_root.json", deadline_ns))
@@ -61,9 +61,9 @@ def terms_of_policy(
     deadline_ns: int,
     search: Callable[[Signed], bytes],
 ) -> Terms:
-    """Return what a signature must satisfy; the first error wins.
+    """Return the requirements on a signature; the first error wins.
 
-    KYVERNO: the TUF repository must be readable, also where nothing is read from it.
+    KYVERNO: the TUF repository must be readable even if nothing is read from it.
     Raises: ExpressionFailed.
     """
     trust.check(deadline_ns)
@@ -75,7 +75,7 @@ def terms_of_policy(
         now=now,
         log=_rekor(given, trust, deadline_ns),
         authority=authority_of(given.tsa_chain) if given.tsa_chain else None,
-        # KYVERNO: without a log, a signature must come with its entry.
+        # KYVERNO: without a log, a signature must include its log entry.
         search=None if log is None else search,
     )
     if asked.identities is not None:
@@ -107,7 +107,7 @@ def _ctlog(given: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
 def _keyless(
     asked: CosignQuery, trust: PolicyRoot, terms: Terms, deadline_ns: int
 ) -> Terms:
-    """KYVERNO: the trusted root alone vouches; keys and roots of the policy do not."""
+    """KYVERNO: only the trusted root is used, not the policy's keys and roots."""
     check_identities(asked.identities or ())
     material = material_of(trust, deadline_ns)
 
@@ -128,7 +128,7 @@ def _keyed(asked: CosignQuery, terms: Terms) -> Terms:
         if asked.key:
             return replace(terms, key=static_key(asked.key, asked.algorithm), scts=None)
         if asked.kms:
-            # The text says that references are not followed.
+            # This raises an error which says that references are not followed.
             return replace(terms, key=static_key(asked.kms, asked.algorithm))
     elif asked.certificate:
         return replace(terms, key=_certified(asked, terms), scts=None)
@@ -139,14 +139,14 @@ def _keyed(asked: CosignQuery, terms: Terms) -> Terms:
         except Unproved:
             raise failed(prefix) from None
         return replace(terms, roots=tuple(roots))
-    # SAFETY: nobody is named, which never means anybody.
+    # SAFETY: an attestor that names no signer trusts no signer.
     raise failed("the attestor names no key, certificate or identity")
 
 
 def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
-    """Return the key of the certificate, which must be below its chain if it has one.
+    """Return the certificate's key; a given chain must lead to the certificate.
 
-    Unlike that of verifyImages rules, this knows the keys of logs.
+    Unlike for verifyImages rules, the chain is checked with the keys of logs.
     """
     key = certificate_key(asked.certificate, "sha256")
     if not asked.chain:
@@ -169,7 +169,7 @@ def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
 
 
 def identified(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
-    """Return those by one of the identities, at least one. Raises: ExpressionFailed."""
+    """Return the signatures by an identity, at least one. Raises: ExpressionFailed."""
     wanted = asked.identities
     if wanted is None:
         return list(found)
@@ -189,10 +189,11 @@ def identified(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
 
 
 def annotated(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
-    """Return those with the annotations, at least one. Raises: ExpressionFailed.
+    """Return the signatures with the annotations, at least one.
 
-    KYVERNO: the layer's annotations count, which are not signed: they narrow what a
-    signature allows, and prove nothing (docs/behaviour/images 8).
+    KYVERNO: the layer's annotations are compared, which are not signed: they select
+    among signatures but prove nothing (docs/behaviour/images 8). Raises:
+    ExpressionFailed.
     """
     chosen = [one for one in found if _has(one.annotations, asked.annotations)]
     if not chosen:

@@ -20,17 +20,17 @@ _PLATFORM: Final = ("linux", "amd64")
 
 
 class ReadImage(NamedTuple):
-    """One image; ``descriptor``: what its reference names, an index or a manifest."""
+    """One image; ``descriptor``: its reference's target, an index or a manifest."""
 
     place: Reference
     descriptor: Descriptor
     data: Mapping[str, Json]
     size: int = 0
-    """Bytes of its documents."""
+    """Total size of its documents in bytes."""
 
     @property
     def digest(self) -> str:
-        """The digest of what its reference names."""
+        """The digest of its reference's target."""
         return self.descriptor.digest
 
 
@@ -77,7 +77,7 @@ def _reference(image: str) -> Reference:
 
 
 def _is_index(found: Descriptor, document: Mapping[str, Json]) -> bool:
-    """Compare the media type; some registries send only plain JSON, so look inside."""
+    """Compare the media type, or the document's if the registry sends only JSON."""
     return found.media_type in INDEX_TYPES or document.get("mediaType") in INDEX_TYPES
 
 

@@ -1,4 +1,4 @@
-"""Require one of the identities of an ImageValidatingPolicy of a certificate.
+"""Match certificates with the identities of an ImageValidatingPolicy.
 
 Room: images. Takes: certificates, Identities. Gives: ``has_identity``. Next:
 cosign.py. May touch: nothing outside its arguments.
@@ -20,9 +20,9 @@ _ISSUER: Final = "1.3.6.1.4.1.57264.1.1"
 
 
 def check_identities(wanted: Sequence[Identity]) -> None:
-    """Require that each identity demands something. Raises: ExpressionFailed.
+    """Require that every identity has a criterion. Raises: ExpressionFailed.
 
-    SAFETY: upstream takes an empty one, and an empty list, for anybody.
+    SAFETY: upstream treats an empty identity or an empty list as any signer.
     """
     if not wanted or not all(map(any, wanted)):
         raise failed("keyless needs identities with an issuer or a subject")
@@ -31,8 +31,8 @@ def check_identities(wanted: Sequence[Identity]) -> None:
 def has_identity(certificate: x509.Certificate, wanted: Sequence[Identity]) -> bool:
     """Return whether a certificate has one of the identities.
 
-    KYVERNO: exact values without wildcards; an expression replaces the value, and need
-    only match a part. Raises: Unproved.
+    KYVERNO: values are exact, without wildcards. An expression replaces the value and
+    matches any part of it. Raises: Unproved.
     """
     issuer, names = raw_extension(certificate, _ISSUER), subject_names(certificate)
     return any(

@@ -30,11 +30,12 @@ def reader(
     until_ns: int,
     hold: Callable[[datetime], None] = lambda _at: None,
 ) -> NotaryReader:
-    """Return what verifies with the attestor's certificates. Raises: ExpressionFailed.
+    """Return a reader with the attestor's certificates. Raises: ExpressionFailed.
 
     ``hold`` gets the time until which a verified signature is valid.
 
-    KYVERNO: with certificates of time authorities, a timestamp is needed.
+    KYVERNO: if certificates of timestamp authorities are given, a timestamp is
+    required.
     """
     return NotaryReader(
         artifacts,
@@ -47,7 +48,7 @@ def reader(
 
 
 def _stamping(text: str | None) -> list[x509.Certificate]:
-    """SAFETY: time authorities that are given and blank are an error, not none."""
+    """SAFETY: blank timestamp authorities are an error instead of no authorities."""
     if text is None:
         return []
     try:
@@ -59,7 +60,7 @@ def _stamping(text: str | None) -> list[x509.Certificate]:
 def signed_referrer(
     found: NotaryReader, place: Reference, digest: str, artifact_type: str
 ) -> str:
-    """Return the first artefact about the image that is signed.
+    """Return the digest of the first signed artefact about the image.
 
     Raises: ExpressionFailed, DependencyError.
     """
@@ -70,7 +71,7 @@ def signed_referrer(
         named = str(one.get("digest"))
         try:
             artefact = found.artifacts.document(place, named, found.deadline_ns)
-            # SAFETY: the list of referrers is not signed; the manifest is.
+            # SAFETY: the list of referrers is not signed, but the manifest is.
             check_about(json_object(artefact.body, named), digest, artifact_type)
             found.verify(place, artefact)
         except ExpressionFailed as error:
@@ -100,7 +101,7 @@ def document_of(
 
 
 def parsed_as(repository: str, text: str) -> Reference:
-    """Parse a repository of signatures. Raises: ExpressionFailed with ``text``."""
+    """Parse a signature repository. Raises: ExpressionFailed with ``text``."""
     try:
         return parsed(repository)
     except ExpressionFailed as error:

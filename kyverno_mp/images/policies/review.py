@@ -2,11 +2,11 @@
 
 Room: images. Takes: queries of policies, registry clients, trust roots. Gives:
 PolicyReview, the PolicyImages of program/image_policies. Next: cosign.py, notary.py.
-May touch: the network through images/artifacts.py; the clock that it is given.
+May touch: the network through images/artifacts.py; the given clock.
 Source: docs/behaviour/images 8; Kyverno pkg/image/verifiers/ivpol, kyverno/sdk
 extensions/imagedataloader.
 
-A tag is resolved once per review, and all that is verified is about that digest.
+A tag is resolved once per review, and all verification is about that digest.
 """
 
 import threading
@@ -61,11 +61,11 @@ _BUNDLE = "application/vnd.dev.sigstore.bundle"
 
 @dataclass(frozen=True, slots=True)
 class PolicyReader:
-    """What all reviews of a process share.
+    """The clients, trust roots and helpers that all reviews of a process share.
 
-    ``until``: returns the end of one read within a review's deadline; ``send`` asks
-    transparency logs, None = none can be asked; ``tenants_send`` for namespaced
-    policies, None = ``send``.
+    ``until`` returns the end of one read within a review's deadline. ``send`` queries
+    transparency logs, None = no log is available. ``tenants_send`` does so for
+    namespaced policies, None = ``send``.
     """
 
     client: Callable[[RegistryAccess], Client]
@@ -75,7 +75,7 @@ class PolicyReader:
     send: Send | None = None
     tenants_send: Send | None = None
     helpers: Helpers | None = None
-    """Read several images of a review at once; None: one after the other."""
+    """Read several images of a review concurrently; None: one after the other."""
 
     def begin(self) -> "PolicyReview":
         """Begin a review."""
@@ -94,7 +94,7 @@ class PolicyReview:
         self.valid_s = self._valid.take_s
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts, several at once if there are helpers."""
+        """Run the parts, concurrently if there are helpers."""
         helpers = self._reader.helpers
         if helpers is not None:
             helpers.run(parts, self._until(deadline_ns))
@@ -140,7 +140,7 @@ class PolicyReview:
         kind: str,
         deadline_ns: int,
     ) -> Sequence[tuple[str, Json]]:
-        """Return what the attestor states. Raises: as PolicyImages."""
+        """Return the attestor's statements. Raises: as PolicyImages."""
         image = self._image(asked, deadline_ns)
         until = self._until(deadline_ns)
         bundles = self._bundles(asked, image, until)
@@ -149,7 +149,7 @@ class PolicyReview:
             return payloads_of(map(statement_of, held), kind)
         terms = self._terms(asked, attestor, until)
         if terms.log is None:
-            # KYVERNO: unlike a signature, it needs its log entry.
+            # KYVERNO: unlike a signature, an attestation needs its log entry.
             raise failed("cosign bundle verification failed")
         layers = self._layers(asked, attestor, image, "att", until)
         found = identified(verified_statements(layers, image.digest, terms), attestor)
@@ -183,8 +183,9 @@ class PolicyReview:
         return notary.document_of(artifacts, image.place, digest, until)
 
     def _image(self, asked: ImageQuery, deadline_ns: int) -> ReadImage:
-        """Return the image, read once, also if that fails."""
-        # SAFETY: another access may read another image, or none.
+        """Return the image, which is read once even if the read fails."""
+        # SAFETY: with another kind of access, the reference may be another image or
+        # none.
         found = self._images.get(asked)
         if found is None:
             try:
@@ -239,7 +240,7 @@ class PolicyReview:
         suffix: str,
         until_ns: int,
     ) -> list[Layer]:
-        """Return the signatures under the tag that is made of the digest."""
+        """Return the signatures under the tag that is derived from the digest."""
         place, access = image.place, asked.access
         if attestor.repository:
             text = f"failed to parse signature repository {attestor.repository}"
@@ -257,7 +258,7 @@ class PolicyReview:
     ) -> list[Bundle]:
         """Return the bundles that refer to the image.
 
-        KYVERNO: those that cannot be read are left out; if any is left, only they
+        KYVERNO: unreadable bundles are skipped; if any bundle remains, only bundles
         count.
         """
         artifacts, place, found = self._artifacts(asked.access), image.place, []
@@ -273,9 +274,9 @@ class PolicyReview:
 
     @contextmanager
     def _suppressed(self) -> Iterator[None]:
-        """Suppress that something cannot be read; then no result is kept.
+        """Suppress a failed read; the result is then not cached.
 
-        SAFETY: what the registry did not tell now, it may tell to the next review.
+        SAFETY: a read that fails now may succeed for the next review.
         """
         try:
             yield
@@ -290,9 +291,9 @@ class PolicyReview:
         image: ReadImage,
         until_ns: int,
     ) -> list[Bundle]:
-        """Return the statements that the attestor signed, at least one.
+        """Return the bundles that the attestor signed, at least one.
 
-        KYVERNO: any statement of the identity is a signature, too.
+        KYVERNO: any statement by the identity is also a signature.
         Raises: ExpressionFailed, DependencyError.
         """
         trust = self._reader.trust.root(
@@ -311,7 +312,8 @@ class PolicyReview:
             raise failed(text)
         ignores_log = log is not None and log.is_ignored
         if ignores_log:
-            # The certificate only holds today, and this is not kept at all.
+            # The certificate is only checked against today, so the result is not
+            # cached.
             self._valid.hold(self._reader.now())
         demands = Demands(
             image.digest,
@@ -324,7 +326,7 @@ class PolicyReview:
         held, reasons = [], []
         for one in bundles:
             try:
-                # Of no statement, this raises.
+                # This raises if the bundle has no statement.
                 statement_of(one)
                 check_bundle(one, material, demands)
             except Unproved as error:

@@ -70,11 +70,11 @@ _SHAPES: Final[Mapping[str, type]] = {
     "link": _Link,
     "vuln": _Scan,
 }
-"""A short name demands that the predicate fits upstream's record for it."""
+"""With a short name, the predicate must fit upstream's record."""
 
 
 def predicate_type(kind: str) -> str:
-    """Return the full predicate type of a name. Raises: ExpressionFailed."""
+    """Return the full predicate type for a name. Raises: ExpressionFailed."""
     known = _ALIASES.get(kind)
     if known is not None:
         return known
@@ -90,7 +90,7 @@ def predicate_type(kind: str) -> str:
 def payloads_of(
     statements: Iterable[Mapping[str, Json]], kind: str
 ) -> list[tuple[str, Json]]:
-    """Return type and payload of those of a kind, at least one.
+    """Return type and payload of the statements of a kind, at least one.
 
     Raises: ExpressionFailed.
     """
@@ -115,7 +115,7 @@ def payloads_of(
 
 
 def _payload(statement: Mapping[str, Json]) -> Json:
-    """Return the fields of in-toto's record, in which others are lost."""
+    """Return the fields of in-toto's record; other fields are dropped."""
     subjects = statement.get("subject")
     return {
         "_type": statement.get("_type") or "",

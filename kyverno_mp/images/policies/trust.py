@@ -1,11 +1,11 @@
-"""Choose the trust root of an attestor: its own TUF repository, or the common one.
+"""Select an attestor's trust root: its own TUF repository or the common one.
 
-Room: images. Takes: TufQuery, the common TrustRoot, ways to read mirrors. Gives:
+Room: images. Takes: TufQuery, the common TrustRoot, Fetches for mirrors. Gives:
 PolicyTrust. Next: review.py. May touch: the network through the Fetches.
 Source: docs/behaviour/images 8; Kyverno pkg/image/verifiers/ivpol/cosign/opts.go.
 
-SAFETY: unlike upstream's client, the first attestor's repository is not that of all
-others, and no file or URL of a policy is read as a root.
+SAFETY: unlike in upstream's client, the first attestor's repository is not used for all
+others, and no file or URL in a policy is read as a root.
 """
 
 import threading
@@ -27,7 +27,7 @@ _SCHEMES: Final = ("https://", "http://")
 
 
 class PolicyRoot(TrustRoot, Protocol):
-    """A trust root that can say whether it is readable."""
+    """A trust root with a check of its readability."""
 
     def check(self, deadline_ns: int) -> None:
         """Require that the root can be read. Raises: ExpressionFailed."""
@@ -39,7 +39,7 @@ class PolicyTrust:
     def __init__(
         self, common: PolicyRoot, fetch: Fetch, tenants_fetch: Fetch | None = None
     ) -> None:
-        """``tenants_fetch``: for namespaced policies, None = ``fetch``."""
+        """``tenants_fetch`` reads for namespaced policies, None = ``fetch``."""
         self._common = common
         self._fetch = fetch
         self._tenants_fetch = tenants_fetch or fetch

@@ -1,12 +1,13 @@
 """Read certificates: PEM strings, names, usages, Fulcio's extensions.
 
-Room: images. Takes: PEM strings, certificates. Gives: certificates, what they say.
+Room: images. Takes: PEM strings, certificates. Gives: certificates, their names, usages
+and extensions.
 Next: images/sigstore/chains.py, images/sigstore/identity.py. May touch: nothing outside
 its arguments.
 Source: docs/behaviour/images 3.3, 3.7; Go's crypto/x509 (which names it reads).
 
-Parsing is that of ``cryptography``. What it cannot read raises Unproved: a
-certificate of a registry is untrusted input.
+``cryptography`` parses. A certificate that it cannot read raises Unproved, because a
+registry's certificates are untrusted input.
 """
 
 import warnings
@@ -28,7 +29,7 @@ _TIMES: Final = ("not_valid_before_utc", "not_valid_after_utc")
 _UTF8_STRING: Final = 0x0C
 _LONG_FORM: Final = 0x80
 _LENGTH_BYTES_MAX: Final = 2
-"""A name of more than 64 KiB is none."""
+"""A name of more than 64 KiB is rejected."""
 
 
 def all_certificates(text: str, most: int) -> list[x509.Certificate]:
@@ -45,7 +46,7 @@ def all_certificates(text: str, most: int) -> list[x509.Certificate]:
 
 
 def check_readable(certificate: x509.Certificate) -> None:
-    """Read all parts, because ``cryptography`` parses each when it is first asked for.
+    """Read all parts, because ``cryptography`` parses each part on first access.
 
     Raises: Unproved.
     """
@@ -58,21 +59,21 @@ def check_readable(certificate: x509.Certificate) -> None:
         signature = certificate.signature
     except (ValueError, TypeError, LookupError, x509.InvalidVersion) as error:
         raise Unproved(f"x509: malformed certificate: {error}") from None
-    # SAFETY: nobody has signed the number of unused bits before the signature; only
-    # one value is canonical, and Go accepts no other.
+    # SAFETY: the number of unused bits before the signature is not signed. Only one
+    # value is canonical, and Go accepts no other.
     if certificate.public_bytes(Encoding.DER)[-len(signature) - 1] != 0:
         raise Unproved("x509: malformed certificate: unused bits of the signature")
 
 
 def serial_of(certificate: x509.Certificate) -> int:
-    """Return the serial number, also one that may not be."""
+    """Return the serial number, even an invalid one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         return certificate.serial_number
 
 
 def extensions_of(certificate: x509.Certificate) -> x509.Extensions:
-    """Return the extensions; one that is damaged spoils the certificate."""
+    """Return the extensions; a damaged extension invalidates the certificate."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
@@ -103,7 +104,7 @@ def pem_of(certificate: x509.Certificate) -> str:
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Return whether the basic constraints name a certificate authority."""
+    """Return whether the basic constraints allow a certificate authority."""
     found = constraints_of(certificate)
     return found is not None and found.ca
 
@@ -133,9 +134,9 @@ def usages_of(certificate: x509.Certificate) -> tuple[x509.ObjectIdentifier, ...
 
 
 def raw_extension(certificate: x509.Certificate, oid: str) -> str:
-    """Return the bytes of an extension as text, "" without it.
+    """Return the bytes of an extension as text, "" if it is absent.
 
-    KYVERNO: Fulcio's first extensions are bare text, without ASN.1
+    KYVERNO: Fulcio's first extensions are plain text, without ASN.1
     (docs/behaviour/images 3.7). Raises: Unproved.
     """
     for extension in extensions_of(certificate):
@@ -165,7 +166,7 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
 
 
 def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
-    """Return the alternative names as they are. Raises: Unproved."""
+    """Return the alternative names unchanged. Raises: Unproved."""
     for extension in extensions_of(certificate):
         if isinstance(extension.value, x509.SubjectAlternativeName):
             return list(extension.value)
@@ -173,7 +174,7 @@ def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
 
 
 def _fulcio_names(names: list[x509.GeneralName]) -> Iterator[str]:
-    """Yield Fulcio's name, if it is the only other name."""
+    """Yield Fulcio's name if it is the only otherName."""
     others = [one for one in names if isinstance(one, x509.OtherName)]
     if len(others) == 1 and others[0].type_id == OTHER_NAME:
         name = fulcio_name(others[0])
@@ -182,7 +183,7 @@ def _fulcio_names(names: list[x509.GeneralName]) -> Iterator[str]:
 
 
 def fulcio_name(other: x509.OtherName) -> str:
-    """Return the text of a UTF8String, "" if it is none."""
+    """Return the text of a UTF8String, "" for any other value."""
     data = other.value
     if len(data) < 2 or data[0] != _UTF8_STRING:  # noqa: PLR2004 - tag and length
         return ""

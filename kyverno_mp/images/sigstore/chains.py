@@ -1,4 +1,4 @@
-"""Build the chain from a certificate to a trusted one, by the rules of Go.
+"""Build the chain from a certificate to a trusted one by Go's rules.
 
 Room: images. Takes: a certificate, trusted and other certificates, a time, a usage.
 Gives: the chain. Next: images/cosign.py, images/sigstore/timestamps.py.
@@ -6,9 +6,9 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.3; Go's crypto/x509 (Certificate.Verify);
 docs/behaviour/images 10.2 (CVE-2026-32280: bounded chains).
 
-Each signature is checked by ``cryptography``; the rules which certificate may sign
-which are here, because the validator of ``cryptography`` follows the profile of the
-web and refuses private chains.
+``cryptography`` checks each signature. The rules about which certificate can sign which
+are here, because ``cryptography``'s validator follows the Web PKI profile and rejects
+private chains.
 """
 
 from collections.abc import Sequence
@@ -57,9 +57,9 @@ def verified_chain(
     at: datetime,
     usage: x509.ObjectIdentifier = CODE_SIGNING,
 ) -> list[x509.Certificate]:
-    """Return the first chain, from the leaf to one of ``roots``, which may be itself.
+    """Return the first chain from the leaf to one of ``roots``, possibly the leaf.
 
-    All of its certificates are valid ``at`` that time.
+    All certificates of the chain are valid ``at`` that time.
     Raises: Unproved with Go's text.
     """
     search = _Search(roots, intermediates, at)
@@ -76,7 +76,7 @@ def verified_chain(
 
 @dataclass(slots=True)
 class _Search:
-    """One search; ``checks``: signatures checked so far."""
+    """One search; ``checks``: number of signatures checked so far."""
 
     roots: Sequence[x509.Certificate]
     intermediates: Sequence[x509.Certificate]
@@ -85,7 +85,7 @@ class _Search:
     reason: str = ""
 
     def chains(self, below: list[x509.Certificate]) -> list[list[x509.Certificate]]:
-        """Return the chains that continue one without its end."""
+        """Return the complete chains that continue an incomplete one."""
         found = [
             [*below, root]
             for root in self.roots
@@ -121,7 +121,7 @@ class _Search:
 
 
 def _is_among(issuer: x509.Certificate, below: list[x509.Certificate]) -> bool:
-    """Return whether a chain has the same subject and key already."""
+    """Return whether a chain already has a certificate with this subject and key."""
     key = key_bytes_of(issuer)
     return any(
         one.subject == issuer.subject and key_bytes_of(one) == key for one in below
@@ -141,7 +141,7 @@ def _check_signature(child: x509.Certificate, issuer: x509.Certificate) -> None:
         raise Unproved(f"{text} certificate")
     try:
         algorithm = child.signature_hash_algorithm
-        # Ed25519 has no hash of its own.
+        # Ed25519 has no separate hash.
         if algorithm is not None and not isinstance(algorithm, _HASHES):
             text = "x509: cannot verify signature: insecure algorithm"
             raise Unproved(f"{text} {algorithm.name}")
@@ -154,10 +154,10 @@ def _check_signature(child: x509.Certificate, issuer: x509.Certificate) -> None:
 
 
 def _check_alone(certificate: x509.Certificate, at: datetime) -> None:
-    """Check what concerns a certificate without its chain."""
+    """Check a certificate without its chain: extensions and validity."""
     for extension in extensions_of(certificate):
-        # SAFETY: a constraint that this version does not check is not ignored, even
-        # where its author forgot to mark it as critical.
+        # SAFETY: a constraint that is not supported here is an error, even if it is not
+        # marked as critical.
         constrains = extension.oid in (
             ExtensionOID.NAME_CONSTRAINTS,
             ExtensionOID.POLICY_CONSTRAINTS,
@@ -192,7 +192,7 @@ def _check_issuer(
 
 
 def _allows(chain: list[x509.Certificate], usage: x509.ObjectIdentifier) -> bool:
-    """Return whether each certificate of the chain may be used for this."""
+    """Return whether all certificates of the chain allow the usage."""
     if usage == ANY:
         return True
     for certificate in chain:

@@ -4,7 +4,7 @@ Room: images. Takes: a certificate, its issuer, keys of logs. Gives: nothing, or
 Next: images/cosign.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.6; RFC 6962 3.2, 3.3.
 
-The bytes that a log has signed are put together here; ``cryptography`` removes the
+The bytes that a log has signed are assembled here; ``cryptography`` removes the
 timestamps from the certificate and checks the signature.
 """
 
@@ -44,7 +44,7 @@ _VERSION_1, _TIMESTAMP, _PRECERT = 0, 0, 1
 def check_scts(
     certificate: x509.Certificate, issuer: x509.Certificate | None, keys: LogKeys
 ) -> None:
-    """Require timestamps; each must be by a known log. Raises: Unproved."""
+    """Require timestamps, each by a known log. Raises: Unproved."""
     found = _scts(certificate)
     if not found:
         raise Unproved(_ABSENT)
@@ -64,7 +64,7 @@ def check_scts(
         try:
             signed = _signed(sct, key_hash, body)
         except (ValueError, OverflowError, struct.error) as error:
-            # A time that Python does not have.
+            # Python cannot represent the time.
             raise Unproved(f"{_FAILED}: {error}") from None
         _check(sct, signed, keys)
 

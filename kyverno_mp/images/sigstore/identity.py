@@ -1,4 +1,4 @@
-"""Require the identity that a policy names of the certificate on a signature.
+"""Match the certificate of a signature with the identity that a policy names.
 
 Room: images. Takes: certificates, an Identity. Gives: nothing, or raises.
 Next: images/verifier.py. May touch: nothing outside its arguments.
@@ -33,7 +33,7 @@ def require_identity(
 ) -> None:
     """Require that one of the certificates has the identity.
 
-    KYVERNO: without criteria, any certificate will do. Raises: ExpressionFailed.
+    KYVERNO: without criteria, every certificate passes. Raises: ExpressionFailed.
     """
     if not any(wanted):
         return
@@ -53,7 +53,7 @@ def require_identity(
 def _check(certificate: x509.Certificate, wanted: Identity) -> None:
     if wanted.subject or wanted.subject_reg_exp:
         names = subject_names(certificate)
-        # SAFETY: upstream accepts a certificate without names for any subject.
+        # SAFETY: upstream accepts a certificate without names for every subject.
         if not _is_subject(names, wanted):
             expected = wanted.subject or wanted.subject_reg_exp
             text = f"subject mismatch: expected {expected}, received"
@@ -71,7 +71,7 @@ def _check(certificate: x509.Certificate, wanted: Identity) -> None:
 
 
 def _is_subject(names: list[str], wanted: Identity) -> bool:
-    """Return whether a name matches the pattern or the expression."""
+    """Return whether any name matches the pattern or the expression."""
     found = bool(wanted.subject) and any(matches(wanted.subject, one) for one in names)
     if wanted.subject_reg_exp:
         tests = [
@@ -94,7 +94,7 @@ def _check_issuer(found: str, wanted: Identity) -> None:
 
 
 def searches(pattern: str, text: str, what: str) -> bool:
-    """Return whether an expression matches a part of the text. Raises: Unproved."""
+    """Return whether an expression matches part of the text. Raises: Unproved."""
     known = compile_regex(pattern, captures=False)
     if known.compiled is None:
         reason = known.error_text(pattern)

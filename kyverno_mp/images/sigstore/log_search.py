@@ -1,8 +1,7 @@
-"""Ask a transparency log for the entries of a signature.
+"""Search a transparency log for the entries of a signature.
 
-Room: images. Takes: a signature, the URL of a log. Gives: the log's answer.
-Next: images/sigstore/rekor.py. May touch: the network through the Send that it is
-given.
+Room: images. Takes: a signature, the URL of a log. Gives: the log's response. Next:
+images/sigstore/rekor.py. May touch: the network through the given Send.
 Source: docs/behaviour/images 3.5 (online); Rekor's API, /api/v1/log/entries/retrieve.
 """
 
@@ -19,7 +18,7 @@ from kyverno_mp.images.sigstore.rekor_entry import Signed
 from kyverno_mp.values.jsonvalue import Json
 
 Send: TypeAlias = Callable[[str, bytes, int], tuple[int, bytes]]
-"""Sends a JSON document to a URL before a deadline; gives status and body."""
+"""Sends a JSON document to a URL before a deadline; returns status and body."""
 
 _PATH: Final = "/api/v1/log/entries/retrieve"
 _OK: Final = 200
@@ -31,10 +30,10 @@ _NO_ANSWER: Final = "the log gave no answer"
 def search_log(
     url: str, signed: Signed, send: Send, deadline_ns: int, *, is_quiet: bool = False
 ) -> bytes:
-    """Return the log's answer.
+    """Return the log's response.
 
-    ``is_quiet``: the text of a failure must not say what the server has answered, and
-    the URL has no path, because a tenant has chosen the server.
+    ``is_quiet``: an error message must not contain the server's response, and the URL
+    must not have a path, because a tenant has chosen the server.
     KYVERNO: an unreachable log is a failure, not an outage
     (docs/behaviour/images 2.4). Raises: Unproved.
     """
@@ -43,7 +42,7 @@ def search_log(
     try:
         status, body = send(target, query, deadline_ns)
     except DeadlinePassed:
-        # SAFETY: a review that runs out of time has no verdict; upstream gives one.
+        # SAFETY: a review that runs out of time has no verdict, unlike upstream.
         raise
     except (DependencyError, InputError) as error:
         is_told = not is_quiet or error.code == _DENIED
@@ -56,9 +55,9 @@ def search_log(
 
 
 def _base(url: str, *, is_quiet: bool) -> str:
-    """Return the URL below which the log has its API. Raises: Unproved.
+    """Return the base URL of the log's API. Raises: Unproved.
 
-    SAFETY: the author of the policy chooses the server, never what it is asked.
+    SAFETY: the author of the policy chooses the server, but never the request.
     """
     try:
         parts = urlsplit(url)
@@ -75,7 +74,7 @@ def _base(url: str, *, is_quiet: bool) -> str:
 
 
 def proposed_entries(signed: Signed) -> list[Json]:
-    """Return the entries under which the log may have the signature."""
+    """Return the possible log entries for the signature."""
     key = base64.b64encode(signed.pem.encode()).decode()
     if signed.signature:
         digest = hashlib.sha256(signed.payload).hexdigest()

@@ -1,4 +1,4 @@
-"""The public keys of transparency logs, by the log's identifier.
+"""Read public keys of transparency logs, by the log's identifier.
 
 Room: images. Takes: PEM strings. Gives: LogKeys. Next: images/sigstore/rekor.py,
 images/sigstore/ctlog.py.

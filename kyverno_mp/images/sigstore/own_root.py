@@ -1,12 +1,12 @@
-"""Choose the TUF repository of a service: the operator's own, or Sigstore's public one.
+"""Select a service's TUF repository: the operator's or Sigstore's public one.
 
-Room: images. Takes: Settings, a function that opens a way to a mirror. Gives: a
+Room: images. Takes: Settings, a function that returns a Fetch for a mirror. Gives: a
 TrustRoot. Next: webhook/images.py. May touch: the file that a setting names; the
 network through the Fetch.
 Source: docs/behaviour/images 3.8 (flags); docs/behaviour/controllers 10.1.
 
-The first root metadata is read with the repository, so that a file which changes holds
-after a day at the latest, and one that cannot be read fails images, not the start.
+The first root metadata is read with the repository. So a changed file takes effect
+within a day, and an unreadable file fails images instead of the start.
 """
 
 import base64
@@ -35,8 +35,8 @@ def trust_root(
 ) -> TufTrustRoot:
     """Return the trust root of a process.
 
-    ``fetch``: reads the public repository; ``own_fetch``: returns a reader for
-    the host that the operator names.
+    ``fetch`` reads the public repository; ``own_fetch`` returns a reader for the
+    operator's host.
     """
     if not settings.enable_tuf:
         return TufTrustRoot(PUBLIC_MIRROR, public_root(), fetch)

@@ -1,4 +1,4 @@
-"""What comes with one signature: certificate, log entry, timestamp; and what it proves.
+"""Read the proof of one signature: its certificate, log entry and timestamp.
 
 Room: images. Takes: a layer of a signature manifest, Terms. Gives: a Proof, its signer.
 Next: images/cosign.py. May touch: nothing outside its arguments.
@@ -48,7 +48,7 @@ UNTRUSTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of a signature manifest; ``problem``: why it could not be read."""
+    """One layer of a signature manifest; ``problem``: the error of a failed read."""
 
     digest: str
     payload: bytes
@@ -58,13 +58,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a signature must satisfy.
+    """The requirements on a signature.
 
-    Without ``key`` its certificate must be below ``roots``, or have the chain that
-    ``chain_of`` returns, or raises Unproved. ``log`` and ``scts``: keys
-    of the logs that must know it, None = ignored; ``search`` asks a log for a signature
-    that has no bundle. ``tick`` raises when the time is up; ``hold`` gets the end of a
-    signature that only holds today.
+    Without ``key``, the certificate must be below ``roots``, or ``chain_of`` must
+    return its chain and not raise Unproved. ``log`` and ``scts``: keys of the logs that
+    must contain it, None = not required. ``search`` queries a log about a signature
+    without a bundle. ``tick`` raises when the time is up. ``hold`` gets the end of
+    validity of a signature without a proved time.
     """
 
     now: datetime
@@ -80,14 +80,14 @@ class Terms:
 
 
 class Signer(NamedTuple):
-    """Who has signed: the check, and the issuers of the certificate."""
+    """A signer's check, and the issuers of its certificate."""
 
     check: Check
     issuers: tuple[x509.Certificate, ...] = ()
 
 
 class Proof(NamedTuple):
-    """One signature with all that proves it; the times are those of log and TSA."""
+    """One signature with its proof; the times are by the TSA and the log."""
 
     signature: bytes
     certificate: x509.Certificate | None
@@ -96,7 +96,7 @@ class Proof(NamedTuple):
     logged: datetime | None
 
     def signer(self, terms: Terms) -> Signer:
-        """Return who may have signed. Raises: Unproved."""
+        """Return the signer, whose check is still to be run. Raises: Unproved."""
         if terms.key is not None:
             return Signer(terms.key.check)
         certificate = self.certificate
@@ -122,7 +122,7 @@ class Proof(NamedTuple):
         return Signer(check, tuple(chain[1:]))
 
     def check_time(self, signer: Signer, terms: Terms) -> None:
-        """Require that certificates were valid when it was signed. Raises: Unproved."""
+        """Require certificates that were valid at signing time. Raises: Unproved."""
         certificate = self.certificate
         if certificate is None:
             return
@@ -149,7 +149,7 @@ def read_proof(layer: Layer, terms: Terms) -> Proof:
     terms.tick()
     if layer.problem:
         raise Unproved(layer.problem)
-    # KYVERNO: a damaged bundle fails even where the log is ignored.
+    # KYVERNO: a damaged bundle fails even if the log is ignored.
     promise = parse_bundle(layer.annotations.get(BUNDLE))
     text = layer.annotations.get(SIGNATURE)
     if type(text) is not str:
@@ -182,7 +182,7 @@ def _certificates(layer: Layer, name: str) -> list[x509.Certificate]:
 
 
 def _stamped(layer: Layer, signature: bytes, terms: Terms) -> datetime | None:
-    """Return the time of the timestamp; one that is missing is no error."""
+    """Return the time of the timestamp, None if it is absent."""
     text = layer.annotations.get(TIMESTAMP)
     if text is None or text == "":
         return None
@@ -211,7 +211,7 @@ def _logged(
     promise: Promise | None,
     terms: Terms,
 ) -> datetime | None:
-    """Return the time at which the log has seen the signature, None if ignored."""
+    """Return the time of the signature's log entry, None if ignored."""
     if terms.log is None:
         return None
     prefix = "" if promise is None else "error verifying bundle: "
@@ -227,7 +227,7 @@ def _logged(
 
 
 def _pem(certificate: x509.Certificate | None, key: StaticKey | None) -> str:
-    """Return the certificate, else the key, that the log must know."""
+    """Return the certificate, else the key, that the log must contain."""
     if certificate is None:
         if key is None:
             raise Unproved("no certificate found on signature")

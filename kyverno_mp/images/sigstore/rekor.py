@@ -1,4 +1,4 @@
-"""Verify that a transparency log has a signature: its promise, or a proof.
+"""Verify that a transparency log contains a signature, by its promise or a proof.
 
 Room: images. Takes: bundles of signatures, answers of a log, keys of logs. Gives: the
 time of the log. Next: images/cosign.py, images/sigstore/rekor_entry.py.
@@ -39,7 +39,7 @@ _NONE: Final = "no valid tlog entries found"
 
 
 class Promise(NamedTuple):
-    """What a log has signed: that the entry is in it."""
+    """A log's signed promise to include an entry."""
 
     body: str
     integrated_time: int
@@ -73,7 +73,7 @@ def _promise(entry: Mapping[str, Json], signature: Json, what: str) -> Promise:
 
 
 def verified_bundle(promise: Promise, signed: Signed, keys: LogKeys) -> datetime:
-    """Return the time at which the log has promised to add the signature.
+    """Return the time at which the log promised to add the signature.
 
     Raises: Unproved.
     """
@@ -88,9 +88,9 @@ def verified_bundle(promise: Promise, signed: Signed, keys: LogKeys) -> datetime
 
 
 def promised_at(promise: Promise, keys: LogKeys) -> datetime:
-    """Return the time of a promise, which a known log must have signed.
+    """Return the time of a promise that a known log has signed.
 
-    Whose entry it is, is for the caller to check. Raises: Unproved.
+    The caller must check which signature the entry is about. Raises: Unproved.
     """
     key = _log_key(promise.log_id, keys)
     if key is None:
@@ -123,7 +123,7 @@ def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
         )
         key.verify(promise.signature, signed, ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError):
-        # A ValueError: a number that canonical JSON does not have.
+        # A ValueError means a number that canonical JSON cannot represent.
         raise Unproved("unable to verify SET") from None
 
 
@@ -135,9 +135,9 @@ def _moment(promise: Promise) -> datetime:
 
 
 def verified_search(answer: bytes, signed: Signed, keys: LogKeys) -> datetime:
-    """Return the earliest time of the entries that a log has found.
+    """Return the earliest time of the entries in a log's response.
 
-    SAFETY: each must be an entry of this very signature; upstream believes the log.
+    SAFETY: each entry must be about this signature; upstream trusts the log.
     Raises: Unproved.
     """
     entries = list(_answered(answer))
@@ -211,11 +211,11 @@ def _verified_entry(
 def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:
     """Return the root hash of the tree that has ``body`` as a leaf.
 
-    The root is as good as who vouches for it. Raises: Unproved.
+    The caller must check that the log signed the root. Raises: Unproved.
     """
     index, size = proof.get("logIndex"), proof.get("treeSize")
     root, listed = proof.get("rootHash"), proof.get("hashes")
-    # JSON of protocol buffers has 64 bit integers as strings; the caller converts them.
+    # Protobuf's JSON encodes 64-bit integers as strings; the caller converts them.
     if type(index) is not int or type(size) is not int or type(root) is not str:
         raise Unproved("inclusion proof fields not provided")
     given = listed if type(listed) is list else []
@@ -239,7 +239,7 @@ def leaf_hash(body: bytes) -> bytes:
 
 
 def root_hash(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
-    """Return the root that a proof of inclusion leads to (RFC 9162 2.1.3.2).
+    """Compute the root from an inclusion proof (RFC 9162 2.1.3.2).
 
     Raises: Unproved if the path has another length.
     """

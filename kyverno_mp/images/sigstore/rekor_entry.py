@@ -5,8 +5,8 @@ Next: images/sigstore/rekor.py, images/sigstore/log_search.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5; Rekor's types hashedrekord, intoto, dsse and rekord.
 
-An entry holds the hash of what was signed, the signature (none for attestations in the
-form intoto 0.0.1) and the key or certificate.
+An entry contains the hash of the signed content, the signature (except for attestations
+in the form intoto 0.0.1) and the key or certificate.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _MALFORMED: Final = "the entry is malformed"
 
 
 class Signed(NamedTuple):
-    """A signature: what it covers, and the PEM of its key or certificate.
+    """A signature, its signed content, and the PEM of its key or certificate.
 
     ``signature``: base64, "" for an attestation, whose payload is the envelope.
     """
@@ -48,7 +48,7 @@ class Signed(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What an entry says; ``signature`` is base64, "" if it has none."""
+    """The content of an entry; ``signature`` is base64, "" if absent."""
 
     signature: str
     key: bytes
@@ -57,9 +57,9 @@ class _Entry(NamedTuple):
 
 
 def check_entry(body: str, signed: Signed, place: str) -> None:
-    """Require that an entry is about this very signature.
+    """Require that an entry is about exactly this signature.
 
-    ``body``: base64; ``place``: where the entry was found, for the text.
+    ``body``: base64; ``place``: the source of the entry, for error messages.
     Raises: Unproved.
     """
     what = "signature" if signed.signature else "key"
@@ -83,8 +83,8 @@ def check_logged(
 ) -> None:
     """Require that the entry of a bundle has this signature, content and certificate.
 
-    ``digests``: hexadecimal SHA-256 of what may have been logged: the content, or the
-    envelope. Raises: Unproved.
+    ``digests``: hexadecimal SHA-256 of the data that may have been logged, the content
+    or the envelope; empty = any. Raises: Unproved.
     """
     entry = _read(body)
     found = _decoded(entry.signature)
@@ -135,7 +135,7 @@ def _hashedrekord(spec: Mapping[str, Json]) -> _Entry:
     content = _text(signature, "content")
     key = _decoded(_text(_object(signature, "publicKey"), "content"))
     algorithm, digest = _hash(_object(spec, "data"))
-    # KYVERNO: an entry whose own signature fails is no entry.
+    # KYVERNO: an entry whose own signature fails is rejected.
     _check_signature(key, _decoded(content), algorithm, digest)
     return _Entry(content, key, algorithm, digest)
 
@@ -204,7 +204,7 @@ def _check_signature(pem: bytes, signature: bytes, algorithm: str, digest: str) 
             text = "crypto/rsa: verification error"
             key.verify(signature, hashed, padding.PKCS1v15(), Prehashed(made))
         elif isinstance(key, ed25519.Ed25519PublicKey):
-            # KYVERNO: an entry has no Ed25519 over a hash of 32 bytes.
+            # KYVERNO: an entry cannot have an Ed25519 signature over a 32-byte hash.
             text = f'unsupported hash algorithm: "SHA-{algorithm[3:]}" not in [SHA-512]'
             raise Unproved(f"{prefix}: {text}")
         else:
@@ -214,7 +214,7 @@ def _check_signature(pem: bytes, signature: bytes, algorithm: str, digest: str) 
 
 
 def _key_in(pem: bytes) -> object:
-    """Return the key of an entry, or of its certificate. Raises: Unproved."""
+    """Return the key of an entry or of its certificate. Raises: Unproved."""
     found = _PEM.match(pem)
     if found is None:
         raise Unproved("the entry's key is not PEM")

@@ -1,12 +1,12 @@
-"""Verify a timestamp of RFC 3161 over a signature.
+"""Verify an RFC 3161 timestamp over a signature.
 
 Room: images. Takes: a response of a timestamp authority, the signed bytes, the
 authority's certificates. Gives: the time. Next: images/cosign.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.1 (limits), 3.3 (step 1); RFC 3161 2.3, 2.4.2.
 
-``rfc3161-client`` parses and verifies, our chain rules are applied on top of its own.
-The library is loaded with the first timestamp, because few signatures have one.
+``rfc3161-client`` parses and verifies; our chain rules apply in addition to its own.
+The library is imported for the first timestamp, because few signatures have one.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ _CHAIN: Final = "error while verifying with chain: pkcs7: failed to verify"
 _PARSE: Final = "error parsing response into Timestamp"
 _LENGTH_BYTES_MAX: Final = 3
 _GRANTED: Final = bytes.fromhex("3003020100")
-"""The status of a response that has a token."""
+"""The status of a response with a token."""
 _SHA: Final = {
     "2.16.840.1.101.3.4.2.1": hashlib.sha256,
     "2.16.840.1.101.3.4.2.2": hashlib.sha384,
@@ -85,7 +85,7 @@ def authority_of(text: str) -> Authority:
 def verified_timestamp(
     response: bytes, signed: bytes, authority: Authority
 ) -> datetime:
-    """Return the time at which the authority has seen the bytes. Raises: Unproved."""
+    """Return the time at which the authority stamped the bytes. Raises: Unproved."""
     if len(response) > IMAGE_TIMESTAMP_BYTES_MAX:
         raise Unproved(f"{_PARSE}: more than {IMAGE_TIMESTAMP_BYTES_MAX} bytes")
     if not authority.roots:
@@ -101,7 +101,7 @@ def verified_timestamp(
         _check_message(answer, signed)
         _verify(answer, signer, authority)
     except (ValueError, TypeError, OverflowError, LookupError) as error:
-        # The parts of a response are parsed when they are first asked for.
+        # The parts of a response are parsed on first access.
         raise Unproved(f"{_PARSE}: {error}") from None
     return at
 
@@ -109,9 +109,9 @@ def verified_timestamp(
 def verified_token(
     token: bytes, signed: bytes, roots: Sequence[x509.Certificate]
 ) -> datetime:
-    """Return the time of a token without its response, below trusted certificates.
+    """Return the time of a bare token, verified against trusted certificates.
 
-    The certificates between are those in the token. Raises: Unproved.
+    The token's own certificates are the intermediates. Raises: Unproved.
     """
     if len(token) > IMAGE_TIMESTAMP_BYTES_MAX:
         raise Unproved(f"{_PARSE}: more than {IMAGE_TIMESTAMP_BYTES_MAX} bytes")
@@ -127,7 +127,7 @@ def verified_token(
 
 
 def _value(tag: int, content: bytes) -> bytes:
-    """Return a value in DER."""
+    """Encode a value in DER."""
     length = len(content)
     if length < 0x80:  # noqa: PLR2004 - the short form
         return bytes((tag, length)) + content
@@ -145,19 +145,20 @@ def _decoded(response: bytes) -> "TimeStampResponse":
 
 
 def _in_order(response: bytes) -> bytes:
-    """Sort the certificates of a response, as DER wants and authorities forget.
+    """Sort the certificates of a response, as DER requires but authorities forget.
 
-    They are no part of what is signed. What is not as expected stays as it is.
+    The certificates are not signed. A response with another structure is unchanged.
     """
     at = 0
-    # TimeStampResp, after its status the token, after its type the content, SignedData.
+    # TimeStampResp; the token, after the status; the content, after its type;
+    # SignedData.
     for skipped in (1, 1, 0, 3):
         start, _ = _span(response, at)
         at = start
         for _ in range(skipped):
             at = sum(_span(response, at))
     if response[at : at + 1] != b"\xa0":
-        # No certificates.
+        # The response has no certificates.
         return response
     start, length = _span(response, at)
     end, parts, at = start + length, [], start
@@ -171,7 +172,7 @@ def _in_order(response: bytes) -> bytes:
 
 
 def _span(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the content of a DER value begins, and its length."""
+    """Return the start and the length of a DER value's content."""
     header = data[at : at + 2]
     if len(header) < 2:  # noqa: PLR2004 - tag and length
         raise ValueError("the response is cut off")

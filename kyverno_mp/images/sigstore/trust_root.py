@@ -1,13 +1,13 @@
-"""Read the trust root from a TUF repository: Sigstore's public one, or an own.
+"""Read the trust root from a TUF repository, Sigstore's public one or another.
 
 Room: images. Takes: the first root metadata, a mirror's URL, a Fetch. Gives: a
 TrustRoot. Next: images/terms.py. May touch: the network through the Fetch, a temporary
 folder, the clock.
 Source: docs/behaviour/images 3.8; the TUF specification, which ``tuf`` implements.
 
-``tuf`` is loaded with the first read, because most policies name their keys.
+``tuf`` is imported for the first read, because most policies name their keys.
 ``public_root.json`` is version 12 of the root of sigstore/root-signing (Apache-2.0);
-newer ones are found from there, each signed by its predecessor.
+newer versions are found from there, each signed by its predecessor.
 """
 
 import json
@@ -40,7 +40,7 @@ from kyverno_mp.limits import (
 )
 
 Fetch: TypeAlias = Callable[[str, int], tuple[int, bytes]]
-"""Reads a URL before a deadline; gives status and body."""
+"""Reads a URL before a deadline; returns status and body."""
 
 PUBLIC_MIRROR: Final = "https://tuf-repo-cdn.sigstore.dev"
 _FULCIO: Final = (
@@ -54,7 +54,7 @@ _OK: Final = 200
 
 
 def public_root() -> bytes:
-    """Return the root of Sigstore's public repository that this version ships."""
+    """Return the shipped root of Sigstore's public repository."""
     return Path(__file__).with_name("public_root.json").read_bytes()
 
 
@@ -63,21 +63,21 @@ class _Files:
     """The files of one read of the repository."""
 
     usages: Mapping[str, str]
-    """Names of files with what they are for, "" = not said."""
+    """File names and their usages, "" = unspecified."""
     contents: dict[str, bytes] = field(default_factory=dict)
 
 
 class TufTrustRoot:
-    """The trust root of one repository; what was read is used for a day.
+    """The trust root of one repository, which is read again after a day.
 
-    SAFETY: unlike upstream's singleton, each repository has its own, and a failure is
-    forgotten after a minute.
+    SAFETY: unlike upstream's singleton, each repository has a separate trust root, and
+    a failed read is retried after a minute.
     """
 
     def __init__(
         self, mirror: str, root: bytes | Callable[[int], bytes], fetch: Fetch
     ) -> None:
-        """``root``: the first root metadata, or what reads it before a deadline."""
+        """``root``: the first root metadata, or a function that reads it."""
         self._mirror = mirror.rstrip("/")
         self._root = root
         self._fetch = fetch
@@ -110,7 +110,7 @@ class TufTrustRoot:
         return self._keys("Rekor", _REKOR, deadline_ns)
 
     def ctlog_keys(self, deadline_ns: int) -> LogKeys:
-        """Return the keys of the certificate logs. Raises: ExpressionFailed."""
+        """Return the certificate transparency logs' keys. Raises: ExpressionFailed."""
         return self._keys("CTFE", _CTFE, deadline_ns)
 
     def check(self, deadline_ns: int) -> None:
@@ -131,7 +131,7 @@ class TufTrustRoot:
             raise failed(f"the TUF repository has an unusable key: {error}") from None
 
     def _used(self, usage: str, names: tuple[str, ...], deadline_ns: int) -> list[str]:
-        """Return the files for a usage, else those of the well-known names."""
+        """Return the files for a usage, else the files with well-known names."""
         files = self._current(deadline_ns)
         chosen = [name for name, one in files.usages.items() if one == usage]
         chosen = chosen or [name for name in names if name in files.contents]
@@ -159,7 +159,7 @@ class TufTrustRoot:
         begun = time.monotonic()
         if begun < self._pause_until:
             raise _late()
-        # SAFETY: keys are not used longer than their time, even if the mirror is gone.
+        # SAFETY: expired keys are not used, even if the mirror is unavailable.
         self._files = None
         try:
             root = self._root
@@ -190,7 +190,7 @@ def _late() -> DeadlinePassed:
 
 
 class _TufFailed(Exception):
-    """The repository could not be read, or proves nothing."""
+    """The repository could not be read or verified."""
 
 
 def _read_files(
@@ -211,7 +211,7 @@ def _read_files(
             bootstrap=root,
         )
         updater.refresh()
-        # The client has verified this file, and has no public list of its names.
+        # The client has verified this file but has no public list of its names.
         listed = json.loads((Path(folder) / "targets.json").read_text())
         usages = dict(_usages(listed["signed"]["targets"]))
         files = _Files(usages)
@@ -234,7 +234,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _usages(targets: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield names and usages of the files that verification may need."""
+    """Yield names and usages of the files for verification."""
     names = [*_FULCIO, *_REKOR, *_CTFE, "trusted_root.json"]
     chosen = 0
     for name, one in targets.items():
@@ -260,7 +260,7 @@ def _fetcher(fetch: Fetch, deadline_ns: int) -> Any:
     from tuf.ngclient.fetcher import FetcherInterface
 
     class Fetcher(FetcherInterface):
-        """Reads through our own client, with its bounds."""
+        """Reads through our own client, with its limits."""
 
         def _fetch(self, url: str) -> Iterator[bytes]:
             status, body = fetch(url, deadline_ns)

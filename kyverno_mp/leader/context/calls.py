@@ -39,7 +39,7 @@ _RETRY_S_MAX: Final = 60.0
 class CallSource(SourceThread):
     """Calls at once, and then one interval after each call has ended.
 
-    KYVERNO: after a failure old data is not served (docs/behaviour/controllers 11.3).
+    KYVERNO: after a failure, old data is not served (docs/behaviour/controllers 11.3).
     """
 
     def __init__(self, entry: GlobalContextEntry, fetch: Fetch, report: Report) -> None:
@@ -76,7 +76,7 @@ class CallSource(SourceThread):
         )
 
     def _fetch_with_retries(self) -> bytes:
-        """Call, and retry after growing pauses. Raises: Error, the last one."""
+        """Call, and retry with a back-off. Raises: the last Error."""
         pause_s = _RETRY_S
         for attempt in range(1, self._attempts + 1):
             try:
@@ -91,7 +91,7 @@ class CallSource(SourceThread):
 
 
 def _request_of(entry: GlobalContextEntry) -> ApiRequest:
-    """Return the call as written, without substitution."""
+    """Return the call as written, without variable substitution."""
     call = entry.spec.api_call
     assert call is not None
     body = None

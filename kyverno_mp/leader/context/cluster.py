@@ -37,32 +37,33 @@ ENTRIES: Final = Resource(
     namespaced=False,
 )
 _BYTES_PER_S: Final = 16 * 1024 * 1024
-"""The budget for publishing all entries repeatedly."""
+"""The publication budget for all entries together, which limits repeated publications.
+"""
 _FIRST_S: Final = 3.0
-"""The policies wait at most this long for the first data of the entries."""
+"""Policies wait at most this long for the first data of the entries."""
 _FULL: Final = f"there are more than {GLOBAL_CONTEXT_ENTRIES_MAX} entries"
 _NO_ROOM: Final = (
     f"all entries together have more than {GLOBAL_CONTEXT_BYTES_MAX} bytes; this one is"
     " left out"
 )
 State = tuple[bool, str, datetime | None]
-"""Whether an entry can be read, why not, and when it was last refreshed."""
+"""Whether an entry can be read, if not, why, and when it was last refreshed."""
 
 
 class _Refused:
-    """Placeholder for the source of an entry that has none."""
+    """The source of an entry that was rejected."""
 
     def __init__(self, name: str, text: str) -> None:
         self.state = EntryState(failed_values(name, text), message=text, settled=True)
 
     def start(self) -> None:
-        """Do nothing: there is nothing to start."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
+        """Do nothing."""
 
     def retry_now(self) -> None:
-        """Do nothing: there is nothing to retry."""
+        """Do nothing."""
 
 
 class ClusterGlobalContext:
@@ -94,7 +95,7 @@ class ClusterGlobalContext:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether to publish policies: data is complete, or will take long."""
+        """Return whether to publish policies: data is complete, or takes too long."""
         if time.monotonic() - self._started_s > _FIRST_S:
             return True
         if not self.informer.synced:
@@ -103,14 +104,14 @@ class ClusterGlobalContext:
         return all(source.state.settled for _, source in self._sources.values())
 
     def poll(self) -> bool:
-        """Follow changes of the entries; return whether anything must be published."""
+        """Follow changes of the entries; return whether data must be published."""
         self._take_entries()
         return self._data_moved.is_set() and time.monotonic() >= self._next_s
 
     def values(self) -> Mapping[str, bytes]:
         """Return the values of all entries. Cost: one pass over the entries.
 
-        The smallest come first, so that a huge entry can only displace itself.
+        The smallest entries come first, so that a huge entry can displace only itself.
         """
         self._data_moved.clear()
         states = {name: source.state for name, (_, source) in self._sources.items()}
@@ -167,7 +168,7 @@ class ClusterGlobalContext:
         for name in [name for name in self._sources if name not in found]:
             self._sources.pop(name)[1].stop()
             self._data_moved.set()
-        # Entries without room are retried whenever entries change.
+        # Entries that did not fit are retried whenever entries change.
         for name in [name for name, (text, _) in self._sources.items() if not text]:
             del self._sources[name]
         for name, text in sorted(found.items()):
@@ -199,7 +200,7 @@ class ClusterGlobalContext:
 
 
 def _spec_text(raw: msgspec.Raw) -> bytes:
-    """Keep the fields that determine an entry's data: only a new spec restarts it."""
+    """Return the fields that determine an entry's data; a change restarts it."""
     document = msgspec.json.decode(raw)
     return msgspec.json.encode(
         {

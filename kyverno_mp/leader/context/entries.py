@@ -1,4 +1,4 @@
-"""Compute the values of GlobalContextEntries: of the data, and of each projection.
+"""Compute the values of GlobalContextEntries: the data and each projection.
 
 Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` and by
 ``<entry>.<projection>``; ``<entry>.`` answers for every other projection.
@@ -33,7 +33,7 @@ _PROJECTING_NS_MAX: Final = 10 * 10**9
 
 
 def failed_values(name: str, text: str) -> dict[str, bytes]:
-    """Return the values of an entry without data: every read of it fails."""
+    """Return the values of an entry without data, for which every read fails."""
     error = msgspec.json.encode({"error": text})
     return {name: error, f"{name}.": error}
 
@@ -41,9 +41,9 @@ def failed_values(name: str, text: str) -> dict[str, bytes]:
 def call_values(
     name: str, body: bytes, projections: Sequence[Projection]
 ) -> dict[str, bytes]:
-    """Return the values of an apiCall's answer.
+    """Return the values of an apiCall's response.
 
-    Raises: Error when it is no JSON or a projection fails; then nothing can be read.
+    Raises: Error if it is not JSON or a projection fails; then nothing can be read.
     """
     try:
         data = msgspec.json.decode(body)
@@ -65,8 +65,8 @@ def resource_values(
 ) -> tuple[dict[str, bytes], str]:
     """Return the values of a list of objects, and the error of a projection, if any.
 
-    KYVERNO: a projection that fails counts as undeclared, and the integers of objects
-    are not numbers in JMESPath (pkg/globalcontext/k8sresource).
+    KYVERNO: a failed projection counts as undeclared, and integers in objects are not
+    numbers in JMESPath (pkg/globalcontext/k8sresource).
     """
     values = {name: b'{"data":%b}' % body}
     problem = ""
@@ -82,7 +82,7 @@ def resource_values(
 
 
 def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
-    """Return an entry's values from canned answers instead of the API server's."""
+    """Return an entry's values from canned responses instead of the API server's."""
     name = str((raw.get("metadata") or {}).get("name", ""))
     try:
         entry = decode(raw)

@@ -37,16 +37,16 @@ _AGAIN_S_MAX: Final = 10.0
 _TOO_LARGE_AGAIN_S: Final = 300.0
 _SETTLE_S: Final = 0.1
 _IDLE_SHARE: Final = 5
-"""Computing a large entry may take this part of the interval between two runs."""
+"""The pause after computing a large entry, as a multiple of the time that it took."""
 _BYTES_PER_S: Final = 8 * 1024 * 1024
-"""The publication budget of a large entry that changes all the time."""
+"""The publication budget of a large entry that changes constantly."""
 _LOOK_S: Final = 2.0
 _FAILURES_MAX: Final = 3
-"""After this many failures of a watch in a row, the data counts as stale."""
+"""The number of consecutive watch failures after which the data counts as stale."""
 
 
 class ResourceSource(SourceThread):
-    """Maintains all present objects of a resource in the cluster.
+    """Keeps all objects of one resource up to date.
 
     Before the first list, the entry does not exist for policies, as in upstream.
     """
@@ -67,7 +67,7 @@ class ResourceSource(SourceThread):
         self._again.set()
 
     def retry_now(self) -> None:
-        """Look up the resource now; it may just have appeared or reappeared."""
+        """Look up the resource now, because it may have appeared or reappeared."""
         self._again.set()
         cache = self._cache
         if cache is not None:
@@ -88,7 +88,7 @@ class ResourceSource(SourceThread):
             self._stopping.wait(_TOO_LARGE_AGAIN_S)
 
     def _open(self) -> "_Cache | None":
-        """Find the resource and start to watch it; None on a stop."""
+        """Find the resource and start to watch it; None if stopped."""
         pause_s = _SETTLE_S
         while True:
             self._again.clear()
@@ -163,7 +163,7 @@ class ResourceSource(SourceThread):
         self._set_state(replace(self.state, ready=False, message=text, settled=True))
 
     def _check_health(self, informer: Informer[bytes]) -> None:
-        """Report a failing watch: the listed data stays in use, but may be stale."""
+        """Report a failing watch: the listed data stays in use, but can be stale."""
         state = self.state
         if informer.failures >= _FAILURES_MAX:
             self._report_trouble(f"the data may be old: {informer.last_error}")
@@ -193,7 +193,7 @@ class _Cache:
         self.informer.on_change(self._changed)
 
     def body(self) -> bytes | None:
-        """Return all objects as one JSON list, None when they are too large."""
+        """Return all objects as one JSON list, None if they are too large."""
         objects = self.informer.snapshot()
         if sum(map(len, objects.values())) > GLOBAL_CONTEXT_ENTRY_BYTES_MAX:
             self._refuse()
@@ -209,10 +209,9 @@ class _Cache:
         self._moved()
 
     def _project(self, raw: msgspec.Raw) -> bytes:
-        """Keep the object as it is, and count the size of one list.
+        """Return the object unchanged, and add up the size of the list.
 
-        Raises: KubeRefused when a list is too large, which stops it before it is
-        stored.
+        Raises: KubeRefused if a list is too large, which stops it before it is stored.
         """
         since = (self.informer.lists, self.informer.failures)
         if since != self._since:
@@ -220,7 +219,7 @@ class _Cache:
         document = msgspec.json.decode(raw, type=dict[str, Json])
         # K8S: items of a list carry neither kind nor apiVersion.
         document.update(kind=self._resource.kind, apiVersion=self._resource.api_version)
-        # PERF: half of an object, which no policy reads.
+        # PERF: managed fields take half of an object, and no policy reads them.
         with suppress(KeyError, TypeError):
             del document["metadata"]["managedFields"]
         kept = msgspec.json.encode(document)

@@ -1,12 +1,12 @@
-"""Define the source that maintains the data of a GlobalContextEntry, and its state.
+"""Define the source that keeps a GlobalContextEntry's data current, and its state.
 
 Room: leader. Takes: an entry. Gives: EntryState, the state of an entry;
 EntrySource, and SourceThread for its implementations. Next:
 leader/context/calls.py, leader/context/resources.py. May touch: threads.
 Source: docs/behaviour/controllers 1.5, 11.1-11.3; Kyverno pkg/globalcontext.
 
-Each entry has its own threads, so that a slow, failing or huge entry delays no other.
-Its data is bounded; a larger entry is an error until it fits again.
+Each entry has its own threads, so that a slow, failing or huge entry does not delay
+other entries. Its data is bounded; a larger entry is an error until it fits again.
 """
 
 import logging
@@ -31,9 +31,10 @@ TOO_LARGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """The current state of an entry. ``values``: see leader/context/entries.py.
+    """The current state of an entry.
 
-    ``settled``: the first attempt has ended, with data or with an error.
+    ``values`` are described in leader/context/entries.py. ``settled`` is True after the
+    first attempt, with data or with an error.
     """
 
     values: Mapping[str, bytes]
@@ -49,15 +50,15 @@ class EntryState:
 
 
 class EntrySource(Protocol):
-    """Maintains one entry."""
+    """Keeps the data of one entry current."""
 
     state: EntryState
 
     def start(self) -> None:
-        """Start."""
+        """Start the source."""
 
     def stop(self) -> None:
-        """Stop; may wait for a thread, but never for the network."""
+        """Stop; this can wait for a thread, but never for the network."""
 
     def retry_now(self) -> None:
         """Retry failures now, because the served kinds have changed."""
@@ -68,7 +69,7 @@ Report = Callable[[EntryState, EntryState], None]
 
 
 class SourceThread:
-    """A thread that maintains ``state``, and reports its changes."""
+    """A thread that updates ``state``, and reports its changes."""
 
     def __init__(
         self, entry: GlobalContextEntry, state: EntryState, report: Report
@@ -91,7 +92,7 @@ class SourceThread:
         self._stopping.set()
 
     def retry_now(self) -> None:
-        """Do nothing: the source does not depend on kinds."""
+        """Do nothing, because the source does not depend on kinds."""
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -117,7 +118,7 @@ class SourceThread:
         self._report(before, state)
 
     def _fail(self, text: str, why: str = "") -> None:
-        """Make every read fail with ``text``."""
+        """Let every read fail with ``text``."""
         self._set_state(
             replace(
                 self.state,

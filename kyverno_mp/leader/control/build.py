@@ -84,7 +84,7 @@ def build(shared: Dependencies) -> dict[str, Reconciler]:
 
 
 def certificate_controller(shared: Dependencies) -> CertificateController:
-    """Reconcile the certificates; register changes immediately."""
+    """Reconcile the certificates, and register changes immediately."""
 
     def on_bundle() -> None:
         shared.add(keys.WEBHOOKS)
@@ -107,7 +107,7 @@ def webhook_controller(
     replica = shared.replica
 
     def on_registered() -> None:
-        # Policies that waited for the workers may now have other unmet conditions.
+        # Policies that waited for the workers may now wait for other conditions.
         shared.queue.forget(keys.STATUSES)
         shared.add(keys.STATUSES)
         shared.add(keys.GENERATED)
@@ -150,7 +150,7 @@ def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
 def generator_controller(
     shared: Dependencies, webhook: WebhookController
 ) -> AdmissionPolicyController:
-    """Reconcile the API server's own policies that are generated from ours."""
+    """Reconcile the native admission policies that are generated from our policies."""
     replica, followed = shared.replica, shared.followed
     policies, settings = followed.policies, replica.settings
     honoured = settings.exceptions_in
@@ -180,7 +180,7 @@ def generator_controller(
             directory=lambda: shared.discovery.directory,
             in_force=in_force,
             submit=shared.recorder.events.submit,
-            on_told=lambda: shared.add(keys.STATUSES),
+            on_status_change=lambda: shared.add(keys.STATUSES),
         ),
         shared.election,
         replica.clock,
@@ -222,7 +222,7 @@ def context_controller(shared: Dependencies) -> GlobalContextController:
 
 
 def replicas_controller(shared: Dependencies) -> ReplicasController:
-    """Report the policies that this replica enforces to the others."""
+    """Report the policies that this replica enforces to the other replicas."""
     return ReplicasController(
         shared.replicas,
         lambda: settled_versions(shared.followed.policies, shared.replica.page),
@@ -251,7 +251,7 @@ def health_controller(
 
 
 def directory_controller(shared: Dependencies) -> DiscoveryController:
-    """Reconcile what the API server serves; dependents follow immediately."""
+    """Reconcile the served resources; dependents follow immediately."""
 
     def on_change() -> None:
         shared.followed.context.retry_now()

@@ -31,7 +31,7 @@ from kyverno_mp.snapshot.control import ControlPage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaContext:
-    """Where this replica runs: its settings, its folders and its clock."""
+    """The environment of this replica: its settings, its folders and its clock."""
 
     settings: Settings
     runtime_dir: Path
@@ -44,7 +44,7 @@ class ReplicaContext:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the leader follows in the cluster, shared with controllers."""
+    """The cluster objects that the leader watches, shared with controllers."""
 
     client: Client
     policies: ClusterPolicies
@@ -55,7 +55,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """Shared by the controllers; one thread runs them all, so there are no locks."""
+    """The dependencies of the controllers; one thread runs them, without locks."""
 
     replica: ReplicaContext
     followed: Followed
@@ -66,15 +66,16 @@ class Dependencies:
     discovery: Discovery
     replicas: Replicas
     own: Mapping[str, Informer[bytes]]
-    """The informers of our configurations, by the plural name of the resource."""
+    """The informers of our webhook configurations, by the plural name of the resource.
+    """
 
     def add(self, request: Request) -> None:
-        """Let a controller reconcile a key; ignored in a pod without the controller."""
+        """Let a controller reconcile a key; ignored in a pod without it."""
         runs_all = self.replica.settings.runs_webhook
         if runs_all or request.controller in keys.WITHOUT_WEBHOOK:
             self.queue.add(request)
 
     @property
     def guarded(self) -> Objects:
-        """The write operations of the lease holder."""
+        """Write operations that are allowed only on the lease holder."""
         return self.objects.guarded(self.election.guard)

@@ -1,7 +1,7 @@
 """Record the Events of a leader in a cluster from journals and controllers.
 
 Room: leader. Takes: Settings, the runtime folder, the leader's view of the cluster.
-Gives: EventRecorder, whose thread writes. Next: wire.py; controllers record by it.
+Gives: EventRecorder, whose thread writes. Next: wire.py; controllers submit to it.
 May touch: nothing itself; its components are in queues, kube and controllers.
 Source: docs/behaviour/controllers 9.1, 10.3 (generateSuccessEvents,
 successEventActions).
@@ -35,7 +35,7 @@ _DECODER: Final = msgspec.json.Decoder(_Identified)
 
 
 class EventRecorder:
-    """The Events of this process; controllers add theirs with ``events.submit``."""
+    """The Events of this process; controllers add their own with ``events.submit``."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class EventRecorder:
         configuration: Callable[[], Configuration],
         exception: Callable[[Key], bytes | None],
     ) -> None:
-        """``exception`` returns a key's PolicyException from the informer's cache."""
+        """``exception`` returns the cached PolicyException for a key."""
         self.events = Events(
             objects,
             settings.pod_name or socket.gethostname(),
@@ -61,11 +61,11 @@ class EventRecorder:
         )
 
     def start(self) -> None:
-        """Start the thread that writes."""
+        """Start the writer thread."""
         self._admission.start()
 
     def stop(self) -> None:
-        """Write pending Events, as far as the API server accepts them."""
+        """Write the pending Events that the API server still accepts, and stop."""
         self._admission.stop()
 
     def facts(self) -> Mapping[str, int]:

@@ -1,11 +1,11 @@
-"""Leader health: write the leader's view of its cluster to a small file.
+"""Write the leader's health, as it sees its cluster, to a small file.
 
 Room: leader. Takes: whether callers trust us, the age of the policies, the unreadable
 resources. Gives: LeaderHealth (written), reasons_against, stale_resources.
 Next: process/roles/health.py answers probes with it.
 May touch: ``leader_health.json`` in the runtime folder.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
-certificate verifies now).
+certificate is valid now).
 """
 
 from collections.abc import Callable, Iterable
@@ -21,14 +21,14 @@ ALL: Final = "all"
 """The only key."""
 _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
-"""Every restart of an API server causes shorter failures."""
+"""Every restart of an API server causes shorter failures than this."""
 _POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
 _CEL: Final = ".policies.kyverno.io"
-"""The end of the names of policies in CEL and their exceptions."""
+"""The suffix of the plural names of policies in CEL and their exceptions."""
 
 
 class FailingResource(msgspec.Struct, frozen=True):
-    """A resource that the leader cannot read. ``since_ns``: monotonic."""
+    """A resource that the leader cannot read, and since when (monotonic)."""
 
     resource: str
     since_ns: int
@@ -36,7 +36,10 @@ class FailingResource(msgspec.Struct, frozen=True):
 
 
 class LeaderHealth(msgspec.Struct, frozen=True):
-    """``confirmed_ns``: when the API server last confirmed the policies, monotonic."""
+    """The leader's health.
+
+    ``confirmed_ns``: when the API server last confirmed the policies, monotonic.
+    """
 
     trusted: bool
     confirmed_ns: int
@@ -61,14 +64,14 @@ class LeaderHealthController:
 
 
 def write_leader_health(directory: Path, health: LeaderHealth) -> None:
-    """Replace the file atomically; a reader never sees a partial file."""
+    """Replace the file atomically; a reader never reads a partial file."""
     temporary = directory / (_NAME + ".new")
     temporary.write_bytes(msgspec.json.encode(health))
     temporary.replace(directory / _NAME)
 
 
 def read_leader_health(directory: Path) -> LeaderHealth | None:
-    """Return the last record, None if there is none yet."""
+    """Return the last record, None if none exists yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -78,9 +81,9 @@ def read_leader_health(directory: Path) -> LeaderHealth | None:
 def confirmed_at(watched_ns: Iterable[int], *, publishes: bool, before_ns: int) -> int:
     """Return when the API server last confirmed the policies in force.
 
-    A restarted leader that cannot yet publish, because it cannot read all its inputs or
-    write the snapshot, may receive policies, but they reach no worker. ``before_ns``:
-    the last confirmation to the previous leader, or the start of the first one.
+    A restarted leader that cannot read all its inputs or write the snapshot may receive
+    policies, but it cannot publish them to the workers. ``before_ns`` is the last
+    confirmation for the previous leader, or the start of the first one.
     """
     return min(watched_ns, default=before_ns) if publishes else before_ns
 
@@ -90,8 +93,8 @@ def reasons_against(
 ) -> tuple[str, ...]:
     """Return the reasons why a pod in a cluster is not ready.
 
-    ``age_s_max`` 0: policies of any age are acceptable. ``webhook``: whether the pod
-    gets reviews, for which it needs a certificate and recent policies.
+    If ``age_s_max`` is 0, policies of any age are acceptable. ``webhook``: whether the
+    pod receives reviews, for which it needs a certificate and recent policies.
     """
     if health is None:
         return ("the leader has not reported on the cluster yet",)
@@ -109,7 +112,7 @@ def reasons_against(
 def stale_resources(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
     """Return the resources that have long been unreadable, and the consequence.
 
-    This is no reason against reviews: the last publication stays in force.
+    This does not make the pod unready, because the last publication stays in force.
     """
     return tuple(
         f"{one.resource} could not be read for {age_s:.0f} s"
@@ -123,5 +126,5 @@ def stale_resources(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, .
 def _meaning(resource: str) -> str:
     if resource in _POLICIES or resource.endswith(_CEL):
         return "policies"
-    # A single object with a name is a ConfigMap of the operator.
+    # A single object, selected by name, is a ConfigMap of the operator.
     return "the configuration" if "/" in resource else "their data for policies"

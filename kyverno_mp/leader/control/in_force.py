@@ -2,7 +2,7 @@
 
 Room: leader. Takes: the leader's status, the control page. Gives: InForce by policy.
 Next: leader/control/wire.py, for the controllers of statuses and replicas.
-May touch: the control page: it removes the rows of killed workers.
+May touch: the control page, from which it removes the rows of killed workers.
 Source: docs/architecture.md 3 (generations); docs/behaviour/controllers 3.8.
 """
 
@@ -26,7 +26,7 @@ _NOTHING: Final[Served] = {}
 
 
 class ServedPolicies:
-    """The policies published last; computed once for each publication."""
+    """The policies of the last publication, computed once per publication."""
 
     def __init__(self, reader: StatusReader, page: ControlPage) -> None:
         self._reader = reader
@@ -35,7 +35,7 @@ class ServedPolicies:
         self._served: Served = {}
 
     def read(self) -> Served:
-        """Return the policies after every worker has attached them; before, nothing.
+        """Return the policies in force; empty until every worker has attached them.
 
         Cost: small; it returns the same object until the next publication.
         """
@@ -56,7 +56,7 @@ class ServedPolicies:
 def settled_versions(
     policies: ClusterPolicies, control: ControlPage
 ) -> Versions | None:
-    """Return the versions that all workers have, empty before the first publication.
+    """Return the versions that all workers use, empty before the first publication.
 
     None while workers still attach a publication.
     """
@@ -67,8 +67,8 @@ def settled_versions(
 
 
 def attached_by_all(control: ControlPage, generation: int) -> bool:
-    """Return whether workers exist and each serves a generation of the policies."""
-    # A killed worker never attaches anything.
+    """Return whether workers exist and all serve one generation of the policies."""
+    # A killed worker never attaches a generation.
     control.clear_stale(is_running)
     workers = control.workers()
     return bool(workers) and all(
@@ -77,7 +77,7 @@ def attached_by_all(control: ControlPage, generation: int) -> bool:
 
 
 def earlier_versions_of(status: Status) -> dict[PolicyName, str]:
-    """Return the versions in force in place of refused ones."""
+    """Return the earlier versions that are in force in place of rejected ones."""
     return {
         (one.kind, one.namespace, one.name): one.in_force
         for one in status.policies

@@ -1,7 +1,7 @@
-"""The keys that events add for the leader's controllers.
+"""Define the keys that events add to the queues of the leader's controllers.
 
-Room: leader. Takes: nothing. Gives: Requests. Next: leader/control/{build,wire}.py.
-May touch: nothing.
+Room: leader. Takes: nothing. Gives: Requests.
+Next: leader/control/{build,wire}.py. May touch: nothing.
 """
 
 from typing import Final
@@ -39,5 +39,5 @@ AT_START: Final = (
 
 
 def configuration_of_ours(plural: str, name: str) -> Request:
-    """Return the key of one webhook configuration."""
+    """Return the key of one of our webhook configurations."""
     return Request(webhooks.NAME, f"{plural}/{name}")

@@ -1,9 +1,9 @@
-"""Leader metrics: collect the counts of the leader's threads for its page.
+"""Collect the counts of the leader's threads for its metric page.
 
-Room: leader. Takes: the client, informers, counts of controllers. Gives:
-LeaderMetrics, whose ``write`` the leader's loop calls, and the failing resources.
-Next: telemetry/record.py, leader/control/health.py.
-May touch: the clock. Source: docs/behaviour/controllers 9.2.
+Room: leader. Takes: the client, informers, counts of controllers. Gives: LeaderMetrics,
+whose ``write`` the leader's loop calls, and the failing resources.
+Next: telemetry/record.py, leader/control/health.py. May touch: the clock.
+Source: docs/behaviour/controllers 9.2.
 """
 
 import time
@@ -29,7 +29,7 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
 _IN_A_ROW_MAX: Final = 10
-"""Longer series of failures share one label: upstream stops retrying here."""
+"""Longer series of failures share one label; upstream stops retrying at this number."""
 
 
 class LeaderMetrics:
@@ -47,7 +47,7 @@ class LeaderMetrics:
         client.on_query = self._queries.add
 
     def reconciled(self, controller: str, failures: int | None) -> None:
-        """Count a reconcile; ``failures``: failures in a row before a retry."""
+        """Count a reconcile; ``failures``: consecutive failures before a retry."""
         self._reconciled.add((controller,))
         if failures is not None:
             times = str(min(failures, _IN_A_ROW_MAX))
@@ -74,7 +74,7 @@ class LeaderMetrics:
         for informer in self.informers:
             resource = (_name_of(informer.scope),)
             recorder.series(WATCHED).hold(resource, len(informer))
-            # A kind that an older installation lacks is no failure.
+            # A missing kind in an older installation is not a failure.
             failures = 0 if is_not_served(informer) else informer.failures
             recorder.series(WATCH_FAILURES).hold(resource, failures)
             if informer.last_message_ns:
@@ -82,9 +82,9 @@ class LeaderMetrics:
                 recorder.series(WATCH_SILENCE).hold(resource, round(silence_s, 3))
 
     def failing(self, now_ns: int) -> tuple[FailingResource, ...]:
-        """Return what cannot be read, and since when; called in one thread, often.
+        """Return the unreadable resources, and since when.
 
-        A success resets the time.
+        Call it in one thread, often. A success resets the time.
         """
         before = self._failing_ns
         failing = [
@@ -101,7 +101,7 @@ class LeaderMetrics:
 def _name_of(scope: WatchScope) -> str:
     """Return e.g. ``configmaps``, or ``configmaps/kyverno`` for a single object.
 
-    Two groups have PolicyExceptions; that of policies in CEL is named.
+    Two groups have PolicyExceptions; the group of policies in CEL is added.
     """
     one = scope.field_selector.removeprefix("metadata.name=")
     plural, group = scope.resource.plural, scope.resource.group

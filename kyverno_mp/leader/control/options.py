@@ -72,8 +72,8 @@ _SERVED: Final = frozenset(
 def static_configurations(options: WebhookOptions) -> list[Json]:
     """Return the configurations for the paths that this version serves.
 
-    Of policies.kyverno.io only what is evaluated: with failurePolicy Fail, a webhook
-    for the others would hinder their creation for nothing.
+    Of policies.kyverno.io, they contain only the kinds that are evaluated. With
+    failurePolicy Fail, a webhook for other kinds would only hinder their creation.
     """
     found = []
     wanted = (*admission_configurations(options), *cleanup_configurations(options))

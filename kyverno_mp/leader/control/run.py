@@ -1,7 +1,7 @@
 """Run the leader of a pod in a cluster: start threads, publish, stop in order.
 
 Room: leader. Takes: Settings, the runtime folder, the certificate files. Gives:
-nothing; ends at SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py has
+nothing; ends at SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py wires
 the controllers. May touch: threads, signals, the API server, the certificate files.
 Source: docs/architecture.md 2 (small controllers in the leader process).
 
@@ -69,15 +69,15 @@ LEASE: Final = "kyverno"
 _INTERNAL_ERROR_EXIT: Final = 70
 _STOP_S: Final = 10.0
 _DEREGISTER_STEP_S: Final = 4.0
-"""A running reconcile may take this long before the shutdown continues without it."""
+"""A running reconcile can take this long before the shutdown continues without it."""
 _BELL_S: Final = 1.0
 
 
 def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> None:
     """Run the leader until SIGTERM; workers serve ``cert`` and ``key``."""
     threading.excepthook = _end_with
-    # Threads inherit the mask: only the leader's loop fetches signals, and one thread
-    # fetches the signal of the shutdown handshake.
+    # Threads inherit the signal mask: only the leader's loop receives signals, except
+    # the shutdown request, which has its own thread.
     signal.pthread_sigmask(
         signal.SIG_BLOCK,
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
@@ -136,7 +136,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
 
 
 class ClusterLeader:
-    """The threads next to the leader's loop: the lease, the controllers, the Events."""
+    """The threads besides the leader's loop: the lease, the controllers, the Events."""
 
     def __init__(self, replica: ReplicaContext, followed: Followed) -> None:
         settings, client = replica.settings, followed.client
@@ -245,7 +245,7 @@ class ClusterLeader:
             thread.join(timeout=within_s)
 
     def _await_shutdown(self) -> None:
-        """Deregister when the supervisor asks for it; afterwards nothing is written."""
+        """Deregister when the supervisor requests it; afterwards write nothing."""
         signal.sigwait({shutdown.SIGNAL})
         self._end_writing(_DEREGISTER_STEP_S)
         settings = self._settings
@@ -270,9 +270,9 @@ class ClusterLeader:
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:
-    """End this process after an unexpected error in a thread; it is then restarted.
+    """End this process after an unexpected error; the supervisor restarts it.
 
-    Without its lease or its informers, the leader would seem healthy and do nothing.
+    Without its lease or its informers, the leader would look healthy but do nothing.
     The workers continue with the last publication. An unexpected exception in one
     reconcile ends no thread (queues/reconcile.py).
     """

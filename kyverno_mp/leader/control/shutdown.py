@@ -1,13 +1,13 @@
-"""The shutdown handshake: the supervisor asks a role to deregister before the stop.
+"""Implement the shutdown handshake, in which a role deregisters before it is stopped.
 
 Room: leader. Takes: nothing. Gives: the request signal, the mark of completion.
-Next: process/supervision/supervisor.py asks, leader/control/run.py answers.
+Next: process/supervision/supervisor.py requests it, leader/control/run.py complies.
 May touch: the files ``deregistered-<role>`` in the runtime folder.
 Source: docs/behaviour/controllers 3.7.
 
 After SIGTERM the webhook keeps answering for a while, with snapshots that follow the
 cluster. Meanwhile the leader releases its lease and, if no replica remains, removes the
-webhook configurations: while they exist, some webhook must answer.
+webhook configurations. While they exist, some webhook must answer.
 """
 
 import signal

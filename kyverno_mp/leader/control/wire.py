@@ -1,4 +1,4 @@
-"""Wire the leader's controllers: which event adds which key, and who reconciles it.
+"""Wire the leader's controllers: events add keys, and controllers reconcile them.
 
 Room: leader. Takes: Settings, a Client, the leader's informers. Gives: Wired: the
 queue, the controllers, the informers that only they need.
@@ -53,7 +53,7 @@ from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 _DEPTH_MAX: Final = 256
 """About a dozen fixed keys, and one for each configuration with our label."""
 _BACKOFF: Final = Backoff(least_s=0.1, most_s=1.0)
-"""Short, because workers attach quickly and an API server outage ends unannounced."""
+"""Short, because workers attach quickly and the end of an outage causes no event."""
 _CRDS: Final = Resource(
     group="apiextensions.k8s.io",
     version="v1",
@@ -108,7 +108,7 @@ class Wired:
             shared.add(request)
 
     def published(self, generation: int) -> None:
-        """Record the generation that puts all policies of the last poll into force."""
+        """Record the generation that contains all policies of the last poll."""
         before = self._policies.settled
         self._policies.published(generation)
         if self._policies.settled != before:
@@ -116,7 +116,7 @@ class Wired:
             self.attached()
 
     def attached(self) -> None:
-        """Check at once what workers have attached."""
+        """Check immediately which generations the workers have attached."""
         self.shared.add(keys.STATUSES)
         self.shared.add(keys.REPLICAS)
 
@@ -162,7 +162,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
 def _own_configurations(client: Client) -> dict[str, Informer[bytes]]:
     """Return the informers of our configurations, by the plural name of the resource.
 
-    They trigger a reconcile as soon as somebody deletes or edits one.
+    They trigger a reconcile as soon as another client deletes or edits one.
     """
     selector = f"{MANAGED_BY}={MANAGER}"
     return {
@@ -180,5 +180,5 @@ def _metadata_of(resource: Resource, label_selector: str = "") -> WatchScope:
 
 
 def _drop_content(_raw: object) -> bytes:
-    """Keep no content of an object: its existence and its version are enough."""
+    """Drop the content of an object, because only its existence and version matter."""
     return b""

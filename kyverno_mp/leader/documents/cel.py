@@ -45,10 +45,10 @@ def compile_cel_document(
 ) -> CompileOutcome:
     """Read, check, compile and encode one policy. Raises: InputError.
 
-    An exception that does not compile, or whose condition would call anything, exempts
-    nothing, and the status says so.
+    An exception that does not compile, or whose condition would make external calls,
+    exempts nothing, and the status reports it.
     """
-    del has_background  # for kinds that change other objects
+    del has_background  # for kinds that change further objects
     decoded = decode_validating_policy(
         in_namespace(raw, document.key[1]), file=document.file
     )

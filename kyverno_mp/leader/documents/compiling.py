@@ -1,4 +1,4 @@
-"""Compile one stored document, and report what is in force of it.
+"""Compile one stored document, and report which of its rules are in force.
 
 Room: leader. Takes: a StoredDocument, the exceptions in force. Gives: CompileOutcome:
 the encoded policy and its status. Next: leader/policy_store.py, which also handles the
@@ -38,7 +38,7 @@ def compile_document(
     force_ignore: bool,
     has_background: bool,
 ) -> CompileOutcome:
-    """Read, check, compile and encode one policy; ``raw``: the document's content.
+    """Read, check, compile and encode one policy; ``raw`` is the document's content.
 
     Raises: InputError.
     """
@@ -67,7 +67,7 @@ def compile_document(
 
 
 def clip(text: str) -> str:
-    """Return the start of a string, as long as a status may be."""
+    """Return the start of a string, up to the length limit of a status."""
     if len(text) <= STATUS_TEXT_LENGTH_MAX:
         return text
     return text[:STATUS_TEXT_LENGTH_MAX] + "..."

@@ -43,7 +43,7 @@ def compile_generating_document(
     has_background: bool,
 ) -> CompileOutcome:
     """Read, check, compile and encode one policy. Raises: InputError."""
-    del force_ignore  # these policies never fail a request
+    del force_ignore  # these policies never cause a denial
     decoded = decode_served(in_namespace(raw, document.key[1]), file=document.file)
     assert isinstance(decoded, GeneratingPolicy)
     problems = list(review(decoded))
@@ -68,6 +68,6 @@ def compile_generating_document(
         rules=(RuleStatus(name, "generate"),),
         generation=document.generation,
     )
-    # What a trigger has to match is all that a worker needs.
+    # A worker needs only the match constraints of the trigger.
     served = msgspec.structs.replace(compiled, exceptions=())
     return CompileOutcome(status, encode_generating_policy(served))

@@ -1,12 +1,12 @@
-"""Keep the linked policies of each namespace within a budget of memory.
+"""Keep the linked policies of each namespace within a memory budget.
 
-Room: leader. Takes: the policies in force. Gives: those to publish instead of them, and
+Room: leader. Takes: the policies in force. Gives: their replacements to publish, and
 their status. Next: leader/policy_store.py. May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 4); limits.LINKED_NAMESPACE_BYTES_MAX.
 
-Small policies come first, then the order of their names: what a tenant adds affects
-only larger policies of the same namespace, and all replicas decide alike. Cluster
-policies have no budget. PolicyExceptions count for their own namespaces.
+Policies are sorted by size, then by name. A policy that a tenant adds affects only
+larger policies of the same namespace, and all replicas decide alike. Cluster policies
+have no budget. PolicyExceptions count toward the budgets of their own namespaces.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ _RULES_FAIL = "; its rules are errors where they match"
 
 
 class Limited(NamedTuple):
-    """A policy that is not linked, or without some of its PolicyExceptions.
+    """A policy that is not linked, or lost PolicyExceptions: its replacement, if any.
 
-    What is published of it, if anything, and its status.
+    ``status``: the policy's new status.
     """
 
     encoded: EncodedPolicy | None
@@ -54,7 +54,7 @@ class _Weighed:
         self._without: tuple[frozenset[str], EncodedPolicy] | None = None
 
     def instead(self) -> EncodedPolicy | None:
-        """Return what is published of it if it is not linked, made once."""
+        """Return the cached replacement to publish if the policy is not linked."""
         if self._instead is None:
             self._instead = (unlinked(self.encoded, self._kind),)
         return self._instead[0]
@@ -68,7 +68,7 @@ class _Weighed:
 
 
 class LinkedMemory:
-    """The budgets of all namespaces; weighs each version of a policy once."""
+    """The budgets of all namespaces; each version of a policy is weighed once."""
 
     def __init__(self) -> None:
         self._weighed: dict[Key, _Weighed] = {}

@@ -42,8 +42,8 @@ def compile_mutating_document(
 ) -> CompileOutcome:
     """Read, check, compile and encode one policy. Raises: InputError.
 
-    An exception that does not compile, or whose condition would call anything, exempts
-    nothing, and the status says so.
+    An exception that does not compile, or whose condition would make external calls,
+    exempts nothing, and the status reports it.
     """
     decoded = decode_served(in_namespace(raw, document.key[1]), file=document.file)
     assert isinstance(decoded, MutatingPolicy)

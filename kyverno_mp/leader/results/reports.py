@@ -1,17 +1,16 @@
-"""Hold the results that nobody has merged yet in two EphemeralReports of this replica.
+"""Keep unmerged results in two EphemeralReports of this replica.
 
-Room: leader. Takes: Results, the API server. Gives: EphemeralPair. Next:
-leader/results/writer.py, whose thread calls it. May touch: the API server through
-kube/apply.py.
-Source: docs/pools.md 4.
+Room: leader. Takes: Results, the API server. Gives: EphemeralPair.
+Next: leader/results/writer.py, whose thread calls it.
+May touch: the API server through kube/apply.py. Source: docs/pools.md 4.
 
-New results go into one of the two reports. The reports pool merges a report and
-deletes it, or leaves in it what still waits for its object. While nobody does, the
-report grows; when it is full, the other one takes its place, and what was in that one
-is given up: the oldest results. So the newest that fit into one report are never lost.
-
-Every write has the version that was read as its precondition: what the pool removed
-meanwhile does not come back, and what this replica's predecessor wrote stays.
+New results are added to one of the two reports. The reports pool merges a report and
+deletes it, or keeps in it the results that still wait for their object. Without a
+running pool the report grows. When it is full, the other report replaces it, and the
+results in that report, the oldest ones, are dropped. So the newest results that fit
+into one report are never lost. Every write has the version that was read as its
+precondition. Results that the pool removed are therefore not restored, and results of
+this replica's previous process stay.
 """
 
 import hashlib
@@ -41,7 +40,7 @@ _NAME_CHARACTERS: Final = 16
 
 @dataclass(slots=True)
 class _Report:
-    """One report, as it is stored. ``version`` "": it does not exist."""
+    """One stored report; ``version`` is empty if it does not exist."""
 
     name: str
     version: str = ""
@@ -49,7 +48,7 @@ class _Report:
 
 
 class EphemeralPair:
-    """The two reports; for one thread."""
+    """The two reports; use it from one thread only."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class EphemeralPair:
         identity: str,
         bytes_max: int = EPHEMERAL_REPORT_BYTES_MAX,
     ) -> None:
-        """``identity``: of this replica; it keeps its reports over a restart."""
+        """``identity`` is the replica's; it keeps its reports across a restart."""
         self._objects = Objects(client)
         self._namespace = namespace
         self._bytes_max = bytes_max
@@ -66,23 +65,23 @@ class EphemeralPair:
         self._pair = [_Report(f"kyverno-mp-{digest}-{end}") for end in "ab"]
         self._current = 0
         self._is_known = False
-        """The reports were read since this process started."""
+        """Whether the reports were read since this process started."""
 
     @property
     def size_bytes(self) -> int:
-        """The size of the report that takes new results, at most."""
+        """An upper bound for the size of the report that takes new results."""
         return self._pair[self._current].results.size_bytes
 
     def store(self, new: Results) -> int:
-        """Store results; return how many older ones are given up for lack of room.
+        """Store results; return how many older ones are dropped for lack of room.
 
-        Repeating it has no further effect. Raises: DependencyError.
+        Repeating the call has no further effect. Raises: DependencyError.
         """
         if not self._is_known:
             self._read_both()
         current = self._pair[self._current]
         if current.version and self._is_full_with(current, new):
-            # It may be merged already; only the API server knows.
+            # It may be merged already; only the API server can tell.
             self._read(current)
         if current.version and self._is_full_with(current, new):
             return self._begin_other(new)
@@ -96,13 +95,13 @@ class EphemeralPair:
     def _is_full_with(self, report: _Report, new: Results) -> bool:
         if report.results.size_bytes + new.size_bytes <= self._bytes_max:
             return False
-        # Equal results take far less than the estimate.
+        # Many equal results take far less than the estimate.
         together = _together(report.results, new)
         document = document_of(together, report.name, self._namespace)
         return len(msgspec.json.encode(document)) > self._bytes_max
 
     def _begin_other(self, new: Results) -> int:
-        """Replace the other report; return how many of its results are lost by that."""
+        """Replace the other report; return how many of its results are lost."""
         full = self._pair[self._current]
         other = self._pair[1 - self._current]
         wanted = Results(full.results.turn + 1)
@@ -123,7 +122,7 @@ class EphemeralPair:
         return len(lost)
 
     def _put(self, report: _Report, new: Results) -> None:
-        """Add results to a report, which others may change at the same time."""
+        """Add results to a report; other writers can change it concurrently."""
         for _ in range(_RACES_MAX):
             wanted = _together(report.results, new)
             document = document_of(wanted, report.name, self._namespace)
@@ -137,17 +136,17 @@ class EphemeralPair:
                 if not report.version:
                     # The namespace or the kind is gone.
                     raise
-                # All that was in it is merged.
+                # All of its results were merged.
                 report.version, report.results = "", Results(report.results.turn)
             except KubeConflict:
                 self._read(report)
             else:
                 report.version, report.results = _version_of(stored), wanted
                 return
-        raise KubeConflict("kube.conflict", f"{report.name} comes and goes")
+        raise KubeConflict("kube.conflict", f"{report.name} changes too often")
 
     def _read_both(self) -> None:
-        """Find the reports of this replica's former process."""
+        """Find the reports of this replica's previous process."""
         for report in self._pair:
             self._read(report)
         first, second = (report.results.turn for report in self._pair)

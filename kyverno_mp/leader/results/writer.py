@@ -1,4 +1,4 @@
-"""Bring what workers recorded for reports to the reports pool, and lose none of it.
+"""Pass the results that workers record to the reports pool, without losing any.
 
 Room: leader. Takes: the journals of results, the API server. Gives: ResultWriter,
 whose thread writes. Next: reports/ephemeral.py reads the EphemeralReports.
@@ -6,10 +6,11 @@ May touch: the journals, the API server through leader/results/reports.py, threa
 log.
 Source: docs/pools.md 3, 4; docs/behaviour/controllers 2.10.
 
-A record leaves its journal after it is stored. When kill -9 ends this process, the next
-one stores some of them again, which changes nothing: the newest result of a rule for a
-subject counts. A write has the results of a second; a large report is written more
-seldom. Every replica writes those of its own workers, without a Lease.
+A record is removed from its journal after it is stored. If this process is killed, the
+next one stores some records again. This is harmless, because only the newest result of
+a rule for a subject counts. A write contains the results of one second; a large report
+is written less often. Every replica writes the results of its own workers, without a
+Lease.
 """
 
 import logging
@@ -37,7 +38,8 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.25
 _BATCH_S: Final = 1.0
 _BATCH_BYTES: Final = 64 * 1024
-"""A report is written every second up to this size, a larger one more seldom."""
+"""A report is written every second up to this size; a larger one is written less often.
+"""
 _AT_ONCE_BYTES: Final = EPHEMERAL_REPORT_BYTES_MAX // 2
 _PAUSE_S_MAX: Final = 15.0
 _STOP_S: Final = 5.0
@@ -45,7 +47,7 @@ STORED: Final = "stored"
 OVERWRITTEN: Final = "overwritten"
 GIVEN_UP: Final = "given_up"
 _NEVER: Final = frozenset({"kube.invalid", "kube.refused"})
-"""Refusals of the content: another attempt has the same end."""
+"""Rejections of the content, for which a retry is pointless."""
 
 
 class ResultWriter:
@@ -65,25 +67,25 @@ class ResultWriter:
         self._failures = 0
         self._stored_s = float("-inf")
         self.outcomes = Tally()
-        """How results ended, since the last ``count``."""
+        """Counts of results by outcome since the last ``count``."""
         self.oldest_ns = 0
-        """When the oldest record that waits was written, wall clock; 0: none waits."""
+        """The wall-clock time of the oldest pending record, 0 if none is pending."""
         self.waiting = 0
-        """Records that wait, as of the last read of the journals."""
+        """Pending records at the last read of the journals."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Store what waits, if the API server accepts it, and stop."""
+        """Store the pending results, if the API server accepts them, and stop."""
         self._stopping.set()
         self._thread.join(timeout=_STOP_S)
 
     def step(self, *, now: bool = False) -> bool:
-        """Store what waits, if it is time; False when the API server cannot take it.
+        """Store pending results if a write is due; return False if it must be retried.
 
-        ``now``: it is time.
+        ``now`` makes the write due.
         """
         self.waiting = self._reader.waiting
         if not (now or self._is_time() or self.waiting >= RESULTS_AT_ONCE_MAX):
@@ -117,9 +119,9 @@ class ResultWriter:
         recorder.series(REPORTED_AGE).hold((), round(age_s, 3))
 
     def _read(self, records: Iterable[Record]) -> tuple[Results, list[Record]]:
-        """Return the newest results of records, as far as a report has room for them.
+        """Return the newest results of records, up to the size of one write.
 
-        Leaves out a damaged one.
+        Skips damaged records.
         """
         new, taken = Results(), []
         self.oldest_ns = 0
@@ -139,7 +141,7 @@ class ResultWriter:
         return new, taken
 
     def _store(self, new: Results) -> None:
-        """Store results, or give up what the API server never takes.
+        """Store results, or drop those that the API server never accepts.
 
         Raises: DependencyError.
         """
@@ -156,7 +158,7 @@ class ResultWriter:
         if lost:
             self._note(OVERWRITTEN, lost)
             _log.warning(
-                "nobody merges results into reports: the oldest are given up",
+                "results are not merged into reports: the oldest are dropped",
                 extra={"fields": {"results": lost}},
             )
 
@@ -181,6 +183,6 @@ class ResultWriter:
 
 
 def _in_turn(batches: Iterable[list[Record]]) -> Iterator[Record]:
-    """Yield the records of all journals in turn, those of each in order."""
+    """Yield the records of all journals round-robin, each journal in order."""
     for row in zip_longest(*batches):
         yield from (record for record in row if record is not None)

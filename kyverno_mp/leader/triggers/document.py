@@ -1,7 +1,7 @@
-"""Write the UpdateRequests of one recorded review.
+"""Build the UpdateRequests of one recorded review.
 
-Room: leader. Takes: TriggerRecord, our namespace. Gives: documents with names that
-follow from their content. Next: leader/triggers/writer.py.
+Room: leader. Takes: TriggerRecord, our namespace. Gives: documents whose names are
+derived from their content. Next: leader/triggers/writer.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.4, 5.1 (names of labels); docs/pools.md 3.
 """
@@ -19,15 +19,15 @@ UPDATE_REQUESTS: Final = Resource(
     group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
 )
 SEEN_VERSION: Final = "kyverno-mp.io/trigger-resource-version"
-"""Annotation: the version that the trigger had before the request."""
+"""Annotation: the trigger's version before the request."""
 RECORDED: Final = "kyverno-mp.io/recorded-at"
-"""Annotation: when the last of the requests was recorded, in nanoseconds. It makes a
-repeat another version of the UpdateRequest."""
+"""Annotation: when the last of the requests was recorded, in nanoseconds. A repeated
+request thus creates a new version of the UpdateRequest."""
 CHANGED: Final = "kyverno-mp.io/changed-object"
 """Annotation: the clone source or generated object that was changed, as JSON: its
-identity, its ``role``, the ``operation`` and the ``version`` that it had before."""
+identity, its ``role``, the ``operation``, and its previous ``version``."""
 LOST_SINCE: Final = "kyverno-mp.io/lost-since"
-"""Annotation: since when triggers of the policy are lost, in nanoseconds."""
+"""Annotation: the time since when the policy's triggers are lost, in nanoseconds."""
 UNCHECKED: Final = "kyverno-mp.io/unchecked"
 """Annotation: the conditions of a policy without rules were not evaluated."""
 _MUTATE: Final = "mutate"
@@ -39,7 +39,7 @@ _NAME_CHARACTERS: Final = 40
 
 
 def name_of(record: TriggerRecord, wanted: Wanted) -> str:
-    """Return the name: the same for the same rules, trigger and kind of operation."""
+    """Return a name that depends only on the rules, the trigger and the operation."""
     trigger = record.trigger
     parts = [wanted.type, wanted.policy, *wanted.rules, str(wanted.deletes)]
     parts += [record.role, record.operation, trigger.api_version, trigger.kind]
@@ -91,7 +91,7 @@ def _changed(record: TriggerRecord) -> Json:
 
 def _labels(record: TriggerRecord, wanted: Wanted) -> dict[str, str]:
     if wanted.type == _CEL_MUTATE:
-        # KYVERNO: those of admission have none.
+        # KYVERNO: UpdateRequests from admission have no labels.
         return {}
     _, _, policy = wanted.policy.rpartition("/")
     if wanted.type != _MUTATE:
@@ -108,7 +108,7 @@ def _labels(record: TriggerRecord, wanted: Wanted) -> dict[str, str]:
 
 
 def _cut(value: str) -> str:
-    """Cut a value to the length of a label; it must end with a letter or digit."""
+    """Truncate a label value; it must end with a letter or digit."""
     return value[:_LABEL_MAX].rstrip("-_.")
 
 
@@ -120,7 +120,7 @@ def _spec(record: TriggerRecord, wanted: Wanted) -> Json:
         "context": _context(record, wanted),
     }
     if wanted.type in (_MUTATE, _CEL_MUTATE):
-        # K8S: the schema demands both of these fields.
+        # K8S: the schema requires both of these fields.
         rule = "".join(wanted.rules[:1])
         own = {"rule": rule, "resource": trigger, "deleteDownstream": False}
         return {**spec, **own}

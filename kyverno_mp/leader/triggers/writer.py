@@ -1,14 +1,14 @@
-"""Make UpdateRequests of what workers recorded, and lose none.
+"""Create UpdateRequests from the triggers that workers record, without losing any.
 
 Room: leader. Takes: the journals of triggers, the API server. Gives: TriggerWriter,
 whose thread writes. Next: the background pool watches UpdateRequests.
 May touch: the journals, the API server through kube/apply.py, threads, the log.
 Source: docs/pools.md 3; docs/behaviour/controllers 5.1.
 
-A record leaves its journal after all its UpdateRequests are stored. When kill -9 ends
-this process, the next one writes some of them again under the same names: they are
-marked as due once more, and processing one twice does the same. Every replica writes
-those of its own workers, without a Lease.
+A record is removed from its journal after all its UpdateRequests are stored. If this
+process is killed, the next one writes some of them again under the same names. They are
+marked as due again, and processing them is idempotent. Every replica writes the
+UpdateRequests of its own workers, without a Lease.
 """
 
 import logging
@@ -51,7 +51,7 @@ _POLL_S: Final = 0.02
 _RETRY_S: Final = 0.25
 _PAUSE_S_MAX: Final = 15.0
 _COUNT_S: Final = 1.0
-"""Between two counts of the UpdateRequests that exist."""
+"""The interval between two counts of the existing UpdateRequests."""
 _STOP_S: Final = 5.0
 _RACES_MAX: Final = 5
 WRITTEN: Final = "written"
@@ -59,7 +59,7 @@ COALESCED: Final = "coalesced"
 GIVEN_UP: Final = "given_up"
 _TOO_LARGE: Final = "kube.too_large"
 _NEVER: Final = frozenset({"kube.invalid", "kube.refused", _TOO_LARGE})
-"""Refusals of the content: another attempt has the same end."""
+"""Rejections of the content, for which a retry is pointless."""
 
 
 class TriggerWriter:
@@ -73,9 +73,10 @@ class TriggerWriter:
         threshold: Callable[[], int],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``readers``: one of triggers, one of the policies that lost some.
+        """``readers``: one for triggers, and one for policies that lost triggers.
 
-        ``threshold``: the number of UpdateRequests from which on records wait.
+        ``threshold`` returns the number of UpdateRequests from which records have to
+        wait.
         """
         self._readers = readers
         self._client = client
@@ -90,24 +91,24 @@ class TriggerWriter:
         self._room = 0
         self._counted_s = float("-inf")
         self.outcomes = Tally()
-        """How requests and records ended, since the last ``count``."""
+        """Counts of requests and records by outcome since the last ``count``."""
         self.oldest_ns = 0
-        """When the oldest record that waits was written, wall clock; 0: none waits."""
+        """The wall-clock time of the oldest pending record, 0 if none is pending."""
         self.waiting = 0
-        """Records that wait, as of the last read of the journals."""
+        """Pending records at the last read of the journals."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, as far as the API server accepts it, and stop."""
+        """Write the pending records that the API server still accepts, and stop."""
         self._stopping.set()
         self._thread.join(timeout=_STOP_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def step(self) -> bool:
-        """Write what waits; False when the API server cannot take all of it now."""
+        """Write pending records; return False if some must be retried."""
         for records in chain.from_iterable(
             one.ahead(TRIGGERS_AT_ONCE_MAX) for one in self._readers
         ):
@@ -134,7 +135,7 @@ class TriggerWriter:
         recorder.series(TRIGGERS_AGE).hold((), round(age_s, 3))
 
     def _write(self, records: Sequence[Record]) -> None:
-        """Write records side by side, and take those before the first failure.
+        """Write records concurrently, and remove those before the first failure.
 
         Raises: DependencyError, _Full.
         """
@@ -174,7 +175,7 @@ class TriggerWriter:
             return None
 
     def _stored(self, decoded: TriggerRecord) -> DependencyError | None:
-        """Store the UpdateRequests of a record; return why that has to wait."""
+        """Store the UpdateRequests of a record; return an error that needs a retry."""
         for wanted in decoded.wanted:
             try:
                 self._store(decoded, wanted)
@@ -182,12 +183,14 @@ class TriggerWriter:
                 return error
             except Exception as error:  # noqa: BLE001 - one record must not stop others
                 self.outcomes.add((GIVEN_UP,))
-                # Only the type: the text may hold a value of an object.
-                _log.error("defect: no UpdateRequest written: %s", type(error).__name__)
+                # Log only the type, because the text can contain a value of an object.
+                _log.error(
+                    "internal error: no UpdateRequest written: %s", type(error).__name__
+                )
         return None
 
     def _store(self, decoded: TriggerRecord, wanted: Wanted) -> None:
-        """Store an UpdateRequest; of refused content, one that syncs the policy.
+        """Store an UpdateRequest; if it is rejected, store one that syncs the policy.
 
         Raises: DependencyError.
         """
@@ -208,7 +211,7 @@ class TriggerWriter:
                 self._store(lost, lost.wanted[0])
 
     def _put(self, document: Json) -> None:
-        """Create a request, or mark the one of its name. Raises: DependencyError."""
+        """Create a request, or update the existing one. Raises: DependencyError."""
         for _ in range(_RACES_MAX):
             try:
                 self._objects.create(UPDATE_REQUESTS, document)
@@ -221,12 +224,13 @@ class TriggerWriter:
             if self._mark(document):
                 self.outcomes.add((COALESCED,))
                 return
-        raise KubeConflict("kube.conflict", "an UpdateRequest comes and goes")
+        raise KubeConflict("kube.conflict", "an UpdateRequest changes too often")
 
     def _mark(self, document: Json) -> bool:
-        """Renew the request of this name; False when it is gone meanwhile.
+        """Mark the request with this name as due; False if it is gone meanwhile.
 
-        The new version survives a deletion of the one that is processed now.
+        If the old version is being processed, its deletion does not delete the new
+        version.
         """
 
         def edit(found: Json) -> Json | None:
@@ -236,7 +240,8 @@ class TriggerWriter:
             annotations = metadata.get("annotations") or {}
             wanted = document["metadata"]["annotations"]
             if int(annotations.get(RECORDED) or 0) > int(wanted[RECORDED]):
-                # A later request renewed it: it is due again, with what is newer.
+                # A later request already updated it: it is due again, with the newer
+                # content.
                 wanted = {}
             else:
                 found["spec"] = document["spec"]
@@ -280,7 +285,7 @@ class TriggerWriter:
 
 
 class _Full(Exception):
-    """As many UpdateRequests exist as may."""
+    """Raised if the maximum number of UpdateRequests exists."""
 
 
 _MARKED: Final = "kyverno-mp.io/marked-at"
@@ -297,13 +302,13 @@ def _check_size(decoded: TriggerRecord, wanted: Wanted) -> None:
 
 
 def _since(known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """Return since when triggers are lost: the earlier of both times."""
+    """Return the time since when triggers are lost: the earlier of both times."""
     found = [int(one[LOST_SINCE]) for one in (known, new) if one.get(LOST_SINCE)]
     return {LOST_SINCE: str(min(found))} if found else {}
 
 
 def _lane_of(decoded: TriggerRecord) -> str:
-    """Return what is written in order: one trigger."""
+    """Return the key of a lane, whose records are written in order: one per trigger."""
     trigger = decoded.trigger
     who = decoded.who if trigger.is_nameless else trigger.name
     return f"{trigger.api_version}/{trigger.kind}/{trigger.namespace}/{who}"

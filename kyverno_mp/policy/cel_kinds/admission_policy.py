@@ -25,7 +25,7 @@ Operations = tuple[Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"], ...]
 
 
 class NamedRuleWithOperations(Fields, frozen=True):
-    """Operations and resources to match; an empty list of names means all."""
+    """Operations and resources to match; an empty list of names matches all names."""
 
     api_groups: tuple[str, ...] = ()
     api_versions: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class ValidatingBindingSpec(BindingSpec, frozen=True):
 
 
 class ValidatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
-    """A validating policy that the API server itself enforces."""
+    """A validating policy that the API server enforces itself."""
 
     api_version: str
     kind: Literal["ValidatingAdmissionPolicy"]
@@ -108,7 +108,7 @@ class ValidatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
 
 
 class MutatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
-    """A mutating policy that the API server itself applies."""
+    """A mutating policy that the API server applies itself."""
 
     api_version: str
     kind: Literal["MutatingAdmissionPolicy"]
@@ -118,7 +118,7 @@ class MutatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
 
 
 class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
-    """Where, and with which parameters, a policy applies."""
+    """The scope and the parameters of a policy."""
 
     api_version: str
     kind: Literal["ValidatingAdmissionPolicyBinding"]
@@ -127,7 +127,7 @@ class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
 
 
 class MutatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
-    """Where, and with which parameters, a policy applies."""
+    """The scope and the parameters of a policy."""
 
     api_version: str
     kind: Literal["MutatingAdmissionPolicyBinding"]

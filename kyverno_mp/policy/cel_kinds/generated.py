@@ -1,11 +1,11 @@
-"""Return whether the API server itself enforces a policy.
+"""Determine whether the API server enforces a policy itself.
 
-Room: policy. Takes: a decoded policy. Gives: the answer that its status has.
+Room: policy. Takes: the status of a policy. Gives: the answer in the status.
 Next: leader, controllers. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; docs/behaviour/cel 8; docs/behaviour/engine 6
 (CEL).
 
-KYVERNO: such a policy is in no webhook and no scan, and its rules yield no result.
+KYVERNO: webhooks and scans skip such a policy, and its rules have no results.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _GENERATED: Final = "generated"
 
 
 def is_generated(status: Json) -> bool:
-    """Return whether a status tells that a policy of the API server was generated."""
+    """Return whether the status says that an admission policy was generated."""
     if type(status) is not dict:
         return False
     told = status.get(_OF_CLUSTER_POLICIES)
@@ -29,7 +29,7 @@ def is_generated(status: Json) -> bool:
 def kept_status(kind: str, status: Json) -> Json:
     """Return the part of a status that affects evaluation, None if there is none.
 
-    Namespaced policies never have one: nothing is generated from them.
+    For namespaced policies it is always None, because nothing is generated from them.
     """
     if kind == "ClusterPolicy" and is_generated(status):
         return {_OF_CLUSTER_POLICIES: {_GENERATED: True}}

@@ -26,14 +26,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class GivenText(Fields, frozen=True):
-    """A text, or the expression that computes it."""
+    """A string, or the expression that computes it."""
 
     value: str = ""
     expression: str = ""
 
 
 class KeyAttestor(Fields, frozen=True):
-    """``cosign.key``; ``data`` comes before ``kms``."""
+    """``cosign.key``; ``data`` takes precedence over ``kms``."""
 
     data: str = ""
     kms: str = ""
@@ -71,10 +71,10 @@ class PullSecret(Fields, frozen=True):
 
 
 class SignatureSource(Fields, frozen=True):
-    """``cosign.source``: where the signatures are."""
+    """``cosign.source``: the location of the signatures."""
 
     repository: str = ""
-    # KYVERNO: the capital letter is upstream's.
+    # KYVERNO: upstream's spelling, with a capital letter.
     pull_secrets: tuple[PullSecret, ...] = msgspec.field(default=(), name="PullSecrets")
     tag_prefix: str = ""
 
@@ -91,7 +91,7 @@ class LogSettings(Fields, frozen=True):
 
 
 class TufRoot(Fields, frozen=True):
-    """``cosign.tuf.root``: base64 of the first root metadata, or a path."""
+    """``cosign.tuf.root``: the first root metadata in base64, or a path."""
 
     path: str = ""
     data: str = ""
@@ -117,7 +117,7 @@ class CosignAttestor(Fields, frozen=True):
 
 
 class NotaryAttestor(Fields, frozen=True):
-    """``notary``: trusted certificates, and those of timestamp authorities."""
+    """``notary``: trusted certificates of signers and of timestamp authorities."""
 
     certs: GivenText | None = None
     tsa_certs: GivenText | None = None
@@ -175,7 +175,7 @@ class ImageAutogen(Fields, frozen=True):
 
 
 class ImageValidatingPolicySpec(Fields, frozen=True):
-    """``spec`` of either kind."""
+    """``spec`` of both kinds."""
 
     match_constraints: MatchResources | None = None
     failure_policy: FailurePolicy = "Fail"
@@ -221,9 +221,9 @@ _VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def prepare() -> None:
-    """Build what msgspec needs for these kinds, before threads share this module.
+    """Build msgspec's decoders for these kinds, before threads share this module.
 
-    Why: policy/reading/decode.py, ``prepare``.
+    Reason: policy/reading/decode.py, ``prepare``.
     """
     with contextlib.suppress(msgspec.ValidationError):
         msgspec.convert({}, ImageValidatingPolicy)

@@ -1,4 +1,4 @@
-"""Declare MutatingPolicy, GeneratingPolicy and DeletingPolicy with their twins.
+"""Declare MutatingPolicy, GeneratingPolicy, DeletingPolicy and namespaced kinds.
 
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/cel_kinds/mutating_policy.py,
@@ -45,7 +45,7 @@ class MutatingEvaluation(Fields, frozen=True):
 
 
 class TargetConstraints(MatchResources, frozen=True):
-    """``targetMatchConstraints``; ``expression`` finds the targets instead."""
+    """``targetMatchConstraints``; alternatively, ``expression`` selects the targets."""
 
     expression: str = ""
 
@@ -117,7 +117,7 @@ class MutatingPolicy(_CelPolicy, frozen=True, kw_only=True):
 
 
 class GeneratingPolicy(_CelPolicy, frozen=True, kw_only=True):
-    """A policy in CEL that creates objects upon changes of others."""
+    """A policy in CEL that creates objects when other objects change."""
 
     kind: Literal["GeneratingPolicy", "NamespacedGeneratingPolicy"]
     spec: GeneratingPolicySpec
@@ -144,9 +144,9 @@ _KINDS: Final[Mapping[str, type[AnyCelPolicy]]] = {
 
 
 def prepare() -> None:
-    """Build what msgspec needs for these kinds, before threads share this module.
+    """Build msgspec's decoders for these kinds, before threads share this module.
 
-    Why: policy/reading/decode.py, ``prepare``.
+    Reason: policy/reading/decode.py, ``prepare``.
     """
     for record in set(_KINDS.values()):
         with contextlib.suppress(msgspec.ValidationError):

@@ -46,16 +46,16 @@ SERVED_CEL_KINDS: Final = frozenset(
         *IMAGE_POLICY_KINDS,
     )
 )
-"""The kinds of policies; their PolicyException is not among them."""
+"""The kinds of policies, without PolicyException."""
 _OTHERS: Final = frozenset((*MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS))
-"""The kinds among them that policy/cel_kinds/policies.py decodes."""
+"""The served kinds that policy/cel_kinds/policies.py decodes."""
 AnyServedPolicy = (
     AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy | ImageValidatingPolicy
 )
 
 
 def is_served(raw: Json) -> bool:
-    """Return whether the server evaluates ``raw``, or its PolicyExceptions count."""
+    """Return whether the server uses ``raw``: a policy or PolicyException."""
     if is_validating_policy(raw) or is_image_policy(raw):
         return True
     return type(raw) is dict and raw.get("kind") in _OTHERS and is_cel_policy(raw)

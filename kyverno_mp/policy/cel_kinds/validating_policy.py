@@ -24,7 +24,7 @@ _AUTHORIZATION_MODES: Final = ("HTTP", "Envoy")
 
 
 class Enabled(Fields, frozen=True):
-    """A switch; None: as if it were absent."""
+    """A switch; None means absent."""
 
     enabled: bool | None = None
 
@@ -57,7 +57,7 @@ class WebhookConfiguration(Fields, frozen=True):
 
 
 class ValidatingPolicySpec(Fields, frozen=True):
-    """``spec`` of either kind."""
+    """``spec`` of both kinds."""
 
     match_constraints: MatchResources | None = None
     validations: tuple[CELValidation, ...] = ()
@@ -86,13 +86,13 @@ class _ValidatingPolicy(Fields, frozen=True, kw_only=True):
 
 
 class ValidatingPolicy(_ValidatingPolicy, frozen=True, kw_only=True):
-    """A policy in CEL for all namespaces and for cluster-scoped objects."""
+    """A policy in CEL for all namespaces and cluster-scoped objects."""
 
     kind: Literal["ValidatingPolicy"]
 
 
 class NamespacedValidatingPolicy(_ValidatingPolicy, frozen=True, kw_only=True):
-    """A policy in CEL for the objects of its own namespace."""
+    """A policy in CEL for objects in its own namespace."""
 
     kind: Literal["NamespacedValidatingPolicy"]
 
@@ -105,7 +105,7 @@ class PolicyRef(Fields, frozen=True, kw_only=True):
 
 
 class CelExceptionSpec(Fields, frozen=True, kw_only=True):
-    """``spec`` of an exception; without ``match_conditions`` it is for all objects."""
+    """``spec`` of an exception, for all objects without ``match_conditions``."""
 
     policy_refs: tuple[PolicyRef, ...]
     match_conditions: tuple[NamedExpression, ...] = ()
@@ -127,14 +127,14 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, or ``name`` alone: the text of skip messages."""
+        """Return ``namespace/name``, or ``name`` alone, as skip messages show it."""
         namespace, name = self.metadata.namespace, self.metadata.name
         return f"{namespace}/{name}" if namespace else name
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
 CEL_EXCEPTION: Final = "policies.kyverno.io/PolicyException"
-"""The kind of a CelPolicyException where only the group distinguishes the two."""
+"""Name of this kind where it must differ from PolicyException of kyverno.io."""
 VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
 
 _GROUP: Final = "policies.kyverno.io/"
@@ -150,9 +150,9 @@ _KINDS: Final[
 
 
 def prepare() -> None:
-    """Build what msgspec needs for these kinds, before threads share this module.
+    """Build msgspec's decoders for these kinds, before threads share this module.
 
-    Why: policy/reading/decode.py, ``prepare``.
+    Reason: policy/reading/decode.py, ``prepare``.
     """
     for record, _ in _KINDS.values():
         with contextlib.suppress(msgspec.ValidationError):
@@ -162,7 +162,7 @@ def prepare() -> None:
 def is_validating_policy(raw: Json) -> bool:
     """Return whether this module decodes ``raw`` and the compiler evaluates it.
 
-    A ValidatingPolicy of another evaluation mode is one for requests of a proxy.
+    ValidatingPolicies in other evaluation modes authorize HTTP and Envoy requests.
     """
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return False
@@ -173,7 +173,7 @@ def is_validating_policy(raw: Json) -> bool:
 
 
 def authorization_mode(raw: dict[str, Json]) -> str:
-    """Return the evaluation mode of a policy for a proxy, "" for any other."""
+    """Return the evaluation mode of an authorization policy, "" for other policies."""
     spec = raw.get("spec")
     evaluation = spec.get("evaluation") if type(spec) is dict else None
     mode = evaluation.get("mode") if type(evaluation) is dict else None

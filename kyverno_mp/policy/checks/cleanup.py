@@ -33,11 +33,11 @@ from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
 if TYPE_CHECKING:
-    # PERF: the start of the command line.
+    # PERF: faster start of the CLI.
     from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy
 
 _SOME_YEAR_S: Final = 1767225600
-"""2026: every five years from here have a 29 February."""
+"""A time in 2026; the next five years include a 29 February."""
 _EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
 
 
@@ -85,7 +85,7 @@ def check_cleanup(
 def deletion_refusals(
     document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
 ) -> Iterator[str]:
-    """Return upstream's message for each kind that clean-up may not delete."""
+    """Yield upstream's message for each kind that clean-up is not allowed to delete."""
     permissions = view.permissions if view.cleanup else None
     match = document.spec.match
     for entry in match.any or match.all if permissions is not None else ():
@@ -115,9 +115,9 @@ def _namespaces_of(
     named: Sequence[str],
     kind: FoundKind,
 ) -> Sequence[str]:
-    """Return where permissions are needed; "" = in all namespaces.
+    """Return the namespaces in which permissions are needed; "" = all namespaces.
 
-    Upstream checks all namespaces even if a ClusterCleanupPolicy names some, so it
+    Upstream checks all namespaces even if a ClusterCleanupPolicy names some, so that it
     ignores Roles.
     """
     if document.metadata.namespace:
@@ -130,7 +130,7 @@ def _namespaces_of(
 def run_warnings(
     document: "CleanupPolicy | ClusterCleanupPolicy | DeletingPolicy",
 ) -> Iterator[str]:
-    """Return why a policy that is accepted will not run; its status says it, too."""
+    """Yield reasons why an accepted policy will not run; its status has them, too."""
     from kyverno_mp.values.cron import parse_schedule
 
     annotations = document.metadata.annotations
@@ -145,8 +145,8 @@ def run_warnings(
 
 
 def is_schedule(text: str) -> bool:
-    """Return whether the clean-up controller accepts it: both use one parser."""
-    # PERF: loads the time zones; the start of the command line rarely needs them.
+    """Return whether the clean-up controller accepts the schedule, with its parser."""
+    # PERF: imports the time zones, which the CLI rarely needs.
     from kyverno_mp.values.cron import parse_schedule
 
     try:

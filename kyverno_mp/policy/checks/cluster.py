@@ -28,8 +28,8 @@ _CODE: Final = "policy.permission"
 def unknown_kind(subject: Subject, rule: Rule, view: ClusterView) -> str:
     """Return upstream's warning for the first kind that does not exist, or "".
 
-    A missing subresource is left to check_subresources if that refuses it: a refusal is
-    stricter than a warning.
+    Missing subresources that check_subresources rejects are skipped here, because a
+    rejection is stricter than a warning.
     """
     if not view.kinds.is_complete:
         return ""
@@ -51,10 +51,10 @@ def unknown_kind(subject: Subject, rule: Rule, view: ClusterView) -> str:
 def check_subresources(
     subject: Subject, rule: Rule, index: int, view: ClusterView
 ) -> Problems:
-    """Refuse kinds of subresources: a background scan never sees them.
+    """Reject kinds of subresources, which a background scan never evaluates.
 
-    Upstream only warns, as for a kind that does not exist; but such a rule would never
-    match, and its author should know immediately.
+    Upstream only warns, as for a kind that does not exist. But such a rule would never
+    match, and its author should learn this immediately.
     """
     if rule.validate is None or not subject.policy.spec.background:
         return
@@ -102,7 +102,7 @@ def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
         try:
             text = asking.refusal(_WATCHING)
         except DependencyError as error:
-            # What causes a warning must not cause a refusal.
+            # Failures that cause only a warning must not reject the policy.
             yield error.message
             return
         if text:
@@ -161,7 +161,7 @@ def _generate_refusal(
     account: str,
     verbs: Sequence[str],
 ) -> str:
-    """KYVERNO: only the first kind of a cloneList is checked (controllers 5.9)."""
+    """Check generation. KYVERNO: only a cloneList's first kind (controllers 5.9)."""
     group_version = pattern.api_version
     kind, _, subresource = pattern.kind.partition("/")
     shown = f"{group_version}/{kind}"
@@ -191,7 +191,7 @@ def _split(kind: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asking:
-    """An access check for one account: which verbs are missing? ``shown``: the kind."""
+    """A check for verbs that an account lacks; messages show the kind ``shown``."""
 
     view: ClusterView
     account: str

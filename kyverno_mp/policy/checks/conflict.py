@@ -15,8 +15,9 @@ from kyverno_mp.values.wildcard import matches
 def covers_match(rule: Rule) -> bool:
     """Return whether exclude covers match, as far as upstream can decide.
 
-    KYVERNO: never when ``all`` is used; with two ``any`` lists only equal filters
-    count; the inline form compares criterion by criterion (docs/behaviour/engine 10.5).
+    KYVERNO: with ``all``, the answer is always False; with two ``any`` lists, only
+    equal filters count; the inline form is compared criterion by criterion
+    (docs/behaviour/engine 10.5).
     """
     match, exclude = rule.match, rule.exclude
     if exclude is None or exclude.all or match.all:

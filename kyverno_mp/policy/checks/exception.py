@@ -32,7 +32,7 @@ def check_exception(document: PolicyException) -> Problems:
 
 
 def check_no_user_info(match: MatchFilters, path: str) -> Problems:
-    """Refuse users if there is no request: background and clean-up."""
+    """Reject user info in background exceptions and clean-up, which have no request."""
     for mode, filters in (("any", match.any), ("all", match.all)):
         for index, entry in enumerate(filters):
             given = (

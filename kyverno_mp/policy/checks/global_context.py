@@ -30,7 +30,7 @@ _ONE_SOURCE: Final = (
 
 
 def check_global_context(document: GlobalContextEntry) -> Problems:
-    """Check that there is one complete source, and check the projections."""
+    """Check that the entry has one complete source, and check the projections."""
     spec = document.spec
     resource, call = spec.kubernetes_resource, spec.api_call
     if (resource is None) == (call is None):

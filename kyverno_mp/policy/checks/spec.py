@@ -42,7 +42,7 @@ def check_spec(subject: Subject) -> Problems:
 
 
 def check_spec_overrides(subject: Subject) -> Problems:
-    """Check that only ClusterPolicies have overrides; runs after the rules' checks."""
+    """Check that only ClusterPolicies have overrides; runs after checks of rules."""
     overrides = subject.policy.spec.validation_failure_action_overrides
     if subject.is_namespaced and overrides:
         yield forbidden(
@@ -68,7 +68,7 @@ def check_override_namespaces(subject: Subject) -> Problems:
 
 
 def check_processing(subject: Subject) -> Problems:
-    """Check that admission or background is on; only validation may skip one."""
+    """Require admission processing, or background with only validate rules."""
     spec = subject.policy.spec
     if spec.admission:
         return
@@ -86,7 +86,7 @@ def check_processing(subject: Subject) -> Problems:
 
 
 def check_has_rules(subject: Subject) -> Problems:
-    """Refuse a policy without rules, which would never do anything."""
+    """Reject a policy without rules, which would have no effect."""
     if not subject.policy.spec.rules:
         reason = "a policy must have at least one rule"
         yield Problem("policy.no_rules", "spec.rules", "", reason)

@@ -1,4 +1,4 @@
-"""Check the allowed changes in an update of a policy, and rules that run on updates.
+"""Check the changes in a policy update, and rules that run on updates.
 
 Room: policy. Takes: the policy before and after. Gives: problems and warnings. Next:
 policy/review.py. May touch: nothing outside its arguments.
@@ -38,7 +38,8 @@ _ON_UPDATE: Final = (
 def generate_changes(new: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
     """Return (warning, error) for changes to generate rules, "" for none.
 
-    KYVERNO: a warning ends validation with success, an error comes with an empty one.
+    KYVERNO: a warning alone ends validation with success; an error includes a warning
+    without details.
     """
     keeps_match = any(
         rule.generate is not None and rule.generate.synchronize
@@ -78,7 +79,7 @@ def _generating(rules: Iterable[Rule]) -> list[Rule]:
 def _fixed_parts(
     policy: AnyPolicy, *, keeps_match: bool
 ) -> tuple[set[bytes], set[bytes]]:
-    """Return the parts of rules, and of generate bodies, that are immutable."""
+    """Return the immutable parts of rules and of generate bodies."""
     rules: set[bytes] = set()
     bodies: set[bytes] = set()
     for rule in _generating(policy.spec.rules):

@@ -17,7 +17,7 @@ from kyverno_mp.policy.reading.decode import REMOVED_IN_BETA
 
 
 class DenyV2(Fields, frozen=True):
-    """``deny`` of a rule: any/all only, without the legacy list."""
+    """``deny`` of a rule: only any/all, without the legacy list."""
 
     conditions: AnyAllConditionsV2 | None = None
 

@@ -104,7 +104,7 @@ _TARGETS: Final = items(
 
 
 def cel_policy(spec: Schema, *, has_autogen: bool, is_generated: bool) -> Fields:
-    """Return the fields of a policy: its spec and its status."""
+    """Return the fields of a policy: spec and status."""
     status: dict[str, Schema] = {"conditionStatus": _CONDITION_STATUS}
     if has_autogen:
         config = record({"spec*": spec, "targets*": _TARGETS})

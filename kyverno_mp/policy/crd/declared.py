@@ -3,8 +3,8 @@
 Room: policy. Takes: a class derived from Fields, and the differences of a version.
 Gives: the schema. Next: the tables of kinds in this folder.
 May touch: nothing outside its arguments.
-Source: the records' declarations: names, types, enums in the order they are written
-in, bounds, required fields, defaults; policy/crd/extras.py has what they cannot say.
+Source: the records' declarations (names, types, enums in declared order, bounds,
+required fields, defaults); policy/crd/extras.py adds other details.
 """
 
 import typing
@@ -30,15 +30,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """The differences between a version and the records: fields by their JSON names.
+    """The differences between a version and the records, as fields by JSON name.
 
-    Two variants are equal only if they are the same object, because schemas are cached
-    by it.
+    Variants are compared by identity, because they are keys of cached schemas.
     """
 
     removed: Mapping[type, frozenset[str]] = field(default_factory=dict)
     stated: Mapping[tuple[type, str], type] = field(default_factory=dict)
-    """Free-form fields that this version adds to a record."""
+    """Free-form fields that have a declared type in this version."""
 
 
 AS_DECLARED: Final = Variant()
@@ -46,7 +45,7 @@ AS_DECLARED: Final = Variant()
 
 @cache
 def derive(record: type[msgspec.Struct], variant: Variant = AS_DECLARED) -> Schema:
-    """Return the schema of a record; parts of it are shared and must not be changed."""
+    """Return the schema of a record; its parts are shared and must not be changed."""
     return _Derivation(variant).record(_inspected(record))
 
 
@@ -59,8 +58,8 @@ def _inspected(record: type) -> inspect.StructType:
 class _Derivation:
     """The schemas of the records of one variant.
 
-    PERF: start of ``kyverno-mp apply``: a record appears in many places of one schema;
-    deriving it once, from one inspection of all records, takes a tenth of the time.
+    PERF: start of ``kyverno-mp apply``: a record appears in many places of one schema.
+    Deriving it once, from one inspection of all records, takes a tenth of the time.
     """
 
     def __init__(self, variant: Variant) -> None:
@@ -97,8 +96,7 @@ class _Derivation:
         derived = _in_written_order(record, one.name, self._schema(one.type))
         schema = {**derived, **extras.FIELDS.get((record, name), {})}
         is_stored = name not in extras.NOT_STORED.get(record, frozenset())
-        # An empty string, false and zero are Go's zero values: extras names those
-        # defaults.
+        # Defaults that are Go's zero values ("", false, 0) are in extras.
         if is_stored and type(one.default) in (str, bool, int) and one.default:
             schema["default"] = one.default
         return schema
@@ -139,7 +137,7 @@ def _scalar(declared: inspect.Type) -> Schema:
 
 
 def _in_written_order(record: type, name: str, schema: Schema) -> Schema:
-    """Undo the sorting of msgspec: the API server's messages keep this order."""
+    """Restore the declared order, which msgspec sorts and the API server reports."""
     if "enum" in schema:
         for values in _literals(typing.get_type_hints(record)[name]):
             return {**schema, "enum": list(values)}

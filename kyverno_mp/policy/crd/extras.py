@@ -54,7 +54,7 @@ RECORDS: Final[Mapping[type, Schema]] = {
     ResourceDescription: {"not": {"required": ["name", "names"]}},
     Subject: _ATOMIC_MAP,
 }
-"""Added to the schema of every such record."""
+"""Additions to the schema of a record, wherever it appears."""
 
 FIELDS: Final[Mapping[tuple[type, str], Schema]] = {
     (CEL, "generate"): {"default": False},
@@ -68,16 +68,16 @@ FIELDS: Final[Mapping[tuple[type, str], Schema]] = {
     (Spec, "webhookTimeoutSeconds"): _INT32,
     (WebhookConfiguration, "timeoutSeconds"): _INT32,
 }
-"""Added to the schema of one field."""
+"""Additions to the schema of one field."""
 
 FREE_FIELDS: Final[Mapping[type, frozenset[str]]] = {
     ForEachMutation: frozenset({"foreach"}),
     ForEachValidation: frozenset({"foreach"}),
 }
-"""Fields that contain their own record, which a structural schema cannot express."""
+"""Recursive fields, which a structural schema cannot express."""
 
 NOT_STORED: Final[Mapping[type, frozenset[str]]] = {
     ExceptionSpec: frozenset({"background"}),
     Rekor: frozenset({"url"}),
 }
-"""Fields whose default is applied by our code and not written by the API server."""
+"""Fields whose default is applied by our code instead of the API server."""

@@ -1,7 +1,7 @@
 """Generate the CustomResourceDefinition of every kind.
 
-Room: policy. Takes: the tables of kinds in this folder. Gives: file name -> YAML
-text. Next: ``kyverno-mp crds`` writes the files of config/crds/.
+Room: policy. Takes: the tables of kinds in this folder. Gives: file name -> YAML text.
+Next: ``kyverno-mp crds``, which writes the files in config/crds/.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1; apiextensions/v1.
 """
@@ -23,16 +23,16 @@ _HEAD: Final = "# Written by `kyverno-mp crds`; change the declarations instead.
 
 
 class _Plain(yaml.CSafeDumper):
-    """A dumper that repeats shared parts: the API server does not support anchors."""
+    """A dumper that repeats shared parts, because the API server rejects anchors."""
 
     def ignore_aliases(self, data: Json) -> bool:
-        """Write every part in full."""
+        """Return True, so that every part is written in full."""
         del data
         return True
 
 
 def render() -> dict[str, str]:
-    """Return the text of each file by its name, ``<group>_<plural>.yaml``."""
+    """Return the texts by file name (``<group>_<plural>.yaml``)."""
     return {
         f"{kind.group}_{kind.plural}.yaml": _HEAD
         + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=10**6)

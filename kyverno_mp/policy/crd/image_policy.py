@@ -1,4 +1,4 @@
-"""Declare ImageValidatingPolicy: trusted signers of images, written in CEL.
+"""Declare ImageValidatingPolicy: trusted signers of images, with CEL.
 
 Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
@@ -66,7 +66,7 @@ _COSIGN: Final = record(
         "certificate": record(
             {"cert": _GIVEN_OR_COMPUTED, "certChain": _GIVEN_OR_COMPUTED}
         ),
-        # KYVERNO: the capital letter is upstream's (1.7).
+        # KYVERNO: upstream's spelling, with a capital letter (1.7).
         "source": record(
             {"repository": TEXT, "PullSecrets": _PULL_SECRETS, "tagPrefix": TEXT}
         ),

@@ -1,7 +1,8 @@
 """Describe a kind of the API: names, versions, columns.
 
-Room: policy. Takes: nothing. Gives: Kind, Version, Column. Next: the tables of kinds
-in this folder; policy/crd/generate.py makes a CustomResourceDefinition of each Kind.
+Room: policy. Takes: nothing. Gives: Kind, Version, Column. Next: the tables of kinds in
+this folder; policy/crd/generate.py, which generates a CustomResourceDefinition for each
+Kind.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1; apiextensions/v1.
 """
@@ -13,7 +14,7 @@ from kyverno_mp.policy.crd.notation import Fields
 
 
 class Column(NamedTuple):
-    """One column of ``kubectl get``; a wide one shows with ``-o wide`` only."""
+    """One column of ``kubectl get``; a wide column is shown only with ``-o wide``."""
 
     name: str
     path: str
@@ -24,8 +25,8 @@ class Column(NamedTuple):
 class Version(NamedTuple):
     """One version; ``fields`` are siblings of apiVersion, kind and metadata.
 
-    Fields that are derived from typed documents are a function: a run that reads one
-    kind of policy derives only its fields.
+    Fields that are derived from typed documents are a function, so that a run which
+    reads one kind of policy derives only the fields of this kind.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Version(NamedTuple):
     is_served: bool = True
     is_deprecated: bool = False
     columns: tuple[Column, ...] | None = None
-    """Columns of this version only; None = those of the kind."""
+    """Columns of only this version; None = the kind's columns."""
 
     def all_fields(self) -> Fields:
         """Return the fields."""

@@ -1,7 +1,7 @@
-"""A short notation for structural schemas.
+"""Define a short notation for structural schemas.
 
-Room: policy. Takes: field names, a ``*`` after each required one. Gives: OpenAPI v3
-schemas as the API server reads them. Next: the declarations in this folder.
+Room: policy. Takes: field names, with ``*`` after required fields. Gives: OpenAPI v3
+schemas for the API server. Next: the declarations in this folder.
 May touch: nothing outside its arguments.
 Source: Kubernetes "Specifying a structural schema"; the notation of
 docs/behaviour/controllers 1.2 (``name*`` is required).
@@ -22,7 +22,7 @@ INTEGER: Final[Schema] = {"type": "integer"}
 INT32: Final[Schema] = {"type": "integer", "format": "int32"}
 INT64: Final[Schema] = {"type": "integer", "format": "int64"}
 FREE: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
-"""Any JSON value, kept as it was written."""
+"""Any JSON value, stored unchanged."""
 FREE_OBJECT: Final[Schema] = {
     "type": "object",
     "x-kubernetes-preserve-unknown-fields": True,
@@ -44,7 +44,7 @@ def record(fields: Fields, **extra: Json) -> Schema:
 
 
 def atomic(schema: Schema) -> Schema:
-    """Mark an object or a list as atomic: server-side apply replaces it whole."""
+    """Mark an object or a list as atomic: server-side apply replaces all of it."""
     mark = "list" if schema["type"] == "array" else "map"
     return {**schema, f"x-kubernetes-{mark}-type": "atomic"}
 

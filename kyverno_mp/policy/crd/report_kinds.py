@@ -58,7 +58,7 @@ def _pair(
         kind=name,
         plural=f"{name.lower()}s",
         short_name=short,
-        about=f"{name} holds what policies found in its namespace.",
+        about=f"{name} contains the results of policies in its namespace.",
         is_namespaced=True,
         is_in_category=group == _EPHEMERAL_GROUP,
         has_status=False,
@@ -69,7 +69,7 @@ def _pair(
         kind=f"Cluster{name}",
         plural=f"cluster{name.lower()}s",
         short_name=f"c{short}",
-        about=f"Cluster{name} holds what policies found in the cluster.",
+        about=f"Cluster{name} contains the results of policies in the cluster.",
         is_namespaced=False,
     )
     return of_namespace, of_cluster

@@ -63,7 +63,7 @@ POLICY_REPORT: Final[Fields] = {
     "summary": _SUMMARY,
     "results": _RESULTS,
 }
-"""``wgpolicyk8s.io``: no spec, the fields are at the top level."""
+"""``wgpolicyk8s.io``: without a spec; the fields are at the top level."""
 
 OPEN_REPORT: Final[Fields] = {
     "source": TEXT,
@@ -77,4 +77,4 @@ OPEN_REPORT: Final[Fields] = {
 EPHEMERAL_REPORT: Final[Fields] = {
     "spec*": record({"owner*": _OWNER, "summary": _SUMMARY, "results": _RESULTS})
 }
-"""``reports.kyverno.io``: the results of one admission or one scan."""
+"""``reports.kyverno.io``: the results of one admission review or one scan."""

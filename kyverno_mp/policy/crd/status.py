@@ -34,7 +34,7 @@ POLICY: Final = record(
         "validatingadmissionpolicy": record({"generated*": BOOLEAN, "message*": TEXT}),
     }
 )
-"""ClusterPolicy and Policy; the computed rules have the v1 form in every version."""
+"""ClusterPolicy and Policy; computed rules have the format of v1 in every version."""
 
 CLEANUP: Final = record({"conditions": _CONDITIONS, "lastExecutionTime": TIME})
 
@@ -54,4 +54,4 @@ GLOBAL_CONTEXT: Final = record({"conditions": _CONDITIONS, "lastRefreshTime": TI
 GLOBAL_CONTEXT_READY: Final = record(
     {"conditions": _CONDITIONS, "lastRefreshTime": TIME, "ready": BOOLEAN}
 )
-"""The older versions, with a field that ``conditions`` replaced."""
+"""Older versions, with a field that ``conditions`` has replaced."""

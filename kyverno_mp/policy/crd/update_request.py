@@ -92,7 +92,7 @@ UPDATE_REQUEST: Final[Fields] = {
             "ruleContext": items(_RULE_CONTEXT),
             "context*": record(
                 {
-                    # KYVERNO: the dry-run flag has this name here (1.4).
+                    # KYVERNO: upstream's name of the dry-run flag (1.4).
                     "userInfo": record({**_USER_INFO, "synchronize": BOOLEAN}),
                     "admissionRequestInfo": _ADMISSION_INFO,
                 }
@@ -117,4 +117,4 @@ UPDATE_REQUEST_V1BETA1: Final[Fields] = {
     ),
     "status": record({**_STATUS, "handler": TEXT}),
 }
-"""Not served; it is listed for objects that an older release stored."""
+"""Not served; declared for objects that an older release has stored."""

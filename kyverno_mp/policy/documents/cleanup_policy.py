@@ -1,7 +1,8 @@
 """Declare CleanupPolicy and ClusterCleanupPolicy.
 
-Room: policy. Takes: nothing. Gives: both kinds. Next: policy/reading/decode.py creates
-them, the clean-up pool reads them. May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: both kinds. Next: policy/reading/decode.py, which
+creates them; the clean-up pool, which reads them. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 1.3, 7.
 """
 
@@ -16,7 +17,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 DRY_RUN: Final = "kyverno-mp.io/dry-run"
 BUDGET: Final = "kyverno-mp.io/deletion-budget"
-"""Annotations of either kind, which upstream does not have."""
+"""Annotations of both kinds, which upstream does not have."""
 DRY_RUNS: Final = ("", "true", "false")
 DRY_RUN_EXPECTED: Final = 'expected "true" or "false"'
 
@@ -35,7 +36,7 @@ class CleanupSpec(Fields, frozen=True, kw_only=True):
 
 
 class CleanupPolicy(Fields, frozen=True, kw_only=True):
-    """What to delete in one namespace, and when."""
+    """A schedule and conditions for deleting objects in one namespace."""
 
     api_version: str
     kind: Literal["CleanupPolicy"]
@@ -45,7 +46,7 @@ class CleanupPolicy(Fields, frozen=True, kw_only=True):
 
 
 class ClusterCleanupPolicy(Fields, frozen=True, kw_only=True):
-    """What to delete in the cluster, and when."""
+    """A schedule and conditions for deleting objects in the whole cluster."""
 
     api_version: str
     kind: Literal["ClusterCleanupPolicy"]

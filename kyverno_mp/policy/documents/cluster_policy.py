@@ -1,8 +1,8 @@
 """Declare ClusterPolicy and Policy.
 
 Room: policy. Takes: nothing. Gives: ClusterPolicy, Policy, Spec, Rule. Next:
-policy/reading/decode.py creates them, policy/check.py checks them, the compiler reads
-them. May touch: nothing outside its arguments.
+policy/reading/decode.py, which creates them; policy/check.py, which checks them; the
+compiler. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2.
 """
 
@@ -29,7 +29,7 @@ AUTOGEN_ANNOTATION = "pod-policies.kyverno.io/autogen-controllers"
 
 
 class ImageExtractor(Fields, frozen=True, kw_only=True):
-    """Where a custom kind has its images."""
+    """The location of images in objects of a custom kind."""
 
     path: str
     value: str = ""
@@ -61,7 +61,7 @@ class Rule(Fields, frozen=True, kw_only=True):
     def types(self) -> tuple[str, ...]:
         """Return the actions of the rule, in upstream's order; a valid rule has one.
 
-        An empty mutate or generate block does not count.
+        An empty mutate or generate block is ignored.
         """
         given = (
             ("mutate", self.mutate is not None and self.mutate != Mutation()),
@@ -73,7 +73,7 @@ class Rule(Fields, frozen=True, kw_only=True):
 
 
 class WebhookConfiguration(Fields, frozen=True):
-    """``webhookConfiguration``; with matchConditions the policy has its own webhook."""
+    """``webhookConfiguration``; matchConditions give the policy a separate webhook."""
 
     failure_policy: FailurePolicy | None = None
     timeout_seconds: int | None = None
@@ -111,17 +111,17 @@ class ClusterPolicy(Fields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The name that exceptions and reports use for the policy."""
+        """Return the policy's name in exceptions and reports."""
         return self.metadata.name
 
     @property
     def written_key(self) -> str:
-        """The same."""
+        """Return the policy's name in the command line's reports and exceptions."""
         return self.metadata.name
 
 
 class Policy(Fields, frozen=True, kw_only=True):
-    """A policy for one namespace; no namespace means ``default``."""
+    """A policy for one namespace; an empty namespace means ``default``."""
 
     api_version: str
     kind: Literal["Policy"]
@@ -131,14 +131,14 @@ class Policy(Fields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
+        """Return ``namespace/name``."""
         return f"{self.metadata.namespace or 'default'}/{self.metadata.name}"
 
     @property
     def written_key(self) -> str:
-        """Its name in the command line's reports and exceptions.
+        """Return the policy's name in the command line's reports and exceptions.
 
-        KYVERNO: ``name`` where the file has no namespace (docs/behaviour/cli 4).
+        KYVERNO: ``name`` alone if the file has no namespace (docs/behaviour/cli 4).
         """
         return self.key if self.metadata.namespace else self.metadata.name
 

@@ -1,8 +1,8 @@
 """Declare PolicyException.
 
-Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/reading/decode.py
-creates it, the compiler attaches it to the rules it names. May touch: nothing outside
-its arguments.
+Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/reading/decode.py,
+which creates it; the compiler, which attaches it to the named rules. May touch: nothing
+outside its arguments.
 Source: docs/behaviour/engine 8.7; docs/behaviour/controllers 1.3.
 """
 
@@ -16,14 +16,14 @@ from kyverno_mp.policy.fields.validation import PodSecurityStandard
 
 
 class ExceptionTarget(Fields, frozen=True, kw_only=True):
-    """Which rules of which policy; only rule names may have wildcards."""
+    """Rules of one policy; only rule names can contain wildcards."""
 
     policy_name: str
     rule_names: tuple[str, ...]
 
 
 class ExceptionSpec(Fields, frozen=True, kw_only=True):
-    """``spec``; ``background`` absent = true."""
+    """``spec``; an absent ``background`` means true."""
 
     background: bool = True
     match: MatchFilters
@@ -33,7 +33,7 @@ class ExceptionSpec(Fields, frozen=True, kw_only=True):
 
 
 class PolicyException(Fields, frozen=True, kw_only=True):
-    """Resources that are exempt from the named rules."""
+    """Objects that are exempt from the named rules."""
 
     api_version: str
     kind: Literal["PolicyException"]
@@ -42,6 +42,6 @@ class PolicyException(Fields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, or ``name`` alone: the text of skip messages."""
+        """Return ``namespace/name``, or ``name`` alone, as skip messages show it."""
         namespace, name = self.metadata.namespace, self.metadata.name
         return f"{namespace}/{name}" if namespace else name

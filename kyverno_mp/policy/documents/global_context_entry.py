@@ -1,7 +1,8 @@
 """Declare GlobalContextEntry.
 
-Room: policy. Takes: nothing. Gives: GlobalContextEntry. Next: policy/reading/decode.py
-creates it, the leader keeps its data. May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: GlobalContextEntry. Next: policy/reading/decode.py,
+which creates it; the leader, which loads its data. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 1.5, 11.
 """
 
@@ -25,7 +26,7 @@ class KubernetesResource(Fields, frozen=True, kw_only=True):
 
 
 class ExternalAPICall(Fields, frozen=True):
-    """A call to repeat; ``refresh_interval`` is a Go duration text."""
+    """A call to repeat; ``refresh_interval`` is a Go duration string."""
 
     url_path: str = ""
     method: Method = "GET"
@@ -43,7 +44,7 @@ class Projection(Fields, frozen=True, kw_only=True):
 
 
 class GlobalContextSpec(Fields, frozen=True):
-    """``spec``; exactly one of the two sources."""
+    """``spec``, with exactly one of the two sources."""
 
     kubernetes_resource: KubernetesResource | None = None
     api_call: ExternalAPICall | None = None

@@ -31,7 +31,7 @@ Operator = Literal[OperatorV2, "In", "NotIn"]
 
 
 class Condition(Fields, frozen=True):
-    """One condition; a null ``key`` or ``value`` counts as absent."""
+    """One condition; a null ``key`` or ``value`` is treated as absent."""
 
     key: Json = None
     operator: Operator | None = None
@@ -49,14 +49,14 @@ class ConditionV2(Fields, frozen=True):
 
 
 class AnyAllConditions(Fields, frozen=True):
-    """``None`` is absent; an empty list has a meaning of its own (engine 4.1)."""
+    """``any`` and ``all``; None means absent and differs from [] (engine 4.1)."""
 
     any: tuple[Condition, ...] | None = None
     all: tuple[Condition, ...] | None = None
 
 
 class AnyAllConditionsV2(Fields, frozen=True):
-    """As AnyAllConditions, for kinds of v2."""
+    """``any`` and ``all`` of kinds in version v2."""
 
     any: tuple[ConditionV2, ...] | None = None
     all: tuple[ConditionV2, ...] | None = None

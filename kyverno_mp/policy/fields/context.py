@@ -1,4 +1,4 @@
-"""Declare context entries: sources of a rule's data in addition to the request.
+"""Declare context entries: sources of a rule's data besides the request.
 
 Room: policy. Takes: nothing. Gives: ContextEntry and its parts. Next: rules,
 clean-up policies, global context. May touch: nothing outside its arguments.
@@ -55,7 +55,7 @@ class ContextAPICall(Fields, frozen=True):
 
 
 class ImageRegistryCredentials(Fields, frozen=True):
-    """How to log in to a registry."""
+    """Credentials of a registry."""
 
     allow_insecure_registry: bool = False
     providers: tuple[RegistryProvider, ...] = ()
@@ -71,7 +71,7 @@ class ImageRegistry(Fields, frozen=True, kw_only=True):
 
 
 class Variable(Fields, frozen=True):
-    """``variable``; a null value or default counts as absent, as in upstream."""
+    """``variable``; a null value or default is treated as absent, as in upstream."""
 
     value: Json = None
     jmes_path: str = ""
@@ -86,7 +86,7 @@ class GlobalReference(Fields, frozen=True, kw_only=True):
 
 
 class ContextEntry(Fields, frozen=True, kw_only=True):
-    """One entry; exactly one of the five sources must be given."""
+    """One entry; exactly one of the five sources must be set."""
 
     name: str
     config_map: ConfigMapReference | None = None

@@ -1,7 +1,7 @@
-"""Declare verifyImages and the attestors that manifests share.
+"""Declare verifyImages and attestors, which manifest rules also use.
 
-Room: policy. Takes: nothing. Gives: ImageVerification, AttestorSet. Next: rules; image
-verification itself comes later. May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: ImageVerification, AttestorSet. Next: rules;
+images/, which verifies images. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (ImageVerification, AttestorSet), 12.
 """
 
@@ -72,7 +72,7 @@ class KeylessAttestor(Fields, frozen=True):
 
 
 class Attestor(Fields, frozen=True):
-    """One entry of a set; ``attestor`` is a nested set and stays raw."""
+    """One entry of a set; ``attestor`` is a nested set, kept as raw JSON."""
 
     keys: StaticKeyAttestor | None = None
     certificates: CertificateAttestor | None = None
@@ -84,14 +84,14 @@ class Attestor(Fields, frozen=True):
 
 
 class AttestorSet(Fields, frozen=True):
-    """``count`` of the entries must hold; absent = all."""
+    """A set of which ``count`` entries must verify the image; absent means all."""
 
     count: Annotated[int, msgspec.Meta(ge=1)] | None = None
     entries: tuple[Attestor, ...] = ()
 
 
 class Attestation(Fields, frozen=True):
-    """A statement that the image must have attached."""
+    """A statement that must be attached to the image."""
 
     name: str = ""
     predicate_type: str = ""
@@ -141,8 +141,8 @@ class ImageVerification(Fields, frozen=True):
     def converted(self) -> "ImageVerification":
         """Return the block with an attestor instead of the deprecated fields.
 
-        KYVERNO: the attestor is lost where there are attestations, and ``image`` alone
-        makes none (docs/behaviour/images 1.4).
+        KYVERNO: a block with attestations loses this attestor, and ``image`` alone
+        creates none (docs/behaviour/images 1.4).
         """
         if not (self.image or self.key or self.issuer):
             return self

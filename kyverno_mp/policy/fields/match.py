@@ -1,4 +1,4 @@
-"""Declare match and exclude: filters of resources and of users.
+"""Declare match and exclude: filters for resources and users.
 
 Room: policy. Takes: nothing. Gives: MatchResources (with the deprecated inline form)
 and MatchFilters (any/all only). Next: compiler/rules/match.py. May touch: nothing
@@ -24,9 +24,9 @@ class Subject(Fields, frozen=True, kw_only=True):
 
 
 class ResourceDescription(Fields, frozen=True):
-    """Criteria on the resource; all that are set must match.
+    """Criteria for the resource; all criteria that are set must match.
 
-    ``None`` in ``annotations`` is absent: an empty map still disables autogen.
+    ``annotations`` None means absent; an empty map disables autogen.
     """
 
     kinds: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class ResourceDescription(Fields, frozen=True):
 
 
 class ResourceFilter(Fields, frozen=True):
-    """One filter: user info AND resources."""
+    """One filter; user info and resources must both match."""
 
     roles: tuple[str, ...] = ()
     cluster_roles: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class MatchResources(Fields, frozen=True):
     resources: ResourceDescription = ResourceDescription()
 
     def kinds(self) -> tuple[str, ...]:
-        """Return all kinds: inline, then of ``all``, then of ``any``."""
+        """Return all kinds: of the inline form, of ``all``, then of ``any``."""
         filters = self.all + self.any
         return self.resources.kinds + tuple(
             kind for entry in filters for kind in entry.resources.kinds
@@ -69,8 +69,8 @@ class MatchResources(Fields, frozen=True):
 class EmptyMatch(MatchResources, frozen=True):
     """An ``exclude`` with only empty lists and maps, e.g. ``{any: []}``.
 
-    KYVERNO: it excludes nothing, but upstream does not treat it as empty, so
-    the policy is refused (docs/behaviour/engine 10.5).
+    KYVERNO: it excludes nothing, but upstream does not treat it as empty, so that the
+    policy is rejected (docs/behaviour/engine 10.5).
     """
 
 

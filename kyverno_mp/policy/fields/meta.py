@@ -1,4 +1,4 @@
-"""Declare the records that Kubernetes itself defines: metadata, selectors, conditions.
+"""Declare the records that Kubernetes defines: metadata, selectors, conditions.
 
 Room: policy. Takes: nothing. Gives: ObjectMeta, LabelSelector, MatchCondition.
 Next: every kind of this room. May touch: nothing outside its arguments.
@@ -12,7 +12,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class ObjectMeta(Fields, frozen=True):
-    """``metadata``; fields that we do not read stay raw."""
+    """``metadata``; fields that we do not read are kept as raw JSON."""
 
     name: str = ""
     generate_name: str = ""
@@ -40,7 +40,7 @@ class LabelSelectorRequirement(Fields, frozen=True, kw_only=True):
 
 
 class LabelSelector(Fields, frozen=True):
-    """A label selector; an empty one selects everything."""
+    """A label selector; an empty selector matches everything."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()

@@ -1,7 +1,7 @@
 """Declare the bodies of mutate and generate rules.
 
-Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules; they are decoded
-here and evaluated by other rooms. May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules. May touch:
+nothing outside its arguments.
 Source: docs/behaviour/engine 7; docs/behaviour/controllers 1.2 (Mutation, Generation).
 """
 
@@ -40,7 +40,7 @@ class ForEachMutation(Fields, frozen=True):
 
 
 class Mutation(Fields, frozen=True):
-    """``mutate``; with ``targets``, even empty, it is mutate-existing."""
+    """``mutate``; with ``targets``, even if empty, it mutates existing objects."""
 
     mutate_existing_on_policy_update: bool | None = None
     targets: tuple[TargetResourceSpec, ...] | None = None
@@ -57,7 +57,7 @@ class CloneFrom(Fields, frozen=True):
 
 
 class CloneList(Fields, frozen=True):
-    """The sources of many clones."""
+    """The sources of several clones."""
 
     namespace: str = ""
     kinds: tuple[str, ...] | None = None
@@ -65,7 +65,7 @@ class CloneList(Fields, frozen=True):
 
 
 class ForEachGeneration(Fields, frozen=True):
-    """One ``foreach`` entry of a generate rule, with its own target."""
+    """One ``foreach`` entry of a generate rule, with a separate target."""
 
     list: str = ""
     context: tuple[ContextEntry, ...] = ()

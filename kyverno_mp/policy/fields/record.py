@@ -1,7 +1,7 @@
-"""Define how all typed documents decode: camelCase, closed, frozen.
+"""Define the base of all typed documents: camelCase, closed, frozen.
 
 Room: policy. Takes: nothing. Gives: ``Fields``, the base of every declared record.
-Next: the other records in this folder, read by policy/reading/shape.py and msgspec.
+Next: the other records in this folder, for policy/reading/shape.py and msgspec.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (fields), Kubernetes field naming.
 """
@@ -28,13 +28,13 @@ class Fields(
 ):
     """A mapping with known keys; an unknown key is a problem of the document.
 
-    A field whose value is null counts as absent, as in Kubernetes. Defaults are those
-    of the CRD, so a record equals the object that the API server would store. ``None``
-    means absent if an empty list or map has its own meaning.
+    As in Kubernetes, a field whose value is null is treated as absent. Defaults are the
+    CRD's, so that a record equals the object that the API server would store. ``None``
+    means absent for fields whose empty list or map has a different meaning.
     """
 
     def raw(self) -> Json:
-        """Return the record as plain JSON data again, without defaults.
+        """Return the record as plain JSON data, without defaults.
 
         Shape: ``{"any": [{"key": "{{ x }}", "operator": "Equals", "value": 1}]}``.
         """

@@ -75,7 +75,7 @@ class ForEachValidation(Fields, frozen=True):
 
 
 class PodSecurityStandard(Fields, frozen=True, kw_only=True):
-    """One ``exclude`` entry of podSecurity, also of a PolicyException."""
+    """One ``exclude`` entry of podSecurity or of a PolicyException."""
 
     control_name: ControlName
     images: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class ParamKind(Fields, frozen=True):
 
 
 class ParamRef(Fields, frozen=True):
-    """Which parameters: by name or by selector."""
+    """The selected parameters, by name or by selector."""
 
     name: str = ""
     namespace: str = ""
@@ -117,7 +117,7 @@ class ParamRef(Fields, frozen=True):
 
 
 class AuditAnnotation(Fields, frozen=True, kw_only=True):
-    """An annotation that upstream evaluates and drops."""
+    """An annotation that upstream evaluates and discards."""
 
     key: str
     value_expression: str
@@ -145,14 +145,14 @@ class ObjectReference(Fields, frozen=True):
 
 
 class ObjectFieldBinding(Fields, frozen=True):
-    """Fields that a signature does not cover."""
+    """Fields that the signature check ignores."""
 
     fields: tuple[str, ...] = ()
     objects: tuple[ObjectReference, ...] = ()
 
 
 class DryRun(Fields, frozen=True):
-    """Whether a manifest is compared after a dry run."""
+    """Settings of the dry run before a manifest is compared."""
 
     enable: bool = False
     namespace: str = ""
@@ -169,7 +169,7 @@ class Manifests(Fields, frozen=True):
 
 
 class Validation(Fields, frozen=True):
-    """Exactly one body must be set (policy/checks/rules/bodies.py)."""
+    """``validate``; exactly one body must be set (policy/checks/rules/bodies.py)."""
 
     failure_action: FailureAction | None = None
     failure_action_overrides: tuple[FailureActionOverride, ...] = ()

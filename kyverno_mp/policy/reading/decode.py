@@ -41,7 +41,7 @@ Document = (
 )
 
 BETA: Final = "kyverno.io/v2beta1"
-"""The version of ClusterPolicy and Policy without the deprecated fields."""
+"""The version of ClusterPolicy and Policy without deprecated fields."""
 KINDS: Final[Mapping[str, tuple[type[Document], tuple[str, ...]]]] = {
     "ClusterPolicy": (ClusterPolicy, ("kyverno.io/v1", BETA)),
     "Policy": (Policy, ("kyverno.io/v1", BETA)),
@@ -53,7 +53,7 @@ KINDS: Final[Mapping[str, tuple[type[Document], tuple[str, ...]]]] = {
         ("kyverno.io/v2", BETA, "kyverno.io/v2alpha1"),
     ),
 }
-"""Every kind of this room, with its record and versions."""
+"""Kind -> (record, versions), for every kind of this room."""
 
 _NOTHING: Final = MatchResources()
 _NOTHING_REMOVED: Final[Removed] = {}
@@ -73,12 +73,12 @@ REMOVED_IN_BETA: Final[Removed] = {
         }
     ),
 }
-"""Fields that v2beta1 of ClusterPolicy and Policy does not have."""
+"""Fields that are missing in v2beta1 of ClusterPolicy and Policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The document as far as it could be decoded, and its problems."""
+    """The document (None if it cannot be decoded) and its problems."""
 
     document: Document | None
     problems: tuple[Problem, ...]
@@ -88,9 +88,9 @@ _Record = TypeVar("_Record", bound=Fields)
 
 
 def prepare() -> None:
-    """Build what msgspec needs for all kinds, before threads share this room.
+    """Build msgspec's decoders for all kinds, before threads share this room.
 
-    Two threads that convert to a type for the first time end the process with a
+    If two threads convert to a type for the first time at once, the process ends with a
     segmentation fault (msgspec 0.22).
     """
     for record, *_ in KINDS.values():
@@ -112,10 +112,10 @@ def decode(raw: Json, *, file: str = "") -> Document:
 
 
 def examine(raw: Json) -> Decoded:
-    """Decode as much as possible, so that checks can follow a structural problem.
+    """Decode as much as possible, so that checks can run despite structural problems.
 
-    PERF: compile 1,000 policies: msgspec decodes a valid document in 20 microseconds;
-    the walk that reports each problem runs only for the others.
+    PERF: compile 1,000 policies: msgspec decodes a valid document in 20 microseconds.
+    The walk that reports each problem runs only for invalid documents.
     """
     if is_too_deep(raw):
         reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
@@ -138,7 +138,7 @@ def examine(raw: Json) -> Decoded:
 
 
 def _with_excludes(document: Document, raw: dict[str, Json]) -> Document:
-    """Distinguish an exclude without content from an empty one; msgspec does not."""
+    """Mark excludes with only empty lists, which msgspec decodes like empty ones."""
     if not isinstance(document, ClusterPolicy | Policy):
         return document
     rules = document.spec.rules
@@ -154,7 +154,7 @@ def _with_excludes(document: Document, raw: dict[str, Json]) -> Document:
 
 
 def _is_given(exclude: dict[str, Json]) -> bool:
-    """Return whether Go's struct of a block without content differs from its zero."""
+    """Return whether Go's struct for the block would differ from the zero value."""
     return any(
         value is not None
         if name != "resources"
@@ -184,10 +184,10 @@ def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
 
 
 def _with_texts(raw: dict[str, Json]) -> dict[str, Json]:
-    """Return the document with "" for the nulls among its labels and annotations.
+    """Return the document with "" instead of null in labels and annotations.
 
-    K8S: metadata is decoded into Go's struct, whose maps contain strings; maps of the
-    spec drop their nulls.
+    K8S: metadata is decoded into a Go struct, whose maps contain strings. Nulls in maps
+    of the spec are dropped.
     """
     metadata = raw.get("metadata")
     if type(metadata) is not dict:
@@ -215,7 +215,7 @@ def _versions(kind: Json) -> tuple[str, ...]:
 
 
 def is_too_deep(raw: Json) -> bool:
-    """Return whether ``raw`` nests deeper than a recursive walk may go."""
+    """Return whether ``raw`` is nested too deeply for a recursive walk."""
     level: list[Json] = [raw]
     for _ in range(JSON_DEPTH_MAX):
         below: list[Json] = []
@@ -231,7 +231,7 @@ def is_too_deep(raw: Json) -> bool:
 
 
 def converted(raw: dict[str, Json], record: type[_Record], *, file: str) -> _Record:
-    """Convert a document of one known kind and version.
+    """Convert a document whose kind and version are known.
 
     Raises: DocumentInvalid with all structural problems.
     """
@@ -256,7 +256,7 @@ def converted(raw: dict[str, Json], record: type[_Record], *, file: str) -> _Rec
 
 
 def where_of(raw: Json, file: str) -> Where:
-    """Return which policy a raw document is, as far as known."""
+    """Return the position: the file, and the policy's name if it is known."""
     meta = raw.get("metadata") if type(raw) is dict else None
     if type(meta) is not dict:
         return Where(file=file)

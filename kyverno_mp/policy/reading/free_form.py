@@ -1,7 +1,7 @@
-"""Find values that a schema leaves free and Go's types do not.
+"""Find values that a free-form schema accepts and Go's types do not.
 
-Room: policy. Takes: a raw ClusterPolicy or Policy. Gives: Problems. Next: the CLI, in
-which such a document invalidates its whole path. May touch: nothing outside its
+Room: policy. Takes: a raw ClusterPolicy or Policy. Gives: Problems. Next: the CLI,
+where such a document invalidates its whole path. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/cli 4; api/kyverno/v1 (conditions: a list, or any and all).
 """
@@ -15,12 +15,12 @@ from kyverno_mp.values.jsonvalue import Json
 GO_MISFIT: Final = "policy.go_type"
 
 _INNER: Final = ("validate", "mutate", "verifyImages", "foreach", "targets")
-"""Fields in which a rule, or a part of one, may have conditions."""
+"""Fields of a rule, or of its parts, that may contain conditions."""
 _TEXTS: Final = ("operator", "message")
 
 
 def go_misfits(raw: dict[str, Json]) -> Iterator[Problem]:
-    """Yield conditions that are neither a list of conditions nor any and all."""
+    """Yield problems for conditions that are neither a list nor any and all."""
     spec = raw.get("spec")
     rules = spec.get("rules") if type(spec) is dict else None
     for index, rule in enumerate(rules if type(rules) is list else ()):

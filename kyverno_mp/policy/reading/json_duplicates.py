@@ -1,11 +1,11 @@
-"""Find duplicate keys in a policy file of JSON.
+"""Find duplicate keys in a JSON policy file.
 
 Room: policy. Takes: documents and the text that they were read from. Gives: the
 documents, each with its first duplicate key. Next: cli/sources/policies.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 4.
 
-PERF: separate from ``load``, whose YAML reader finds such keys anyway: files of objects
-are large, and are not checked.
+PERF: separate from ``load``, because files of objects are large and are not checked.
+The YAML reader of ``load`` finds such keys anyway.
 """
 
 import json

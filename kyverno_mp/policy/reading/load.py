@@ -23,7 +23,7 @@ from kyverno_mp.values.jsonvalue import Json
 _LIST: Final = "List"
 _END: Final = re.compile(
     rb"(?m)^\.\.\.(?=\s|\Z)"
-)  # our own pattern, linear in the text
+)  # a constant pattern, linear in the text
 _NEXT: Final = re.compile(rb"(?m)^---(?=\s|\Z)")
 
 
@@ -32,7 +32,7 @@ class RawDocument:
     """One document of a file. ``index`` counts from 0; ``line`` from 1.
 
     ``item`` is the index in a List, -1 for a separate document. ``duplicate_key`` is a
-    duplicate key of a mapping, "" if there is none; its last value counts.
+    key that a mapping contains twice, "" if there is none; the key's last value counts.
     """
 
     raw: Json
@@ -59,7 +59,7 @@ def load(
         raise PolicyInvalid("policy.too_large", message, Where(file=file))
     documents = _load_json(text, file)
     if documents is None:
-        # PERF: start of the command line; the service loads it before it forks.
+        # PERF: faster start of the CLI; the service imports this before it forks.
         from kyverno_mp.policy.reading.yaml_documents import parse_yaml
 
         documents = [
@@ -74,7 +74,7 @@ def load(
 
 
 def without_strays(text: bytes | str) -> bytes | str:
-    """Blank out the text between a line ``...`` and the next ``---``.
+    """Remove the text between a line ``...`` and the next ``---``.
 
     KYVERNO: a file is split at its ``---`` lines, and only the first document of each
     part is read; text after ``...`` is ignored. Line numbers do not change.
@@ -91,8 +91,7 @@ def without_strays(text: bytes | str) -> bytes | str:
             parts.append(data[at : end.start()])
             parts.append(b"\n" * data.count(b"\n", end.start(), after))
         else:
-            # No document ends here, because there is nothing before it, so YAML reports
-            # it.
+            # Nothing precedes this ``...``, so it is kept and YAML reports an error.
             parts.append(data[at:after])
         at = after
     return b"".join([*parts, data[at:]])
@@ -117,9 +116,9 @@ def _take_apart(document: RawDocument) -> list[RawDocument]:
 def items_of(raw: Json) -> Iterator[tuple[int, Json]] | None:
     """Return the objects of a List or another kind of list; None if it is not a list.
 
-    Each comes with its index in the outer list; nested lists are split, too.
-    Items of ``PodList`` and the like may omit apiVersion and kind.
-    K8S: a list has no name, so a named object is of a kind whose name ends in List.
+    Each object has its index in the outer list; nested lists are split, too. Items of
+    ``PodList`` and similar kinds may omit apiVersion and kind. K8S: lists have no name,
+    so a named object whose kind ends in List is not a list.
     """
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return None
@@ -147,7 +146,7 @@ def _flat(raw: dict[str, Json], items: list[Json]) -> Iterator[tuple[int, Json]]
 
 
 def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
-    """Parse a file that is one JSON object; None: it must be parsed as YAML."""
+    """Parse a file with one JSON object; return None if it must be parsed as YAML."""
     start = text[:64].lstrip()
     if start[:1] not in (b"{", "{"):
         return None
@@ -159,7 +158,7 @@ def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
 
 
 def _whole_numbers(root: dict[str, Json], file: str) -> dict[str, Json]:
-    """Convert whole floats to ints, in place; deeper documents are refused."""
+    """Convert whole floats to ints in place; reject documents that are too deep."""
     level: list[Json] = [root]
     for _ in range(JSON_DEPTH_MAX):
         below: list[Json] = []

@@ -2,10 +2,11 @@
 
 Room: policy. Takes: a class derived from Fields, raw JSON. Gives: Shape, whose ``walk``
 returns the data without nulls and lists the problems. Next: policy/reading/decode.py,
-which uses this only when the fast decoding failed. May touch: nothing outside its
+which uses this only if fast decoding has failed. May touch: nothing outside its
 arguments.
 Source: the CRD schema rules of Kubernetes (type, required, enum, minimum, maxLength,
-unknown fields), read from the records' own declarations: a new kind needs no code here.
+unknown fields), derived from the records' declarations, so that a new kind needs no
+code here.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
 
 Removed = Mapping[type, frozenset[str]]
-"""Fields (JSON names) that are absent in a version of a kind, by record."""
+"""Record -> fields (JSON names) that are missing in one version of a kind."""
 
 TYPE_NAMES: dict[type, str] = {
     dict: "object",
@@ -32,7 +33,7 @@ TYPE_NAMES: dict[type, str] = {
 
 
 class Walk:
-    """One walk over one document, and the fields that its version lacks."""
+    """The state of one walk: found problems, and fields that the version lacks."""
 
     __slots__ = ("problems", "removed", "rule_of")
 
@@ -50,7 +51,7 @@ class Shape:
     """Any JSON value; the base of all shapes."""
 
     def walk(self, value: Json, path: str, walk: Walk) -> Json:
-        """Return ``value`` cleaned, None when unusable; problems go to ``walk``."""
+        """Return the cleaned value, None if unusable; add problems to ``walk``."""
         del path, walk
         return value
 
@@ -131,7 +132,7 @@ class _Map(Shape):
         if type(value) is not dict:
             return _wrong_type(value, "object", path, walk)
         item = self.item
-        # K8S: a null is dropped, unless the schema declares it a value.
+        # K8S: nulls are dropped unless the schema allows them.
         walked = {
             key: item.walk(entry, _child(path, key), walk)
             for key, entry in value.items()
@@ -141,7 +142,7 @@ class _Map(Shape):
 
 
 class _Record(Shape):
-    """A declared record; its fields are set later, so that records may nest."""
+    """A declared record; its fields are set later, so that records can be recursive."""
 
     def __init__(self, record: type) -> None:
         self.record = record
@@ -188,7 +189,7 @@ def _wrong_type(value: Json, wanted: str, path: str, walk: Walk) -> Json:
 
 
 def _unknown_below(value: Json, path: str, walk: Walk) -> None:
-    """K8S: below a value that should not be an object, every field is unknown."""
+    """Report the fields of a misplaced object. K8S: all of them are unknown."""
     if type(value) is dict:
         for key in value:
             place = _child(path, key)
@@ -226,7 +227,7 @@ def _shape(declared: inspect.Type, known: dict[type, _Record]) -> Shape:
 
 @cache
 def shape_of(record: type[msgspec.Struct]) -> Shape:
-    """Return the shape of a declared record, built once."""
+    """Return the cached shape of a declared record."""
     return _record(record, {})
 
 

@@ -1,4 +1,4 @@
-"""Parse YAML text into the values of its documents, by the events of libyaml.
+"""Parse YAML text into the values of its documents, with libyaml's events.
 
 Room: policy. Takes: the text of a file. Gives: YamlDocument records. Next: load.py.
 May touch: nothing outside its arguments.
@@ -22,18 +22,18 @@ from kyverno_mp.values.go.gotext import replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 _MERGE: Final = object()
-"""Replaces the key ``<<`` while its mapping is built."""
+"""Placeholder for the key ``<<`` while its mapping is built."""
 _PREFIX: Final = "tag:yaml.org,2002:"
 _BINARY: Final = f"{_PREFIX}binary"
 _PLAIN_TAGS: Final = frozenset(
     f"{_PREFIX}{tag}" for tag in ("int", "float", "bool", "null")
 )
 _NODE_STEPS: Final = 3
-"""To read one value of YAML within a policy (patches)."""
+"""Steps charged for each YAML node inside a policy (patches)."""
 
 
 class YamlDocument(NamedTuple):
-    """One document: its number from 0, its line from 1, a duplicate key or ""."""
+    """One document: index from 0, line from 1, a duplicate key or ""."""
 
     raw: Json
     number: int
@@ -54,7 +54,7 @@ class _Mark(Protocol):
 
 
 class _Event(Protocol):
-    """The union of libyaml's events; each has the fields that its type uses."""
+    """The union of libyaml's events; each event has only its type's fields."""
 
     anchor: str
     tag: str | None
@@ -80,12 +80,12 @@ class _Open:
 
 
 class _DocumentBuilder:
-    """Builds values from libyaml's events, without recursion.
+    """A builder of values from libyaml's events, without recursion.
 
-    PERF: compile 1,000 policies: events cost a third of yaml.load with the
-    C loader, which resolves each scalar by a list of patterns.
-    ``nodes`` counts the nodes of the documents with every alias expanded, so that a few
-    aliases cannot expand to billions of nodes.
+    PERF: compile 1,000 policies: events take a third of the time of yaml.load with the
+    C loader, which resolves each scalar with a list of patterns. SAFETY: ``nodes``
+    counts nodes with every alias expanded, so that a few aliases cannot expand to
+    billions of nodes.
     """
 
     def __init__(self, text: bytes | str, file: str) -> None:
@@ -106,7 +106,7 @@ class _DocumentBuilder:
             raise self._syntax(f"{message}", mark) from error
         except yaml.reader.ReaderError as error:
             reason = f"unacceptable character #x{error.character:02x}: {error.reason}"
-            if error.character < 0:  # no character: the bytes end within one
+            if error.character < 0:  # the bytes end within a character
                 reason = error.reason
             where = self._after(error.position)
             raise PolicyInvalid("policy.syntax", reason, where) from error
@@ -173,7 +173,7 @@ class _DocumentBuilder:
         return self._binary(event) if tag == _BINARY else text
 
     def _tagged(self, event: _Event, wanted: str) -> Json:
-        """Resolve a scalar that must have the type of its tag; an int is a float."""
+        """Resolve a scalar that must have its tag's type; a float can be an int."""
         text: str = event.value
         kind = yaml_scalar.kind_of(text)
         if kind != wanted and (kind, wanted) != ("int", "float"):
@@ -182,7 +182,7 @@ class _DocumentBuilder:
         return yaml_scalar.resolve(text)
 
     def _binary(self, event: _Event) -> str:
-        """Decode Base64; bytes that are no UTF-8 pass through Go's JSON."""
+        """Decode Base64; replace bytes that are not UTF-8 like Go's JSON encoder."""
         text = event.value.replace("\n", "").replace("\r", "")
         try:
             decoded = base64.b64decode(text, validate=True)
@@ -192,7 +192,7 @@ class _DocumentBuilder:
         return replaced_bytes(decoded.decode(errors="surrogateescape"))
 
     def _add(self, value: Json, anchor: str | None, before: int, event: _Event) -> None:
-        """Put a finished value into its parent."""
+        """Add a finished value to its parent."""
         self.nodes += 1
         spend(_NODE_STEPS)
         if self.nodes > POLICY_FILE_NODES_MAX:
@@ -251,7 +251,7 @@ class _DocumentBuilder:
         return Where(file=self.file, line=mark.line + 1, column=mark.column + 1)
 
     def _after(self, offset: int) -> Where:
-        """Return the position of a byte; libyaml has no mark for unread input."""
+        """Return a byte's position, because libyaml has no mark for unread input."""
         text = self.text if isinstance(self.text, bytes) else self.text.encode()
         line_start = text.rfind(b"\n", 0, offset) + 1
         line = text.count(b"\n", 0, offset) + 1

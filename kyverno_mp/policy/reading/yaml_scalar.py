@@ -1,4 +1,4 @@
-"""Resolve a plain YAML scalar as Go's YAML 1.1 library does.
+"""Resolve a plain YAML scalar like Go's YAML 1.1 library.
 
 Room: policy. Takes: the text of a scalar, or a mapping key. Gives: None, bool, int,
 float or str. Next: policy/reading/load.py. May touch: nothing outside its arguments.
@@ -28,22 +28,22 @@ _WORDS: Final[dict[str, Json]] = {
 _KINDS: Final = {type(None): "null", bool: "bool", float: "float", str: "str"}
 _NUMBER_START: Final = frozenset("+-.0123456789")
 
-# Our own patterns, linear in the text: no user can cause backtracking.
+# SAFETY: constant patterns that match in linear time, without backtracking.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_GO_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_GO_FLOAT = re.compile(r"[-+]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][-+]?[0-9]+)?")
 _INT = re.compile(
     r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]([0-7]+)|0([0-7]+)|(0|[1-9][0-9]*))"
 )
 _BASES: Final = (16, 2, 8, 8, 10)
 _DIGITS_MAX: Final = 400
-"""Longer than any 64-bit number in any base; protects int() from endless digits."""
+"""Longer than any 64-bit number in any base, to limit the input of int()."""
 
 
 def resolve(text: str) -> Json:
     """Return the value of a plain scalar: a str unless it is a keyword or number.
 
-    Whole floats become ints: Kubernetes converts documents to JSON, where ``1e3`` is
-    printed as ``1000`` and read as an integer. Timestamps stay text.
+    Whole floats become ints, because Kubernetes converts documents to JSON, where
+    ``1e3`` is printed as ``1000`` and read as an integer. Timestamps stay strings.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -70,7 +70,7 @@ def kind_of(text: str) -> str:
 
 
 def _float(plain: str, text: str) -> Json:
-    """Return the number; the text if it is larger than any 64-bit float, as in Go."""
+    """Return the number, or the text if it exceeds a 64-bit float, as in Go."""
     value = float(plain)
     return text if math.isinf(value) else whole(value)
 
@@ -84,19 +84,19 @@ def _integer(found: "re.Match[str]") -> Json:
 
 
 def in_range(value: int) -> Json:
-    """Return a 64-bit int unchanged, a larger one as the float that Go makes of it."""
+    """Return a 64-bit int unchanged, and a larger int as a float, as in Go."""
     return value if INT64_MIN <= value <= INT64_MAX else float(value)
 
 
 def whole(value: float) -> Json:
-    """Convert a float without fraction to an int, as a pass through Go's JSON."""
+    """Convert a float without a fraction to an int, like a pass through Go's JSON."""
     if value.is_integer() and INT64_MIN <= value <= INT64_MAX:
         return int(value)
     return value
 
 
 def key_text(key: Json) -> str | None:
-    """Return the JSON key that Kubernetes makes of a YAML key, None if none."""
+    """Return the JSON key for a YAML key, as in Kubernetes; None for an invalid key."""
     if type(key) is str:
         return key
     if type(key) is bool:

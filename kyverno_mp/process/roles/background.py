@@ -23,7 +23,7 @@ from kyverno_mp.reports.travel import reporting_of
 
 NAME: Final = "background"
 ACCOUNT: Final = "kyverno-background-controller"
-"""Name of the ServiceAccount, and of the Lease; upstream's."""
+"""Upstream's name of the ServiceAccount and of the Lease."""
 
 
 def run(start: Start) -> None:
@@ -37,7 +37,7 @@ def run(start: Start) -> None:
 
 
 def _journal(start: Start) -> Journal | None:
-    """Return the journal of results; None if nobody writes reports."""
+    """Return the journal of results, None if no pool writes reports."""
     if reporting_of(start.settings) is None:
         return None
     folder = RESULTS.folder(start.runtime_dir)
@@ -54,7 +54,7 @@ def _results(journal: Journal | None, tools: Tools) -> RuleResults | None:
 def _work(
     tools: Tools, data: PoolData, stop: threading.Event, results: RuleResults | None
 ) -> None:
-    """Work for one term of the lease."""
+    """Do the pool's work for one term of the lease."""
     work_in_background(
         BackgroundDependencies(
             client=tools.client,

@@ -18,7 +18,7 @@ from kyverno_mp.process.startup.start import Start
 
 NAME: Final = "cleanup"
 ACCOUNT: Final = "kyverno-cleanup-controller"
-"""Name of the ServiceAccount, and of the Lease; upstream's."""
+"""Upstream's name of the ServiceAccount and of the Lease."""
 
 
 def run(start: Start) -> None:

@@ -1,12 +1,13 @@
-"""Serve the dashboard in a process of its own.
+"""Serve the dashboard in a separate process.
 
 Room: process. Takes: Start. Gives: nothing; ends at SIGTERM. Next: dashboard/site.py
 writes the pages, process/http_server.py sends them.
 May touch: its listening socket, files of the runtime folder; the API server, reading
 policy reports as the account of the reports pool.
-Source: docs/dashboard.md; docs/decisions.md (the dashboard has a process of its own).
+Source: docs/dashboard.md; docs/decisions.md (the dashboard has its own process).
 
-No probe and no review waits for a page. Pages are written one at a time, in a thread.
+Neither probes nor reviews wait for a page. Pages are written one at a time, in a
+thread.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _TICK_S: Final = 1.0
 
 
 def run(start: Start, pools: tuple[str, ...]) -> None:
-    """Serve pages until SIGTERM. ``pools``: the names of this pod's."""
+    """Serve pages until SIGTERM. ``pools`` contains the names of this pod's pools."""
     listener = start.dashboard
     assert listener is not None
     settings = start.settings
@@ -87,10 +88,10 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
 
 
 class Pages(Protocol):
-    """What is served; ``kyverno_mp.dashboard.site.Site`` or a stand-in."""
+    """The pages to serve; ``kyverno_mp.dashboard.site.Site`` or a test double."""
 
     def refusal(self, headers: Mapping[str, str]) -> Response | None:
-        """Return the response that refuses a request, None if it is admitted."""
+        """Return the response that rejects a request, None if it is admitted."""
 
     def respond(
         self, method: str, path: str, query: str, headers: Mapping[str, str]
@@ -106,8 +107,8 @@ def serve_pages(
 ) -> None:
     """Serve until SIGTERM.
 
-    Pages and ``tick``, which is called each second, are done in one thread, one at a
-    time. ``count`` gets the outcome of each request.
+    One thread writes the pages and runs ``tick``, one at a time; ``tick`` is called
+    each second. ``count`` receives the outcome of each request.
     """
     writer = ThreadPoolExecutor(1, thread_name_prefix="pages")
     turn = asyncio.Lock()
@@ -148,7 +149,7 @@ def serve_pages(
             connections_max=DASHBOARD_CONNECTIONS_MAX,
             gate=Gate(refusal, lambda asked: sent(asked, busy()), DASHBOARD_PAGES_MAX),
         )
-        # A tick that fails ends the process, and the supervisor starts a new one.
+        # If a tick fails, the process ends, and the supervisor starts a new one.
         ticking = asyncio.create_task(tick_each_second())
         serving = asyncio.create_task(server.serve(listener))
         await asyncio.wait((ticking, serving), return_when=asyncio.FIRST_COMPLETED)
@@ -178,17 +179,18 @@ class Sampler:
         history: History,
         is_read: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``results`` None: there are no stored reports.
+        """``results`` is None if there are no stored reports.
 
-        ``is_read``: whether all stored reports were read. The first sample waits for
-        that, so that a chart does not begin with zeros, but for one interval only.
+        ``is_read`` returns whether all stored reports were read. The first sample waits
+        for this, but for at most one interval, so that a chart does not begin with
+        zeros.
         """
         self._facts = facts
         self._results = results
         self._history = history
         self._is_read = is_read
         self._latest_s: float | None = None
-        """When the first sample is taken at the latest."""
+        """The latest time of the first sample."""
         self._next_s = 0.0
 
     def take_due(self, now_s: float, time_s: float) -> bool:

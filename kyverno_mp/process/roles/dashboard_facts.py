@@ -1,11 +1,12 @@
-"""Gather what the pages of the dashboard need to know of the pod.
+"""Gather the facts about the pod for the pages of the dashboard.
 
 Room: process. Takes: the runtime folder that the other processes write, a Reporter.
-Gives: PodFacts, the Facts of the dashboard. Next: process/roles/dashboard.py.
-May touch: files of the runtime folder, /proc through psutil, the clock.
+Gives: PodFacts, the Facts of the dashboard.
+Next: process/roles/dashboard.py. May touch: files of the runtime folder, /proc through
+psutil, the clock.
 
-What costs milliseconds or more is gathered at most every two seconds, however many
-pages are asked for.
+Facts that cost milliseconds or more are gathered at most every two seconds, regardless
+of the number of requested pages.
 """
 
 import time
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 class _Fresh(Generic[T]):
-    """A value that is computed again when it is two seconds old."""
+    """A value that is recomputed when it is older than two seconds."""
 
     def __init__(self, compute: Callable[[], T]) -> None:
         self._compute = compute
@@ -44,13 +45,13 @@ class _Fresh(Generic[T]):
         now_s = time.monotonic()
         if self._value is None or now_s - self._since_s >= _FRESH_S:
             self._value = self._compute()
-            # Afterwards, so that a slow one is not computed all the time.
+            # After the computation, so that a slow one does not run all the time.
             self._since_s = time.monotonic()
         return self._value
 
 
 class PodFacts:
-    """Facts of this pod; one thread uses it."""
+    """Facts about this pod; use it from one thread only."""
 
     def __init__(self, runtime_dir: Path, reporter: Reporter) -> None:
         self._runtime_dir = runtime_dir
@@ -69,11 +70,11 @@ class PodFacts:
         self._processes = _Fresh(self._read_processes)
 
     def unready(self) -> Sequence[str]:
-        """Return why the pod is not ready, empty if it is."""
+        """Return the reasons why the pod is not ready, empty if it is."""
         return self._unready.get()
 
     def status(self) -> Status:
-        """Return what the leader published last."""
+        """Return the leader's last publication."""
         return self._status.read()
 
     def generation(self) -> int:
@@ -81,11 +82,11 @@ class PodFacts:
         return self._reporter.generation()
 
     def activity(self) -> Activity:
-        """Return what reviews found since the start."""
+        """Return the results of reviews since the start."""
         return self._activity.get()
 
     def published(self) -> Published:
-        """Return what is in force."""
+        """Return the policies in force."""
         segment = self._segments.current()
         if segment is not None and segment.generation != self._published.generation:
             self._published = published_of(segment)
@@ -116,7 +117,7 @@ class PodFacts:
             else {one.name: one for one in supervisor.processes}
         )
         names = {one.pid: one.name for one in pages if one.alive()}
-        # A process with a page has the page's name in the metrics.
+        # A process with a metric page has the page's name in the metrics.
         named = {names.get(one.pid, one.name): one for one in states.values()}
         pids = {**{name: pid for pid, name in names.items()}}
         pids |= {name: one.pid for name, one in named.items()}

@@ -55,13 +55,14 @@ _log = logging.getLogger(__name__)
 _SCRAPE_S_MAX: Final = 60.0
 _CONNECTIONS_MAX: Final = 256
 _PROBLEMS_MAX: Final = 50
-"""Problems of one kind that /healthz lists; /policies has them all."""
+"""The number of problems of one kind that /healthz lists; /policies lists all of them.
+"""
 _LONG: Final = ("/metrics", "/policies")
 Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Reporter:
-    """Turns the files of the other processes into responses."""
+    """Computes responses from the files of the other processes."""
 
     def __init__(
         self,
@@ -71,9 +72,10 @@ class Reporter:
         pools: Sequence[str] = (),
         cert: Path | None = None,
     ) -> None:
-        """``queues``: the names of the queues of each role; ``pools``: this pod's.
+        """``queues`` maps each role to the names of its queues.
 
-        ``cert``: the file of the certificate that the workers serve.
+        ``pools`` contains this pod's pools. ``cert`` is the file of the certificate
+        that the workers serve.
         """
         self._queues = queues
         self._pools = pools
@@ -96,7 +98,7 @@ class Reporter:
         return _verdict(self._health().unlive)
 
     def readiness(self) -> Answer:
-        """Respond 200 when every webhook worker serves, and none lags for seconds.
+        """Respond 200 if every webhook worker serves and none lags for seconds.
 
         In a cluster, callers must also trust the certificate, and the policies must not
         be older than allowed.
@@ -104,7 +106,7 @@ class Reporter:
         return _verdict(self._health().unready)
 
     def unready(self) -> tuple[str, ...]:
-        """Return why the pod is not ready, empty if it is."""
+        """Return the reasons why the pod is not ready, empty if it is."""
         return self._health().unready
 
     def generation(self) -> int:
@@ -112,7 +114,7 @@ class Reporter:
         return generation_served(self._workers())
 
     def summary(self) -> Summary:
-        """Return what is in force, and what was left out."""
+        """Return a summary of the policies in force and the omitted ones."""
         return summary_of(self._status.read())
 
     def start_page(self, accept: str) -> Answer:

@@ -10,7 +10,7 @@ from kyverno_mp.process.startup.start import Start
 
 
 def run(start: Start) -> None:
-    """Publish until SIGTERM; the entry point of the leader."""
+    """Publish snapshots until SIGTERM; the entry point of the leader."""
     if start.settings.standalone:
         loop.run(start.settings, start.runtime_dir)
     else:

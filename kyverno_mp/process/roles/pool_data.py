@@ -48,7 +48,7 @@ from kyverno_mp.webhook.shared import SharedClusterData
 
 _log = logging.getLogger(__name__)
 _NEEDED: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls")
-"""Without these, a policy could match an object that it must not match."""
+"""Without these segments, a policy could match an object that it must not match."""
 
 
 class _Configured:
@@ -64,9 +64,10 @@ class _Configured:
 
 
 def follow_successes(snapshot: Path) -> Successes:
-    """Return what tells whose success causes an Event; nothing is before it is known.
+    """Return a function that names the policies whose successes cause Events.
 
-    KYVERNO: that is the default (generateSuccessEvents).
+    KYVERNO: until they are known, no success does, as is the default
+    (generateSuccessEvents).
     """
     configured = _follow_configured(snapshot, ControlPage.open(snapshot))
 
@@ -78,7 +79,7 @@ def follow_successes(snapshot: Path) -> Successes:
 
 
 class PoolData:
-    """The data that one pool reads; threads may share it."""
+    """The data that one pool reads; thread-safe."""
 
     def __init__(
         self,
@@ -88,9 +89,10 @@ class PoolData:
         account: str,
         images: ServedImages | None = None,
     ) -> None:
-        """``account``: the name of the pool's ServiceAccount.
+        """``account`` is the name of the pool's ServiceAccount.
 
-        ``images``: the ports to registries, None = those of a pool that verifies none.
+        ``images`` are the ports to registries, None for the ports of a pool that
+        verifies no images.
         """
         served = images or served_images(
             settings, None, secrets_of(client, settings.namespace), is_scan=True

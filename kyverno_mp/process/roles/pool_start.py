@@ -1,9 +1,9 @@
-"""What the coordinators of all pools have in common when they start.
+"""Start the coordinator of a pool; shared by all pools.
 
 Room: process. Takes: Start, the name and the account of a pool. Gives: nothing; ends at
-SIGTERM. Next: pool/coordinator.py runs the work, when the leader has published its
-data. May touch: this process becomes the coordinator.
-Source: docs/pools.md 1.
+SIGTERM.
+Next: pool/coordinator.py runs the work, when the leader has published its data.
+May touch: this process becomes the coordinator. Source: docs/pools.md 1.
 """
 
 import threading
@@ -18,11 +18,12 @@ from kyverno_mp.process.startup.start import Start
 
 _POLL_S: Final = 0.1
 PoolWork = Callable[[Tools, PoolData, threading.Event], None]
-"""Works for one term of the lease, until the event is set or the lease is lost."""
+"""Does the work for one term of the lease, until the event is set or the lease is lost.
+"""
 
 
 def run_pool(start: Start, name: str, account: str, work: PoolWork) -> None:
-    """Run the coordinator; ``account``: its ServiceAccount and Lease."""
+    """Run the coordinator; ``account`` names its ServiceAccount and its Lease."""
     settings = start.settings
     place = PoolPlace(
         name=name,

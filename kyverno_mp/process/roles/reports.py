@@ -61,7 +61,7 @@ from kyverno_mp.webhook.live import secrets_of
 _log = logging.getLogger(__name__)
 NAME: Final = "reports"
 ACCOUNT: Final = "kyverno-reports-controller"
-"""Name of the ServiceAccount, and of the Lease; upstream's."""
+"""Upstream's name of the ServiceAccount and of the Lease."""
 EVALUATOR: Final = "reports-evaluator"
 _SOCKET: Final = "reports.sock"
 _IMAGES_SOCKET: Final = "reports-images.sock"
@@ -74,7 +74,7 @@ def run(start: Start) -> None:
     """Scan and write reports while the lease is held, until SIGTERM."""
 
     def work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
-        """Work for one term of the lease."""
+        """Do the pool's work for one term of the lease."""
         evaluators = Evaluators(
             start.runtime_dir / _SOCKET,
             queued_max=REPORTS_WAITING_MAX,
@@ -111,7 +111,7 @@ def run(start: Start) -> None:
 
 
 def run_evaluator(start: Start) -> None:
-    """Evaluate batches of the coordinator, until SIGTERM."""
+    """Evaluate batches from the coordinator until SIGTERM."""
     settings, snapshot = start.settings, start.runtime_dir / SNAPSHOT
     client = open_client_as(settings, ACCOUNT)
     cached, called = Tally(), Tally()
@@ -161,7 +161,8 @@ def run_evaluator(start: Start) -> None:
             evaluate(socket, verifier.answer, threading.Event())
         except Exception:  # noqa: BLE001 - another thread works on
             _log.exception("unexpected error, this evaluator ends")
-            # The thread alone would leave a process that verifies nothing.
+            # If only this thread ended, the process would live on without verifying
+            # images.
             os.kill(os.getpid(), signal.SIGTERM)
 
     for number in range(REPORTS_IMAGE_THREADS):
@@ -170,7 +171,7 @@ def run_evaluator(start: Start) -> None:
 
 
 class _Published:
-    """What the leader publishes; one thread uses it."""
+    """The leader's published segments; use it from one thread only."""
 
     def __init__(self, snapshot: Path, data: PoolData) -> None:
         self._policies = _follow(snapshot)
@@ -201,7 +202,7 @@ class _Published:
         def read() -> Mapping[str, bytes]:
             if segment is None:
                 return {}
-            # The keys of whole objects end with a slash.
+            # Keys of whole objects end with a slash.
             names = (one for one in segment.list_keys() if one and one[-1] != "/")
             return {name: _digest(segment.get(name)) for name in names}
 

@@ -1,4 +1,4 @@
-"""The table of the roles: every process that the supervisor keeps alive.
+"""Define the table of roles: the processes that the supervisor keeps alive.
 
 Room: process. Takes: Start. Gives: roles_of, QUEUES. Next: process/serve.py passes them
 to the supervisor. May touch: nothing before a role runs.
@@ -6,8 +6,8 @@ Source: docs/architecture.md 2.
 
 A new role needs an entry here, a module with ``run(start)`` and its settings. A pool
 also has a Lease and a ServiceAccount, both with upstream's name, and its permissions in
-deploy/parts. The rest follows from the entry: the process, its entries in /healthz and
-readiness, its metrics, its heartbeat.
+deploy/parts. Everything else is derived from the entry: the process, its part of
+/healthz and readiness, its metrics, its heartbeat.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,8 +65,8 @@ class Entry:
     ``deregisters``: applies in a cluster only. ``is_enabled``: whether the settings
     enable the role; a pool without workers is disabled. ``queues``: the queues whose
     depth the role's metric page reports. ``account``: the name of a pool's
-    ServiceAccount and Lease, "" for roles that are not pools. ``count``: how many
-    processes of the role run.
+    ServiceAccount and Lease, "" for roles that are not pools. ``count``: the number of
+    processes of the role.
     """
 
     name: str

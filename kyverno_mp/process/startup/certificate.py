@@ -23,7 +23,7 @@ _SLACK: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Paths of PEM files; ``ca``: the CA callers must trust, None if not ours."""
+    """Paths of PEM files; ``ca`` is the CA that callers must trust, None if unknown."""
 
     cert: Path
     key: Path

@@ -10,7 +10,7 @@ from cryptography import x509
 
 
 class CertificateExpiry:
-    """The expiry of a certificate file, read again after each change of the file."""
+    """The expiry of a certificate file, read again after each change."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -20,7 +20,7 @@ class CertificateExpiry:
     def ends_s(self) -> float:
         """Return the Unix time at which the first certificate of the chain expires.
 
-        0.0 when there is no file, or it holds no certificate.
+        0.0 if the file does not exist or contains no certificate.
         """
         if self._file is None:
             return 0.0

@@ -17,7 +17,7 @@ def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.so
 
     ``chosen_by``: the settings that define host and port, for the error message.
 
-    Raises: StateError (``process.listen``) when the address is not available.
+    Raises: StateError (``process.listen``) if the address is not available.
     """
     try:
         if host:
@@ -52,5 +52,5 @@ def port_of(listener: socket.socket) -> int:
 def _reason(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another program listens there"
-    # Without what Python adds about its own attempts.
+    # Without the text that Python adds about its own attempts.
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,8 +1,9 @@
-"""Refuse a policy folder without policies: a wrong path would allow everything.
+"""Reject a policy folder without policies: a wrong path would allow everything.
 
 Room: process. Takes: the path from the settings. Gives: a reason, "" if the folder has
-a policy. Next: process/serve.py, before any process starts. May touch: reads files of
-the folder, until one of them contains a policy.
+a policy.
+Next: process/serve.py, before any process starts.
+May touch: reads files of the folder, until one of them contains a policy.
 """
 
 from collections import Counter

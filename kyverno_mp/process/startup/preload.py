@@ -1,10 +1,10 @@
-"""Import modules before the fork that the engine otherwise imports on first use.
+"""Import before the fork the modules that the engine otherwise imports lazily.
 
 Room: process. Takes: nothing. Gives: loaded modules, which all roles share.
 Next: process/serve.py. May touch: nothing outside its arguments.
 
-The command line starts without these libraries, because most of its runs need none of
-them. A worker must not load them in the middle of a review, nor have its own copy.
+The command line starts without these libraries, because most of its runs do not need
+them. A worker must not load them during a review, nor have its own copy.
 """
 
 import importlib
@@ -39,7 +39,7 @@ LATE: Final = (
 
 
 def preload() -> None:
-    """Import all of them, and build the decoders and types that threads share."""
+    """Import all of them, and create the decoders and types that threads share."""
     for name in LATE:
         importlib.import_module(name)
     prepare()

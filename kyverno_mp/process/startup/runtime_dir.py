@@ -4,8 +4,8 @@ Room: process. Takes: its path. Gives: a folder, 0700, locked, empty except
 for journals. Next: serve. May touch: that folder. Source: docs/architecture.md 3
 (snapshot: memory-backed directory, 0700); docs/pools.md 3.
 
-In a pod the folder is on a volume in memory, which outlives a restart of the container.
-Records that the previous processes wrote and no reader took are read after the start.
+In a pod the folder is on a volume in memory, which survives a restart of the container.
+Unread records of the previous processes are read after the start.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ _LOCK: Final = "lock"
 _LOCK_WAIT_S: Final = 10.0
 TLS: Final = "tls"
 IMAGES: Final = "images"
-"""Verified images, for all workers."""
+"""The cache of verified images, shared by all workers."""
 
 
 def prepare(path: Path) -> int:
@@ -34,8 +34,8 @@ def prepare(path: Path) -> int:
     Returns the lock's descriptor, which must stay open. Children inherit it, so a new
     supervisor waits until the last process of a killed one is gone.
 
-    Raises: SettingInvalid when the folder cannot be created, belongs to another user or
-    is open to other users, StateError when another supervisor holds the lock.
+    Raises: SettingInvalid if the folder cannot be created, belongs to another user or
+    is open to other users; StateError if another supervisor holds the lock.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def prepare(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove the folder at an orderly exit; keep journals with waiting records."""
+    """Remove the folder at an orderly exit; keep journals with unread records."""
     if waiting_in(path):
         _empty(path, keep=(FOLDER,))
     else:

@@ -14,7 +14,7 @@ from kyverno_mp.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Opened and written by the supervisor before any fork."""
+    """Values that the supervisor opened or wrote before any fork."""
 
     settings: Settings
     runtime_dir: Path

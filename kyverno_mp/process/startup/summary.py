@@ -1,7 +1,7 @@
-"""Summarise in one line which policies are in force and what was left out.
+"""Summarise in one line which policies are in force and which items were omitted.
 
-Room: process. Takes: the leader's Status. Gives: Summary. Next: process/banner.py,
-process/roles/health.py. May touch: nothing.
+Room: process. Takes: the leader's Status. Gives: Summary.
+Next: process/banner.py, process/roles/health.py. May touch: nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,23 +18,23 @@ _CHANGES: Final = frozenset({"mutate", "generate"})
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts of policies in force; names of those that are not."""
+    """Counts of policies in force; names of policies that are not."""
 
     policies: int
     enforcing: int
-    """Policies with a rule that may deny requests."""
+    """Policies with a rule that can deny requests."""
     changing: int
     """Policies that only mutate or generate."""
     rules: int
-    """Rules in force, those of autogen included."""
+    """Rules in force, including those of autogen."""
     refused: tuple[str, ...]
     """Policies without a version in force."""
     partial: tuple[str, ...]
-    """Policies of which an earlier version, or only some rules, are in force."""
+    """Policies with only an earlier version, or only some rules, in force."""
     problems: int
     """Files, documents and values that could not be used."""
     cel_kinds: tuple[str, ...] = ()
-    """The kinds of policies.kyverno.io among them, which have paths of their own."""
+    """The kinds of policies.kyverno.io in force, which have separate URL paths."""
 
     def fields(self) -> dict[str, object]:
         """Return the summary for a log line."""
@@ -58,12 +58,12 @@ class Summary:
         if self.problems:
             left_out.append(_count(self.problems, "problem"))
         if not left_out:
-            return f"{line}; nothing left out"
-        return f"{line}; left out: {', '.join(left_out)} (reasons in /policies)"
+            return f"{line}; nothing omitted"
+        return f"{line}; omitted: {', '.join(left_out)} (reasons in /policies)"
 
 
 def summary_of(status: Status) -> Summary:
-    """Summarise what the leader published last."""
+    """Summarise the leader's last publication."""
     active = [one for one in status.policies if one.rules]
     judging = [one for one in active if not _changes(one)]
     return Summary(

@@ -20,7 +20,7 @@ class Backoff:
         self._deaths: deque[float] = deque(maxlen=max(loop_deaths, 32))
 
     def died(self, now: float) -> float:
-        """Record a death and return the delay, doubled for each one in the window."""
+        """Record a death and return the delay, doubled for each death in the window."""
         self._deaths.append(now)
         recent = self._recent(now)
         return float(min(self._most_s, self._least_s * 2 ** (recent - 1)))

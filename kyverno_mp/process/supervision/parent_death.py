@@ -26,7 +26,7 @@ def die_with_parent(parent: int, number: signal.Signals) -> None:
 def adopt_orphans() -> None:
     """Become the parent of grandchildren whose parent dies, like process 1.
 
-    The supervisor thus reaps a killed arbiter's workers, also outside a container.
+    The supervisor can thus reap a killed arbiter's workers, even outside a container.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 

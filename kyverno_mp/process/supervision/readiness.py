@@ -5,8 +5,8 @@ health of pools. Gives: Health. Next: process/roles/health.py. May touch: nothin
 clock is passed in.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (liveness, readiness).
 
-A problem of a pool never takes the webhook of its pod out of service. In a pod without
-a webhook, it makes the pod unready. The dashboard never does.
+A problem of a pool never makes a pod with a webhook unready, only a pod without one. A
+problem of the dashboard never makes a pod unready.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,18 @@ LEADER = "leader"
 DASHBOARD = "dashboard"
 _SILENT_NS_MAX = 10_000_000_000
 _LAGGING_NS_MAX = 5_000_000_000
-"""Every change of a policy takes a worker a moment; with thousands of policies, all
-replicas take it at once. A worker that makes no progress for longer is stuck."""
+"""After every policy change, a worker takes a moment; with thousands of policies, all
+replicas take it at the same time. A worker without progress for longer than this is
+stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """The report of one live webhook worker.
 
-    ``generation`` 0: it serves nothing yet. ``heartbeat_ns`` 0: no heartbeat yet.
-    ``lagging_ns``: for how long it is known to serve this one though a newer one was
-    published.
+    ``generation`` is 0 if it serves none yet; ``heartbeat_ns`` is 0 before the first
+    heartbeat. ``lagging_ns`` is the time for which it is known to serve this generation
+    although a newer one was published.
     """
 
     name: str
@@ -44,9 +45,9 @@ class Health:
     """The problems by their effect; an empty tuple means healthy."""
 
     unready: tuple[str, ...]
-    """Why the pod must not get reviews now."""
+    """Why the pod must not receive reviews now."""
     unlive: tuple[str, ...]
-    """Why the pod must restart: only problems that a restart may fix."""
+    """Why the pod must restart: only problems that a restart can fix."""
     degraded: tuple[str, ...]
     """Other problems, listed on /healthz; reviews are still served."""
 
@@ -59,11 +60,11 @@ def pod_health(
     expected: int,
     now_ns: int,
 ) -> Health:
-    """Return the pod's health from all facts, without that of its pools.
+    """Return the pod's health from all facts except its pools.
 
-    ``expected``: webhook workers, 0 in a pod without a webhook. When the leader is in
-    a crash loop, the last snapshot stays in force and reviews continue: the pod is
-    degraded, but stays in service and does not restart.
+    ``expected`` is the number of webhook workers, 0 in a pod without a webhook. When
+    the leader is in a crash loop, the last snapshot stays in force and reviews
+    continue. The pod is degraded, but stays in service and does not restart.
     """
     loops = (
         tuple(p.name for p in supervisor.processes if p.crash_loop)
@@ -100,20 +101,20 @@ def pod_health(
 
 
 class LagTimes:
-    """Measures since when a worker has served one generation that is not the newest.
+    """Measures how long each worker has served a generation that is not the newest.
 
-    Between two observations a worker that still serves the same generation made no
-    progress; one that serves another did, and its time starts again.
+    If a worker serves the same generation at two observations, it made no progress. If
+    it serves a different one, it did, and its time restarts.
     """
 
     def __init__(self) -> None:
         self._since: dict[int, tuple[int, int]] = {}
-        """Process id -> generation, when it was first seen lagging."""
+        """Process id -> generation, and when the process was first observed lagging."""
 
     def lagging_ns(
         self, generations: Mapping[int, int], published: int, *, now_ns: int
     ) -> Mapping[int, int]:
-        """Return the time of each process; ``generations``: by process id."""
+        """Return the lag of each process; ``generations`` is keyed by process id."""
         known = self._since
         self._since = {
             pid: known[pid]
@@ -128,7 +129,7 @@ class LagTimes:
 def with_pools(
     health: Health, pools: Mapping[str, PoolHealth | None], *, expected: int
 ) -> Health:
-    """Add the problems of the pools of this pod, None = not reported yet."""
+    """Add the problems of this pod's pools; None if a pool has not reported yet."""
     silent = tuple(
         f"{name} has not reported" for name, pool in pools.items() if pool is None
     )
@@ -144,5 +145,5 @@ def with_pools(
 
 
 def generation_served(workers: Sequence[WorkerFacts]) -> int:
-    """Return the lowest generation that the workers serve, 0 without workers."""
+    """Return the lowest generation that workers serve, 0 without workers."""
     return min((worker.generation for worker in workers), default=0)

@@ -11,7 +11,7 @@ import msgspec
 
 
 class ProcessState(msgspec.Struct, frozen=True):
-    """One watched process. ``pid`` 0: not running, waiting for its next start."""
+    """One supervised process. ``pid`` is 0 while it waits for its next start."""
 
     name: str
     pid: int
@@ -20,7 +20,7 @@ class ProcessState(msgspec.Struct, frozen=True):
 
 
 class SupervisorStatus(msgspec.Struct, frozen=True):
-    """The supervisor's view of all processes."""
+    """The supervisor's state of all processes."""
 
     pid: int
     draining: bool = False
@@ -32,14 +32,14 @@ _DECODER = msgspec.json.Decoder(SupervisorStatus)
 
 
 def write_supervisor_status(directory: Path, supervisor: SupervisorStatus) -> None:
-    """Replace the file atomically; a reader never sees a partial file."""
+    """Replace the file atomically; a reader never reads a partial file."""
     temporary = directory / (_NAME + ".new")
     temporary.write_bytes(msgspec.json.encode(supervisor))
     temporary.replace(directory / _NAME)
 
 
 def read_supervisor_status(directory: Path) -> SupervisorStatus | None:
-    """Return the last status, None if there is none yet."""
+    """Return the last status, None if none exists yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
     except (OSError, msgspec.DecodeError):

@@ -5,9 +5,10 @@ supervisor_status.json.
 Next: the operating system. May touch: fork, signals, waitpid, the monotonic clock.
 
 Signals are blocked and fetched with sigtimedwait: no handler ever runs between two
-lines, and process 1 receives blocked signals that Linux would otherwise drop. Children
-are forked, not executed: the supervisor imports everything once and freezes it, so they
-share those pages and a restart takes milliseconds. It runs no threads, for a safe fork.
+statements, and process 1 receives blocked signals that Linux would otherwise drop.
+Children are forked, not executed: the supervisor imports everything once and freezes
+it, so they share those pages and a restart takes milliseconds. It runs no threads, for
+a safe fork.
 """
 
 import gc
@@ -51,8 +52,8 @@ _INTERNAL_ERROR_EXIT: Final = 70
 class Role:
     """A process to keep alive. ``run`` runs in the child and returns its exit code.
 
-    ``drains``: the role is stopped first and may use the drain timeout. ``reloads``:
-    the supervisor forwards SIGHUP to it. ``deregisters``: the supervisor asks it to
+    ``drains``: the role is stopped first and can use the drain timeout. ``reloads``:
+    the supervisor forwards SIGHUP to it. ``deregisters``: the supervisor has it
     deregister before any role stops (leader/control/shutdown.py).
     """
 
@@ -80,7 +81,7 @@ class Supervisor:
     runtime_dir: Path
     roles: Sequence[Role]
     before_drain: Callable[[], None]
-    """Called once when accepting must stop; closes our listening socket."""
+    """Called once when the pod must stop accepting; closes our listening socket."""
     on_tick: Callable[[], None]
     """Called a few times a second, between signals."""
     _children: list[_Child] = field(default_factory=list)
@@ -90,7 +91,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
-        # Children inherit the mask: a signal to a starting child is handled later.
+        # Children inherit the mask: a starting child handles a signal later.
         signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {shutdown.SIGNAL})
         adopt_orphans()
         gc.collect()
@@ -119,13 +120,13 @@ class Supervisor:
         )
 
     def _wait(self, most_s: float) -> int:
-        """Return the next signal, 0 when a start is due or the time has passed."""
+        """Return the next signal, 0 if a start is due or the time has passed."""
         now = time.monotonic()
         due = [c.start_at - now for c in self._children if not c.pid]
         return self._signal_within(max(0.0, min([most_s, *due])))
 
     def _signal_within(self, seconds: float) -> int:
-        """Return the next signal, 0 when the time has passed."""
+        """Return the next signal, 0 if the time has passed."""
         if self._signals is None:
             self._signals = SignalWait()
         return self._signals.wait(_WATCHED, seconds)
@@ -209,7 +210,7 @@ class Supervisor:
     def _deregister(self, delay_s: float) -> None:
         """Wait for the drain delay, and longer while a role still deregisters.
 
-        A second SIGTERM or SIGINT stops the wait.
+        A second SIGTERM or SIGINT ends the wait.
         """
         asked = [c for c in self._children if c.role.deregisters and c.pid]
         for child in asked:
@@ -241,7 +242,7 @@ class Supervisor:
     def _await_end(self, children: Sequence[_Child], within_s: float) -> None:
         """Wait until all children are gone.
 
-        A second SIGTERM or SIGINT stops the wait.
+        A second SIGTERM or SIGINT ends the wait.
         """
         deadline = time.monotonic() + within_s
         while (left := deadline - time.monotonic()) > 0:
@@ -272,7 +273,7 @@ def _fork(role: Role, settings: Settings) -> int:
         die_with_parent(parent, signal.SIGTERM)
         for number in _WATCHED | {signal.SIGCONT}:
             signal.signal(number, signal.SIG_DFL)
-        # A terminal sends Ctrl-C to every process; the supervisor alone stops them, in
+        # A terminal sends Ctrl-C to every process. Only the supervisor stops them, in
         # order, so that accepted reviews are answered.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         unblocked = _WATCHED if role.deregisters else _WATCHED | {shutdown.SIGNAL}

@@ -1,12 +1,12 @@
 """Kill a process that sends no heartbeat, so that the supervisor restarts it.
 
 Room: process. Takes: the runtime folder. Gives: Watchdog, checked between signals.
-Next: process/serve.py calls it on the supervisor's tick. May touch: processes, by
+Next: process/serve.py calls it on each tick of the supervisor. May touch: processes, by
 SIGKILL.
 Source: docs/architecture.md 1 (nothing is lost silently), 2.
 
 The supervisor notices a dead process at once. A leader that hangs or was stopped would
-leave this pod with outdated policies, and its workers would keep evaluating them; a
+leave this pod with outdated policies, which its workers would continue to evaluate. A
 coordinator that hangs would stop the work of its pool.
 """
 
@@ -31,10 +31,10 @@ _CHECK_NS: Final = 5_000_000_000
 
 @dataclass(slots=True)
 class Watchdog:
-    """Kills a process that is silent at two checks in a row.
+    """Kills a process that is silent at two consecutive checks.
 
-    Two, because after the whole pod was suspended its processes need time to beat.
-    ``names``: the processes with heartbeats that no other process monitors.
+    Two, because after a suspension of the whole pod, its processes need time for a
+    heartbeat. ``names``: the processes with heartbeats that no other process monitors.
     """
 
     runtime_dir: Path
@@ -59,11 +59,11 @@ class Watchdog:
                 extra=fields(pid=pid, silence_s=self.silence_s_max),
             )
             self.kill(pid, signal.SIGKILL)
-        # Those that were killed start again as others.
+        # Killed processes restart with new ids.
         self._suspects = frozenset(silent.keys() - self._suspects)
 
     def _silent(self, now_ns: int) -> dict[int, str]:
-        """Return the names of the silent processes by their ids."""
+        """Return the names of the silent processes, by process id."""
         supervisor = read_supervisor_status(self.runtime_dir)
         watched = {
             one.pid: one.name

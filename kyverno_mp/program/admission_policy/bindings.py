@@ -24,9 +24,10 @@ def bindings_of(
     *,
     in_cluster: bool = False,
 ) -> Iterator[tuple[BindingIR | None, Json]]:
-    """Yield the bindings that apply; for a policy without bindings, None if it matches.
+    """Yield the bindings that apply; None for a matching policy without bindings.
 
-    ``in_cluster``: as in the API server, where ``params`` are all existing objects.
+    ``in_cluster``: behave like the API server, where ``params`` are all existing
+    objects.
 
     KYVERNO: without a cluster the matchConstraints of a policy with bindings are
     ignored.
@@ -52,7 +53,7 @@ def bindings_of(
 def _params_in_reach(
     ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request, params: Sequence[Json]
 ) -> list[Json]:
-    """Return the params of this kind, in the binding's or the object's namespace."""
+    """Return the params of this kind in the reference's or the object's namespace."""
     namespace = ref.namespace or request.namespace
     return [
         each
@@ -63,7 +64,7 @@ def _params_in_reach(
 
 
 def _params(ref: ParamRefIR | None, given: Sequence[Json]) -> Json:
-    """Return the first parameter with that name, or a list of the selected ones."""
+    """Return the first parameter with the name, or a list of selected parameters."""
     if ref is None:
         return None
     found = [each for each in given if _is_meant(ref, each)]
@@ -76,12 +77,12 @@ def _is_meant(ref: ParamRefIR, given: Json) -> bool:
     metadata = metadata_of(given)
     if ref.selector is not None:
         return selector_matches(ref.selector, labels_of(metadata.get("labels")))
-    # KYVERNO: the namespace matters only if no name is given.
+    # KYVERNO: the namespace is used only if no name is given.
     if ref.name:
         return bool(metadata.get("name") == ref.name)
     return bool(ref.namespace) and bool(metadata.get("namespace") == ref.namespace)
 
 
 def binding_properties(binding: BindingIR | None, name: str) -> dict[str, str]:
-    """Return the report property that names the binding."""
+    """Return the report property with the binding's name."""
     return {} if binding is None else {name: binding.name}

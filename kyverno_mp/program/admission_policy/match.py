@@ -21,7 +21,7 @@ _SELECTORS_KEPT_MAX: Final = 64
 
 
 def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
-    """Return whether they match; without constraints every request matches."""
+    """Return whether the constraints match; None matches every request."""
     if constraints is None:
         return True
     place = resource_of(request)
@@ -43,26 +43,25 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
 
 
 def _selects(selector: SelectorIR, labels: Mapping[str, str]) -> bool:
-    """Return whether labels satisfy a selector; an unparsable one never matches."""
+    """Return whether labels match a selector; an invalid selector never matches."""
     return not selector.error and _compiled(selector)(labels)
 
 
 @lru_cache(maxsize=_SELECTORS_KEPT_MAX)
 def _compiled(selector: SelectorIR) -> LabelTest:
-    # PERF: linking a selector of 3 MiB takes most of a second, so it is not repeated
-    # for each object.
+    # PERF: linking a selector of 3 MiB takes almost a second, so the result is cached.
     terms = [(term.key, term.operator, term.values) for term in selector.terms]
     return compile_selector(selector.labels, terms)
 
 
 def resource_of(request: Request) -> tuple[str, str, str]:
-    """Return group, version and plural name of what the request is about."""
+    """Return the group, version and plural name of the request's resource."""
     asked = (request.review_request or {}).get("resource") or {}
     return asked.get("group", ""), asked.get("version", ""), asked.get("resource", "")
 
 
 def _namespace_labels(request: Request, resource: str) -> Mapping[str, str]:
-    """Return the labels of the namespace; a new Namespace uses its own."""
+    """Return the namespace's labels; for a new Namespace, the labels of the object."""
     if resource == "namespaces" and request.operation in ("CREATE", "UPDATE"):
         return labels_of(metadata_of(request.object).get("labels"))
     return request.namespace_labels
@@ -113,11 +112,11 @@ def _resource_matches(entry: str, resource: str, subresource: str) -> bool:
 
 
 def _is_named(rule: ResourceRuleIR, request: Request) -> bool:
-    """Return whether the name is listed; a generateName matches as a prefix."""
+    """Return whether the name is listed; a generateName is compared as a prefix."""
     if not rule.names:
         return True
     metadata = metadata_of(request.object or request.old_object)
-    # What is sent to a subresource need not have a name of its own.
+    # The object of a subresource request can lack a name.
     name = metadata.get("name") or (request.subresource and request.name)
     if name:
         return name in rule.names

@@ -1,4 +1,4 @@
-"""Mutate an object by a MutatingAdmissionPolicy.
+"""Mutate an object with a MutatingAdmissionPolicy.
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
 Mutated: a RuleResult with the object, or the error. Next: cli/apply/evaluate.
@@ -51,9 +51,9 @@ _OPERATIONS = ("add", "copy", "move", "remove", "replace", "test")
 
 @dataclass(slots=True)
 class Mutated:
-    """The last verdict and the object after it; ``problems``: upstream only logs them.
+    """The last verdict and the resulting object; upstream only logs ``problems``.
 
-    KYVERNO: a mutation that fails leaves no result at all.
+    KYVERNO: a failed mutation has no result at all.
     """
 
     result: RuleResult | None
@@ -86,8 +86,8 @@ class LinkedAdmissionMutation:
     ) -> Mutated:
         """Return the mutated object; the request's own object is not changed.
 
-        KYVERNO: each binding starts from the original object, and the last result
-        counts.
+        KYVERNO: each binding starts from the original object, and the last result is
+        used.
         """
         found = Mutated(None, request.object, [])
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
@@ -117,7 +117,7 @@ class LinkedAdmissionMutation:
     def _mutated(
         self, request: Request, runtime: Runtime, param: Json
     ) -> dict[str, Json]:
-        """Return the object after all mutations; each gets the result of the last."""
+        """Return the object after all mutations, which are applied in order."""
         namespace = namespace_value(request, labels_known=True)
         for mutation in self._mutations:
             scope = self._scopes.open(request, runtime, param, COST_MAX, namespace)
@@ -134,8 +134,8 @@ def _configured(
 ) -> dict[str, Json]:
     """Merge an apply configuration.
 
-    KYVERNO: without schemas maps are merged and lists replaced; a server that knows the
-    kind would refuse this or merge by key.
+    KYVERNO: without schemas, maps are merged and lists are replaced; a server with the
+    kind's schema would refuse this or merge by key.
     """
     patch = configuration(value, spend)
     kind = {key: resource[key] for key in ("apiVersion", "kind") if key in resource}
@@ -146,7 +146,7 @@ def _configured(
 def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
     """Apply a JSON patch; a failed ``test`` operation leaves the object unchanged."""
     given = operations(value, spend)
-    # K8S: an unknown operation fails when it is its turn.
+    # K8S: an unknown operation fails only when it is reached.
     known = list(takewhile(lambda one: one["op"] in _OPERATIONS, given))
     checked = check_operations(known, spend)
     try:
@@ -159,5 +159,5 @@ def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str,
         text = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
         raise ExpressionFailed("cel.patch", text)
     if type(out) is not dict:
-        raise ExpressionFailed("cel.patch", "JSON Patch: the object is no map any more")
+        raise ExpressionFailed("cel.patch", "JSON Patch: the object is no longer a map")
     return out

@@ -38,7 +38,7 @@ class PolicyScopes:
         cost: int,
         namespace: Json = None,
     ) -> CelScope:
-        """Create them with their own budget; ``namespace``: namespaceObject."""
+        """Create the variables with a new budget; ``namespace``: namespaceObject."""
         return CelScope(
             request,
             runtime=runtime,

@@ -56,7 +56,7 @@ class LinkedValidation:
     def evaluate(
         self, request: Request, runtime: Runtime, params: Sequence[Json]
     ) -> RuleResult | None:
-        """Return the verdict; if several bindings apply, that of the last one."""
+        """Return the verdict; if several bindings apply, the last binding's verdict."""
         found = None
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
         for binding, param in bound:
@@ -69,14 +69,14 @@ class LinkedValidation:
     def _decide(
         self, request: Request, runtime: Runtime, param: Json
     ) -> tuple[str, str]:
-        """Return status and text: the first validation that is not true decides."""
+        """Return status and message; the first validation that is not true decides."""
         bare = self._scopes.open(request, runtime, param, MATCH_CONDITIONS_COST_MAX)
         met, problem = evaluate(self._conditions, bare)
         if problem and self.ir.policy.failure_policy == "Fail":
             return result.ERROR, problem
         if not met:
             return result.SKIP, NOT_MET
-        # KYVERNO: for a Namespace, which is in no namespace, the name is absent.
+        # KYVERNO: the name is absent for a Namespace, which has no namespace.
         namespace = namespace_value(request, labels_known=True) or {
             "metadata": {"creationTimestamp": None},
             "spec": {},

@@ -2,7 +2,7 @@
 
 Room: program. Takes: the Assertion of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 6.7: each violation is an outcome of its own.
+Source: docs/behaviour/engine 6.7: each violation is a separate outcome.
 """
 
 from typing import Final
@@ -32,8 +32,8 @@ _RESOURCE_TAGS: Final = ("group", "version", "resource")
 def payload_of(request: Request) -> dict[str, Json]:
     """Return the value to which the assertion tree is applied."""
     review = request.review_request or {}
-    # KYVERNO: a run of the CLI is not an admission and has no resource, even if values
-    # and user info are given.
+    # KYVERNO: a CLI run is not an admission and has no resource, even if values and
+    # user info are given.
     admission = request.ints_are_numbers
     resource = review.get("resource") if admission else None
     return {
@@ -87,7 +87,7 @@ class AssertionBody:
         self._program = link_assertion(assertion)
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
-        """Return whether nothing is violated."""
+        """Return whether there are no violations."""
         violations = self._program.evaluate(payload_of(scope.shared.request), scope)
         return EXPLAIN if violations else PASSED
 

@@ -3,8 +3,8 @@
 Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
 Outcomes. Next: program/rule.py. May touch: parameters and the authorizer, through
 program/ports only.
-Source: docs/behaviour/engine 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
-validator.go.
+Source: docs/behaviour/engine 6.4; k8s
+apiserver/pkg/admission/plugin/policy/validating/validator.go.
 """
 
 from collections.abc import Iterator
@@ -48,8 +48,7 @@ COST_MAX: Final = 10_000_000
 _MESSAGE_BYTES_MAX: Final = 5120
 """MaxEvaluatedMessageExpressionSizeBytes (docs/behaviour/cel 12e)."""
 _LOOK_BELOW: Final = COST_MAX - 10_000
-"""Remaining cost below which the clock is checked, because some milliseconds have
-passed."""
+"""Remaining cost below which the clock is checked: some milliseconds have passed."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 
 
@@ -69,7 +68,7 @@ class Validation:
         self.message_expression = message_expression
 
     def failure_text(self, scope: CelScope) -> str:
-        """Return the text of a failure: messageExpression, message, or expression."""
+        """Return the failure message: messageExpression, message, or the expression."""
         text = ""
         if self.message_expression is not None:
             value, problem = scope.evaluate(self.message_expression)
@@ -82,12 +81,12 @@ class Validation:
 
 
 def _unknown_namespace(request: Request) -> str:
-    """Return the object's namespace when the cluster does not have it, otherwise ""."""
+    """Return the object's namespace if the cluster does not have it, otherwise ""."""
     return "" if request.namespace_known else subject_namespace(request)
 
 
 def _namespace(request: Request, scope: RuleContext) -> Json:
-    """Return ``namespaceObject``: as it is in the cluster, as far as that is known."""
+    """Return ``namespaceObject`` from the cluster; otherwise with the known fields."""
     objects = scope.cluster_data.namespace_objects
     name = subject_namespace(request)
     if objects is not None and name:
@@ -99,7 +98,7 @@ def _namespace(request: Request, scope: RuleContext) -> Json:
 
 
 def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
-    """Return all expressions as one text, to search for names."""
+    """Return all expressions as one string, to search for names."""
     given = [entry.expression for entry in (*cel.variables, *preconditions)]
     for validation in cel.validations:
         given.append(validation.expression)
@@ -127,7 +126,7 @@ class CelBody:
             for given in cel.validations
         ]
         texts = _texts(cel, preconditions)
-        # PERF: most rules name neither; creating both takes longer than the evaluation.
+        # PERF: most rules use neither; creating both takes longer than the evaluation.
         self._reads_request = "request" in texts
         self._reads_namespace = "namespaceObject" in texts
         self._asks = "authorizer" in texts
@@ -142,13 +141,13 @@ class CelBody:
         )
         self._plain = [] if is_bound else [p for p in programs if p is not None]
         self.reads_object_only = not is_bound and None not in programs
-        """Whether ``fast_plain`` may replace ``fast``."""
+        """Whether ``fast_plain`` can replace ``fast``."""
 
     def fast_plain(self, context: RequestContext) -> int:
         """Evaluate like ``fast``, without a scope.
 
         PERF: creating a scope takes longer than the evaluation. Raises: DeadlinePassed
-        after expressions that took long; other expressions do not check the clock.
+        after expensive expressions; cheap expressions do not check the clock.
         """
         if _unknown_namespace(context.request):
             return EXPLAIN
@@ -184,7 +183,7 @@ class CelBody:
         return PASSED
 
     def explain(self, scope: RuleContext, _target: Json) -> list[Outcome]:
-        """Return the first failure, a skip, or the pass."""
+        """Return the first failure, a skip, or a pass."""
         namespace = _unknown_namespace(scope.shared.request)
         if namespace:
             text = (
@@ -209,7 +208,7 @@ class CelBody:
         return collect_params(self._params, scope.shared.request, scope)
 
     def _evaluated(self, scope: RuleContext, params: list[Json]) -> Iterator[Outcome]:
-        """Yield the results that are not a pass, for each parameter in turn."""
+        """Yield the outcomes other than a pass, for each parameter in turn."""
         for param in params:
             if self._preconditions:
                 met, problem = self._met(scope, param)
@@ -232,7 +231,7 @@ class CelBody:
     def _open(
         self, scope: RuleContext, param: Json, cost: int, *, bare: bool = False
     ) -> CelScope:
-        """Create the variables; ``bare``: conditions do not see the namespace."""
+        """Create the variables; ``bare``: without the namespace, as in conditions."""
         request = scope.shared.request
         namespace = None
         if self._reads_namespace and not bare:

@@ -6,8 +6,9 @@ through that port.
 Source: docs/behaviour/engine 6.4; k8s apiserver/pkg/cel/library/authz.go; Kyverno
 pkg/engine/internal/auth.go at v1.18.2.
 
-Upstream always checks the kind of the request, whatever the expression names, and omits
-the user's groups. Here the check is the expression's, as Kubernetes documents it.
+Upstream always checks the request's kind, even if the expression names another one, and
+omits the user's groups. Here the expression determines the check, as Kubernetes
+documents it.
 """
 
 from typing import Final
@@ -25,9 +26,9 @@ _ACCOUNT: Final = "system:serviceaccount:"
 def authorizer_of(
     request: Request, authority: Authority, deadline_ns: int
 ) -> Authorizer:
-    """Return the authorizer; a failed check is a decision with an error.
+    """Return the authorizer; a failed check returns a decision with an error.
 
-    Its checks raise DeadlinePassed when the time of the request is over.
+    Its checks raise DeadlinePassed at the request's deadline.
     """
 
     def ask(asked: dict[str, str]) -> tuple[bool, str, str]:
@@ -67,7 +68,7 @@ def _account_groups(account: str) -> tuple[str, ...]:
 
 
 def _resource_of(request: Request) -> dict[str, str]:
-    """Return ``requestResource``: the resource of the request itself."""
+    """Return ``requestResource``: the request's own resource."""
     asked = (request.review_request or {}).get("resource") or {}
     found = {
         "group": str(asked.get("group") or ""),

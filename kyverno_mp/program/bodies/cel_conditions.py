@@ -33,16 +33,16 @@ MATCH_CONDITIONS_COST_MAX: Final = 2_500_000
 def link_conditions(
     conditions: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
 ) -> list[LinkedExpression]:
-    """Link the conditions in their order."""
+    """Link the conditions in order."""
     return [link(condition.expression, dialect) for condition in conditions]
 
 
 def evaluate(
     conditions: Sequence[LinkedExpression], scope: CelScope
 ) -> tuple[bool, str]:
-    """Return (all are true, "") or (False, the error, or "" when one is false).
+    """Return (True, "") if all conditions are true, otherwise (False, error).
 
-    A false condition decides, even after one that failed.
+    A false condition takes precedence over errors; in this case the error is "".
     """
     problems: list[str] = []
     for condition in conditions:
@@ -62,12 +62,13 @@ def evaluate(
 def gated(
     conditions: Sequence[NamedExpressionIR], matches: Callable[[Request], bool]
 ) -> Callable[[Request], bool]:
-    """Return a match that also evaluates the policy's matchConditions.
+    """Return a match test that also evaluates the policy's matchConditions.
 
-    A condition that is false, fails or does not compile means: no match.
+    There is no match if a condition is false, fails or does not compile.
 
-    SAFETY: a condition over its budget raises BudgetExceeded instead, which is an error
-    of the policy: costs here may exceed the API server's, which let the request pass.
+    SAFETY: a condition that exceeds its budget raises BudgetExceeded instead, which is
+    a policy error: its cost can be higher here than in the API server, which let the
+    request pass.
     """
     if not conditions:
         return matches
@@ -91,7 +92,7 @@ def gated(
 
 
 def _all_hold(conditions: Sequence[LinkedExpression], scope: CelScope) -> bool:
-    """Return whether all are true. Raises: BudgetExceeded."""
+    """Return whether all conditions are true. Raises: BudgetExceeded."""
     return all(_holds(condition, scope) for condition in conditions)
 
 
@@ -107,8 +108,8 @@ def _holds(condition: LinkedExpression, scope: CelScope) -> bool:
 class _PolicyBudget:
     """Charges the matchConditions to the policy, while they are evaluated.
 
-    One evaluation is bounded by its own budget; as the policy pays for all of them,
-    neither many rules nor many policies can block the event loop.
+    Each evaluation has a separate budget. As all evaluations are also charged to the
+    policy, neither many rules nor many policies can block the event loop.
     """
 
     __slots__ = ("_charge", "bytes_left", "steps_left")
@@ -117,18 +118,18 @@ class _PolicyBudget:
         self._charge = charge
         self.bytes_left = EXPRESSION_BYTES_MAX
         self.steps_left = 0
-        """Below zero: steps that are not charged yet."""
+        """A negative number means: steps that are not charged yet."""
 
     def charge(self, steps: int, /) -> None:
         """Charge steps. Raises: BudgetExceeded, DeadlinePassed, Preempted."""
         self._charge(steps)
 
     def charge_bytes(self, count: int, /) -> None:
-        """Spend bytes. Raises: BudgetExceeded."""
+        """Charge bytes. Raises: BudgetExceeded."""
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise over_budget()
 
     def settle(self) -> None:
-        """Charge the rest. Raises: as ``charge``."""
+        """Charge the remaining steps. Raises: as ``charge`` does."""
         self._charge(-self.steps_left)

@@ -16,7 +16,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class DenyBody:
-    """``validate.deny``: fails when its conditions hold, on every operation."""
+    """``validate.deny``: it fails if its conditions are true, on every operation."""
 
     def __init__(self, rule: str, message: Message, conditions: Conditions) -> None:
         self._rule = rule
@@ -29,14 +29,14 @@ class DenyBody:
             for condition in (*conditions.all, *(conditions.any or ()))
         )
         self.failure = message.constant_for_deny() if silent else None
-        """The text of every failure, if it does not depend on the request."""
+        """The message of every failure, if it does not depend on the request."""
 
     def fast(self, scope: Scope, _target: Json) -> int:
-        """Return whether the conditions do not hold."""
+        """Return whether the conditions are false."""
         return EXPLAIN if self._holds(scope) else PASSED
 
     def explain(self, scope: Scope, _target: Json) -> list[Outcome]:
-        """Return pass, fail with the rule's message, or error."""
+        """Return a pass, a failure with the rule's message, or an error."""
         try:
             denied, text = self._evaluate(scope)
         except ExpressionFailed as error:

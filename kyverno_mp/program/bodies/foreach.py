@@ -1,4 +1,4 @@
-"""Evaluate each element of lists by ``validate.foreach``.
+"""Evaluate each element of lists with ``validate.foreach``.
 
 Room: program. Takes: ForEachIR entries of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. Each element's body is one of the other bodies, or foreach again.
@@ -26,7 +26,7 @@ from kyverno_mp.values.go.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
 _STEPS_PER_ELEMENT = 8
-"""Steps to put an element into the scope and to remove it."""
+"""Steps to add an element to the scope and to remove it."""
 _Body = PatternBody | AnyPatternBody | DenyBody
 _BuildBody = Callable[[ForEachIR], "_Body | ForEachBody | None"]
 
@@ -56,15 +56,15 @@ class _ValidateForEach:
             else None
         )
         self.body = build(entry)
-        # PERF: deny sees elements through the context only, where ints count as floats;
-        # patterns use the elements themselves.
+        # PERF: deny reads elements only through the context, where ints count as
+        # floats; patterns use the elements themselves.
         raw = isinstance(self.body, DenyBody) and entry.element_scope is None
         self._search = search_raw if raw else search
         self.is_plain = raw and self.context is None
-        """Whether its elements leave no entries in the scope."""
+        """Whether elements leave no entries in the scope."""
 
     def elements(self, scope: RuleContext) -> list[Json]:
-        """Evaluate the list; raises ExpressionFailed (also for bad syntax)."""
+        """Evaluate the list; raises ExpressionFailed (also for invalid syntax)."""
         scope.ensure(self.list_text)
         query = self.list_query
         if query is None:
@@ -82,9 +82,9 @@ class _ValidateForEach:
         return found
 
     def target(self, element: Json, whole: Json) -> Json:
-        """Return the value a pattern applies to: the element, or the whole object.
+        """Return the value that a pattern tests: the element or the whole object.
 
-        Raises: ExpressionFailed when elementScope is set and the element is not a map.
+        Raises: ExpressionFailed if elementScope is set and the element is not a map.
         """
         if self.element_scope is None:
             return element if isinstance(element, dict) else whole
@@ -126,9 +126,9 @@ class ForEachBody:
 
         self._entries = [_ValidateForEach(entry, build, namespace) for entry in entries]
         self.failure = self._constant_failure()
-        """The text of every failure, if it does not depend on the request.
+        """The message of every failure, if it does not depend on the request.
 
-        Then ``fast`` returns "explain" only if an element failed.
+        If it is set, ``fast`` returns EXPLAIN only if an element failed.
         """
 
     def _constant_failure(self) -> str | None:
@@ -186,8 +186,8 @@ class ForEachBody:
     ) -> int:
         """Evaluate the elements of a plain entry.
 
-        PERF: one root serves all elements, because nothing keeps a reference to it:
-        without context entries no value outlives its query.
+        PERF: all elements share one root, because nothing keeps a reference to it:
+        without context entries, no value outlives its query.
         """
         outer = scope.root
         code = NONE
@@ -214,7 +214,7 @@ class ForEachBody:
         return code
 
     def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
-        """Return the first failing element's outcome, pass, or [] if none applied."""
+        """Return the first failed element's outcome, a pass, or [] if none applied."""
         applied = False
         list_error = ""
         for entry in self._entries:
@@ -252,7 +252,7 @@ class ForEachBody:
     def _element(
         self, entry: _ValidateForEach, scope: RuleContext, element: Json, whole: Json
     ) -> Outcome | None:
-        """Evaluate one element; return None when it does not count."""
+        """Evaluate one element; return None if the element is skipped."""
         target = entry.target(element, whole)
         if entry.context is not None:
             try:

@@ -1,4 +1,4 @@
-"""Evaluate ``validate.manifests``: the object must be one that attestors have signed.
+"""Evaluate ``validate.manifests``: the object must be signed by attestors.
 
 Room: program. Takes: ManifestsIR, the new object. Gives: Outcomes. Next:
 program/rule.py. May touch: signatures through program/ports.py.
@@ -32,11 +32,11 @@ class ManifestBody:
         self._given = msgspec.convert(ir.settings, Manifests)
 
     def fast(self, _scope: RuleContext, target: Json, /) -> int:
-        """Return that only ``explain`` knows; nothing on DELETE."""
+        """Return NONE for a deletion; otherwise ``explain`` has to decide."""
         return EXPLAIN if target else NONE
 
     def explain(self, scope: RuleContext, target: Json, /) -> list[Outcome]:
-        """Verify all sets."""
+        """Verify all attestor sets."""
         if not target:
             return []
         request = scope.root.get("request")
@@ -44,7 +44,7 @@ class ManifestBody:
             return [Outcome(result.PASS, "allowed because of DryRun request")]
         port = scope.cluster_data.manifests
         if port is None:
-            # SAFETY: what cannot be verified is an error, never a pass.
+            # SAFETY: an object that cannot be verified is an error, never a pass.
             return [Outcome(result.ERROR, f"{_ERROR}manifests are not verified here")]
         run = _Run(port, self._given, target, scope.runtime.deadline_ns)
         reasons = []
@@ -76,9 +76,9 @@ class _Run:
         self._target = target
 
     def verify_set(self, listed: AttestorSet, path: str) -> tuple[bool, str]:
-        """Return whether enough entries hold, and the text.
+        """Return whether enough entries are verified, and the message.
 
-        Raises: ExpressionFailed if not, and an entry could not be judged.
+        Raises: ExpressionFailed if too few are verified because of an error.
         """
         entries = list(expanded(listed))
         wanted = listed.count or len(entries)
@@ -135,7 +135,7 @@ class _Run:
             raise ExpressionFailed(error.code, text) from error
 
     def _query(self, entry: Attestor) -> ManifestQuery:
-        """SAFETY: of this entry alone; upstream keeps options of earlier entries."""
+        """SAFETY: upstream also applies options of earlier entries; we do not."""
         keys, certificates = entry.keys, entry.certificates
         return ManifestQuery(
             document=self._target,

@@ -1,4 +1,4 @@
-"""The outcome of one validate body, before it becomes a rule result.
+"""Define the outcome of one validate body, before it becomes a rule result.
 
 Room: program. Takes: created by the bodies (pattern, deny, foreach, ...). Gives:
 Outcome to program/rule.py; the fast codes to program/engine.py.
@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX, SHORTENED_MESSAGE_CHARACTERS
 
 NONE: Final = 0
-"""The rule gives no result (docs/behaviour/engine 8.2)."""
+"""The rule has no result (docs/behaviour/engine 8.2)."""
 PASSED: Final = 1
 SKIPPED: Final = 2
 EXPLAIN: Final = 3
 """Neither pass nor skip on the fast path: run the explaining program."""
 UNMATCHED: Final = 4
-"""In program/plans/batch: the rule had no result."""
+"""Used in program/plans/batch: the rule had no result."""
 FAILED: Final = 5
-"""The fast path knows that the rule failed, and where: no need to explain."""
+"""The fast path found the failure and its location, so no explanation is needed."""
 
 
 class Outcome(NamedTuple):
-    """Status from program/result.py with its text; properties for reports."""
+    """A status from program/result.py with its message, and properties for reports."""
 
     status: str
     message: str
@@ -34,8 +34,8 @@ class Outcome(NamedTuple):
 def joined(message: str, *, rest: str) -> str:
     """Wrap a pattern's failure message as upstream does.
 
-    Shape: ``validation error: <msg>. <rest>``; the full stop only when missing
-    (docs/behaviour/engine 5.7).
+    Shape: ``validation error: <msg>. <rest>``; a full stop is added only if it is
+    missing (docs/behaviour/engine 5.7).
     """
     if not message:
         return f"validation error: {rest}"
@@ -44,14 +44,14 @@ def joined(message: str, *, rest: str) -> str:
 
 
 def cut(message: str) -> str:
-    """Truncate a message beyond the limit, and note that in the text."""
+    """Truncate a message beyond the limit, and say so in the message."""
     if len(message) <= MESSAGE_CHARACTERS_MAX:
         return message
     left_out = len(message) - MESSAGE_CHARACTERS_MAX
-    return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters left out)"
+    return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters omitted)"
 
 
 def shortened(text: str) -> str:
-    """Return the start of a string that is too long to be read."""
+    """Return the start of a string that is too long to read."""
     most = SHORTENED_MESSAGE_CHARACTERS
     return text if len(text) <= most else f"{text[:most]}... (shortened)"

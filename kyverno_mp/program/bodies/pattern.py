@@ -29,7 +29,7 @@ _Resolve = Callable[[Scope], PatternProgram]
 
 
 def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
-    """Return a function that returns the program: fixed, or substituted per request."""
+    """Return a function that returns the program, static or substituted."""
     if pattern.static is not None:
         program = link_pattern(pattern.static)
         return lambda _scope: program
@@ -38,7 +38,7 @@ def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
 
     def resolve(scope: Scope) -> PatternProgram:
         value = substitute(scope)
-        # Parsed and linked, unless it is cached.
+        # Parsed and linked, unless it is in the cache.
         scope.runtime.charge(_STEPS_PER_VALUE * weigh(value, scope.runtime.charge))
         return cached_program(value, any_pattern=any_pattern)
 
@@ -48,7 +48,7 @@ def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
 def _passes(
     program: PatternProgram, scope: RuleContext, target: Json, *, repeated: bool
 ) -> bool:
-    """Check a target; expensive work is charged value by value."""
+    """Check a target; expensive work is charged per value."""
     if repeated or scope.shared.request.size > program.light_to:
         return program.passes_within(target, scope.runtime)
     return program.passes(target)
@@ -82,13 +82,15 @@ class PatternBody:
         self._resolve = _resolver(pattern)
         static = None if pattern.static is None else link_pattern(pattern.static)
         self.static = None if static is None else static.passes
-        """The bare test, if the pattern does not depend on the request."""
+        """The test without substitution, if the pattern does not depend on the
+        request."""
         self.light_to = 0 if static is None else static.light_to
-        """Bytes of the largest review for which the bare test may be used."""
+        """Maximum size in bytes of a review for which ``static`` is allowed."""
         self.where = self._locator(pattern, message.constant())
-        """``where(target)``: the text of a failure; None means: explain.
+        """``where(target)`` returns the failure message; None means: explain.
 
-        Itself None if the text may depend on more than the place of the failure.
+        ``where`` itself is None if the message may depend on more than the failure's
+        location.
         """
 
     def _locator(self, pattern: PatternIR, message: str | None) -> Locate | None:
@@ -104,7 +106,7 @@ class PatternBody:
         return where
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Return whether the target passes; an unresolved variable needs a message."""
+        """Return whether the target passes; raises if a variable cannot be resolved."""
         program = self._resolve(scope)
         if target is None:
             return NONE
@@ -112,7 +114,7 @@ class PatternBody:
         return PASSED if passed else EXPLAIN
 
     def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
-        """Return the outcome with its text; [] when there is nothing to check."""
+        """Return the outcome with its message; [] if there is nothing to check."""
         try:
             program = self._resolve(scope)
         except ExpressionFailed as error:
@@ -145,7 +147,7 @@ def _some_pass(tests: Sequence[Check]) -> Check:
 
 
 class AnyPatternBody:
-    """``validate.anyPattern`` of one rule: the first pattern that matches decides."""
+    """``validate.anyPattern`` of one rule: it passes if any of the patterns matches."""
 
     def __init__(
         self,
@@ -162,11 +164,11 @@ class AnyPatternBody:
         programs = [link_pattern(p.static) for p in patterns if p.static is not None]
         fixed = [program.passes for program in programs]
         self.static = _some_pass(fixed) if len(fixed) == len(patterns) else None
+        """The test without substitution, if no pattern depends on the request."""
         self.light_to = min([program.light_to for program in programs], default=0)
         self.light_to //= max(len(programs), 1)
-        """The bare test, if the patterns do not depend on the request."""
         self.where = self._locator(patterns, message.constant())
-        """As in PatternBody."""
+        """See PatternBody."""
 
     def _locator(
         self, patterns: Sequence[PatternIR], message: str | None
@@ -195,7 +197,7 @@ class AnyPatternBody:
         return where
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Return whether one of the patterns matches."""
+        """Return whether any of the patterns matches."""
         programs = [resolve(scope) for resolve in self._resolvers]
         if target is None:
             return NONE

@@ -20,11 +20,11 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.containers import count_containers
 
 _STEPS_PER_CONTAINER: Final = 8
-"""Estimated steps to check quickly that a container complies with all controls."""
+"""Estimated steps for the fast check that a container complies with all controls."""
 _LONG: Final = 64
 _STEPS_PER_VALUE: Final = 4
-"""For a large object: each value may be a volume, a sysctl, a port or a capability that
-the message names."""
+"""For large objects: each value may be a volume, a sysctl, a port or a capability that
+the message lists."""
 
 
 class PodSecurityBody:
@@ -58,7 +58,7 @@ class PodSecurityBody:
     ) -> list[Outcome]:
         """Return pass, fail with every violated control, or error.
 
-        ``exempt``: controls of matching PolicyExceptions, removed from the violations.
+        ``exempt``: controls of matching PolicyExceptions; their violations are removed.
         """
         if target is None:
             return []
@@ -83,15 +83,15 @@ class PodSecurityBody:
 
 
 def _is_of_a_file(scope: RuleContext) -> bool:
-    """Return whether the object never passed an API server: it is from the CLI."""
+    """Return whether the object is from a file (CLI), not decoded by an API server."""
     request = scope.shared.request
     return request.review_request is not None and not request.ints_are_numbers
 
 
 def _charge(scope: RuleContext, target: Json) -> None:
-    """Charge in advance for a Pod with very many parts.
+    """Charge in advance for a Pod with many parts.
 
-    PERF: nearly all Pods are small; for these, only the containers are counted.
+    PERF: nearly all Pods are small, so only their containers are counted.
     """
     if scope.shared.request.size > LARGE_BODY_BYTES:
         charge = scope.runtime.charge

@@ -1,7 +1,7 @@
-"""Merge an apply configuration of a MutatingPolicy with its object.
+"""Merge a MutatingPolicy's apply configuration into the object.
 
-Room: program. Takes: an object, the value of an expression, the types of kinds. Gives:
-the merged object. Next: mutate.py. May touch: nothing outside its arguments.
+Room: program. Takes: an object, the value of an expression, the schemas of kinds.
+Gives: the merged object. Next: mutate.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 10.1; Kyverno
 pkg/cel/policies/mpol/compiler/applyconfig.go.
 """
@@ -25,7 +25,7 @@ def configured(
     *,
     replaces_atomics: bool = False,
 ) -> dict[str, Json]:
-    """Return the merged object; ``replaces_atomics``: atomic values may change.
+    """Return the merged object; ``replaces_atomics``: atomic values can be replaced.
 
     Raises: ExpressionFailed with upstream's message.
     """

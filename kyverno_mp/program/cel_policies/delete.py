@@ -1,8 +1,8 @@
 """Decide whether a DeletingPolicy deletes an object.
 
-Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``, and its
-two parts. Next: cli/apply/stages/cel.py, cleanup/deleting.py.
-May touch: what the ports of CEL reach.
+Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``,
+``matches``, ``holds``. Next: cli/apply/stages/cel.py, cleanup/deleting.py.
+May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 10.3; Kyverno
 pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
 """
@@ -30,14 +30,14 @@ from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts
 
 _WITHOUT_VALUE: Final = ("oldObject", "request", "exceptions")
-"""Variables that are declared only (docs/behaviour/cel 5)."""
+"""Variables that are declared but never have a value (docs/behaviour/cel 5)."""
 
 
 def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return the constraints for any operation: there is no request.
+    """Return the constraints for any operation, because there is no request.
 
-    An exclusion counts for all operations: upstream deletes what its author
-    excluded (docs/differences.md).
+    An exclusion applies to all operations; upstream deletes excluded objects
+    (docs/differences.md).
     """
     if constraints is None:
         return None
@@ -58,7 +58,7 @@ class LinkedDeletingPolicy:
     __slots__ = ("_conditions", "_constraints", "_exceptions", "_variables", "ir")
 
     def __init__(self, ir: DeletingPolicyIR, *, excludes_any: bool = True) -> None:
-        """``excludes_any``: an exclusion counts whatever operations it lists."""
+        """``excludes_any``: exclusions apply regardless of their operations."""
         self.ir = ir
         dialect = dialect_of(ir.policy.kind)
         self._constraints = any_operation(ir.constraints)
@@ -73,8 +73,8 @@ class LinkedDeletingPolicy:
     def selects(self, facts: Facts) -> bool:
         """Return whether the policy deletes the object.
 
-        KYVERNO: any exception keeps it, whatever images or values it allows; an
-        object without apiVersion or kind matches all constraints.
+        KYVERNO: any exception keeps the object, even an exception that only allows
+        images or values; an object without apiVersion or kind matches all constraints.
         Raises: ExpressionFailed, BudgetExceeded.
         """
         return self.matches(facts.request) and self.holds(facts)

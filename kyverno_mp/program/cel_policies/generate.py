@@ -1,8 +1,8 @@
 """Evaluate GeneratingPolicies, whose expressions generate objects through a port.
 
 Room: program. Takes: GeneratingPolicyIR linked once; Facts. Gives: a RuleResult, None
-if nothing matches. Next: cli/apply/stages/cel.py. May touch: what the ports of CEL
-reach.
+if nothing matches. Next: cli/apply/stages/cel.py. May touch: the cluster and registries
+through CEL ports.
 Source: docs/behaviour/cel 10.2; Kyverno
 pkg/cel/policies/gpol/{compiler/policy.go,engine/engine.go}.
 """
@@ -41,9 +41,9 @@ class LinkedGeneratingPolicy:
     def evaluate(
         self, facts: Facts, shared: Shared, *, reads_all: bool = False
     ) -> RuleResult | None:
-        """Return the verdict; the generated objects are with the port.
+        """Return the verdict; the port collects the generated objects.
 
-        ``reads_all``: the other expressions are evaluated after one has failed, too.
+        ``reads_all``: evaluation continues after an expression has failed.
         """
         if self.ir.constraints is None:
             return None
@@ -65,15 +65,15 @@ class LinkedGeneratingPolicy:
         """
         scope = PolicyScope(facts, shared, self._variables, self.ir.policy.namespace)
         matching = exceptions_of(self._exceptions, scope, facts.runtime)
-        # KYVERNO: 1.19, as for a ValidatingPolicy.
+        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
         if any(not (one.images or one.allowed_values) for one in matching):
             return exempt(matching, result.GENERATION)
         scope.allow(
             [image for one in matching for image in one.images],
             [value for one in matching for value in one.allowed_values],
         )
-        # KYVERNO: conditions that are not met are a pass, without objects, and the
-        # values of the expressions do not matter (docs/behaviour/cel 14).
+        # KYVERNO: if conditions are not met, the policy passes without generating
+        # objects; the values of the expressions are ignored (docs/behaviour/cel 14).
         if met(self._conditions, scope):
             self._generate(scope, reads_all=reads_all)
         return self._verdict(result.PASS, "policy evaluated successfully")

@@ -7,7 +7,8 @@ arguments.
 Source: docs/behaviour/cel 12d; Kyverno pkg/webhooks/resource/gpol/handler.go.
 
 Only constraints are evaluated, so no answer waits for an expression. Upstream records
-every request of a path for all its policies; its background controller drops the rest.
+every request for all policies of the path, and its background controller drops the ones
+that do not match.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,9 +39,9 @@ _OLD_OBJECT: Final = "oldObject"
 
 
 def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return constraints that any trigger meets, for every operation.
+    """Return the constraints that any trigger meets, for all operations.
 
-    An exclusion keeps its operations: an object that is excluded in one operation may
+    An exclusion keeps its operations: an object that is excluded from one operation can
     be a trigger in another.
     """
     found = any_operation(constraints)
@@ -50,7 +51,7 @@ def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
 
 
 class LinkedGeneratingTrigger:
-    """What decides whether a request triggers one policy; threads may share it."""
+    """Decides whether a request triggers one policy; safe to share between threads."""
 
     __slots__ = (
         "_constraints",
@@ -68,7 +69,7 @@ class LinkedGeneratingTrigger:
         self._followed = _followed(ir.constraints) if ir.synchronizes else None
         followed = (self._followed, self._followed)
         self.matching = MatchingCost((ir.constraints, *followed))
-        """Also of the old object, as a trigger that was."""
+        """Includes the cost of matching the old object, a possible former trigger."""
         rules = () if ir.constraints is None else ir.constraints.rules
         self._lists_delete = any(_DELETE in one.operations for one in rules)
         texts = [one.expression.text for one in (*ir.conditions, *ir.variables)]
@@ -79,10 +80,10 @@ class LinkedGeneratingTrigger:
         )
 
     def triggered(self, request: Request) -> Triggered | None:
-        """Return what the pool has to do, None for nothing.
+        """Return the pool's task, or None if there is none.
 
-        What a policy that synchronises has generated follows every update of its
-        trigger, also one after which it no longer matches.
+        A policy that synchronises updates its generated objects after every update of
+        the trigger, even if the trigger no longer matches.
         """
         is_deletion = request.operation == _DELETE
         if is_deletion and self._lists_delete:
@@ -96,9 +97,10 @@ class LinkedGeneratingTrigger:
         return None
 
     def unchecked(self, request: Request) -> Triggered:
-        """Return what the pool has to do if the request triggers the policy.
+        """Return the pool's task if the request triggers the policy.
 
-        The pool matches again, and has generated nothing for what never matched.
+        The pool repeats the match, and an object that never matched has no generated
+        objects.
         """
         is_deletion = request.operation == _DELETE and not self._lists_delete
         return self._of(deletes=is_deletion and self._followed is not None)
@@ -109,7 +111,7 @@ class LinkedGeneratingTrigger:
         return fault_or_match(self._constraints, request)[0]
 
     def _follows(self, request: Request) -> bool:
-        """Return whether the object is, or was, a trigger, whatever is done to it."""
+        """Return whether the object is or was a trigger, for any operation."""
         if self._followed is None:
             return False
         if fault_or_match(self._followed, request)[0]:
@@ -152,7 +154,7 @@ class GeneratingPlan:
         self.reads_namespace = any(one.reads_namespace for one in policies)
 
     def triggered(self, pace: Pace | None = None) -> list[Triggered]:
-        """Return what the request triggers. Raises: Preempted, as ``pace`` does."""
+        """Return the triggered tasks. Raises: Preempted, as ``pace`` does."""
         request = self._request
         found, steps = [], 0
         for linked in self._policies:
@@ -166,7 +168,7 @@ class GeneratingPlan:
         return found
 
     def unchecked(self) -> list[Triggered]:
-        """Return what the request may trigger; the pool finds out."""
+        """Return the tasks that the request may trigger; the pool repeats the match."""
         return [one.unchecked(self._request) for one in self._policies]
 
 
@@ -180,7 +182,7 @@ class GeneratingPlanner:
         source: CelSource[LinkedGeneratingTrigger],
         knows: Callable[[str], bool],
     ) -> None:
-        """``knows`` returns whether a policy key exists, or existed until now."""
+        """``knows`` returns whether a policy key exists or existed until recently."""
         self._source = source
         self._knows = knows
 
@@ -192,9 +194,10 @@ class GeneratingPlanner:
         is_namespaced: bool,
         pace: Pace | None = None,
     ) -> GeneratingPlan | None:
-        """Select the policies of a path; None when none applies.
+        """Select the policies of a path; return None if none applies.
 
-        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
+        does.
         """
         if is_namespaced and not is_in_namespace(request):
             return None
@@ -207,10 +210,10 @@ class GeneratingPlanner:
         return GeneratingPlan(request, policies) if policies else None
 
     def require(self, keys: Iterable[str]) -> None:
-        """Do nothing if the worker knows these policies.
+        """Check that the worker has these policies.
 
         Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not know yet.
+        this worker does not have yet.
         """
         for key in keys:
             if not self._knows(key):

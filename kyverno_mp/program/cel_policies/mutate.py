@@ -1,8 +1,8 @@
-"""Mutate objects by MutatingPolicies.
+"""Mutate objects with MutatingPolicies.
 
-Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: an answer for the
+Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: a verdict for the
 policy and each of its autogen copies. Next: cli/apply/stages/cel.py.
-May touch: what the ports of CEL reach.
+May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 10.1, 12d; Kyverno
 pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (conditions
 of targets, annotations, server-side apply) v1.19.0.
@@ -53,9 +53,9 @@ _REQUEST: Final = NAMES.index("request")
 
 
 class Mutated(NamedTuple):
-    """The verdict of one copy of a policy, None where it does not match.
+    """The verdict of one copy of a policy; None if the copy does not match.
 
-    ``is_dropped``: upstream's command line has no response for it then.
+    ``is_dropped``: upstream's CLI has no response for a copy that does not match.
     """
 
     copy: str
@@ -67,8 +67,8 @@ class Mutated(NamedTuple):
 class _Scope(PolicyScope):
     """The variables of a MutatingPolicy.
 
-    KYVERNO: here absent objects of the request are empty maps, too, whereas other kinds
-    have null (pkg/cel/policies/mpol/compiler/eval.go).
+    KYVERNO: a missing ``object`` or ``oldObject`` of the request is an empty map here,
+    but null in other policy kinds (pkg/cel/policies/mpol/compiler/eval.go).
     """
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class LinkedMutatingPolicy:
     )
 
     def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
-        """``schemas``: the types of all kinds, None = of the built-in ones."""
+        """``schemas``: the schemas of all kinds; None: only built-in kinds."""
         self.ir = ir
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
@@ -144,13 +144,13 @@ class LinkedMutatingPolicy:
         if targets is not None and targets.expression is not None:
             self._target = link(targets.expression, dialect)
         self.reads_namespace = _reads_namespace(ir)
-        """The result depends on the labels or the content of the Namespace."""
+        """The result depends on the Namespace's labels or content."""
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
-        """Yield the answer of the policy as written, then those of its copies.
+        """Yield the verdict of the original policy, then its copies' verdicts.
 
-        Each one gets the object that its predecessor left. ``shared``: the values of
-        the request, whose ``request.object`` stays as it was sent.
+        Each copy receives the object as changed by the previous one. ``shared``: the
+        request's values, whose ``request.object`` is never changed.
         """
         current = facts
         for body in self._bodies:
@@ -158,7 +158,7 @@ class LinkedMutatingPolicy:
             is_match, fault = fault_or_match(constraints, current.request)
             if fault:
                 text = f"failed to execute matching: {fault}"
-                # KYVERNO: of this type (docs/behaviour/cel 10.1).
+                # KYVERNO: the error has this rule type (docs/behaviour/cel 10.1).
                 found = RuleResult("match", result.VALIDATION, result.ERROR, text)
                 yield Mutated(body.ir.copy, found)
             elif is_match:
@@ -173,21 +173,21 @@ class LinkedMutatingPolicy:
                 yield Mutated(body.ir.copy, None, is_dropped=is_dropped)
 
     def mutate_target(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
-        """Yield the answers for an existing object, which ``facts.request`` has.
+        """Yield the verdicts on an existing object, the object in ``facts.request``.
 
-        ``shared``: the values of the trigger; ``request`` is that of the trigger.
+        ``shared``: the trigger's values, including its ``request``.
         """
         for body in self._bodies:
             conditions = body.target_conditions or body.conditions
             yield self._evaluated(body, facts, shared, conditions)
 
     def mutate_existing(self, facts: Facts, shared: Shared, body: int) -> Mutated:
-        """Return the answer for a target of the background pool.
+        """Return the verdict on a target in the background pool.
 
-        ``facts.request`` has the target, its ``review_request`` is that of the trigger.
-        ``body``: the copy of the policy that matches the target. Conditions are for
-        triggers, unless the policy has neither constraints nor conditions of its own
-        for targets: then each target is as good as a trigger.
+        ``facts.request`` has the target as its object and the trigger's
+        ``review_request``. ``body``: index of the policy's copy that matches the
+        target. Match conditions apply to triggers; they apply to targets only if the
+        policy has neither constraints nor conditions for targets.
         """
         judging = self._bodies[body]
         conditions = judging.target_conditions
@@ -198,8 +198,8 @@ class LinkedMutatingPolicy:
     def triggers(self, facts: Facts, shared: Shared) -> bool:
         """Return whether a request triggers the mutation of existing objects.
 
-        KYVERNO: exceptions do not count here, and a condition that fails is not met.
-        Raises: BudgetExceeded, and what the ports do.
+        KYVERNO: exceptions are ignored here, and a failed condition counts as not met.
+        Raises: BudgetExceeded, and errors from the ports.
         """
         return any(
             fault_or_match(body.ir.constraints or _EVERYTHING, facts.request)[0]
@@ -215,7 +215,7 @@ class LinkedMutatingPolicy:
             return False
 
     def targets(self, facts: Facts) -> list[Json] | None:
-        """Return what the expression for targets finds; None: there is none.
+        """Return the target expression's objects; None if there is no such expression.
 
         Raises: ExpressionFailed.
         """
@@ -231,7 +231,7 @@ class LinkedMutatingPolicy:
         items = found.get("items") if type(found) is dict else None
         if type(items) is not list:
             return [found]
-        # K8S: items of a list carry neither kind nor apiVersion.
+        # K8S: the items of a list have neither kind nor apiVersion.
         kind = str(found.get("kind") or "").removesuffix("List")
         named = {"apiVersion": found.get("apiVersion"), "kind": kind}
         return [{**named, **item} for item in items if type(item) is dict]
@@ -243,7 +243,7 @@ class LinkedMutatingPolicy:
         shared: Shared,
         conditions: Sequence[LinkedExpression],
     ) -> Mutated:
-        """Return the verdict on an object that has to meet these conditions."""
+        """Return the verdict on an object for which the conditions must be met."""
         namespace = self.ir.policy.namespace
         scope = _Scope(facts, shared, body.variables, namespace)
         scope.replace_object(facts.request.object)
@@ -267,7 +267,7 @@ class LinkedMutatingPolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         matching = exempting(self._exceptions, scope, facts, shared)
-        # KYVERNO: 1.19, as for a ValidatingPolicy.
+        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
         if any(not (one.images or one.allowed_values) for one in matching):
             return Mutated(body.ir.copy, exempt(matching, result.MUTATION))
         scope.allow(
@@ -281,7 +281,8 @@ class LinkedMutatingPolicy:
         for mutation in body.mutations:
             value = scope.value(mutation.expression)
             if mutation.is_json_patch:
-                # GO: the object is decoded again, so its numbers are whole.
+                # GO: the object is decoded again, which turns its numbers into
+                # integers.
                 changed = patched(resource, value, facts.runtime)
                 if changed is not resource:
                     changed = whole_numbers(changed)
@@ -300,9 +301,9 @@ class LinkedMutatingPolicy:
         return Mutated(body.ir.copy, found, resource)
 
     def _types_of(self, resource: dict[str, Json], facts: Facts) -> Schemas:
-        """Return the types with which an object is merged.
+        """Return the schemas for merging an object.
 
-        Raises: Preempted where nothing may wait, DependencyError, InputError.
+        Raises: Preempted where waiting is not allowed, DependencyError, InputError.
         """
         schemas = self._schemas or built_in()
         api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
@@ -316,7 +317,7 @@ class LinkedMutatingPolicy:
 def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
     """Yield all expressions of a policy, its copies and its exceptions.
 
-    Not the one that finds targets: the background pool evaluates it.
+    The target expression is not included: the background pool evaluates it.
     """
     for body in ir.bodies:
         for named in (*body.conditions, *body.variables):

@@ -1,4 +1,4 @@
-"""Mutate one admission request by MutatingPolicies, and find what it triggers.
+"""Mutate one admission request with MutatingPolicies, and collect its triggers.
 
 Room: program. Takes: the linked policies of a path. Gives: MutatingPlan and
 MutatingPlanner, run by webhook/review/cel_mutating.py. Next: mutate.py.
@@ -7,8 +7,8 @@ Source: docs/behaviour/cel 10.1; docs/behaviour/controllers 2.6; Kyverno
 pkg/webhooks/resource/mpol/handler.go, pkg/cel/policies/mpol/engine at v1.18.2 and
 (skipBackgroundRequests, admission.enabled) v1.19.0.
 
-The policies run in their order, each on the object that the one before it left. A
-policy that cannot be evaluated changes nothing and affects no other policy.
+The policies run in order, each on the object as changed by the previous one. A policy
+that cannot be evaluated changes nothing and affects no other policy.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,10 +55,10 @@ _FAIL: Final = "Fail"
 
 
 class _Reached(NamedTuple):
-    """How far a run came: replaced as a whole, so any thread may read it."""
+    """Progress of a run; always replaced as a whole, so any thread can read it."""
 
     number: int
-    """Of the policies that are done."""
+    """Number of finished policies."""
     resource: Resource
     responses: tuple[PolicyResponse, ...] = ()
 
@@ -73,8 +73,8 @@ class CelMutations:
     responses: Sequence[PolicyResponse] = ()
     patch: Sequence[Operation] = ()
     left_out: list[tuple[PolicyIR, Exception]] = field(default_factory=list)
-    """Policies that could not be evaluated by no fault of an expression; also those of
-    which an exception failed."""
+    """Policies that could not be evaluated for a reason other than their expressions,
+    and policies with a failed exception."""
     unfinished: list[PolicyIR] = field(default_factory=list)
 
     def refusals(self) -> Iterator[tuple[PolicyIR, str]]:
@@ -96,7 +96,7 @@ class CelMutations:
 
 
 class MutatingPlan:
-    """The policies that may mutate one request, or that it may trigger."""
+    """The policies that can mutate one request, or be triggered by it."""
 
     __slots__ = (
         "_engine",
@@ -126,7 +126,7 @@ class MutatingPlan:
         self._triggering = [one for one in policies if one.ir.mutates_existing]
         self._reached: _Reached | None = None
         self.triggers = bool(self._triggering)
-        """Policies that mutate existing objects may match."""
+        """Policies that mutate existing objects may match the request."""
         self.needs_io = any(map(_is_slow, policies))
         self.fails = any(one.ir.policy.failure_policy == _FAIL for one in policies)
         self.reads_namespace = any(one.reads_namespace for one in policies)
@@ -143,17 +143,18 @@ class MutatingPlan:
         return _finished(done, context, reached)
 
     def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
-        """Apply the policies after the one that ``run`` has reached, but no slow ones.
+        """Apply the policies that ``run`` has not reached, except slow ones.
 
-        For a run that raised, was late or never began; another thread may still be in
-        it. Earlier results stay. Raises: Preempted, DeadlinePassed.
+        Called if ``run`` raised an error, was late or never started; another thread may
+        still be running it. Earlier results are kept. Raises: Preempted,
+        DeadlinePassed.
         """
         begun = self._reached
         context, facts, shared = self._opened(deadline_ns, pace)
         reached = begun or _Reached(0, facts.request.object)
         done = CelMutations()
         for number, linked in enumerate(self._policies[reached.number :]):
-            # The one that was being evaluated is not begun again.
+            # The policy that was being evaluated is not started again.
             if (number == 0 and begun is not None) or _is_slow(linked):
                 if linked.ir.policy.failure_policy == _FAIL:
                     done.unfinished.append(linked.ir.policy)
@@ -162,9 +163,10 @@ class MutatingPlan:
         return _finished(done, context, reached, late=True)
 
     def triggered(self, deadline_ns: int, pace: Pace | None = None) -> list[Triggered]:
-        """Return the policies that mutate existing objects because of the request.
+        """Return the triggered policies that mutate existing objects.
 
-        What cannot be evaluated is triggered: the background pool looks again.
+        A policy that cannot be evaluated is triggered, too: the pool evaluates it
+        again.
         Raises: Preempted.
         """
         _, facts, shared = self._opened(deadline_ns, pace)
@@ -189,7 +191,7 @@ class MutatingPlan:
     def _opened(
         self, deadline_ns: int, pace: Pace | None
     ) -> tuple[RequestContext, Facts, ReviewShared]:
-        """Open the request, with the object as upstream decodes it."""
+        """Open the request, with the object decoded as upstream does."""
         shared = ReviewShared(self._request)
         request = copy_of(self._request)
         request.object = shared.object or {}
@@ -211,7 +213,7 @@ class MutatingPlan:
         reached: _Reached,
         done: CelMutations,
     ) -> _Reached:
-        """Apply one policy; return how far that comes.
+        """Apply one policy; return the new progress.
 
         Raises: Preempted, DeadlinePassed.
         """
@@ -253,9 +255,9 @@ class MutatingPlanner:
         knows: Callable[[str], bool],
         background_user: str = "",
     ) -> None:
-        """``knows`` returns whether a policy key exists, or existed until now.
+        """``knows`` returns whether a policy key exists or existed until recently.
 
-        ``background_user``: whose requests policies leave out unless they want them.
+        ``background_user``: policies skip this user's requests unless they opt in.
         """
         self._engine = engine
         self._source = source
@@ -270,9 +272,10 @@ class MutatingPlanner:
         is_namespaced: bool,
         pace: Pace | None = None,
     ) -> MutatingPlan | None:
-        """Select the policies of a path; None when none applies.
+        """Select the policies of a path; return None if none applies.
 
-        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
+        does.
         """
         if is_namespaced and not is_in_namespace(request):
             return None
@@ -287,10 +290,10 @@ class MutatingPlanner:
         return MutatingPlan(self._engine, request, policies) if policies else None
 
     def require(self, keys: Iterable[str]) -> None:
-        """Do nothing if the worker knows these policies.
+        """Check that the worker has these policies.
 
         Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not know yet.
+        this worker does not have yet.
         """
         for key in keys:
             if not self._knows(key):
@@ -304,7 +307,7 @@ def _finished(
     *,
     late: bool = False,
 ) -> CelMutations:
-    """Add what the policies have done. Raises: BudgetExceeded, DeadlinePassed."""
+    """Add the policies' results and patch. Raises: BudgetExceeded, DeadlinePassed."""
     left = REVIEW_MESSAGES_CHARACTERS_MAX
     for response in reached.responses:
         left -= bound(response.results, left)
@@ -314,7 +317,7 @@ def _finished(
 
 
 def _charge_matching(linked: LinkedMutatingPolicy, facts: Facts, turn: int) -> None:
-    """Charge for the constraints, and look at the clock now and then.
+    """Charge for the constraints, and check the clock now and then.
 
     Raises: BudgetExceeded, DeadlinePassed, Preempted.
     """
@@ -330,7 +333,7 @@ def _is_slow(linked: LinkedMutatingPolicy) -> bool:
 
 
 def _trigger_of(linked: LinkedMutatingPolicy, *, unchecked: bool = False) -> Triggered:
-    """Return the trigger; the pool cannot read the old object later."""
+    """Return the trigger with the old object, which the pool cannot read later."""
     key = linked.ir.policy.key
     return Triggered(CEL_MUTATE, key, (), reads_old=True, unchecked=unchecked)
 
@@ -338,7 +341,7 @@ def _trigger_of(linked: LinkedMutatingPolicy, *, unchecked: bool = False) -> Tri
 def _mutated(
     linked: LinkedMutatingPolicy, facts: Facts, shared: ReviewShared, resource: Resource
 ) -> tuple[list[RuleResult], Resource]:
-    """Return the results of a policy and its copies, and the object after them."""
+    """Return the results of a policy and its copies, and the resulting object."""
     request = facts.request
     if request.object is not resource:
         request = copy_of(request)

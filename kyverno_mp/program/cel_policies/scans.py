@@ -1,8 +1,8 @@
-"""Decide which MutatingPolicies a scan evaluates, and what a scan finds.
+"""Decide which MutatingPolicies a scan evaluates, and return their results.
 
 Room: program. Takes: MutatingPolicyIR; a linked policy and an object. Gives:
 is_scanned, is_derived, scanned_results. Next: reports/plan.py,
-reports/policies/mutating.py. May touch: what the ports of CEL reach.
+reports/policies/mutating.py. May touch: external systems only through CEL ports.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/behaviour/cel 10.1 (background
 report); Kyverno pkg/controllers/report/utils/scanner.go.
 """
@@ -24,15 +24,16 @@ _NOT_APPLIED: Final = "mutation is not applied"
 
 
 def is_scanned(ir: MutatingPolicyIR) -> bool:
-    """Return whether existing objects are evaluated.
+    """Return whether scans evaluate the policy.
 
-    KYVERNO: not by a policy that mutates them; its rows are of the background pool.
+    KYVERNO: a policy that mutates existing objects is not scanned; the background pool
+    reports its results.
     """
     return ir.policy.background and not ir.mutates_existing
 
 
 def is_derived(ir: MutatingPolicyIR) -> bool:
-    """Return whether a scan gives each result that a review gives."""
+    """Return whether a scan can reproduce every result of a review."""
     return (
         is_scanned(ir)
         and ir.mutates_request
@@ -44,7 +45,7 @@ def is_derived(ir: MutatingPolicyIR) -> bool:
 def scanned_results(
     linked: LinkedMutatingPolicy, facts: Facts, shared: Shared
 ) -> Iterator[RuleResult | None]:
-    """Yield the results: a mutation that would change the object failed."""
+    """Yield the results; a mutation that would change the object is a failure."""
     answers = list(linked.evaluate(facts, shared))
     changed = next(
         (one.patched for one in reversed(answers) if one.patched is not None), None

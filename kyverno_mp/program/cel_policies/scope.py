@@ -1,8 +1,8 @@
-"""Create the variables for policies in CEL that mutate, generate or delete.
+"""Create the variables for CEL policies that mutate, generate or delete.
 
 Room: program. Takes: Facts, linked variables. Gives: dialect_of, MutatingScope,
 ``met``, ``exceptions_of``. Next: mutate.py, generate.py, delete.py.
-May touch: what the ports reach.
+May touch: external systems only through ports.
 Source: docs/behaviour/cel 5, 10; Kyverno
 pkg/cel/policies/{mpol,gpol,dpol}/compiler/policy.go.
 """
@@ -38,13 +38,13 @@ _RECORDS: Final = frozenset({"variables"})
 
 
 def _never(_expression: Expression) -> bool:
-    """The object changes from one expression to the next."""
+    """Return False: the object changes between expressions, so nothing is shared."""
     return False
 
 
 @cache
 def dialect_of(kind: str) -> Dialect:
-    """Return the dialect of the policies of a kind."""
+    """Return the dialect for a policy kind."""
     namespaced = kind.startswith("Namespaced")
     bare = kind.removeprefix("Namespaced")
     if bare == "MutatingPolicy":
@@ -66,7 +66,7 @@ class PolicyScope(KindScope):
         variables: dict[str, LinkedExpression],
         namespace: str,
     ) -> None:
-        """``namespace``: of the policy, "" for a cluster one."""
+        """``namespace``: the policy's namespace, "" for a cluster-wide policy."""
         super().__init__(facts, shared, variables, COST_MAX, namespace)
         generator = GeneratorContext(
             facts.ports.generator, namespace, facts.runtime.deadline_ns
@@ -74,14 +74,14 @@ class PolicyScope(KindScope):
         self._values: tuple[Value, ...] = (*self._values, generator)
 
     def replace_object(self, resource: Json) -> None:
-        """Set ``object``. KYVERNO: variables that were read keep their values."""
+        """Set ``object``. KYVERNO: variables already read keep their values."""
         self.replace("object", resource)
 
 
 def exceptions_of(
     linked: Sequence[LinkedException], scope: KindScope, runtime: Runtime
 ) -> list[CelExceptionIR]:
-    """Return the exceptions that apply. Raises: as ``met``."""
+    """Return the exceptions that apply. Raises: the errors of ``met``."""
     if linked:
         scope.unset("exceptions")
     return [
@@ -94,10 +94,11 @@ def exceptions_of(
 def exempting(
     linked: Sequence[LinkedException], scope: KindScope, facts: Facts, shared: Shared
 ) -> list[CelExceptionIR]:
-    """Return the exceptions that apply. Raises: as ``met``.
+    """Return the exceptions that apply. Raises: the errors of ``met``.
 
-    KYVERNO: one that fails is an error of the policy, so that the author of an
-    exception can deny everything that the policy matches; not in a review here.
+    KYVERNO: upstream turns a failed exception into a policy error, so the author of an
+    exception can block all requests that the policy matches. In reviews, we ignore a
+    failed exception instead.
     """
     if facts.faults is None or not linked:
         return exceptions_of(linked, scope, facts.runtime)
@@ -112,9 +113,9 @@ def exempting(
 
 
 def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
-    """Return whether all are true; a false one decides, even after one that failed.
+    """Return whether all conditions are true; false takes precedence over an error.
 
-    KYVERNO: the failure policy is not consulted.
+    KYVERNO: the failurePolicy is ignored.
     Raises: ExpressionFailed, BudgetExceeded.
     """
     problems = list(_problems(conditions, scope))
@@ -128,7 +129,7 @@ def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
 def _problems(
     conditions: Sequence[LinkedExpression], scope: KindScope
 ) -> Iterator[str | bool]:
-    """Yield the errors; False, the last one, for a condition that is false."""
+    """Yield the errors; yield False and stop at the first condition that is false."""
     for condition in conditions:
         try:
             if scope.value(condition) is not True:

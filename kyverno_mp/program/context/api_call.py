@@ -1,8 +1,8 @@
 """Load ``apiCall`` context entries: the API server by path, or a service by URL.
 
 Room: program. Takes: ApiCallEntryIR. Gives: a closure that computes the entry's value.
-Next: program/context/entries. A namespaced Policy reaches paths of its own namespace
-only.
+Next: program/context/entries. A namespaced Policy can read only paths of its own
+namespace.
 May touch: the cluster data through ``scope.cluster_data.api_calls``.
 Source: docs/behaviour/engine 3.7; Kyverno pkg/engine/apicall/apiCall.go.
 """
@@ -99,7 +99,7 @@ def _transformed(scope: LoadingScope, name: str, data: Json, path_of: Resolve) -
 
 
 def _request(name: str, call: Json, policy_namespace: str) -> ApiRequest:
-    """Build the call and check that the policy may make it."""
+    """Build the call, and check that the policy is allowed to make it."""
     path = _text(call.get("urlPath"), name, "urlPath")
     if policy_namespace:
         _check_namespace(path, policy_namespace)

@@ -22,18 +22,18 @@ def mark_expressions(
     variables: Sequence[NamedExpressionIR],
     target: Reads,
 ) -> None:
-    """Mark what the expressions read of the object. Raises: ReadsUnknown."""
+    """Mark the fields of the object that the expressions read. Raises: ReadsUnknown."""
     followed = _Variables(variables, target)
     try:
         for expression in expressions:
             followed.follow(expression).read_whole()
     except RecursionError:
-        # A chain of variables, each of which may be deep itself.
+        # A chain of variables, each of which can be deeply nested itself.
         raise ReadsUnknown("deep expressions") from None
 
 
 class _Variables:
-    """Follows each variable at its first use; of equal names the last one counts."""
+    """Follows each variable at its first use; for equal names, the last one applies."""
 
     def __init__(self, variables: Sequence[NamedExpressionIR], target: Reads) -> None:
         self._given = {one.name: one.expression for one in variables}

@@ -4,7 +4,7 @@ Room: program. Takes: a Request, ClusterData, linked variables. Gives: CelScope,
 runs expressions. Next: program/bodies/cel.py, program/bodies/cel_conditions.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.4; k8s apiserver,
-admission/plugin/cel/{activation,condition, composition}.go.
+admission/plugin/cel/{activation,condition,composition}.go.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,14 +56,14 @@ OUT_OF_BUDGET: Final = (
 
 
 NOBODY: Final = Authorizer(nobody_to_ask, {})
-"""The authorizer if there is no cluster."""
+"""The authorizer used if there is no cluster."""
 _UNKNOWN: Final[Value] = object()
 _KEPT_BYTES_MAX: Final = 64 * 1024
-"""Memory limit for values that other rules of the request may reuse."""
+"""Memory limit for values that other rules of the request can reuse."""
 
 
 class Dialect(NamedTuple):
-    """The variables and the functions of a kind of policies.
+    """The variables and functions of one policy kind.
 
     ``is_shared``: whether an expression reads only the object.
     """
@@ -80,26 +80,27 @@ def _names_no_other(expression: Expression) -> bool:
 
 
 API_SERVER: Final = Dialect(_NAMES, _RECORDS, base_library, _names_no_other)
-"""Expressions that the API server, too, evaluates."""
+"""For expressions that the API server can evaluate, too."""
 PATCHES: Final = API_SERVER._replace(library=patch_library, constructors=CONSTRUCTORS)
-"""The same, and they may create patches."""
+"""Like API_SERVER, with constructors for patches."""
 
 
 class LinkedExpression(NamedTuple):
-    """One linked expression; ``program`` None: it does not compile."""
+    """A linked expression; ``program`` is None if the expression does not compile."""
 
     text: str
     program: Program | None
     error: str
     is_shared: bool = False
-    """It reads only the object: equal for all rules of one request."""
+    """The expression reads only the object, so all rules of a request get equal
+    values."""
 
 
 class Shared:
     """Values that the CEL rules of one request share.
 
-    ``known``: text of an expression -> its value and its cost.
-    PERF: policy sets declare the same variables again and again.
+    ``known``: expression text -> its value and its cost.
+    PERF: policies often repeat the same variables.
     """
 
     __slots__ = ("known", "object", "old_object", "values")
@@ -116,7 +117,7 @@ class Shared:
             None,
             NOBODY,
         )
-        """The variables of expressions that name only the objects."""
+        """Variables for expressions that use only the objects."""
 
 
 def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpression:
@@ -137,16 +138,17 @@ def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpress
 def link_variables(
     variables: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
 ) -> dict[str, LinkedExpression]:
-    """Link ``variables``; of equal names the last one counts."""
+    """Link ``variables``; for equal names, the last variable applies."""
     return {entry.name: link(entry.expression, dialect) for entry in variables}
 
 
 class CelScope(Record):
     """The variables of one request, and the remaining budget of its expressions.
 
-    It is itself the value of ``variables``; each is evaluated at its first use. PERF:
-    nothing that it references refers back to it. A cycle would keep the data of every
-    review until the worker's rare collections, and cold memory doubled a review's time.
+    The scope is itself the value of ``variables``; each variable is evaluated at its
+    first use. PERF: the scope is not part of a reference cycle. A cycle would keep
+    every review's data until the worker's rare garbage collections; reading cold memory
+    doubled the time of a review.
     """
 
     __slots__ = ("_budget", "_found", "_runtime", "_shared", "_values", "_variables")
@@ -168,8 +170,8 @@ class CelScope(Record):
     ) -> None:
         """Create the variables.
 
-        ``own_namespace``: ``request.namespace`` is the object's own value, even if it
-        is a Namespace.
+        ``own_namespace``: ``request.namespace`` is the object's ``metadata.namespace``,
+        even for a Namespace.
         """
         if shared is None:
             shared = Shared(request)
@@ -221,7 +223,7 @@ class CelScope(Record):
         return value
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a variable."""
+        """Return whether a variable has this name."""
         return name in self._variables
 
     def _evaluated(self, name: str) -> Value:
@@ -242,7 +244,7 @@ class CelScope(Record):
             )
 
     def _run_shared(self, text: str, program: Program) -> Value:
-        """Evaluate an expression on the object: once a request, charged each time."""
+        """Evaluate an expression on the object once per request; charge each use."""
         budget = self._budget
         found = self._shared.known.get(text)
         if found is not None and found[1] <= budget.left:
@@ -264,7 +266,7 @@ def object_scope(
     budget: Budget,
     variables: dict[str, LinkedExpression],
 ) -> CelScope:
-    """Create the variables for expressions that name only the object and variables.
+    """Create the variables for expressions that use only the object and variables.
 
     PERF: skips the constructor, whose other arguments would all be empty.
     """
@@ -279,7 +281,7 @@ def object_scope(
 
 
 def _with_kind(request: Request, resource: dict[str, Json]) -> Json:
-    """Return the object with the request's kind written into it; null when absent."""
+    """Return the object with the request's kind set; null if there is no object."""
     if not resource:
         return None
     group, kind = request.group, request.kind
@@ -295,7 +297,7 @@ def request_value(
     request: Request,
     own_namespace: bool,  # noqa: FBT001 - PERF: called for each rule
 ) -> dict[str, Json]:
-    """Return the variable ``request``; empty fields are left out, as in Go."""
+    """Return the variable ``request``; empty fields are omitted, as in Go."""
     review = request.review_request or {}
     kind = {"group": request.group, "version": request.version, "kind": request.kind}
     asked = review.get("resource") or {}
@@ -322,7 +324,7 @@ def request_value(
 
 
 def subject_namespace(request: Request) -> str:
-    """Return the object's namespace; "" for a Namespace and for no namespace."""
+    """Return the object's namespace; "" for a Namespace or a cluster-scoped object."""
     if (request.group, request.version, request.kind) == ("", "v1", "Namespace"):
         return ""
     return _namespace_of(request.object or request.old_object)
@@ -357,7 +359,7 @@ def namespace_value(request: Request, *, labels_known: bool) -> Json:
 def whole_namespace(found: dict[str, Json]) -> Json:
     """Return ``namespaceObject`` for a Namespace object of the API server.
 
-    K8S: it has only these fields of the metadata (plugin/cel, CreateNamespaceObject).
+    K8S: only these metadata fields are set (plugin/cel, CreateNamespaceObject).
     """
     metadata = metadata_of(found)
     return {

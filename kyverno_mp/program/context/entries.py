@@ -34,11 +34,11 @@ from kyverno_mp.values.jsonvalue import Json
 class LinkedEntry:
     """One context entry, ready to be registered in many scopes.
 
-    ``replaces``: its value replaces the value under its name; otherwise maps are
-    merged. ``keeps``: its value stays for the scope's life; otherwise each element
-    loads it again. ``varies``: the value may differ for another element. ``too_large``:
-    prefix of the text of the size limit. ``problem``: the error of an entry that cannot
-    be registered, "" otherwise.
+    ``replaces``: the entry's value replaces an existing value; otherwise maps are
+    merged. ``keeps``: the value is kept for the scope's lifetime; otherwise it is
+    reloaded for each foreach element. ``varies``: the value can differ between
+    elements. ``too_large``: prefix of the message for the size limit. ``problem``: the
+    error of an entry that cannot be registered, otherwise "".
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ def _is_constant(entry: VariableEntryIR) -> bool:
 
 
 def _quiet() -> Json:
-    """Return options that stop re2 from writing bad patterns to the log."""
+    """Return options that keep re2 from logging invalid patterns."""
     options = re2.Options()
     options.log_errors = False
     return options

@@ -33,7 +33,7 @@ class LoadingScope(Scope, Protocol):
 
     @property
     def cluster_data(self) -> ClusterData:
-        """The ports."""
+        """The ports for cluster data."""
 
 
 _PARSED_PER_STEP = 4
@@ -46,7 +46,7 @@ def failed(text: str, error: ExpressionFailed | None = None) -> ExpressionFailed
 
 
 def with_floats(value: Json, runtime: Runtime) -> Json:
-    """Return JSON data with every int64 as float64, as re-reading it does in Go."""
+    """Return JSON data with every int64 as float64, as Go decodes it."""
     kind = type(value)
     if kind is int:
         return float(value)
@@ -62,7 +62,7 @@ def with_floats(value: Json, runtime: Runtime) -> Json:
 def as_read(scope: LoadingScope, value: Json) -> Json:
     """Return data as the JSON context stores it.
 
-    KYVERNO: entries are re-read as JSON, so their numbers are float64
+    KYVERNO: upstream decodes entries from JSON, so their numbers are float64
     (docs/behaviour/engine 0.2).
     """
     # PERF: if ints count as numbers, the copy would make no visible difference.
@@ -82,13 +82,13 @@ def from_port(call: Callable[[], Json]) -> Json:
 
 
 def search_data(scope: LoadingScope, path: str, data: Json) -> Json:
-    """Apply JMESPath to loaded data; raises ExpressionFailed with the bare text."""
+    """Apply JMESPath to loaded data; raises ExpressionFailed without a prefix."""
     scope.runtime.charge(1 + len(path) // _PARSED_PER_STEP)
     return search(path)(scope.runtime, data)
 
 
 def given(document: Document | None) -> bool:
-    """Return whether an optional field is given; null counts as absent."""
+    """Return whether an optional field is set; null counts as absent."""
     return document is not None and not (
         document.is_constant and document.constant is None
     )
@@ -145,7 +145,7 @@ def _link_path(entry: VariableEntryIR) -> Callable[[LoadingScope], str]:
 
 
 def _link_part(name: str, document: Document | None) -> Resolve:
-    """Link value or default; null when absent."""
+    """Link value or default; null if it is absent."""
     if document is None:
         return lambda _scope: None
     resolve, source = link_document(document), document.source
@@ -299,7 +299,7 @@ def link_global_reference(entry: GlobalReferenceEntryIR) -> Load:
 def link_image_registry(entry: ImageRegistryEntryIR) -> Load:
     """Link ``imageRegistry {reference, jmesPath}``."""
     name = entry.name
-    # KYVERNO: the first text lacks its first letter upstream.
+    # KYVERNO: upstream's first message lacks its first letter.
     reference_of = _link_image_part(name, "ailed", entry.reference)
     path_of = (
         _link_image_part(name, "failed", entry.jmes_path)

@@ -16,7 +16,7 @@ _ALWAYS: Final[dict[str, Json]] = {"object": None, "oldObject": None, "options":
 
 
 def request_root(request: Request) -> dict[str, Json]:
-    """Return the root that all rules of the request start from; never change it."""
+    """Return the common root of all rules of the request; it is read-only."""
     root: dict[str, Json] = {"request": _request(request)}
     if request.ints_are_numbers or request.has_user_info:
         name, namespace = _service_account(request.username)
@@ -32,9 +32,9 @@ def _request(request: Request) -> dict[str, Json]:
     if review is None:
         return _minimal(request)
     if not request.ints_are_numbers:
-        # The CLI passes exactly what the context has to contain.
+        # The CLI passes the exact content of the context.
         return review
-    # PERF: one flat copy per request; the objects inside are shared.
+    # PERF: one shallow copy per request; the nested objects are shared.
     return {
         **_ALWAYS,
         **review,
@@ -64,9 +64,9 @@ def _minimal(request: Request) -> dict[str, Json]:
 
 
 def _service_account(username: str) -> tuple[str, str]:
-    """Return name and namespace.
+    """Return the service account's name and namespace.
 
-    KYVERNO: the prefix is removed by its length, without a comparison
+    KYVERNO: upstream removes the prefix by length, without a comparison
     (docs/behaviour/engine 3.4).
     """
     parts = username[_PREFIX:].split(":")

@@ -1,14 +1,14 @@
-"""The JSON context of rules: the values that expressions see and load on demand.
+"""Provide the JSON context of rules: the values that expressions load on demand.
 
 Room: program. Takes: Request, ClusterData, Runtime; context entries. Gives:
 RequestContext (one per request) and RuleContext, the Scope of one rule. Next: every
 body.
-May touch: the cluster data through program/ports only. Roots are never changed in
-place: a change is a new dict, so rules, checkpoints and the review share equal parts.
+May touch: the cluster data through program/ports only. Roots are immutable: a change
+creates a new dict, so rules, checkpoints and the review share equal parts.
 Source: docs/behaviour/engine 3.4, 3.7, 3.8; docs/behaviour/cli 7, 7b.
 
-Over 400 lines: a RequestContext opens RuleContexts, which read its shared state, and
-the entries that are loaded and the checkpoints of foreach change the same root.
+Over 400 lines: RuleContexts read the RequestContext's shared state, and both loaded
+entries and foreach checkpoints change the same root.
 """
 
 import contextlib
@@ -72,13 +72,13 @@ class RequestContext:
         self._base: dict[str, Json] | None = None
         self._images: dict[str, Json] | None = None
         self.cel: Shared | None = None
-        """State that CEL rules share; the first of them creates it."""
+        """State shared by CEL rules; the first CEL rule creates it."""
 
     @property
     def base(self) -> dict[str, Json]:
-        """Return the root that all rules start from; never change it.
+        """Return the common root of all rules; callers must not change it.
 
-        PERF: many rules need no scope, so it is created for the first that does.
+        PERF: many rules need no scope, so the first rule that does creates the root.
         """
         if self._base is None:
             self._base = request_root(self.request)
@@ -91,9 +91,10 @@ class RequestContext:
         policy_namespace: str = "",
         runtime: Runtime | None = None,
     ) -> "RuleContext":
-        """Return the scope of one rule; ``rule`` selects values given to the CLI.
+        """Return the scope of one rule; ``rule`` selects the CLI's values for it.
 
-        ``runtime``: the rule's own budget; without it, the rule uses the request's.
+        ``runtime``: a separate budget for the rule; the default is the request's
+        budget.
         """
         base = self.base
         if rule and self.request.rule_variables:
@@ -109,12 +110,13 @@ class RequestContext:
     def of_creation(self, created: Request) -> "RequestContext":
         """Return the shared state for rules that evaluate the old object as a creation.
 
-        ``created``: the synthetic request, whose ``object`` is the old object. It
-        contains nothing that was loaded for the new object, neither entries nor images.
+        ``created``: the synthetic request, whose ``object`` is the old object. The new
+        state does not contain the entries and images that were loaded for the new
+        object.
         """
         context = RequestContext(created, self.cluster_data, self.runtime)
-        # KYVERNO: request.oldObject becomes an empty map, not null: upstream puts a nil
-        # map there, so that any field is an unknown key (docs/behaviour/engine 6.8).
+        # KYVERNO: request.oldObject becomes an empty map instead of null: upstream sets
+        # a nil map, so every field is an unknown key (docs/behaviour/engine 6.8).
         request = {
             **self.base.get("request", {}),
             "object": created.object,
@@ -137,8 +139,7 @@ class RequestContext:
                 # (docs/behaviour/engine 3.8; docs/behaviour/cli 7).
                 resource = request.old_object
             kind = resource.get("kind")
-            # Charged before the work, in proportion: an image takes as long as 20
-            # steps.
+            # Charge in advance, in proportion: an image takes as long as 20 steps.
             self.runtime.charge(_STEPS_PER_IMAGE * count_containers(resource))
             self._images = extract_images(
                 resource,
@@ -149,7 +150,7 @@ class RequestContext:
 
 
 class _Loader:
-    """One registered context entry: its level, and its state."""
+    """The level and the state of one registered context entry."""
 
     __slots__ = (
         "applied",
@@ -174,8 +175,8 @@ class _Loader:
 class RuleContext:
     """The Scope of one rule on one request.
 
-    ``root`` and ``runtime`` and ``operation`` are those of expr.scope.Scope. Levels:
-    entries of the rule are at 1, those of a foreach at 1 + the number of checkpoints.
+    ``root``, ``runtime`` and ``operation`` implement expr.scope.Scope. The rule's
+    entries are at level 1, a foreach's entries at 1 + the number of checkpoints.
     """
 
     __slots__ = (
@@ -214,17 +215,17 @@ class RuleContext:
 
     @property
     def cluster_data(self) -> ClusterData:
-        """The ports that context entries may use."""
+        """The ports that context entries can use."""
         return self.shared.cluster_data
 
     # Called by expressions before a query.
 
     def ensure(self, query: str) -> None:
-        """Load what ``query`` mentions: ``images`` and entries not loaded yet.
+        """Load ``images`` and the unloaded context entries that ``query`` mentions.
 
         Raises: ExpressionFailed with the loader's text.
         """
-        # PERF: rules without context entries cost two tests per query.
+        # PERF: a query in a rule without context entries costs only two checks.
         if "images" in query and not self._images_matched:
             self._load_images(query)
         if self._loaders:
@@ -267,10 +268,9 @@ class RuleContext:
             }
 
     def _load_matching(self, query: str) -> None:
-        """Run loaders that ``query`` mentions, in the order of declaration.
+        """Run the loaders that ``query`` mentions, in the order of declaration.
 
-        While a loader runs, it can use only entries declared before it, at its level or
-        above.
+        A running loader can use only entries declared before it, at its level or above.
         """
         loaders = self._loaders
         assert loaders is not None
@@ -300,15 +300,15 @@ class RuleContext:
         if not loader.loaded:
             if self._nesting >= CONTEXT_NESTING_MAX:
                 raise BudgetExceeded(
-                    "context.nesting", "context entries load one another too deep"
+                    "context.nesting", "context entries are nested too deeply"
                 )
             self._nesting += 1
             self._running = (loader.level, position)
             try:
                 loader.value = self._loaded(entry)
             finally:
-                # KYVERNO: the bound is dropped for an outer loader too, which may then
-                # use entries declared after it (docs/behaviour/engine 3.7).
+                # KYVERNO: this also removes the bound of an outer loader, which can
+                # then use entries declared after it (docs/behaviour/engine 3.7).
                 self._running = None
                 self._nesting -= 1
             loader.loaded = True
@@ -341,16 +341,17 @@ class RuleContext:
     # foreach.
 
     def checkpoint(self) -> int:
-        """Save the current root; the token is for ``restore``."""
+        """Save the current root; return a token for ``restore``."""
         if self._checkpoints is None:
             self._checkpoints = []
         self._checkpoints.append(self.root)
         return len(self._checkpoints) - 1
 
     def restore(self, token: int) -> None:
-        """Return to a checkpoint, which stays valid: call it before each element.
+        """Return to a checkpoint before each element; the checkpoint remains valid.
 
-        Entries declared since are removed; loaded entries of outer levels are restored.
+        Entries declared after the checkpoint are removed; loaded entries of outer
+        levels are restored.
         """
         checkpoints = self._checkpoints
         assert checkpoints is not None
@@ -361,12 +362,12 @@ class RuleContext:
             self._reset_loaders(token)
 
     def leave(self, token: int) -> None:
-        """Return to a checkpoint for good, after the last element."""
+        """Return to a checkpoint and remove it, after the last element."""
         self.restore(token)
         assert self._checkpoints is not None
         del self._checkpoints[token:]
         if self._loaders:
-            # KYVERNO: loaded values stay in the root and are no longer entries
+            # KYVERNO: loaded values stay in the root but are no longer entries
             # (docs/behaviour/engine 3.7).
             self._loaders = [
                 loader
@@ -386,7 +387,7 @@ class RuleContext:
                 continue
             if not loader.entry.keeps:
                 loader.loaded = loader.applied_at <= token
-            # PERF: a constant value that is already there is not written again.
+            # PERF: a constant value that is still in place is not written again.
             elif (
                 loader.entry.varies
                 or self.root.get(loader.entry.name) is not loader.applied
@@ -396,15 +397,15 @@ class RuleContext:
     def _put_back(self, loader: _Loader, position: int) -> None:
         """Restore a loaded entry; a variable is evaluated again, without the element.
 
-        KYVERNO: when that fails, because it needs the element or an entry declared
-        later, its name is unknown from then on (docs/behaviour/engine 3.7).
+        KYVERNO: if the evaluation fails because the variable needs the element or a
+        later entry, the variable is undefined from then on (docs/behaviour/engine 3.7).
         """
         size = self._size
         loader.loaded = not loader.entry.varies
         with contextlib.suppress(ExpressionFailed):
             self._run(loader, position)
         loader.loaded = True
-        # A value is charged once, not again for each element.
+        # A value is charged only once, not for each element.
         self._size = size
 
     def push_element(self, index: int, element: Json, depth: int) -> None:
@@ -424,21 +425,21 @@ class RuleContext:
         return bool(self._loaders)
 
     def open_loop(self, depth: int) -> tuple[dict[str, Json], tuple[str, str]]:
-        """Return a root for a loop's elements, to be entered again for each of them.
+        """Return a root for a loop, to be passed to ``enter`` for each element.
 
-        The names are the numbered variants of ``element`` and ``elementIndex``.
+        Also return the numbered names of ``element`` and ``elementIndex``.
         """
         return dict(self.root), _element_keys(depth)
 
     def enter(self, root: dict[str, Json]) -> None:
-        """Make ``root`` the current one; only when no context entry is registered."""
+        """Make ``root`` the current root; only allowed without context entries."""
         self.root = root
         self._images_matched = False
 
-    # Replacing parts.
+    # Replacing parts of the context.
 
     def set_object(self, value: Json) -> None:
-        """Replace ``request.object``, e.g. after a rule that changed it."""
+        """Replace ``request.object``, e.g. after a rule has changed it."""
         request = self.root.get("request")
         kept = request if type(request) is dict else {}
         self.root = {**self.root, "request": {**kept, "object": value}}

@@ -17,7 +17,7 @@ from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.result import PolicyResponse
 
 Keep = Callable[[Generated], bool]
-"""Gets each generated object, in order; returns whether it did not exist before."""
+"""Receives each generated object in order; returns whether the object is new."""
 
 
 def link_generations(compiled: CompiledPolicy) -> list[LinkedGeneration]:
@@ -50,16 +50,16 @@ def generate(
     context: RequestContext,
     keep: Keep,
 ) -> str:
-    """Build the objects of a response's rules; return the error that stopped it.
+    """Build the objects of a response's rules; return the error that stopped the loop.
 
-    The results get the new objects in ``generated``; after an error none has any, and
-    the statuses do not change.
+    The new objects are added to the results' ``generated``; after an error it stays
+    empty in all results. Statuses do not change.
     """
     by_name = {rule.ir.name: rule for rule in rules}
     made: list[tuple[int, tuple[Generated, ...]]] = []
     for position, found in enumerate(response.results):
-        # KYVERNO: offline, rules that were skipped or failed generate, too; the rule's
-        # own preconditions stop those that were skipped (docs/behaviour/cli 8).
+        # KYVERNO: offline, skipped or failed rules generate, too; the preconditions
+        # stop the skipped ones (docs/behaviour/cli 8).
         rule = by_name[found.rule]
         try:
             objects = rule.generate(context.request, _scope(rule, context))

@@ -1,4 +1,4 @@
-"""Name the labels of sources and of generated objects, and read them.
+"""Define and read the labels of sources and generated objects.
 
 Room: program.generate. Takes: labels of objects. Gives: Origin, TriggerIdentity. Next:
 program/changes.py, background/objects/labels.py. May touch: nothing outside its
@@ -29,23 +29,23 @@ class Origin(NamedTuple):
     """The policy and the rule that generated an object."""
 
     policy: str
-    """``name`` or ``namespace/name``."""
+    """``name`` or ``namespace/name`` of the policy."""
     rule: str
 
 
 class TriggerIdentity(NamedTuple):
-    """The trigger that labels name."""
+    """The trigger named by labels."""
 
     api_version: str
     kind: str
     namespace: str
     name: str
-    """Only objects of older releases have it."""
+    """Set only on objects from older releases."""
     uid: str
 
 
 def origin_of(labels: Mapping[str, str]) -> Origin | None:
-    """Return what generated the object; None when labels do not say."""
+    """Return the policy and rule that generated an object; None if unknown."""
     name, rule = labels.get(POLICY, ""), labels.get(RULE, "")
     if labels.get(MANAGED_BY) != KYVERNO or not (name and rule):
         return None
@@ -54,12 +54,12 @@ def origin_of(labels: Mapping[str, str]) -> Origin | None:
 
 
 def is_generated(labels: Mapping[str, str]) -> bool:
-    """Return whether labels name the policy that generated an object."""
+    """Return whether the labels name the policy that generated the object."""
     return labels.get(MANAGED_BY) == KYVERNO and bool(labels.get(POLICY))
 
 
 def trigger_identity(labels: Mapping[str, str]) -> TriggerIdentity | None:
-    """Return the trigger that labels name; None when they name none."""
+    """Return the trigger named by labels; None if there is none."""
     kind, uid = labels.get(TRIGGER_KIND, ""), labels.get(TRIGGER_UID, "")
     name = labels.get(TRIGGER_NAME, "")
     if not (kind and (uid or name)):

@@ -25,7 +25,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.selector import labels_of
 
 _MAP_STEPS: Final = 4
-"""The minimum charge for the copy of a map."""
+"""Minimum charge for copying a map."""
 _PREFIX: Final = "generate.kyverno.io/"
 _NOT_COPIED: Final = (
     "uid",
@@ -38,7 +38,7 @@ _NOT_COPIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One object as it would be created; ``source`` is the object it is cloned from."""
+    """One object to create; ``source`` is the object that it is cloned from."""
 
     target: DownstreamTarget
     resource: dict[str, Json]
@@ -54,8 +54,8 @@ def make(
 ) -> Iterator[Generated]:
     """Yield the objects of a substituted pattern. Raises: ExpressionFailed.
 
-    KYVERNO: a pattern with none of the three bodies yields an empty object, and an
-    object that would be a clone of itself is left out (docs/behaviour/controllers 5.4).
+    KYVERNO: a pattern without any of the three bodies yields an empty object, and an
+    object that would be a clone of itself is skipped (docs/behaviour/controllers 5.4).
     """
     target = target_of(pattern)
     labels = _labels(policy, rule, trigger)
@@ -90,7 +90,7 @@ def make(
 
 
 def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
-    """Refuse to write outside the namespace of a namespaced policy (lessons 4.2)."""
+    """Refuse writes outside the namespace of a namespaced policy (lessons 4.2)."""
     own = policy.namespace
     if is_outside(own, target.namespace):
         raise ExpressionFailed(
@@ -106,7 +106,7 @@ def _named(
     labels: Mapping[str, str],
     runtime: Runtime,
 ) -> dict[str, Json]:
-    """Return the body under the target's name, with the labels."""
+    """Return the body with the target's name and the labels."""
     given = metadata_of(body)
     _charge_copies(runtime, body, given, given.get("labels"), labels)
     metadata = {**given}
@@ -125,7 +125,7 @@ def _named(
 
 
 def _charge_copies(runtime: Runtime, *given: Json) -> None:
-    """Charge copies of these maps, which share their values with the originals."""
+    """Charge for copies of these maps; copies share their values with the originals."""
     for each in given:
         if isinstance(each, Mapping):
             runtime.charge_entries(_MAP_STEPS + len(each))

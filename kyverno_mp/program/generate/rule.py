@@ -41,7 +41,7 @@ class _Pattern:
     def make(
         self, scope: RuleContext, policy: PolicyIR, trigger: dict[str, Json]
     ) -> list[Generated]:
-        """Substitute and build. Raises: ExpressionFailed."""
+        """Substitute the pattern and build its objects. Raises: ExpressionFailed."""
         return list(make(self._render(scope), scope, policy, self._rule, trigger))
 
 
@@ -61,7 +61,7 @@ class _GenerateForEach:
         )
 
     def elements(self, scope: RuleContext) -> list[Json]:
-        """Evaluate the list. Raises: InputError."""
+        """Evaluate the foreach list. Raises: InputError."""
         scope.ensure(self.list_text)
         found = search(self.list_text)(scope.runtime, scope.root)
         return found if isinstance(found, list) else [found]
@@ -87,10 +87,10 @@ class LinkedGeneration:
         ]
 
     def evaluate(self, request: Request, scope: RuleContext) -> RuleResult | None:
-        """Return whether the rule applies; None when it does not match at all.
+        """Return whether the rule applies; None if it does not match at all.
 
-        pass: generate. fail: it applied to the old object and no longer does, so the
-        objects it generated have to be deleted. ``scope`` cannot be used again.
+        pass: generate. fail: the rule applied to the old object but no longer does, so
+        its generated objects have to be deleted. ``scope`` cannot be reused.
         """
         matched = self._gate.matched_exceptions(request, scope)
         if matched:
@@ -105,12 +105,12 @@ class LinkedGeneration:
             try:
                 scope.add_entries(self._gate.entries)
             except InputError:
-                # KYVERNO: a context that cannot be loaded leaves no result.
+                # KYVERNO: if the context cannot be loaded, there is no result.
                 return None
         return self._evaluate_preconditions(request, scope)
 
     def _matched(self, request: Request) -> bool:
-        """Return whether the old object matched."""
+        """Return whether the rule matched the old object."""
         old = request.old_object
         if not (old and request.object):
             return False
@@ -166,7 +166,7 @@ class LinkedGeneration:
     def _elements(
         self, scope: RuleContext, trigger: dict[str, Json]
     ) -> list[Generated]:
-        """Build the objects of the elements; when one fails, the whole rule fails.
+        """Build the objects of all elements; if one fails, the whole rule fails.
 
         KYVERNO: the rule's own preconditions are not evaluated again
         (docs/behaviour/controllers 5.4).
@@ -192,7 +192,7 @@ class LinkedGeneration:
                 try:
                     made += self._element(entry, scope, trigger)
                 except BudgetExceeded:
-                    # The next elements would spend it again.
+                    # The next elements would exceed the budget again.
                     raise
                 except InputError as error:
                     scope.runtime.charge_bytes(len(error.message))
@@ -206,7 +206,7 @@ class LinkedGeneration:
                     + "; ".join(wrong)
                 )
         if problems:
-            # An element that failed otherwise may have a source.
+            # The code is NO_SOURCE only if every failure is a missing source.
             code = NO_SOURCE if codes == {NO_SOURCE} else "generate.foreach"
             raise ExpressionFailed(code, "; ".join(problems))
         return made

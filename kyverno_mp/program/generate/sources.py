@@ -4,7 +4,7 @@ Room: program.generate. Takes: a substituted pattern, the cluster's objects. Giv
 sources. Next: program/generate/pattern.
 May touch: the cluster's objects through program/ports only.
 Source: docs/behaviour/controllers 5.4; docs/behaviour/lessons 4.2 (a namespaced policy
-reaches nothing outside its namespace).
+cannot read outside its namespace).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,24 +27,25 @@ from kyverno_mp.values.kubernetes.selector import (
 )
 
 NO_SOURCE: Final = "generate.source"
-"""The code of a failure with no other reason than sources that do not exist."""
+"""The code of a failure that is caused only by missing sources."""
 _OBJECT_STEPS: Final = 4
-"""Comparing one object with the requested one."""
+"""Cost of comparing one object with the requested one."""
 
 
 def find_source(
     scope: RuleContext, wanted: DownstreamTarget, target: DownstreamTarget
 ) -> Json:
-    """Return the one source of a clone. Raises: ExpressionFailed if there is none.
+    """Return the source of a clone. Raises: ExpressionFailed if it does not exist.
 
-    KYVERNO: the text names the target, not the source (docs/behaviour/controllers 5.4).
+    KYVERNO: the message names the target instead of the source
+    (docs/behaviour/controllers 5.4).
     """
     group, _, version = wanted.api_version.rpartition("/")
     asked = ObjectQuery(
         group, version, wanted.kind, namespace=wanted.namespace, name=wanted.name
     )
     for found in _objects(scope, asked):
-        # The port matches wildcards, but a clone has one source with this exact name.
+        # The port supports wildcards, but a clone has one source with this exact name.
         metadata = metadata_of(found)
         named = (metadata.get("namespace", ""), metadata.get("name"))
         if named == (wanted.namespace, wanted.name):
@@ -57,7 +58,7 @@ def find_source(
 
 
 def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Json]:
-    """Return the sources of a cloneList, kind by kind."""
+    """Return the sources of a cloneList, grouped by kind."""
     namespace = clone_list.get("namespace") or ""
     _keep_within(scope, namespace)
     holds, weight = _selector(clone_list.get("selector") or {})
@@ -77,7 +78,7 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
 
 
 def keep_clone_within(scope: RuleContext, wanted: DownstreamTarget) -> None:
-    """Refuse a source outside the namespace of a namespaced policy."""
+    """Refuse sources outside the namespace of a namespaced policy."""
     _keep_within(scope, wanted.namespace)
 
 
@@ -103,7 +104,7 @@ def _objects(scope: RuleContext, asked: ObjectQuery) -> list[Json]:
 def _selector(
     raw: Mapping[str, Json],
 ) -> tuple[Callable[[Mapping[str, str]], bool], int]:
-    """Return a selector's test, and its weight (matching.filter)."""
+    """Return a selector's test and its weight (matching.filter)."""
     labels, terms = read_selector(raw)
     problem = check_selector(labels, terms)
     if problem:

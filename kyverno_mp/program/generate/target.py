@@ -13,7 +13,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class DownstreamTarget(NamedTuple):
-    """One object's identity; ``str`` as upstream prints it in errors."""
+    """Identity of one object; ``str`` formats it as upstream does in errors."""
 
     api_version: str
     kind: str
@@ -25,9 +25,9 @@ class DownstreamTarget(NamedTuple):
 
 
 def target_of(pattern: Mapping[str, Json]) -> DownstreamTarget:
-    """Return the identity in the pattern.
+    """Return the identity of the pattern's target.
 
-    Raises: ExpressionFailed when a variable resolved to something other than a string.
+    Raises: ExpressionFailed if a variable resolved to a value that is not a string.
     """
     return DownstreamTarget(
         text_of(pattern, "apiVersion"),
@@ -38,7 +38,7 @@ def target_of(pattern: Mapping[str, Json]) -> DownstreamTarget:
 
 
 def text_of(holder: Mapping[str, Json], key: str) -> str:
-    """Return a text field, "" when it is absent. Raises: ExpressionFailed."""
+    """Return a string field, "" if it is absent. Raises: ExpressionFailed."""
     value = holder.get(key)
     if value is None:
         return ""

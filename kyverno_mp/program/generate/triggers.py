@@ -5,8 +5,8 @@ Gives: LinkedTriggers; Triggered, which webhook/triggers records. Next:
 program/generate/rule.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.2; docs/behaviour/engine 8.3.
 
-A rule that may make an external call is only matched here; the background pool
-evaluates it, because no answer waits for such a call.
+A rule with possible external calls is only matched here. The background pool evaluates
+it, because no answer should wait for such a call.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ MUTATE: Final = "mutate"
 CEL_MUTATE: Final = "cel-mutate"
 """A MutatingPolicy as a whole: it has no rules."""
 CEL_GENERATE: Final = "cel-generate"
-"""A GeneratingPolicy, whose one rule has its name."""
+"""A GeneratingPolicy; its single rule has the policy's name."""
 _SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
 _DELETE: Final = "DELETE"
 _OLD_OBJECT: Final = "oldObject"
@@ -39,9 +39,9 @@ _OLD_OBJECT: Final = "oldObject"
 class Triggered(msgspec.Struct, frozen=True):
     """Rules of one policy that the request triggers, to be processed together.
 
-    ``deletes``: the trigger is going, or matches no longer, so the objects that the
-    rules generated for it have to be deleted. ``reads_old``: some rule reads the old
-    object, which nobody can read later.
+    ``deletes``: the trigger is being deleted, or no longer matches, so the objects that
+    the rules generated for it have to be deleted. ``reads_old``: a rule reads the old
+    object, which is unavailable later.
     """
 
     type: str
@@ -51,7 +51,7 @@ class Triggered(msgspec.Struct, frozen=True):
     synchronize: bool = False
     reads_old: bool = False
     unchecked: bool = False
-    """The pool has to find out whether the trigger meets the conditions."""
+    """The pool has to check whether the trigger meets the conditions."""
 
 
 class _Rule:
@@ -77,21 +77,21 @@ class _Rule:
         )
         self.is_slow = bool(ir.effects & _SLOW)
         self.is_plain = self.gate.is_open and not (self.is_slow or ir.exceptions)
-        """Whether its match alone decides."""
+        """Whether the rule's match alone decides."""
         self.lists_delete = any(_DELETE in one.operations for one in ir.match.filters)
         self.reads_old = _reads_old(ir)
         self.synchronize = ir.generate is not None and ir.generate.synchronize
-        """Whether what it generated follows the trigger."""
+        """Whether the generated objects are synchronised with the trigger."""
         kind = GENERATE if ir.rule_type == GENERATE else MUTATE
         self.alone = {
             deletes: _of(kind, policy, [self], deletes=deletes)
             for deletes in (False, True)
         }
-        """What is triggered when no other rule of the policy is."""
+        """The Triggered records if no other rule of the policy applies."""
 
 
 def _reads_old(ir: RuleIR) -> bool:
-    """Return whether the text of a rule names the old object."""
+    """Return whether a rule's text mentions the old object."""
     waiting: list[Any] = [ir]
     while waiting:
         value = waiting.pop()
@@ -99,7 +99,8 @@ def _reads_old(ir: RuleIR) -> bool:
             if _OLD_OBJECT in value:
                 return True
         elif isinstance(value, Variable):
-            # Its query for DELETE always reads it, and a deletion carries it anyway.
+            # A query for DELETE always reads the old object, which a deletion includes
+            # anyway.
             waiting.append(value.lookup)
         elif isinstance(value, msgspec.Struct):
             waiting += [getattr(value, name) for name in value.__struct_fields__]
@@ -111,7 +112,7 @@ def _reads_old(ir: RuleIR) -> bool:
 
 
 _Applies = tuple[_Rule, bool]
-"""A rule, and whether it has to delete."""
+"""A rule, and whether it has to delete its generated objects."""
 
 
 class _Policy:
@@ -127,7 +128,7 @@ class _Policy:
 
     @property
     def stops_early(self) -> bool:
-        """Whether a later rule depends on the outcome of one that is not evaluated."""
+        """Whether a later rule depends on a rule that is not evaluated here."""
         return self.ir.apply_rules == "One" and any(r.is_slow for r in self.generating)
 
     def scope(self, rule: _Rule, context: RequestContext) -> RuleContext:
@@ -136,12 +137,12 @@ class _Policy:
         return context.rule_scope(rule.ir.name, policy_namespace=self.ir.namespace)
 
     def begin(self, context: RequestContext) -> None:
-        """Charge what follows to the policy."""
+        """Charge the following steps to the policy."""
         context.runtime.begin_policy(self.ir, is_tenant=bool(self.ir.namespace))
 
 
 class LinkedTriggers:
-    """The rules that one set of candidates may trigger; requests share it."""
+    """The rules that one set of candidates may trigger; shared by requests."""
 
     __slots__ = ("_background_user", "_policies", "reads_namespace")
 
@@ -150,7 +151,7 @@ class LinkedTriggers:
         entries: Iterable[tuple[PolicyIR, Sequence[RuleIR]]],
         background_user: str,
     ) -> None:
-        """``background_user``: whose requests rules leave out unless they want them."""
+        """``background_user``: rules skip this user's requests unless they opt in."""
         self._background_user = background_user
         self._policies = [_Policy(policy, rules) for policy, rules in entries]
         self.reads_namespace = any(
@@ -158,10 +159,10 @@ class LinkedTriggers:
             for policy in self._policies
             for rule in (*policy.generating, *policy.mutating)
         )
-        """Whether what is triggered depends on the request's namespace."""
+        """Whether the result depends on the request's namespace."""
 
     def evaluate(self, context: RequestContext) -> list[Triggered]:
-        """Return what a request triggers. Raises: Preempted, DependencyError."""
+        """Return the triggered rules. Raises: Preempted, DependencyError."""
         request = context.request
         found: list[Triggered] = []
         for policy in self._policies:
@@ -179,9 +180,9 @@ class LinkedTriggers:
         return found
 
     def by_match(self, context: RequestContext) -> list[Triggered]:
-        """Return what a request may trigger, by match alone: the pool evaluates it.
+        """Return the rules that match a request; the pool evaluates them.
 
-        For a review whose evaluation did not finish.
+        Used if a review's evaluation did not finish.
         """
         request = context.request
         found: list[Triggered] = []
@@ -218,7 +219,7 @@ def _generating(
 
 
 def _decided(policy: _Policy, rule: _Rule, context: RequestContext) -> list[_Applies]:
-    """Return what a rule without external calls has to do: once, at most."""
+    """Decide on a rule without external calls; return at most one entry."""
     request = context.request
     if request.operation == _DELETE:
         # KYVERNO: a deletion is decided by match alone (controllers 5.2).
@@ -228,7 +229,7 @@ def _decided(policy: _Policy, rule: _Rule, context: RequestContext) -> list[_App
         return list(_by_match(rule, request))
     if not rule.is_plain:
         return list(_evaluated(rule, request, policy.scope(rule, context)))
-    # PERF: without the scope, a review that triggers it takes 7 us less of 66.
+    # PERF: without a scope, a review that triggers the rule takes 59 us instead of 66.
     policy.begin(context)
     if rule.gate.matches(request):
         return [(rule, False)]
@@ -247,7 +248,7 @@ def _evaluated(rule: _Rule, request: Request, scope: RuleContext) -> Iterator[_A
 
 
 def _by_match(rule: _Rule, request: Request) -> Iterator[_Applies]:
-    """Yield what a rule may have to do, by its match alone."""
+    """Yield the possible outcomes of a rule, by its match alone."""
     if request.operation == _DELETE:
         if rule.gate.matches(request):
             if rule.lists_delete:
@@ -259,7 +260,7 @@ def _by_match(rule: _Rule, request: Request) -> Iterator[_Applies]:
         yield rule, False
         if not (request.old_object and rule.synchronize):
             return
-        # Preconditions may have held until now, and hold no longer.
+        # Preconditions may have been true before, but not any longer.
         yield rule, True
     elif _matched_before(rule, request):
         yield rule, True
@@ -297,7 +298,7 @@ def _mutation_matches(rule: _Rule, request: Request) -> bool:
 
 
 def _together(policy: PolicyIR, applies: Iterable[_Applies]) -> Iterator[Triggered]:
-    """Put the rules of a policy together that have the same to do."""
+    """Group the rules of a policy that have the same task."""
     applies = list(applies)
     if len(applies) == 1:
         ((rule, its),) = applies

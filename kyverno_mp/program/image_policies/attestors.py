@@ -1,7 +1,7 @@
 """Link the attestors of a policy: their fields may be expressions.
 
-Room: program. Takes: AttestorIR. Gives: LinkedAttestor, whose ``query`` has the texts
-for one object. Next: evaluate.py. May touch: nothing outside its arguments.
+Room: program. Takes: AttestorIR. Gives: LinkedAttestor, whose ``query`` evaluates the
+fields for one object. Next: evaluate.py. May touch: nothing outside its arguments.
 Source: Kyverno pkg/image/verification/variables/attestors.go.
 """
 
@@ -74,7 +74,7 @@ class LinkedAttestor:
             self._stamping = text(notary.stamping, "notary tsa cert")
 
     def query(self, evaluate: Evaluate) -> AttestorQuery:
-        """Return what must hold. Raises: CelFailed, BudgetExceeded."""
+        """Return the query for the verification. Raises: CelFailed, BudgetExceeded."""
 
         def read(given: _Text | None) -> str:
             return "" if given is None else given.read(self.name, evaluate)

@@ -1,9 +1,9 @@
 """Evaluate ImageValidatingPolicies on a request or on a JSON payload.
 
 Room: program. Takes: ImageValidatingPolicyIR linked once; Facts, PolicyImages. Gives:
-an Answer for the policy and each of its autogen copies. Next: plan.py,
+an Answer for the policy and for each of its autogen copies. Next: plan.py,
 cli/apply/stages/image_policies.py.
-May touch: what the ports reach.
+May touch: external systems only through ports.
 Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine.go.
 """
@@ -88,7 +88,7 @@ _NAMES: Final = (
 )
 _EXCEPTION: Final = "rule is skipped due to policy exception: "
 Begin: TypeAlias = Callable[[], PolicyImages]
-"""Begins the images of one review."""
+"""Starts the image verification of one review."""
 
 
 def _never(_expression: Expression) -> bool:
@@ -104,9 +104,9 @@ def _dialect(*, namespaced: bool) -> Dialect:
 
 
 class Answer(NamedTuple):
-    """The verdict of one copy of a policy, None where there is none.
+    """The verdict of one copy of a policy, if the copy has one.
 
-    ``is_matched``: the constraints match. ``reasons``: why attestors did not count.
+    ``is_matched``: the constraints match. ``reasons``: why attestors were rejected.
     """
 
     copy: str
@@ -162,7 +162,7 @@ class _ImageScope(KindScope):
         namespace: str,
         images: "Images",
     ) -> None:
-        """``namespace``: of the policy, "" for a cluster one."""
+        """``namespace``: the policy's namespace, "" for a cluster-wide policy."""
         super().__init__(facts, shared, body.variables, COST_MAX, namespace)
         self.verification = Verification(body.terms, images.begun(), facts.runtime)
         given = self._values
@@ -180,7 +180,7 @@ class _ImageScope(KindScope):
     ) -> None:
         """Set ``images`` and ``attestors``.
 
-        An attestor's texts are read when a function gets it.
+        An attestor's fields are evaluated when a function receives the attestor.
         """
         values = {
             one.name: Attestor(one.name, partial(one.query, self.value))
@@ -189,19 +189,19 @@ class _ImageScope(KindScope):
         self._values = (*self._values[:4], images, values, *self._values[6:])
 
     def close(self) -> None:
-        """Forget the values. PERF: attestors refer back to the scope."""
+        """Clear the values. PERF: attestors refer back to the scope."""
         self._values = ()
 
 
 class Images:
-    """The images of one review, begun when the first policy matches."""
+    """The images of one review, created when the first policy matches."""
 
     def __init__(self, begin: Begin | None) -> None:
         self._begin = begin
         self._begun: PolicyImages | None = None
 
     def begun(self) -> PolicyImages | None:
-        """Return the images, None if there is no registry to ask."""
+        """Return the images; None if no registry is available."""
         if self._begun is None and self._begin is not None:
             self._begun = self._begin()
         return self._begun
@@ -229,10 +229,10 @@ class LinkedImagePolicy:
         ]
         self._exceptions = link_exceptions(ir.exceptions, self._dialect)
         self.reads_namespace = reads_namespace(ir)
-        """The result depends on the labels or the content of the Namespace."""
+        """The result depends on the Namespace's labels or content."""
 
     def may_match(self, request: Request) -> bool:
-        """Return whether a copy may match, without its selectors and names."""
+        """Return whether a copy may match, ignoring its selectors and names."""
         return any(
             not is_by_kind(body.ir.constraints) or matches(body.ir.constraints, request)
             for body in self._bodies
@@ -247,9 +247,10 @@ class LinkedImagePolicy:
         of_files: bool = False,
         has_exceptions: bool = True,
     ) -> Iterator[Answer]:
-        """Yield the answer of the policy as written, then those of its copies.
+        """Yield the answer of the original policy, then its copies' answers.
 
-        ``of_files``: on the command line. KYVERNO: there copies have no exceptions.
+        ``of_files``: the objects are from files (CLI). KYVERNO: then copies ignore
+        exceptions.
         """
         namespace = self.ir.policy.namespace
         for body in self._bodies:
@@ -273,7 +274,7 @@ class LinkedImagePolicy:
     def _matched(self, body: _Body, facts: Facts) -> tuple[bool, RuleResult | None]:
         """Return whether the constraints match, and the error of a bad selector.
 
-        KYVERNO: without constraints everything matches; a payload, too.
+        KYVERNO: without constraints everything matches, and a JSON payload always does.
         """
         if facts.is_payload or body.ir.constraints is None:
             return True, None
@@ -312,7 +313,7 @@ class LinkedImagePolicy:
         scope: _ImageScope,
         opened: Callable[[], _ImageScope],
     ) -> list[CelExceptionIR]:
-        """Return the exceptions that apply; in a review their errors are their own."""
+        """Return the exceptions that apply; reviews record their errors separately."""
         if facts.faults is None:
             return [
                 one.ir
@@ -323,7 +324,7 @@ class LinkedImagePolicy:
         return exempting(exceptions, facts, opened, self._met)
 
     def _read_images(self, body: _Body, facts: Facts, scope: _ImageScope) -> None:
-        """Extract the images, and read those that the policy is about.
+        """Extract the images, and read those that the policy selects.
 
         Raises: ExpressionFailed, BudgetExceeded, DependencyError.
         """
@@ -354,7 +355,7 @@ class LinkedImagePolicy:
         return found
 
     def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
-        """Return whether all are true; a false one decides, even after one that failed.
+        """Return whether all conditions are true; false takes precedence over an error.
 
         Raises: ExpressionFailed unless the failure policy ignores it, BudgetExceeded.
         """
@@ -373,10 +374,10 @@ class LinkedImagePolicy:
 
 
 def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
-    """Return the result for exceptions.
+    """Return the result for an excepted object.
 
-    KYVERNO: the keys are missing in the message, and it is a skip whatever
-    ``reportResult`` says.
+    KYVERNO: the exceptions' keys are missing from the message, and the status is always
+    skip, regardless of ``reportResult``.
     """
     keys = tuple(one.key for one in matching)
     text = _EXCEPTION + ", ".join("" for _ in keys)

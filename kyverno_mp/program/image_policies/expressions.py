@@ -1,4 +1,4 @@
-"""List the expressions of an ImageValidatingPolicy, and what they depend on.
+"""List the expressions of an ImageValidatingPolicy, and their dependencies.
 
 Room: program. Takes: ImageValidatingPolicyIR. Gives: reads_namespace,
 expressions_of. Next: evaluate.py. May touch: nothing outside its arguments.
@@ -19,7 +19,7 @@ _NAMESPACE: Final = "namespaceObject"
 
 
 def reads_namespace(ir: ImageValidatingPolicyIR) -> bool:
-    """Return whether the Namespace, or its labels, may decide."""
+    """Return whether the result may depend on the Namespace or its labels."""
     given = [body.constraints for body in ir.bodies]
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True

@@ -1,4 +1,4 @@
-"""Evaluate the ImageValidatingPolicies that one review concerns.
+"""Evaluate the ImageValidatingPolicies that apply to one review.
 
 Room: program. Takes: the linked policies of a path. Gives: ImagePlan and ImagePlanner,
 run by webhook/review/cel_validating.py. Next: evaluate.py.
@@ -6,9 +6,9 @@ May touch: registries and the cluster, only through the ports.
 Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
 pkg/webhooks/resource/ivpol/handler.go, pkg/cel/policies/ivpol/engine/engine.go.
 
-SAFETY: upstream's validating webhook believes an annotation that its mutating webhook
-is to have written. Here the policies are evaluated where the request is decided, so
-nothing that a user writes into an object counts as a verdict.
+SAFETY: upstream's validating webhook trusts an annotation that its mutating webhook is
+expected to write. Here the validating webhook evaluates the policies itself, so a user
+cannot forge a verdict in the object.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +56,7 @@ _FAIL: Final = "Fail"
 
 
 class ImagePlan:
-    """The policies that may apply to one request, selected and not yet run."""
+    """The policies that may apply to one request, selected but not yet run."""
 
     __slots__ = (
         "_begin",
@@ -83,10 +83,11 @@ class ImagePlan:
         self._policies = policies
         self._begin = begin
         self._done: list[Verdict | None] = []
-        """By position of the policy; None: it was not evaluated, or does not apply."""
+        """Verdicts by policy position; None: the policy was not evaluated or does not
+        apply."""
         self.left_out: list[tuple[LinkedImagePolicy, Exception]] = []
-        """Policies that could not be evaluated by no fault of an expression; also those
-        of which an exception failed."""
+        """Policies that could not be evaluated for a reason other than their
+        expressions, and policies with a failed exception."""
         self.needs_io = self.reads_registry = True
         self.fails = any(map(_fails, policies))
         self.reads_namespace = any(one.reads_namespace for one in policies)
@@ -138,7 +139,7 @@ class ImagePlan:
         return Verdicts(found, [one.response for one in found])
 
     def unfinished_fails(self) -> bool:
-        """Return whether the failurePolicy of a policy without a verdict denies."""
+        """Return whether a missing verdict denies because of a failurePolicy."""
         return any(map(_fails, self._policies[len(self._done) :]))
 
     def _is_over(self, runtime: Runtime) -> bool:
@@ -158,9 +159,10 @@ class ImagePlanner:
         knows: Callable[[str], bool],
         begin: Begin | None,
     ) -> None:
-        """``knows`` returns whether a policy key exists, or existed until now.
+        """``knows`` returns whether a policy key exists or existed until recently.
 
-        ``begin`` begins the images of one review, None = there is no registry to ask.
+        ``begin`` starts the image verification of one review; None: no registry is
+        available.
         """
         self._engine = engine
         self._source = source
@@ -175,9 +177,10 @@ class ImagePlanner:
         is_namespaced: bool,
         pace: Pace | None = None,
     ) -> ImagePlan | None:
-        """Select the policies of a path; None when none applies.
+        """Select the policies of a path; return None if none applies.
 
-        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
+        does.
         """
         if is_namespaced and not is_in_namespace(request):
             return None
@@ -193,10 +196,10 @@ class ImagePlanner:
         return ImagePlan(self._engine, request, policies, self._begin)
 
     def require(self, keys: Iterable[str]) -> None:
-        """Do nothing if the worker knows these policies.
+        """Check that the worker has these policies.
 
         Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not know yet.
+        this worker does not have yet.
         """
         for key in keys:
             if not self._knows(key):
@@ -204,7 +207,7 @@ class ImagePlanner:
 
 
 def _fails(linked: LinkedImagePolicy) -> bool:
-    """Return whether a request is denied if the policy cannot be evaluated."""
+    """Return whether a request is denied when the policy cannot be evaluated."""
     return linked.ir.policy.failure_policy == _FAIL and DENY in linked.ir.actions
 
 
@@ -213,8 +216,8 @@ def _verdict(
 ) -> Verdict:
     """Return the verdict of a policy.
 
-    KYVERNO: an error denies whatever the failurePolicy says, also that of a registry:
-    who controls one could otherwise get images past a policy by answering nothing.
+    KYVERNO: any error denies, regardless of the failurePolicy. This includes registry
+    errors: otherwise the owner of a registry could bypass a policy by not responding.
     """
     enforces = DENY in linked.ir.actions
     response = PolicyResponse(
@@ -225,7 +228,7 @@ def _verdict(
 
 
 def _explained(found: RuleResult, reasons: Sequence[str]) -> RuleResult:
-    """Add to a failure why attestors did not count, as far as there is room."""
+    """Add the reasons why attestors were rejected to a failure, within the limits."""
     if found.status == result.FAIL:
         given = dict.fromkeys(reasons)
         shown = [one[:IMAGE_REASON_CHARACTERS_MAX] for one in given]

@@ -1,7 +1,7 @@
-"""The port through which ImageValidatingPolicies read and verify images.
+"""Define the port through which ImageValidatingPolicies read and verify images.
 
-Room: program. Gives: the queries, and the Protocol that images/policies satisfies.
-Next: verification.py. May touch: nothing; the adapters do.
+Room: program. Gives: the queries, and the Protocol that images/policies implements.
+Next: verification.py. May touch: nothing; the adapters do I/O.
 Source: docs/behaviour/images 8.
 """
 
@@ -13,14 +13,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class ImageQuery(NamedTuple):
-    """One image, and how its registry is read."""
+    """One image, and the access settings for its registry."""
 
     image: str
     access: RegistryAccess = RegistryAccess()
 
 
 class TufQuery(NamedTuple):
-    """The TUF repository of an attestor; ``path``: a root that is not read."""
+    """An attestor's TUF repository; ``path`` names a root file, which is never read."""
 
     mirror: str = ""
     root: str = ""
@@ -28,10 +28,10 @@ class TufQuery(NamedTuple):
 
 
 class CosignQuery(NamedTuple):
-    """An attestor by Cosign: a key, a certificate, or identities (None: not keyless).
+    """A Cosign attestor: a key, a certificate, or identities (None: not keyless).
 
-    ``log`` None: a signature needs a log entry of the trust root's logs. Signatures are
-    in ``repository``, "" = that of the image, under a tag with ``tag_prefix``.
+    ``log`` None: a signature needs an entry in one of the trust root's logs. Signatures
+    are in ``repository`` ("": the image's repository) under a tag with ``tag_prefix``.
     """
 
     key: str | None = None
@@ -49,9 +49,9 @@ class CosignQuery(NamedTuple):
 
 
 class NotaryQuery(NamedTuple):
-    """An attestor by Notary: PEM of trusted certificates, and of time authorities.
+    """A Notary attestor: PEM of trusted certificates and of timestamp authorities.
 
-    ``stamping``: None if the attestor names no time authorities.
+    ``stamping``: None if the attestor names no timestamp authorities.
     """
 
     certificates: str = ""
@@ -62,23 +62,23 @@ AttestorQuery: TypeAlias = CosignQuery | NotaryQuery
 
 
 class PolicyImages(Protocol):
-    """The images of one review; a tag is resolved once.
+    """The images of one review; a tag is resolved only once.
 
-    Raises: ExpressionFailed, DependencyError; DeadlinePassed, which is no verdict.
+    Raises: ExpressionFailed, DependencyError; DeadlinePassed, which is not a verdict.
     """
 
     def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
-        """Return names, manifest and configuration of the image.
+        """Return the image's names, manifest and configuration.
 
         Shape: ``{image, resolvedImage, registry, repository, identifier, tag, digest,
         imageIndex, manifest, config}``.
         """
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts, each about another image, in several threads if some are free.
+        """Run the parts, one per image, in parallel threads if some are free.
 
-        At the deadline those that have not begun are dropped. Raises: what a part
-        raises.
+        At the deadline, parts that have not started are dropped. Raises: the parts'
+        errors.
         """
 
     def verify(
@@ -93,7 +93,7 @@ class PolicyImages(Protocol):
         kind: str,
         deadline_ns: int,
     ) -> Sequence[tuple[str, Json]]:
-        """Return (predicate type, statement) of what the attestor states, at least one.
+        """Return the attestor's statements (predicate type, statement), at least one.
 
         ``kind``: a predicate type, or Cosign's short name for one.
         """
@@ -105,7 +105,7 @@ class PolicyImages(Protocol):
         artifact_type: str,
         deadline_ns: int,
     ) -> str:
-        """Return the digest of an artefact about the image that the attestor signed."""
+        """Return the digest of the image's artifact that the attestor signed."""
 
     def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
-        """Return the JSON document that an artefact about the image is."""
+        """Return the JSON document in an artifact of the image."""

@@ -1,4 +1,4 @@
-"""Find the images of an object, and those that a policy is about.
+"""Find the images of an object, and those that a policy selects.
 
 Room: program. Takes: the IR of extractors and references, a scope. Gives: References,
 ``extracted``. Next: evaluate.py. May touch: nothing outside its arguments.
@@ -60,7 +60,7 @@ class References:
         ]
 
     def select(self, image: str, runtime: Runtime) -> bool:
-        """Return whether the policy is about an image; without references: any.
+        """Return whether the policy selects an image; without references, any image.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
@@ -78,7 +78,7 @@ class References:
 
 @cache
 def _built_in(place: str, dialect: Dialect) -> Mapping[str, LinkedExpression]:
-    """Return the extractors of Pods at a place; "" = of a Pod itself."""
+    """Return the Pod extractors for a path; "" is the Pod itself."""
     environment = Environment(
         {"object": types.DYN, "oldObject": types.DYN}, library=dialect.library()
     )
@@ -95,7 +95,7 @@ def _built_in(place: str, dialect: Dialect) -> Mapping[str, LinkedExpression]:
 def extractors_for(
     request: Request, own: Mapping[str, LinkedExpression], dialect: Dialect
 ) -> Mapping[str, LinkedExpression]:
-    """Return the extractors of the kind, and the policy's own, which replace them."""
+    """Return the kind's extractors; the policy's own extractors take precedence."""
     review = request.review_request or {}
     asked = review.get("requestResource") or review.get("resource") or {}
     key = tuple(asked.get(name, "") for name in ("group", "version", "resource"))
@@ -107,7 +107,7 @@ def extracted(
     extractors: Mapping[str, LinkedExpression],
     evaluate: Callable[[LinkedExpression], Value],
 ) -> dict[str, list[str]]:
-    """Return the images by the name of their extractor.
+    """Return the images, grouped by the name of their extractor.
 
     Raises: ExpressionFailed, BudgetExceeded.
     """
@@ -119,7 +119,7 @@ def extracted(
             raise ExpressionFailed("cel.images", text)
         for one in value:
             if one.__class__ is not str:
-                # SAFETY: an image that is no text is an error, never "no image".
+                # SAFETY: an image that is not a string is an error, never "no image".
                 text = f"type conversion error from '{type_name(one)}' to 'string'"
                 raise ExpressionFailed("cel.images", text)
         found[name] = value

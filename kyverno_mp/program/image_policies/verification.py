@@ -6,8 +6,8 @@ May touch: registries, through the port.
 Source: Kyverno pkg/cel/libs/imageverify/impl.go; docs/behaviour/cel 10.4;
 docs/behaviour/images 8.
 
-What was verified is known to this policy alone: an attestation that another policy has
-verified with its attestors proves nothing here.
+Verified attestations are kept per policy: an attestation that another policy verified
+with other attestors proves nothing here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _PAYLOAD: Final = "failed to get payload"
 
 
 class PolicyTerms(NamedTuple):
-    """What a policy says about images."""
+    """Parts of a policy that concern images."""
 
     references: References
     attestations: Mapping[str, AttestationIR]
@@ -43,12 +43,12 @@ class PolicyTerms(NamedTuple):
 
 
 class Verification:
-    """The functions of one policy; ``reasons``: why attestors did not count."""
+    """The functions of one policy; ``reasons``: why attestors were rejected."""
 
     def __init__(
         self, terms: PolicyTerms, images: PolicyImages | None, runtime: Runtime
     ) -> None:
-        """``images`` None: there is no registry to ask."""
+        """``images`` is None if no registry is available."""
         self._terms = terms
         self._images = images
         self._runtime = runtime
@@ -61,7 +61,7 @@ class Verification:
         self._port().data(self._asked(image), self._deadline_ns)
 
     def load_ahead(self, images: Sequence[str]) -> None:
-        """Read several images at once; what fails, ``load`` tells.
+        """Read several images in parallel; ``load`` reports their errors later.
 
         Raises: DeadlinePassed.
         """
@@ -106,7 +106,7 @@ class Verification:
         return count
 
     def payload(self, image: str, attestation: str) -> Json:
-        """Return what a verified attestation says. Raises: CelFailed."""
+        """Return the payload of a verified attestation. Raises: CelFailed."""
         wanted = self._attestation(attestation)
         self._read(image)
         if wanted.intoto is not None:
@@ -115,8 +115,8 @@ class Verification:
             raise CelFailed(f"{_PAYLOAD}: could not find attestation {wanted.name}")
         digest = self._referrers.get((image, wanted.referrer))
         if digest is None:
-            # SAFETY: upstream hands out the first referrer of the type, whoever wrote
-            # it (docs/behaviour/images 10.2, issue 17130).
+            # SAFETY: upstream returns the first referrer of the type, even if the
+            # attestor did not sign it (docs/behaviour/images 10.2, issue 17130).
             raise CelFailed(
                 f"{_PAYLOAD}: referrer attestation payload cannot be fetch before"
                 " verifying referrer attestation"
@@ -127,11 +127,11 @@ class Verification:
         )
 
     def data(self, image: str) -> Json:
-        """Return manifest and configuration of the image. Raises: CelFailed."""
+        """Return the image's manifest and configuration. Raises: CelFailed."""
         return self._read(image)
 
     def _statement(self, image: str, kind: str) -> Json:
-        # KYVERNO: by the full predicate type, so that of a short name is never found.
+        # KYVERNO: keys are full predicate types, so a short name is never found.
         found = self._statements.get((image, kind))
         if found is None:
             raise CelFailed(
@@ -157,19 +157,19 @@ class Verification:
         for kind, found in port.statements(
             asked, query, wanted.intoto, self._deadline_ns
         ):
-            # KYVERNO: of several, the last one counts.
+            # KYVERNO: the last of several statements of a type is used.
             self._statements[image, kind] = found
 
     def _holds(self, what: str, verify: Callable[[], None]) -> bool:
-        """Return whether nothing is wrong.
+        """Return whether the verification succeeds.
 
-        KYVERNO: an attestor that fails does not count, also if a registry or a log is
-        the reason (docs/behaviour/cel 10.4). Raises: CelFailed, DeadlinePassed.
+        KYVERNO: a failed attestor is not counted, even if a registry or a log caused
+        the failure (docs/behaviour/cel 10.4). Raises: CelFailed, DeadlinePassed.
         """
         try:
             verify()
         except DeadlinePassed:
-            # SAFETY: a review that runs out of time has no verdict.
+            # SAFETY: a review that runs out of time must not return a verdict.
             raise
         except (ExpressionFailed, DependencyError) as error:
             self.reasons.append(f"{what}: {error.message}")
@@ -216,9 +216,9 @@ def _query(attestor: Attestor) -> AttestorQuery:
 
 
 def _called(prefix: str, call: Callable[[], Json]) -> Json:
-    """Call a port; its error becomes that of the expression.
+    """Call a port, and convert its error to the expression's error.
 
-    Raises: CelFailed; DeadlinePassed, which nothing absorbs.
+    Raises: CelFailed; DeadlinePassed, which no expression can catch.
     """
     try:
         return call()

@@ -1,12 +1,12 @@
-"""Ask registries about all images of a block at once, before their turn.
+"""Query registries for all images of a block in parallel, ahead of time.
 
 Room: program.images. Takes: the images of one block, a BlockReader. Gives: a
-BlockReader that knows the answers. Next: program/images/rule.
+BlockReader with cached answers. Next: program/images/rule.
 May touch: registries through program/ports.py, in several threads.
-Source: docs/images.md (how many calls at once).
+Source: docs/images.md (number of parallel calls).
 
-Rules then run as before, image by image: what is asked ahead is what the rule asks if
-the answers are good ones. A question that was not asked ahead is asked in its turn.
+Rules then run image by image. The queries sent ahead are those that the rule sends if
+all verifications succeed; the rule sends any other query itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from kyverno_mp.values.jsonvalue import Json
 _Answer = TypeVar("_Answer")
 _Failure: TypeAlias = ExpressionFailed | DependencyError
 WITH_DIGEST: Final = frozenset({"Notary", "SigstoreBundle"})
-"""Forms whose attestations tell the digest."""
+"""Signature forms whose attestations contain the digest."""
 
 
 class _Known:
-    """The answers to queries; a query that is not known is asked.
+    """Cached answers to queries; other queries are forwarded.
 
-    An error is kept without what it has passed through, and raised anew each time.
+    Errors are cached without tracebacks, and raised as new objects.
     """
 
     def __init__(self, images: ReviewedImages) -> None:
@@ -41,7 +41,7 @@ class _Known:
         self.keeps = False
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
-        """Return the digest, which a review resolves once in any case."""
+        """Return the digest, which is resolved only once per review anyway."""
         return self._images.digest(image, access, deadline_ns)
 
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
@@ -51,11 +51,11 @@ class _Known:
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
-        """Return what the attestor states about the image."""
+        """Return the attestor's statements about the image."""
         return self._once(self._stated, self._images.statements, asked, deadline_ns)
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts."""
+        """Run the parts in parallel."""
         self._images.at_once(parts, deadline_ns)
 
     def _once(
@@ -86,9 +86,10 @@ class _Known:
 def read_ahead(
     reader: BlockReader, images: Sequence[tuple[Image, bool]]
 ) -> BlockReader:
-    """Return a reader that knows what the block asks about the images.
+    """Return a reader with cached answers to the block's queries for the images.
 
-    Each image comes with whether the block verifies it; it may only need a digest.
+    Each image is paired with a flag: whether the block verifies it, or only needs the
+    digest.
     """
     distinct = {image.text: (image, verifies) for image, verifies in images}
     if len(distinct) < 2:  # noqa: PLR2004 - one image is read in its turn
@@ -98,7 +99,7 @@ def read_ahead(
     known.keeps = True
     parts = [partial(_read, ahead, *one) for one in distinct.values()]
     known.at_once(parts, reader.deadline_ns)
-    # A part that is late changes nothing under the hands of the rule.
+    # A late part must not change the cache while the rule runs.
     known.keeps = False
     return ahead
 
@@ -110,7 +111,7 @@ def _read(reader: BlockReader, image: Image, verifies: bool) -> None:  # noqa: F
         if reader.block.mutate_digest and not image.digest:
             reader.images.digest(image.text, reader.access, reader.deadline_ns)
     except Exception:  # noqa: BLE001 - the rule meets it again in the image's turn
-        # SAFETY: here, it would discard what is known about other images.
+        # SAFETY: an error raised here would discard the answers for other images.
         return
 
 

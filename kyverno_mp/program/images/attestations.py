@@ -1,7 +1,7 @@
-"""Require the statements that attestations name, and check their conditions.
+"""Require the statements that attestations specify, and check their conditions.
 
 Room: program.images. Takes: the attestations of one block after substitution, their
-linked conditions. Gives: the text of a failure. Next: program/images/rule.
+linked conditions. Gives: the failure message. Next: program/images/rule.
 May touch: registries through program/ports.py.
 Source: docs/behaviour/images 2.5.
 """
@@ -50,9 +50,9 @@ def verify_attestations(
     text: str,
     scope: RuleContext,
 ) -> tuple[str, str]:
-    """Return "", or the text of the first attestation that fails; and the reference.
+    """Return the first failed attestation's message, or ""; and the reference.
 
-    ``text``: the image's reference so far; a form that resolves it adds the digest.
+    ``text``: the image's current reference; some signature forms add the digest.
     """
     for index, attestation in enumerate(reader.block.attestations):
         if not (attestation.type or attestation.predicate_type):
@@ -66,7 +66,7 @@ def verify_attestations(
 
 
 class _Attestation:
-    """One attestation while it is verified."""
+    """The state of verifying one attestation."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Attestation:
         self.text = text
 
     def verify(self, scope: RuleContext) -> str:
-        """Verify all sets; reasons of earlier sets stay in the text."""
+        """Verify all sets; the message includes the reasons of earlier sets."""
         if not self._given.attestors:
             # SAFETY: upstream accepts any keyless signer here.
             return f".attestations[{self._index}]: no attestor"
@@ -119,7 +119,7 @@ class _Attestation:
     def _verify_entry(self, entry: Attestor, path: str, scope: RuleContext) -> str:
         reader = self._reader
         if entry.attestor is not None:
-            # SAFETY: upstream does not descend, and accepts any keyless signer.
+            # SAFETY: upstream ignores nested attestors, and accepts any keyless signer.
             return f"{path}: a nested attestor is not evaluated here"
         try:
             query = reader.query(entry, self.text, self._type)
@@ -128,15 +128,16 @@ class _Attestation:
             self._resolve()
         except (ExpressionFailed, DependencyError) as error:
             return error.message
-        # KYVERNO: the index of the entry is that of the attestation.
+        # KYVERNO: the index shown for the entry is the attestation's index.
         place = f"{path}.entries[{self._index}]{reader.kind_of(entry)}"
         reason = self._check(statements, scope)
         return f"{place}: {reason}" if reason else ""
 
     def _show(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> None:
-        """Set the variable with the attestation's name to the first predicate.
+        """Set the variable named after the attestation to the first predicate.
 
-        SAFETY: to the first of the wanted type; upstream takes one of any type.
+        SAFETY: only a predicate of the wanted type is used; upstream uses the first of
+        any type.
         """
         shown = [one for one in statements if type(one.get("predicate")) is dict]
         if not shown:
@@ -180,14 +181,15 @@ class _Attestation:
     def _holds(
         self, statement: dict[str, Json], scope: RuleContext
     ) -> tuple[bool, str]:
-        """Evaluate the conditions, with the predicate's keys at top level."""
+        """Evaluate the conditions; the predicate's keys are top-level variables."""
         predicate = statement.get("predicate")
         before = scope.root
         if type(predicate) is dict:
             scope.runtime.charge(weigh(predicate, scope.runtime.charge))
             scope.root = merged(before, predicate)
         try:
-            # All variables must resolve, also those that no condition reaches.
+            # All variables must resolve, even those in conditions that are not
+            # evaluated.
             self._checks.document(scope)
             for program in self._checks.blocks:
                 holds, text = program.evaluate(scope)
@@ -199,7 +201,7 @@ class _Attestation:
 
 
 def _resolved(text: str, scope: RuleContext) -> str:
-    """Substitute the variables of messages, which are strings of the policy."""
+    """Substitute the variables of messages, which the policy's author wrote."""
     if "{{" not in text:
         return text
     return sprint(link_document(parse_document(text))(scope))

@@ -1,7 +1,7 @@
-"""Require the signatures that attestor sets name: counts, nesting, paths of failures.
+"""Require the signatures that attestor sets specify, with counts and nested sets.
 
-Room: program.images. Takes: AttestorSets after substitution. Gives: Failures, or
-nothing. Next: program/images/rule.
+Room: program.images. Takes: AttestorSets after substitution. Gives: Failures; none if
+all sets are satisfied. Next: program/images/rule.
 May touch: registries through program/ports.py.
 Source: docs/behaviour/images 1.2, 2.4.
 """
@@ -41,17 +41,17 @@ class Failure(NamedTuple):
 
 
 class BlockReader(NamedTuple):
-    """What attestors of one block need beside their own fields."""
+    """Data shared by all attestors of one block."""
 
     block: ImageVerification
     images: ReviewedImages
     deadline_ns: int
     is_tenants: bool = False
-    """Whether the policy is a namespaced one."""
+    """Whether the policy is namespaced."""
 
     @property
     def access(self) -> RegistryAccess:
-        """The block's access to registries."""
+        """The block's settings for access to registries."""
         given = self.block.image_registry_credentials
         if given is None:
             return RegistryAccess()
@@ -68,14 +68,14 @@ class BlockReader(NamedTuple):
         """Return the query for one entry without a nested set."""
         key = certificate = chain = ""
         identity = Identity()
-        # KYVERNO: the roots of the block hold unless an entry is keyless.
+        # KYVERNO: the block's roots apply unless the entry is keyless.
         roots = self.block.roots
         algorithm = entry.signature_algorithm
         logs = LogTerms()
         if entry.keys is not None:
             key = _key_of(entry.keys)
             logs = _logs_of(entry.keys.rekor, entry.keys.ctlog)
-            # KYVERNO: the algorithm of the entry has no effect on keys.
+            # KYVERNO: the entry's own algorithm has no effect on keys.
             algorithm = entry.keys.signature_algorithm
         elif entry.certificates is not None:
             certificate = entry.certificates.cert
@@ -99,7 +99,7 @@ class BlockReader(NamedTuple):
             is_keyless=entry.keyless is not None,
             logs=logs,
             algorithm=algorithm,
-            # KYVERNO: an entry's annotations replace those of the block.
+            # KYVERNO: the entry's annotations replace the block's.
             annotations=entry.annotations or self.block.annotations,
             repository=entry.repository or self.block.repository,
             oci11=self.block.cosign_oci11,
@@ -122,14 +122,14 @@ class BlockReader(NamedTuple):
 
 
 def _nobody() -> ExpressionFailed:
-    """SAFETY: an attestor without a signer would mean "signed by anyone"."""
+    """SAFETY: an attestor without a signer would otherwise accept any signature."""
     return ExpressionFailed(
         "image.attestor", "the attestor names no key, certificate or identity"
     )
 
 
 def _logs_of(rekor: Rekor | None, ctlog: CTLog | None) -> LogTerms:
-    # KYVERNO: a block without a URL keeps it empty.
+    # KYVERNO: the URL of a block that omits it stays empty.
     rekor = rekor or Rekor(url=_PUBLIC_LOG)
     ctlog = ctlog or CTLog()
     return LogTerms(
@@ -153,7 +153,7 @@ def _identity_of(keyless: KeylessAttestor) -> Identity:
 
 
 def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
-    """Verify all sets of a block; return the failures of the first that fails."""
+    """Verify all sets of a block; return the failures of the first failed set."""
     for index, listed in enumerate(reader.block.attestors):
         found = _verify_set(reader, listed, image, f".attestors[{index}]")
         if found:

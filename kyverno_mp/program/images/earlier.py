@@ -1,13 +1,13 @@
-"""Read what an earlier webhook path of the same request has recorded about images.
+"""Read the image outcomes that an earlier webhook path of the request has recorded.
 
 Room: program.images. Takes: the changed object, the policies of earlier paths. Gives:
 outcomes by reference. Next: program/plans/mutation_plan. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/images 2.7 (one record for all policies); docs/differences.md.
 
-The API server calls our paths one after the other: those with failurePolicy Fail, then
-those with Ignore. An entry about an image of a rule of an earlier path is that rule's,
-because the path has run before and has dropped what came with the object.
+The API server calls our paths in sequence: first those with failurePolicy Fail, then
+those with Ignore. The record for an image that a rule of an earlier path selects was
+written by that rule, because the earlier path has dropped any annotation from the user.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -34,18 +34,18 @@ _Policies: TypeAlias = Sequence[tuple[PolicyIR, Sequence[LinkedImageRule]]]
 
 
 class Recorded(NamedTuple):
-    """Outcomes by reference: of policies that enforce, and of those that audit."""
+    """Outcomes by reference, for enforcing and for auditing policies."""
 
     enforced: dict[str, str]
     audited: dict[str, str]
     vouched: set[str]
-    """References about which a cluster policy is among the authors."""
+    """References whose outcome was recorded by at least one cluster policy."""
 
 
 def recorded_before(policies: _Policies, context: RequestContext) -> Recorded:
-    """Return what rules of these policies may have written; all else is forged.
+    """Return the outcomes that these policies' rules can have written.
 
-    SAFETY: if that takes too many steps, nothing is known, and images have to be
+    SAFETY: if this takes too many steps, nothing is returned, and images have to be
     verified. Raises: DeadlinePassed, Preempted.
     """
     found = Recorded({}, {}, set())
@@ -57,7 +57,8 @@ def recorded_before(policies: _Policies, context: RequestContext) -> Recorded:
     context.runtime.begin_policy(None, is_tenant=False)
     try:
         for policy, rules in policies:
-            # SAFETY: what only policies of the namespace vouch for, no other did.
+            # SAFETY: an outcome recorded only by namespaced policies does not count for
+            # cluster policies.
             own = record if policy.namespace else _without(record, tenants)
             _take(found, own, policy, rules, context)
     except BudgetExceeded:
@@ -100,7 +101,7 @@ def _annotations(resource: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _record(annotations: Mapping[str, Json]) -> dict[str, str]:
-    """Return the record of an object, empty if we have not written such a one."""
+    """Return the record of an object, or {} if we cannot have written it."""
     text = annotations.get(ANNOTATION)
     if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:
         return {}

@@ -1,4 +1,4 @@
-"""Require that no demand of an attestor is empty after substitution.
+"""Require that no field of an attestor is empty after substitution.
 
 Room: program.images. Takes: a verifyImages entry as written, and after substitution.
 Gives: nothing, or raises. Next: program/images/rule.
@@ -13,14 +13,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 _DEMANDS: Final = ("attestors", "annotations", "roots")
 _OPTIONAL: Final = frozenset({"repository", "url"})
-"""Where signatures and logs are found; that demands nothing of the signer."""
+"""Locations of signatures and logs, which do not restrict the signer."""
 
 
 def require_filled(written: Json, rendered: Json) -> None:
-    """Require that each demand that was written still demands something.
+    """Require that each field with a value is still filled after substitution.
 
-    SAFETY: upstream takes an empty field for an absent one, so that an attestor whose
-    key is empty accepts the keyless signature of anyone. Raises: ExpressionFailed.
+    SAFETY: upstream treats an empty field as absent, so an attestor with an empty key
+    accepts a keyless signature by any identity. Raises: ExpressionFailed.
     """
     if type(written) is not dict or type(rendered) is not dict:
         return
@@ -49,7 +49,7 @@ def _check(written: Json, rendered: Json, path: str) -> None:
 
 
 def _has_gap(rendered: Json) -> bool:
-    """Return whether a value is empty, or a part of it."""
+    """Return whether a value or any part of it is empty."""
     if type(rendered) is dict:
         return not rendered or any(map(_has_gap, rendered.values()))
     if type(rendered) is list:

@@ -1,7 +1,7 @@
-"""Record which images of an object were verified, and check the record.
+"""Record the verified images of an object, and check the record.
 
-Room: program.images. Takes: references with their outcome; objects. Gives: the
-annotation, Outcomes of the check. Next: program/images/rule, program/rule.
+Room: program.images. Takes: outcomes by reference; objects. Gives: the annotation,
+Outcomes of the check. Next: program/images/rule, program/rule.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 2.3 (step 6), 2.7; docs/behaviour/engine 8.8.
 """
@@ -22,7 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 ANNOTATION: Final = "kyverno.io/verify-images"
 OF_TENANTS: Final = "kyverno.io/verify-images-of-namespace"
-"""The references in the record for which only policies of the namespace vouch."""
+"""References in the record that only policies of the namespace have verified."""
 _DONE: Final = frozenset({result.PASS, result.SKIP})
 
 
@@ -33,9 +33,9 @@ def annotated(
 ) -> dict[str, Json]:
     """Return the object with the outcomes, or without the annotation if none.
 
-    ``of_tenants``: references for which only policies of its namespace vouch.
+    ``of_tenants``: references that only policies of the namespace have verified.
 
-    SAFETY: an annotation that came with the object proves nothing; it never stays.
+    SAFETY: an annotation from the user proves nothing, so it is always removed.
     """
     metadata = resource.get("metadata")
     if type(metadata) is not dict:
@@ -57,7 +57,7 @@ def annotated(
 
 
 def vouched_by_tenants(annotations: Mapping[str, Json]) -> Collection[str]:
-    """Return the references for which only policies of the namespace vouch."""
+    """Return the references that only policies of the namespace have verified."""
     text = annotations.get(OF_TENANTS)
     if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:
         return ()
@@ -69,19 +69,19 @@ def vouched_by_tenants(annotations: Mapping[str, Json]) -> Collection[str]:
 
 
 class ImageCheckBody:
-    """The check after verification: digests are present, images were verified."""
+    """The check after verification: images have digests and are verified."""
 
     def __init__(self, ir: VerifyImagesIR, *, is_tenants: bool = False) -> None:
-        """``is_tenants``: of a namespaced policy."""
+        """``is_tenants``: the policy is namespaced."""
         self._ir = ir
         self._is_tenants = is_tenants
 
     def fast(self, _scope: RuleContext, target: Json) -> int:
-        """Return that only ``explain`` knows; nothing on DELETE."""
+        """Return NONE for a deletion; otherwise ``explain`` has to decide."""
         return EXPLAIN if target else NONE
 
     def concerns(self, scope: RuleContext, target: Json) -> bool:
-        """Return whether a block is about an image, or ``explain`` has an error."""
+        """Return whether a block selects an image, or ``explain`` returns an error."""
         if type(target) is not dict or not target:
             return False
         references = tuple(r for b in self._ir.blocks for r in b.references)
@@ -134,7 +134,7 @@ class ImageCheckBody:
         status = known.get(image.text) if type(known) is dict else None
         if type(status) is not str or status not in _DONE:
             return result.FAIL, f"unverified image {image.text}"
-        # SAFETY: the author of a namespaced policy does not vouch for the cluster's.
+        # SAFETY: an outcome from a namespaced policy does not satisfy a cluster policy.
         if not self._is_tenants and image.text in vouched_by_tenants(given):
             return result.FAIL, f"unverified image {image.text}"
         return status, ""

@@ -5,7 +5,7 @@ ImageState of the object. Gives: RuleResults; the state has the changed object.
 Next: program/images/verification. May touch: registries through program/ports.py.
 Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
 
-Over 400 lines: the state of an object and the one rule that changes it.
+Over 400 lines: the state of an object and the rule that changes this state.
 """
 
 from collections.abc import Iterator
@@ -44,42 +44,43 @@ _MISSING: Final = object()
 class ImageState:
     """One object while the policies of a review verify its images.
 
-    ``given``: the object before the first rule of the current policy; its images are
-    the images of all rules of the policy, so that a digest which one rule writes hides
-    no image from the next. ``enforced`` and ``audited``: outcomes by reference, shared
-    by all policies of the failure action; ``audits``: that of the current policy.
+    ``given``: the object before the current policy's first rule. All rules of the
+    policy use its images, so a digest written by one rule hides no image from the next.
+    ``enforced`` and ``audited``: outcomes by reference, shared by all policies with
+    this action; ``audits``: the current policy's action is Audit.
     """
 
     images: ReviewedImages
     resource: dict[str, Json]
     given: dict[str, Json] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
-    """What the tags of the object were resolved to first."""
+    """The digests to which the object's tags were first resolved."""
     enforced: dict[str, str] = field(default_factory=dict)
     audited: dict[str, str] = field(default_factory=dict)
     audits: bool = False
     is_tenants: bool = False
-    """The current policy is a namespaced one."""
+    """The current policy is namespaced."""
     vouched: set[str] = field(default_factory=set)
-    """References about which a cluster policy has recorded an outcome."""
+    """References whose outcome was recorded by at least one cluster policy."""
     tells_tenants: bool = False
-    """Whether the object is to say for what only policies of its namespace vouch."""
+    """Whether to annotate the references verified only by policies of the namespace."""
 
     def annotate(self) -> None:
-        """Write the record into the object, in place of one that came with it."""
+        """Write the record into the object, replacing any record sent by the user."""
         outcomes = self.outcomes
         tenants = outcomes.keys() - self.vouched if self.tells_tenants else ()
         self.resource = annotated(self.resource, outcomes, tenants)
 
     @property
     def outcomes(self) -> dict[str, str]:
-        """The record of the object; what is audited denies nothing to others."""
+        """The object's record; Enforce outcomes take precedence over Audit outcomes."""
         return {**self.audited, **self.enforced}
 
     def resolved(self, image: Image, reader: BlockReader) -> str:
         """Return the digest that all blocks verify.
 
-        SAFETY: another access to a registry may read another image by the same tag.
+        SAFETY: with other credentials, a registry could return another image for the
+        same tag.
         Raises: ExpressionFailed, DependencyError.
         """
         found = reader.images.digest(image.text, reader.access, reader.deadline_ns)
@@ -90,7 +91,7 @@ class ImageState:
         return found
 
     def current(self, image: Image) -> str:
-        """Return the reference as the object has it now."""
+        """Return the image's reference as it is in the object now."""
         first = self.digests.get(image.text)
         now = _at(self.resource, image.pointer)
         if first is None or not str(now).endswith(f"@{first}"):
@@ -98,9 +99,9 @@ class ImageState:
         return image.at(first)
 
     def record(self, text: str, status: str, given: str = "") -> None:
-        """Record an outcome. SAFETY: nothing hides a failure.
+        """Record an outcome. SAFETY: a failure is never overwritten.
 
-        ``given``: the reference before a digest was written.
+        ``given``: the reference before the digest was appended.
 
         KYVERNO: a skip replaces a pass, and the check accepts both
         (docs/behaviour/images 2.7).
@@ -113,13 +114,13 @@ class ImageState:
             self.vouched.add(text)
 
     def forget(self, text: str) -> None:
-        """Drop an outcome of the current failure action, except a failure."""
+        """Remove an outcome for the current failure action, unless it is a failure."""
         known = self.audited if self.audits else self.enforced
         if known.get(text) != result.FAIL:
             known.pop(text, None)
 
     def restore(self, before: "ImageState") -> None:
-        """Return to a former state. SAFETY: with the failures since then."""
+        """Restore an earlier state. SAFETY: failures recorded since then are kept."""
         self.resource, self.vouched = before.resource, before.vouched
         for known, former in (
             (self.enforced, before.enforced),
@@ -142,7 +143,7 @@ class _LinkedBlock:
         self.deny = link_conditions(ir.deny) if ir.deny is not None else None
 
     def verifies(self, image: Image, block: ImageVerification) -> bool:
-        """Return whether the entry asks for signatures of an image."""
+        """Return whether the entry requires signatures for an image."""
         return is_among(image.text, self.ir.references) and not is_among(
             image.text, block.skip_image_references
         )
@@ -176,7 +177,7 @@ class LinkedImageRule:
     def run(
         self, request: Request, scope: RuleContext, state: ImageState
     ) -> list[RuleResult]:
-        """Return the results; the rule must match. The state gets the new object."""
+        """Return the results of a matching rule; the changed object is in the state."""
         try:
             images = self._selected(state, scope)
         except InputError as error:
@@ -197,7 +198,8 @@ class LinkedImageRule:
             return [found]
         outcomes: list[Outcome] = []
         try:
-            # SAFETY: it extends one by one, so a failure that is known stays one.
+            # SAFETY: the list is extended one by one, so outcomes before an error are
+            # kept.
             outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
             outcomes.append(Outcome(result.ERROR, error.message))
@@ -209,18 +211,19 @@ class LinkedImageRule:
         return [self._result(scope, outcome) for outcome in outcomes]
 
     def leave_out(self, now: Request, scope: RuleContext, state: ImageState) -> None:
-        """Drop what is recorded about its changed images. Raises: InputError.
+        """Remove the outcomes for its changed images. Raises: InputError.
 
-        SAFETY: it does not run, and no other policy vouches for it.
+        SAFETY: the rule does not run, and no other policy's outcome can replace its
+        own.
         """
         for image in self._selected(state, scope):
             if not _is_unchanged(image, state.given, now):
                 state.forget(image.text)
 
     def _selected(self, state: ImageState, scope: RuleContext) -> list[Image]:
-        """Return the images that blocks select, once for each block.
+        """Return the images that blocks select, repeated for each block.
 
-        KYVERNO: an image that two blocks name is verified twice in each of them
+        KYVERNO: an image selected by two blocks is verified twice in each block
         (docs/behaviour/images 2.2).
         """
         if not state.given:
@@ -240,7 +243,7 @@ class LinkedImageRule:
         state: ImageState,
         images: list[Image],
     ) -> Iterator[Outcome]:
-        """Yield the outcomes as they are known. Raises: InputError."""
+        """Yield the outcomes one by one. Raises: InputError."""
         blocks = [block.rendered(scope) for block in self._blocks]
         for linked, block in zip(self._blocks, blocks, strict=True):
             reader = BlockReader(
@@ -258,7 +261,8 @@ class LinkedImageRule:
                 reader = read_ahead(reader, asked)
             for image in images:
                 if _is_unchanged(image, state.given, request):
-                    # KYVERNO: without a result (docs/behaviour/images 2.3).
+                    # KYVERNO: an unchanged image has no result (docs/behaviour/images
+                    # 2.3).
                     state.record(image.text, result.PASS)
                     continue
                 run = _BlockRun(self, linked, blocks, reader, scope)
@@ -303,13 +307,13 @@ class _BlockRun:
     scope: RuleContext
 
     def on(self, image: Image, state: ImageState) -> list[Outcome]:
-        """Return the outcomes for one image: none, one, or also a failed digest."""
+        """Return the outcomes for one image: none, one, or two if the digest fails."""
         block, outcomes = self.reader.block, []
         before = self.scope.root
         try:
             verdict = self._verdict(image)
         finally:
-            # Predicates of one image are no facts about the next.
+            # Predicates of one image must not be visible to the next.
             self.scope.root = before
         if verdict is not None and verdict.status == result.PASS and not image.digest:
             try:
@@ -393,7 +397,7 @@ class _BlockRun:
 
 
 def _record_failed(state: ImageState, images: list[Image]) -> None:
-    """Record for a rule that raised: the pass of another is no pass of this one."""
+    """Record failures for a rule that raised; passes of other rules do not count."""
     for image in images:
         state.record(state.current(image), result.FAIL)
 

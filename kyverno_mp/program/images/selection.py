@@ -1,4 +1,4 @@
-"""Find the images of an object that a verifyImages rule is about.
+"""Find the images of an object that a verifyImages rule selects.
 
 Room: program.images. Takes: VerifyImagesIR, an object. Gives: Images. Next:
 program/images/rule, program/images/outcomes. May touch: nothing outside its arguments.
@@ -31,8 +31,8 @@ _SHOWN: Final = (
 class Image(NamedTuple):
     """One image of an object.
 
-    ``text``: registry/path:tag, or registry/path@digest; ``with_tag``: what a digest
-    is appended to; ``shown``: the variable ``image``.
+    ``text``: registry/path:tag, or registry/path@digest; ``with_tag``: the text to
+    which a digest is appended; ``shown``: the variable ``image``.
     """
 
     text: str
@@ -53,8 +53,8 @@ def images_of(
 ) -> list[Image]:
     """Return all images of the object.
 
-    SAFETY: an image that does not parse is an error; upstream then sees no image at
-    all, so that one bad reference switches the whole rule off.
+    SAFETY: an image that does not parse is an error; upstream then ignores all images,
+    so one invalid reference disables the whole rule.
     Raises: ExpressionFailed.
     """
     kind = resource.get("kind")

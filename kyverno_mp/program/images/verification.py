@@ -30,21 +30,21 @@ ImagePolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedImageRule]]
 
 
 class UnreadImages:
-    """The images of a review in which no registry is read any more."""
+    """The images of a review in which no more registries are read."""
 
     def __init__(self, error: DependencyError) -> None:
         self._error = error
 
     def digest(self, *_asked: object) -> NoReturn:
-        """Read nothing. Raises: DependencyError."""
-        # A new one: each raise adds to the traceback of its error.
+        """Raise DependencyError instead of reading a registry."""
+        # A new error object, because each raise extends the traceback.
         raise type(self._error)(self._error.code, self._error.message)
 
     verify = digest
     statements = digest
 
     def at_once(self, *_parts: object) -> None:
-        """Ask nothing ahead."""
+        """Do nothing: no query is sent ahead."""
 
 
 def link_image_rules(compiled: CompiledPolicy) -> list[LinkedImageRule]:
@@ -62,15 +62,15 @@ def verify_policy(
     context: RequestContext,
     state: ImageState,
 ) -> PolicyResponse:
-    """Run the rules of one policy; each changes the object that the previous one left.
+    """Run the rules of one policy in order, each on the previous rule's object.
 
-    All of them verify the images of the object as it was before the first rule.
+    All rules verify the images that the object had before the first rule.
 
     Raises: DependencyError (deadline).
     """
     response = PolicyResponse(policy)
     if context.request.operation == "DELETE":
-        # What is deleted has no images to run.
+        # A deletion does not run any images.
         return response
     request, runtime = copy_of(context.request), context.runtime
     response.action = response_action(
@@ -106,9 +106,9 @@ def verify_policy(
 def leave_out(
     policies: Sequence[ImagePolicy], context: RequestContext, state: ImageState
 ) -> None:
-    """Drop what others have recorded about changed images of policies that do not run.
+    """Remove outcomes for changed images that are selected by policies that do not run.
 
-    Raises: InputError if these images are not known.
+    Raises: InputError if these images cannot be determined.
     """
     request, runtime = context.request, context.runtime
     if request.operation == "DELETE":
@@ -133,8 +133,8 @@ def verify_request(
 ) -> list[PolicyResponse]:
     """Apply the policies of one admission request in order; return the responses.
 
-    A policy with failurePolicy Ignore that raises changes nothing and is added to
-    ``left_out``. Raises the error of any other policy, and: DeadlinePassed, Preempted.
+    If a policy with failurePolicy Ignore raises, its changes are dropped and it is
+    added to ``left_out``. Raises: any other policy's error, DeadlinePassed, Preempted.
     """
     responses: list[PolicyResponse] = []
     runtime = context.runtime
@@ -146,7 +146,7 @@ def verify_request(
             vouched=set(state.vouched),
         )
         try:
-            # The time that the previous policy has used is not this one's.
+            # Do not charge the previous policy's time to this policy.
             runtime.begin_policy(None, is_tenant=False)
             runtime.check_clock()
             response = verify_policy(policy, rules, context, state)
@@ -156,7 +156,7 @@ def verify_request(
                 raise
             left_out.append((policy, without_frames(error)))
             state.restore(before)
-            # SAFETY: an annotation that came with the object does not stay.
+            # SAFETY: an annotation sent by the user must not remain.
             state.annotate()
             continue
         if response.results:

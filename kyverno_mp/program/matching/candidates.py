@@ -1,14 +1,15 @@
-"""Find the rules that may apply to a request without reading all others.
+"""Find the rules that may apply to a request without reading all rules.
 
 Room: program. Takes: Request, an index of rules (RuleIndex) and a link function.
 Gives: PolicyCandidates in policy order. Next: program/engine.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2), 3; keys are chosen by compiler/index.
 
-Every rule that matches is found; a found rule need not match (RuleRef.matches decides).
-PERF: once per (kind, operation) a plan lists the dimensions in use for it, so a request
-costs a few look-ups, whatever the number of policies on other kinds, namespaces, names,
-operations and users.
+Every matching rule is found; a found rule may still not match (RuleRef.matches
+decides).
+PERF: once per (kind, operation), a plan lists the dimensions in use. A request then
+costs a few look-ups, regardless of the number of policies for other kinds, namespaces,
+names, operations and users.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,16 +60,16 @@ class RuleSource(Protocol[T]):
 
 
 class RuleIndex(RuleRecords, Protocol):
-    """Records and the index over them, e.g. snapshot.policies.PolicySegment."""
+    """Records with their index, e.g. snapshot.policies.PolicySegment."""
 
     def selectors(self, kind: str) -> Iterable[SelectorRow]:
-        """Return the kind selectors that may name ``kind``."""
+        """Return the kind selectors that may select ``kind``."""
 
     def dimensions(self, selector: int, operation: str) -> int:
-        """Return a mask: bit d is set when dimension d has entries."""
+        """Return a bit mask: bit d is set if dimension d has entries."""
 
     def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
-        """Return a handle of the rules under one key, 0 if there are none."""
+        """Return a handle for the rules under one key, 0 if there are none."""
 
     def prefix_lengths(
         self, selector: int, operation: str, dimension: int
@@ -76,7 +77,7 @@ class RuleIndex(RuleRecords, Protocol):
         """Return the lengths of the values in a prefix dimension."""
 
     def posting(self, handle: int) -> Sequence[int]:
-        """Return the references of the rules of a handle, ascending."""
+        """Return the rule references of a handle, ascending."""
 
 
 _VALUES_OF: dict[int, _ValuesOf] = {
@@ -96,11 +97,11 @@ _WHOLE_OF: dict[int, int] = {
     BY_USER_PREFIX: BY_USER,
     BY_GROUP_PREFIX: BY_GROUP,
 }
-"""The dimension whose strings are cut into the prefixes to look up."""
+"""The dimension whose strings provide the prefixes to look up."""
 
 
 class _Probe:
-    """One dimension in use for a plan: how to read and look up its values."""
+    """One dimension used by a plan: how to read and look up its values."""
 
     __slots__ = ("_index", "_keys", "memo", "values_of")
 
@@ -111,14 +112,14 @@ class _Probe:
         self.values_of = _VALUES_OF[dimension]
 
     def add(self, selector: int, operation: str, dimension: int) -> None:
-        """Add a dimension that is in use for a selector and an operation."""
+        """Add a dimension that has entries for a selector and an operation."""
         lengths: Sequence[int] = ()
         if dimension in _WHOLE_OF:
             lengths = self._index.prefix_lengths(selector, operation, dimension)
         self._keys.append((selector, operation, dimension, lengths))
 
     def look_up(self, value: str) -> tuple[int, ...]:
-        """Return the handles for ``value``, negative for handles that exclude."""
+        """Return the handles for ``value``; handles of excluded rules are negative."""
         hits: list[int] = []
         find = self._index.find
         for selector, operation, dimension, lengths in self._keys:
@@ -138,7 +139,7 @@ class _Probe:
 
 
 class _KindPlan(Generic[T]):
-    """The facts shared by all requests of one kind and operation."""
+    """Data shared by all requests for one kind and operation."""
 
     __slots__ = ("base", "base_hits", "merged", "probes")
 
@@ -207,9 +208,9 @@ class SegmentSource(Generic[T]):
         return self._remember(plan, hits) if merged is None else merged
 
     def prelink(self, asked: Iterable[RequestKey]) -> None:
-        """Link the rules that apply to whole kinds before the first request needs them.
+        """Link the rules for whole kinds before the first request needs them.
 
-        Shape: the result of ``hot_kinds`` of the previous generation's source.
+        Shape: the result of ``hot_kinds`` from the previous generation's source.
         """
         for key in asked:
             plan = self._plans.get(key) or self._plan(key)
@@ -219,13 +220,13 @@ class SegmentSource(Generic[T]):
                     _ = ref.linked
 
     def linked(self) -> list[T]:
-        """Return the rules that are linked so far."""
-        # A copy first: another thread may link at the same time.
+        """Return the rules that are already linked."""
+        # Copy first: another thread may be linking at the same time.
         refs = list(self._refs.values())
         return [ref.linked for ref in refs if not ref.unlinked_bytes]
 
     def hot_kinds(self) -> tuple[RequestKey, ...]:
-        """Return the kinds and operations that requests have used."""
+        """Return the kinds and operations of the requests so far."""
         return tuple(self._plans)
 
     def _plan(self, asked: RequestKey) -> _KindPlan[T]:

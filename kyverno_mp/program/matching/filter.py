@@ -1,4 +1,4 @@
-"""Link one filter of match or exclude: its criteria as tests, each with its text.
+"""Link one filter of match or exclude: each criterion is a test with its message.
 
 Room: program. Takes: FilterIR. Gives: FilterProgram. Next: program/matching/match.
 May touch: nothing outside its arguments.
@@ -25,7 +25,7 @@ from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 Test: TypeAlias = Callable[[Request, dict[str, Json]], bool]
 
 _WEIGHT_LIGHT_MAX = 64
-"""Up to this weight, matching one short string takes no longer than the rest of a
+"""Up to this weight, matching one short string costs no more than the rest of a
 rule."""
 _LENGTH_LIGHT_MAX = 32
 _LENGTH_MAX = 1000
@@ -46,9 +46,9 @@ class _Criterion(NamedTuple):
 class FilterProgram(NamedTuple):
     """One linked filter.
 
-    ``test`` is true when all criteria are. ``anonymous_test`` omits the user criteria
-    (it is the same function when there are none). ``reasons`` lists upstream's
-    messages for the criteria that are false.
+    ``test`` returns whether all criteria are met. ``anonymous_test`` omits the user
+    criteria; without user criteria it is the same function as ``test``. ``reasons``
+    lists upstream's messages for the criteria that are not met.
     """
 
     test: Test
@@ -59,10 +59,10 @@ class FilterProgram(NamedTuple):
 def link_filter(
     record: FilterIR, *, for_exception: bool, keeps_user_info: bool = False
 ) -> FilterProgram:
-    """Link one filter; ``keeps_user_info``: for exclude, which keeps its user criteria.
+    """Link one filter; ``keeps_user_info``: keep user criteria, as ``exclude`` does.
 
-    KYVERNO: an exception's filter ignores its operations and always keeps its user
-    info, and a Namespace passes its namespaceSelector (8.7).
+    KYVERNO: an exception's filter ignores operations and always keeps its user info,
+    and its namespaceSelector matches every Namespace (8.7).
     """
     about_object = _object_criteria(record, for_exception=for_exception)
     about_user = _user_criteria(record)
@@ -153,7 +153,7 @@ def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterio
 
 
 def _text_test(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a test that is true when some pattern matches the text."""
+    """Return a test that is true if any pattern matches the text."""
     exact = frozenset(p for p in patterns if not contains_wildcard(p))
     wild = [compile_wildcard(p) for p in patterns if contains_wildcard(p)]
     if not wild:
@@ -188,7 +188,7 @@ def _namespace_test(patterns: tuple[str, ...]) -> Test:
 
 
 def _weight(patterns: Iterable[str]) -> int:
-    """Return the cost of matching a character by wildcards; a short one costs one."""
+    """Return the wildcards' cost per matched character; a short wildcard costs one."""
     weight = 0
     for pattern in patterns:
         if contains_wildcard(pattern):
@@ -198,19 +198,19 @@ def _weight(patterns: Iterable[str]) -> int:
 
 
 def _steps(weight: int, count: int, characters: int) -> int:
-    """Return the steps of matching this many strings with this many characters."""
+    """Return the steps for matching ``count`` strings with this total length."""
     return weight * (count + characters // CHARACTERS_PER_STEP)
 
 
 def pairs_weight(pairs: Iterable[tuple[str, str]]) -> int:
-    """Return the weight of the wildcards of pairs."""
+    """Return the total weight of the wildcards in the pairs."""
     return sum(map(_weight, pairs))
 
 
 def charge_pairs(
     charge: Charge, weight: int, actual: Collection[tuple[str, str]]
 ) -> None:
-    """Charge for matching labels or annotations by pairs of wildcards."""
+    """Charge for matching labels or annotations against pairs of wildcards."""
     charge(2 * len(actual))
     characters = sum([len(key) + len(value) for key, value in actual])
     charge(_steps(weight, 2 * len(actual), characters))
@@ -247,9 +247,9 @@ def _selector_criterion(selector: SelectorIR) -> _Criterion:
 
 
 def _selector_weight(selector: SelectorIR) -> int:
-    """Return the weight of a selector's wildcards, each of which tries all labels.
+    """Return the weight of a selector's wildcards; each is matched against all labels.
 
-    An excessive number of terms counts, too.
+    A very large number of terms adds to the weight.
     """
     weight = pairs_weight(selector.labels)
     terms = len(selector.labels) + len(selector.terms)
@@ -263,8 +263,9 @@ def _link_selector(selector: SelectorIR) -> Callable[[dict[str, str]], bool]:
 
 
 def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
-    # KYVERNO: a Namespace never passes in match and exclude, always in exceptions; an
-    # object without a kind passes unless kinds has a bare ``*`` (1.5).
+    # KYVERNO: a namespaceSelector never matches a Namespace in match and exclude, but
+    # always does in exceptions. It matches an object without a kind unless kinds has a
+    # bare ``*`` (1.5).
     selector = record.namespace_selector
     assert selector is not None
     holds = (lambda _: False) if selector.error else _link_selector(selector)
@@ -312,7 +313,7 @@ def _user_criteria(record: FilterIR) -> list[_Criterion]:
 
 
 def _subject_test(subjects: tuple[SubjectIR, ...]) -> Test:
-    """Link subjects; kinds other than the three are ignored (1.6)."""
+    """Link subjects; kinds except User, Group, ServiceAccount are ignored (1.6)."""
     users = [s.name for s in subjects if s.kind == "User"]
     users += [
         f"system:serviceaccount:{s.namespace}:{s.name}"

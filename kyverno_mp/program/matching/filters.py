@@ -25,7 +25,7 @@ _PairTest: TypeAlias = tuple[_TextTest, _TextTest]
 
 
 class ResourceFilter(NamedTuple):
-    """One ``[Kind,namespace,name]`` entry: six wildcard patterns."""
+    """One ``[Kind,namespace,name]`` entry, as six wildcard patterns."""
 
     kind: KindIR
     namespace: str
@@ -38,8 +38,9 @@ _EMPTY_FILTER: Final = ResourceFilter(KindIR("", "", "", ""), "", "")
 def parse_resource_filters(text: str) -> tuple[ResourceFilter, ...]:
     """Parse the ``resourceFilters`` text; text outside brackets is ignored.
 
-    KYVERNO: items are not trimmed, absent ones are "" (match only empty), and an entry
-    of more than three items repeats the previous entry (1.8, pkg/config/types.go).
+    KYVERNO: items are not trimmed, an absent item is "" (which matches only the empty
+    string), and an entry of more than three items repeats the previous entry (1.8,
+    pkg/config/types.go).
     """
     found: list[ResourceFilter] = []
     last = _EMPTY_FILTER
@@ -59,7 +60,7 @@ def _parse_entry(kind: str, namespace: str = "", name: str = "") -> ResourceFilt
 class ResourceFilters:
     """The resource filters of one configuration.
 
-    PERF: the entries that name a kind are selected once per kind.
+    PERF: the entries for a kind are selected once per kind.
     """
 
     def __init__(self, filters: Iterable[ResourceFilter]) -> None:
@@ -71,7 +72,7 @@ class ResourceFilters:
         return self._hits(request, request.namespace, request.name)
 
     def skips_policies(self, request: Request) -> bool:
-        """Return whether no policy applies, because of the new or the old object.
+        """Return whether the new or the old object is exempt from all policies.
 
         KYVERNO: generateName does not count as a name here (1.9).
         """
@@ -92,7 +93,8 @@ class ResourceFilters:
         tests = self._memo.get(asked)
         if tests is None:
             tests = self._choose(asked)
-        # KYVERNO: the namespace pattern is also tried on a Namespace's own name (1.8).
+        # KYVERNO: the namespace pattern is also matched against a Namespace's own name
+        # (1.8).
         is_namespace = asked[:3] == _NAMESPACE_KIND
         for in_namespace, has_name in tests:
             if in_namespace(namespace) and has_name(name):
@@ -114,7 +116,7 @@ class ResourceFilters:
 
 
 def _names_kind(selector: KindIR, asked: KindKey) -> bool:
-    """Unlike match blocks, filters do not special-case ephemeralcontainers."""
+    """Match the kind; unlike in match blocks, ephemeralcontainers are not special."""
     group, version, kind, subresource = asked
     return (
         matches(selector.group, group)
@@ -125,7 +127,7 @@ def _names_kind(selector: KindIR, asked: KindKey) -> bool:
 
 
 class UserExclusions:
-    """The excluded groups, users, roles and cluster roles of one configuration."""
+    """The groups, users, roles and cluster roles that a configuration excludes."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class UserExclusions:
         self._is_empty = not any(self._excluded)
 
     def excludes(self, request: Request) -> bool:
-        """Return whether the request's user is exempt; an inclusion wins over all."""
+        """Return whether the user is exempt; an inclusion takes precedence."""
         if self._is_empty:
             return False
         facts = (
@@ -156,7 +158,7 @@ class UserExclusions:
 
 
 def _link_list(text: str, *, included: bool) -> list[_TextTest]:
-    """Link a comma list; items that start with ``!`` are the inclusions."""
+    """Link a comma-separated list; items that start with ``!`` are inclusions."""
     tests: list[_TextTest] = []
     for item in text.split(","):
         pattern = item.strip()

@@ -1,7 +1,7 @@
-"""Link kind selectors: does one of them select the kind of the request?
+"""Link kind selectors, which test the kind of a request.
 
-Room: program. Takes: KindIR records. Gives: a closure over the request; and the plain
-test of one selector that the index uses. Next: program/matching/filter, candidates.
+Room: program. Takes: KindIR records. Gives: a closure that tests a request, and the
+plain test of one selector for the index. Next: program/matching/filter, candidates.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.3; Kyverno pkg/utils/match/kind.go.
 """
@@ -36,7 +36,7 @@ def selector_matches(selector: KindIR, asked: KindKey) -> bool:
 
 
 def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
-    """Link a list of selectors; it is true when one of them matches.
+    """Link a list of selectors to a test that is true if any of them matches.
 
     PERF: bare kinds (``Pod``) are one set look-up; any other selector is evaluated once
     per kind and cached.

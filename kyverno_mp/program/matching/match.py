@@ -1,4 +1,4 @@
-"""Decide quickly whether a rule applies to a request; explain slowly why not.
+"""Decide whether a rule applies to a request (fast); explain why not (slow).
 
 Room: program. Takes: the match and exclude records of a rule or of a PolicyException.
 Gives: Matcher. Next: program/matching/candidates, program/rule_gate.
@@ -29,8 +29,8 @@ _EXCLUDED_BY_ALL = "resource excluded since the combination of all criteria excl
 class Matcher(NamedTuple):
     """A linked match block with its exclude block.
 
-    ``matches`` is the fast program; ``explain`` returns "" exactly when it matches,
-    otherwise upstream's debug text.
+    ``matches`` is the fast program; ``explain`` returns "" if the request matches,
+    otherwise upstream's debug message.
     """
 
     matches: RequestTest
@@ -47,8 +47,8 @@ def link_match(
 ) -> Matcher:
     """Link the blocks of one rule, or of one exception (which has no ``exclude``).
 
-    ``rule`` is named in explanations; ``policy_namespace`` is that of a namespaced
-    Policy ("default" when such a Policy names none) and "" for a ClusterPolicy.
+    ``rule`` is the name in explanations; ``policy_namespace`` is a namespaced Policy's
+    namespace ("default" if it has none) and "" for a ClusterPolicy.
     """
     wanted = [link_filter(f, for_exception=for_exception) for f in match.filters]
     unwanted = [
@@ -58,7 +58,7 @@ def link_match(
     ]
     unwanted_all = exclude is not None and exclude.mode == "all"
     if unwanted_all and exclude is not None and len(unwanted) < len(exclude.filters):
-        unwanted = []  # an empty filter excludes nothing, so "all" cannot hold
+        unwanted = []  # An empty filter excludes nothing, so "all" cannot be met.
     blocks = _Blocks(
         rule,
         policy_namespace,
@@ -73,7 +73,7 @@ def link_match(
 
 
 def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
-    """Return whether one of the blocks has a namespaceSelector."""
+    """Return whether any of the blocks has a namespaceSelector."""
     return any(
         each.namespace_selector is not None
         for block in (match, exclude)
@@ -99,7 +99,7 @@ class _Blocks(NamedTuple):
         return request.kind not in self.never_kinds
 
     def explain(self, request: Request) -> str:
-        """Return upstream's message for a request that does not match, otherwise ""."""
+        """Return upstream's message if the request does not match, otherwise ""."""
         resource = request.object or request.old_object
         if not resource:
             return "resource is empty"
@@ -158,8 +158,9 @@ def _link_kinds(blocks: _Blocks, test: RequestTest) -> RequestTest:
 
 
 def _link_user_variants(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
-    # KYVERNO: without user info, match filters drop their user criteria, exclude
-    # filters and exceptions keep them (1.6, 8.7); both variants are linked in advance.
+    # KYVERNO: for requests without user info, match filters drop their user criteria,
+    # but exclude filters and exceptions keep them (1.6, 8.7); both variants are linked
+    # in advance.
     excluded = _combine([f.test for f in blocks.unwanted], every=blocks.unwanted_all)
     known = _combine([f.test for f in blocks.wanted], every=blocks.wanted_all)
     test = _link_variant(known, excluded)
@@ -182,7 +183,7 @@ def _link_variant(
     if unwanted is None:
 
         def matches(request: Request) -> bool:
-            # KYVERNO: the old object is tried only when the new one is absent (1.7).
+            # KYVERNO: the old object is tried only if the new one is absent (1.7).
             resource = request.object or request.old_object
             return bool(resource) and wanted(request, resource)
 
@@ -200,7 +201,7 @@ def _link_variant(
 
 
 def _combine(tests: list[_FilterTest], *, every: bool) -> _FilterTest | None:
-    """Return one test for all filters; None without filters: it never matches."""
+    """Return one test for all filters; None: without filters, nothing matches."""
     if not tests:
         return None
     if len(tests) == 1:

@@ -1,8 +1,8 @@
-"""A rule that may apply to a request, decoded and linked step by step on demand.
+"""Decode and link the rules that may apply to a request, step by step on demand.
 
 Room: program. Takes: records by position. Gives: RuleRef and PolicyCandidates.
 Next: program/engine. May touch: nothing outside its arguments.
-Source: docs/architecture.md 3 (answer first, link what is asked).
+Source: docs/architecture.md 3 (answer first, link on demand).
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class RuleRecords(Protocol):
         """Return the rule ``number`` of the policy at ``position``."""
 
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
-        """Return the leading fields of the rule: what matching needs."""
+        """Return the leading fields of the rule, which matching needs."""
 
     def rule_bytes(self, position: int, number: int) -> int:
         """Return the size of the rule's record."""
@@ -60,13 +60,13 @@ class RuleRef(Generic[T]):
     """One rule that may apply.
 
     ``matches`` evaluates match and exclude; ``linked`` is the result of the link
-    function for the whole rule, computed at first use. Both live as long as the
+    function for the whole rule, computed at first use. Both are kept as long as the
     segment.
 
-    Nothing here refers back to the source: the rules of a replaced snapshot may be
-    millions of objects, and without reference cycles the last reference frees them,
-    while the garbage collector would block the event loop for as long as it visits
-    them (tests/unit/program/test_released.py).
+    Nothing here refers back to the source, so there are no reference cycles. The rules
+    of a replaced snapshot can be millions of objects; reference counting frees them at
+    once, while the garbage collector would block the event loop as it visits them
+    (tests/unit/program/test_released.py).
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class RuleRef(Generic[T]):
 
     @property
     def unlinked_bytes(self) -> int:
-        """The bytes that ``linked`` still has to decode; 0 once it is linked."""
+        """Size of the record that is still to be linked; 0 once it is linked."""
         if self._linked is not None:
             return 0
         return self._records.rule_bytes(self.position, self.number)

@@ -1,17 +1,16 @@
 """Process the anchors of a strategic merge patch against its object.
 
 Room: program.mutate. Takes: a patch with variables substituted, an object. Gives: the
-patch to merge, None when a condition does not hold. Next:
-values/patches/strategic_merge. May touch: nothing outside its arguments; the patch is
-copied first.
+patch to merge, None if a condition is not met. Next: values/patches/strategic_merge.
+May touch: nothing outside its arguments; the patch is copied first.
 Source: docs/behaviour/engine 7.3; Kyverno
 pkg/engine/mutate/patch/strategicPreprocessing.go.
 
-KYVERNO: policies rely on the order of the steps, and on the fact that one copy of an
-element is processed for all elements of the object's list.
+KYVERNO: policies rely on the order of the steps, and on the fact that all elements of
+the object's list share one processed copy of the patch element.
 
-Over 400 lines: the walk over patch and object deletes anchors on its way, and the order
-of all steps, which policies rely on, can be read in one place.
+Over 400 lines: the walk over patch and object also deletes anchors, and the order of
+all steps, which policies rely on, is visible in one place.
 """
 
 from functools import lru_cache
@@ -43,9 +42,9 @@ _CONDITION_STEPS: Final = 20
 
 
 def prepare(patch: Json, spend: Spender = FREE) -> Json:
-    """Return a patch as ``preprocess`` expects it: the part that no object changes.
+    """Return a patch prepared for ``preprocess``, independent of any object.
 
-    Keys come in the order in which Go writes JSON, which decides what comes first.
+    Keys are sorted as in Go's JSON, which determines the order of processing.
     Raises: ExpressionFailed ``failed to preProcess rule: ...``, ExpressionInvalid.
     """
     check_depth(patch)
@@ -56,7 +55,7 @@ def prepare(patch: Json, spend: Spender = FREE) -> Json:
 
 
 def preprocess(prepared: Json, resource: Json, spend: Spender = FREE) -> Json | None:
-    """Return the patch without anchors; None when a condition does not hold.
+    """Return the patch without anchors; None if a condition is not met.
 
     Raises: ExpressionFailed ``failed to preProcess rule: ...``.
     """
@@ -67,7 +66,7 @@ def preprocess(prepared: Json, resource: Json, spend: Spender = FREE) -> Json | 
 
 
 def adds_only(prepared: Json) -> bool:
-    """Return whether a patch consists of maps with no anchors but ``+()``."""
+    """Return whether a patch consists of maps whose only anchors are ``+()``."""
     if type(prepared) is dict:
         names = set()
         for key in prepared:
@@ -82,7 +81,7 @@ def adds_only(prepared: Json) -> bool:
 
 
 def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _Map:
-    """As ``preprocess``, for a patch that ``adds_only``. PERF: in one walk."""
+    """Preprocess a patch that satisfies ``adds_only``. PERF: in a single walk."""
     spend.charge(_KEY_STEPS * (1 + len(prepared)))
     spend.charge_bytes(ENTRY_BYTES * len(prepared))
     out: _Map = {}
@@ -104,22 +103,22 @@ def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _M
 
 
 def has_anchors(value: Json) -> bool:
-    """Return whether a patch has anchors that ``preprocess`` must compare."""
+    """Return whether a patch has anchors that ``preprocess`` must evaluate."""
     return _holds_anchor(value, _ANCHORS)
 
 
 def has_globals(value: Json) -> bool:
-    """Return whether a part of a patch contains ``<()``."""
+    """Return whether any part of a patch contains ``<()``."""
     return _holds_anchor(value, _GLOBALS)
 
 
 def has_additions(value: Json) -> bool:
-    """Return whether a part of a patch contains ``+()``."""
+    """Return whether any part of a patch contains ``+()``."""
     return _holds_anchor(value, _ADDED)
 
 
 def has_lists_of_maps(prepared: Json) -> bool:
-    """Return whether ``check_lists`` has anything to check."""
+    """Return whether ``check_lists`` has lists to check."""
     if type(prepared) is dict:
         return any(map(has_lists_of_maps, prepared.values()))
     return _is_list_of_maps(prepared)
@@ -128,8 +127,8 @@ def has_lists_of_maps(prepared: Json) -> bool:
 def check_lists(prepared: Json, resource: Json, spend: Spender) -> None:
     """Refuse an object without a list where a patch without anchors has a list of maps.
 
-    KYVERNO: upstream looks for the elements before it knows that none has an anchor.
-    Raises: ExpressionFailed as ``preprocess``.
+    KYVERNO: upstream reads the elements before it checks whether any has an anchor.
+    Raises: ExpressionFailed, as ``preprocess`` does.
     """
     if type(prepared) is dict:
         for key, item in prepared.items():
@@ -143,7 +142,7 @@ def _is_list_of_maps(value: Json) -> bool:
 
 
 def clean(prepared: Json) -> Json:
-    """Return a patch without anchors as ``preprocess`` would: without empty maps."""
+    """Clean a patch without anchors as ``preprocess`` would: remove empty maps."""
     return _cleaned(_copy(prepared))
 
 
@@ -186,18 +185,18 @@ def _copy(value: Json, spend: Spender = FREE) -> Json:
     return value
 
 
-# PERF: a policy has few keys with anchors, and they are parsed again and again.
+# PERF: a policy has few keys with anchors, but they are parsed repeatedly.
 _anchor: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(parse_anchor)
 
 
 def anchor_of(key: str) -> tuple[str, str] | None:
-    """Return modifier and key of an anchor that patches support; None otherwise."""
+    """Return the modifier and key of an anchor that patches support, otherwise None."""
     anchor = _anchor(key) if "(" in key else None
     return anchor if anchor is not None and anchor[0] in _ANCHORS else None
 
 
 def is_condition(text: str) -> bool:
-    """Return whether a string, as a key, would be a condition."""
+    """Return whether a string, if used as a key, would be a condition."""
     return _modifier(text) in _CONDITIONS
 
 
@@ -207,7 +206,7 @@ def _modifier(key: str) -> str | None:
 
 
 def _keys(pattern: Json, wanted: frozenset[str]) -> list[tuple[str, str]]:
-    """Return (text, key) of the anchors of these kinds in a map."""
+    """Return (text, key) of a map's anchors of the wanted kinds."""
     if type(pattern) is not dict:
         return []
     found = []
@@ -247,7 +246,7 @@ def _holds_anchor(node: Json, wanted: frozenset[str]) -> bool:
     return type(node) is str and "(" in node and _modifier(node) in _CONDITIONS
 
 
-# Walk patch and object together.
+# Walk over patch and object together.
 
 
 def _walk(pattern: Json, resource: Json, spend: Spender) -> int:
@@ -258,7 +257,7 @@ def _walk(pattern: Json, resource: Json, spend: Spender) -> int:
 
 def _walk_map(pattern: _Map, resource: Json, spend: Spender) -> int:
     spend.charge(_KEY_STEPS * (1 + len(pattern)))
-    # PERF: most maps of a patch have no anchor; a parenthesis is quick to find.
+    # PERF: most maps of a patch have no anchor; checking for a parenthesis is fast.
     if "(" in "".join(pattern):
         _add_if_not_present(pattern, resource)
         if not _conditions_met(pattern, resource, _GLOBALS, spend):
@@ -277,7 +276,7 @@ def _walk_map(pattern: _Map, resource: Json, spend: Spender) -> int:
 
 
 def _add_if_not_present(pattern: Json, resource: Json) -> int:
-    """Keep what ``+()`` adds if the object lacks it; return how many there were."""
+    """Keep ``+()`` entries if the object lacks the key; return their total count."""
     found = _keys(pattern, _ADDED)
     for text, key in found:
         if _field(resource, key) is not ABSENT:
@@ -295,7 +294,7 @@ def _conditions_met(
         if value is ABSENT:
             return False
         wanted = pattern[text]
-        # KYVERNO: a condition that contains +() anchors is not compared
+        # KYVERNO: a condition that contains ``+()`` anchors is not evaluated
         # (docs/behaviour/engine 7.3).
         if _add_if_not_present(wanted, value):
             continue
@@ -310,12 +309,12 @@ def _conditions_met(
     return True
 
 
-# PERF: skips building a cache key, which is the text itself here.
+# PERF: no cache key has to be built, because the text itself is the key.
 text_program: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(cached_program)
 
 
 def comparable(value: Json) -> Json:
-    """Return the value a condition compares. KYVERNO: scalars as text."""
+    """Return the value that a condition compares. KYVERNO: scalars become text."""
     if type(value) is dict or type(value) is list:
         return whole_numbers(value)
     return text_of(value)
@@ -323,8 +322,8 @@ def comparable(value: Json) -> Json:
 
 def _walk_list(pattern: list[Json], resource: Json, spend: Spender) -> int:
     if resource is None:
-        # KYVERNO: a null list has no elements; nothing is compared with it,
-        # so that not even a global condition fails.
+        # KYVERNO: a null list has no elements, so no condition is evaluated on it, and
+        # not even a global condition fails.
         return _MET
     if resource is not ABSENT and type(resource) is not list:
         raise _failed(wrong_kind_text(SEQUENCE, resource))
@@ -363,7 +362,7 @@ def _walk_element(
 def _append_named(
     pattern: list[Json], element: Json, existing: Json, spend: Spender
 ) -> None:
-    """Append the patch element for the object's element with this name."""
+    """Append a copy of the patch element with the name of the object's element."""
     name = _field(existing, "name")
     if name is ABSENT or name is None or name in ({}, []):
         return
@@ -373,8 +372,7 @@ def _append_named(
     if type(named) is not dict:
         problem = wrong_kind_text(MAPPING, named)
         raise _failed(f"failed to update name in pattern: {problem}")
-    # KYVERNO: the replacement of a quoted string is quoted, too, so it becomes a
-    # string.
+    # KYVERNO: a quoted name is replaced by a quoted string, so the result is a string.
     named["name"] = text_of(name) if type(named.get("name")) is str else name
     pattern.append(named)
 
@@ -391,16 +389,16 @@ def _cleaned(pattern: _Map) -> Json:
 
 
 def cleaned_part(part: Json, *, delete_scalar: bool) -> Json:
-    """Return the rest of a part of a patch, ABSENT when nothing remains.
+    """Return a part of a patch without anchors, ABSENT if nothing remains.
 
-    Raises: ExpressionFailed as ``preprocess``.
+    Raises: ExpressionFailed, as ``preprocess`` does.
     """
     copied = _copy(part)
     return ABSENT if _delete_anchors(copied, delete_scalar=delete_scalar) else copied
 
 
 def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:
-    """Delete anchors below; return whether the node itself must be deleted."""
+    """Delete anchors below ``node``; return whether the node itself must be deleted."""
     if type(node) is dict:
         return _delete_in_map(node)
     if type(node) is list:
@@ -420,7 +418,7 @@ def _delete_in_map(node: _Map) -> bool:
             _rename(node, text, key)
     must_go = True
     for key, item in list(node.items()):
-        # KYVERNO: so an empty map in a patch is dropped, too.
+        # KYVERNO: therefore, an empty map in a patch is dropped, too.
         kind = type(item)
         if (kind is dict or kind is list) and _delete_anchors(
             item, delete_scalar=False
@@ -436,8 +434,8 @@ def _delete_in_list(node: list[Json]) -> bool:
     for index, element in enumerate(node.copy()):
         is_anchored = _holds_anchor(element, _ANCHORS)
         if is_anchored or _delete_anchors(element, delete_scalar=False):
-            # KYVERNO: the index is not adjusted for earlier deletions, so after one,
-            # the next deletes the following element.
+            # KYVERNO: the index is not adjusted after a deletion, so the next deletion
+            # removes the element after the intended one.
             if index >= len(node):
                 raise _failed("a list of the patch has two elements with anchors")
             del node[index]

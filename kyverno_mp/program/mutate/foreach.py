@@ -32,9 +32,9 @@ from kyverno_mp.values.spending import Spender
 
 _ELEMENT_STEPS = 20
 _ELEMENTS_PAID = 16
-"""PERF: this many elements are charged at once."""
+"""PERF: this many elements are charged together."""
 _ROWS_AT_ONCE = 64
-"""Elements whose values are kept, so that a long list takes no more memory."""
+"""Number of elements whose values are kept, so long lists do not take more memory."""
 
 Resource = dict[str, Json]
 _ApplyEach = Callable[
@@ -74,19 +74,19 @@ class _MutateForEach:
         self.path = None
         """The path of the list in the object, if the query is a plain path."""
         self.row = None
-        """The values of the patch, when they need no scope."""
+        """Function that computes the patch's values, if they need no scope."""
         more = entry.context or entry.preconditions or entry.foreach
         if self.patch is not None and not more:
             self.path = object_path(parse_lookup(entry.list_query))
             self.row = self.patch.row
 
     def elements(self, scope: RuleContext) -> list[Json]:
-        """Evaluate the list; any other value becomes the only element."""
+        """Evaluate the list; a value that is not a list becomes the only element."""
         found = self._query(scope)
         return found if type(found) is list else [found]
 
     def order(self, elements: list[Json]) -> Iterator[tuple[int, Json]]:
-        """Yield the elements that are not null with their indexes, in patch order."""
+        """Yield (index, element) of the elements that are not null, in patch order."""
         places = range(len(elements))
         for index in reversed(places) if self.is_descending else places:
             if elements[index] is not None:
@@ -94,7 +94,7 @@ class _MutateForEach:
 
 
 class ForEach:
-    """The ``foreach`` of a rule, or one inside another's entry."""
+    """The ``foreach`` of a rule, or a nested one in an entry."""
 
     __slots__ = ("_depth", "_entries", "is_plain")
 
@@ -122,7 +122,7 @@ class ForEach:
     ) -> Patched | None:
         """Apply without a scope; None if one is needed, as for nested entries."""
         count = 0
-        # The element must not be a variable of later rules.
+        # The element must not become a variable of later rules.
         frame = frame.copy()
         for entry in self._entries:
             frame[OBJECT] = resource
@@ -139,17 +139,17 @@ class ForEach:
     def apply_linked(
         self, frame: Frame, resource: Resource, spend: Spender
     ) -> Patched | None:
-        """Apply as ``apply_plain``; None when that needs a general algorithm."""
+        """Apply linked patches without a scope; None if this is not possible."""
         return self.apply_plain(frame, resource, spend, LinkedPatch.apply_each_linked)
 
     def apply(self, scope: RuleContext, resource: Resource) -> Patched:
-        """Patch by every entry, each on the result of the previous one."""
+        """Apply every entry, each to the result of the previous one."""
         count = 0
         for entry in self._entries:
             try:
                 elements = entry.elements(scope)
             except InputError as error:
-                # KYVERNO: upstream repeats the reason.
+                # KYVERNO: upstream's message contains the error twice.
                 text = f"failed to evaluate list {entry.list}: {error.message}"
                 return failed(f"{text}: {error.message}")
             token = scope.checkpoint()
@@ -175,7 +175,7 @@ class ForEach:
         token: int,
         resource: Resource,
     ) -> Patched:
-        """Patch for each element; only nested elements see earlier changes."""
+        """Patch for all elements; only nested foreach elements see earlier changes."""
         patch = entry.patch
         if entry.nested is not None or patch is None or not patch.has_values:
             return self._one_by_one(entry, elements, scope, token, resource)
@@ -196,7 +196,7 @@ class ForEach:
 
         patched = _in_batches(patch, rows(), resource, scope.runtime)
         if patched.status != result.ERROR and problems:
-            # Earlier elements were patched first, and could have failed.
+            # Earlier elements are patched first, so their failure takes precedence.
             return problems[0]
         return patched
 
@@ -225,7 +225,7 @@ class ForEach:
         scope: RuleContext,
         token: int,
     ) -> Patched | None:
-        """Put an element into the scope; None = patch, otherwise the reason why not."""
+        """Put an element into the scope; return None, or the reason not to patch."""
         if not index % _ELEMENTS_PAID:
             scope.runtime.charge(_ELEMENTS_PAID * _ELEMENT_STEPS)
         scope.restore(token)
@@ -247,7 +247,7 @@ class ForEach:
 
 
 _LEFT_OUT = Patched(result.SKIP, "", {})
-"""An element whose preconditions are false."""
+"""Result for an element whose preconditions are false."""
 
 
 def _element(entry: _MutateForEach, scope: RuleContext, resource: Resource) -> Patched:
@@ -261,7 +261,7 @@ def _element(entry: _MutateForEach, scope: RuleContext, resource: Resource) -> P
 def _plain(
     entry: _MutateForEach, frame: Frame, spend: Spender, apply: _ApplyEach
 ) -> Patched | None:
-    """Patch for the elements of a plain entry; None when that needs a scope."""
+    """Patch for all elements of a plain entry; None if a scope is needed."""
     patch, row, path = entry.patch, entry.row, entry.path
     assert patch is not None
     assert row is not None
@@ -288,7 +288,7 @@ def _plain(
 def _in_batches(
     patch: LinkedPatch, rows: Iterator[Values], resource: Resource, spend: Spender
 ) -> Patched:
-    """Patch by all rows, of which only some are kept at a time."""
+    """Apply the rows in batches, so only a part of them is kept in memory."""
     is_changed = False
     while batch := [*islice(rows, _ROWS_AT_ONCE)]:
         patched = patch.apply_each(batch, resource, spend)

@@ -2,7 +2,7 @@
 
 Room: program.mutate. Takes: the text after substitution; an object. Gives: the patched
 object. Next: program/mutate/patch.
-May touch: nothing outside its arguments; some strings are cached, bounded.
+May touch: nothing outside its arguments; a bounded number of strings is cached.
 Source: docs/behaviour/engine 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
 """
 
@@ -38,17 +38,17 @@ class _Read(NamedTuple):
 
 
 class JsonPatch:
-    """Applies the strings that one patch of a policy resolves to."""
+    """Applies the JSON patches to which one patch of a policy resolves."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        # PERF: reading YAML takes longer than all other steps; a patch in a foreach has
-        # as many strings as a list has indexes.
+        # PERF: parsing YAML takes longer than all other steps; a patch in a foreach
+        # resolves to as many strings as the list has indexes.
         self._known: dict[str, _Read] = {}
 
     def apply(self, resource: Json, text: str, spend: Spender) -> Json:
-        """Return the patched object; the same object when nothing changes.
+        """Return the patched object; the same object if nothing changes.
 
         Raises: ExpressionFailed.
         """
@@ -68,7 +68,8 @@ class JsonPatch:
     ) -> dict[str, Json] | None:
         """Apply the strings in order, in one pass.
 
-        None when they must be applied one by one. The object's kind does not change.
+        Return None if they must be applied one by one. The object's kind does not
+        change.
         """
         additions = []
         if not resource:
@@ -98,7 +99,7 @@ class JsonPatch:
 
 
 def operations_of(text: str, spend: Spender) -> list[Operation]:
-    """Return the operations of a text. Raises: ExpressionFailed."""
+    """Return the operations of a patch string. Raises: ExpressionFailed."""
     return check_operations(_decoded(text, spend), spend)
 
 
@@ -122,7 +123,7 @@ _DEEP = {
 
 
 def _text_of_null(operations: Sequence[Operation]) -> str:
-    """Return the text of the error that a patch of null ends in."""
+    """Return the error message for a patch of null."""
     for operation in operations:
         op, path = operation["op"], str(operation["path"])
         pointer = str(operation["from"]) if op in ("copy", "move") else path
@@ -133,14 +134,14 @@ def _text_of_null(operations: Sequence[Operation]) -> str:
             return _SHALLOW.get(op, other).format_map(facts)
         if op in _DEEP:
             return _DEEP[op].format_map(facts)
-        # What has no parent is removed already.
+        # The path has no parent, so there is nothing to remove.
     return (
         "json: error calling MarshalJSON for type *jsonpatch.partialDoc: " + _NO_OBJECT
     )
 
 
 def _decoded(text: str, spend: Spender) -> Json:
-    """Parse a JSON patch: as JSON when it begins with a bracket, otherwise as YAML."""
+    """Parse a JSON patch: as JSON if it starts with a bracket, otherwise as YAML."""
     if len(text) > PATCH_TEXT_BYTES_MAX:
         raise ExpressionFailed(
             "mutate.patch",

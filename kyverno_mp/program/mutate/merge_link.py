@@ -1,14 +1,15 @@
 """Link a strategic merge patch, including anchors, for the objects of one kind.
 
-Room: program.mutate. Takes: a patch, in which Holes may replace scalars; the Shape of
-a built-in kind. Gives: LinkedMerge, None for a patch with rare features.
+Room: program.mutate. Takes: a patch, possibly with Holes instead of scalars; the Shape
+of a built-in kind. Gives: LinkedMerge, or None for a patch with rare features.
 Next: program/mutate/strategic. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 7.3; Kyverno
 pkg/engine/mutate/patch/strategicPreprocessing.go.
 
-Rare features, left to anchors.py: ``$patch``; ``<()`` or further lists with anchors
-below an element; more than one element, or a list not merged by name, with anchors;
-conditions below the top of an element; ``+()`` in a condition or next to its own key.
+Rare features, which anchors.py handles: ``$patch``; ``<()`` or further lists with
+anchors below an element; more than one element, or a list not merged by name, with
+anchors; conditions below the top of an element; ``+()`` in a condition or next to its
+own key.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,7 +76,7 @@ class _NeedsGeneralMerge(Exception):
 
 
 class LinkedMerge:
-    """A patch for objects of one shape."""
+    """A patch linked for objects of one shape."""
 
     __slots__ = ("_merge", "_merge_rows")
 
@@ -86,12 +87,12 @@ class LinkedMerge:
     def apply(
         self, resource: dict[str, Json], values: Values, spend: Spender = FREE
     ) -> dict[str, Json]:
-        """Merge into an object; return the same object when nothing changes.
+        """Merge into an object; return the same object if nothing changes.
 
-        ``values``: of the patch's holes. Raises: Unfit, InputError: then the general
-        algorithm decides.
+        ``values``: the values of the patch's holes. Raises: Unfit, InputError; the
+        caller then uses the general algorithm.
         """
-        # PERF: a separate constructor would be one more call for every patch.
+        # PERF: a separate constructor would add a call to every patch.
         own = Own()
         own.spend = spend
         try:
@@ -105,7 +106,7 @@ class LinkedMerge:
     ) -> dict[str, Json]:
         """Merge the rows in order; the kind does not change.
 
-        Raises: Unfit, InputError: then they must be merged one by one.
+        Raises: Unfit, InputError; the caller then merges the rows one by one.
         """
         if self._merge_rows is None:
             raise Unfit
@@ -116,12 +117,12 @@ class LinkedMerge:
         try:
             return self._merge_rows(resource, rows, own)
         except Unmet as error:
-            # It applies to this row only.
+            # The false condition affects only this row.
             raise Unfit from error
 
 
 def link_merge(patch: Json, shape: Shape) -> LinkedMerge | None:
-    """Link a patch from the policy; return None when it has rare features."""
+    """Link a patch from the policy; return None if it has rare features."""
     try:
         linked = _Map(prepare(patch), shape, is_top=True)
         rows = None if linked.names(_KIND) else linked.merge_rows
@@ -131,7 +132,7 @@ def link_merge(patch: Json, shape: Shape) -> LinkedMerge | None:
 
 
 class _Slots:
-    """Counts the ``+()`` of an element of a list."""
+    """Counts the ``+()`` in an element of a list."""
 
     __slots__ = ("count",)
 
@@ -144,7 +145,7 @@ class _Slots:
 
 
 class _Part(NamedTuple):
-    """``is_solid``: the step always has content; ``rows``: the step for Rows."""
+    """A linked value; ``is_solid``: it always has content; ``rows``: for Rows."""
 
     step: Step
     is_solid: bool
@@ -154,7 +155,8 @@ class _Part(NamedTuple):
 class _Map:
     """A map of the patch, converted to a Merge.
 
-    ``slots``: those of the element that contains it, None outside of lists.
+    ``slots``: the slots of the list element that contains the map, None outside of
+    lists.
     """
 
     def __init__(
@@ -186,27 +188,27 @@ class _Map:
                 self._condition(*anchor, item)
 
     def names(self, key: str) -> bool:
-        """Return whether it merges this key."""
+        """Return whether the map merges this key."""
         return key in self._entries
 
     @property
     def merge(self) -> Merge:
-        """The map with its conditions."""
+        """The Merge of the map with its conditions."""
         return map_merge(self._steps(), tuple(self.tests))
 
     def merge_but(self, left_out: str) -> Merge:
-        """Return the map with its conditions, without a key."""
+        """Return the Merge of the map with its conditions, without one key."""
         entries = tuple([each for each in self._steps() if each[0] != left_out])
         return map_merge(entries, tuple(self.tests))
 
     @property
     def merge_met(self) -> Merge:
-        """The map without its conditions."""
+        """The Merge of the map without its conditions."""
         return map_merge(self._steps(), ())
 
     @property
     def merge_rows(self) -> Merge:
-        """The map with its conditions, for Rows."""
+        """The Merge of the map with its conditions, for Rows."""
         if self.tests or len(self._entries) > ENTRIES_FREE:
             return repeated(self.merge)
         entries = [
@@ -216,9 +218,9 @@ class _Map:
         return map_merge(tuple(entries), ())
 
     def constant(self, pattern: Json) -> Json:
-        """Return its value for an object without it; None: it depends on the request.
+        """Return the value for an object without the map; None if it is not constant.
 
-        PERF: objects share it.
+        PERF: objects share the value.
         """
         if self._slots is not None or not _is_constant(pattern, _CONSTANT_DEPTH):
             return None
@@ -244,7 +246,7 @@ class _Map:
 
     def _plain(self, key: str, item: Json) -> None:
         if self._is_element and key == _NAME:
-            # KYVERNO: the name of the object's element replaces it.
+            # KYVERNO: the object's element replaces this name with its own.
             if not _is_scalar(item) or isinstance(item, Hole):
                 raise _NeedsGeneralMerge
             self.is_solid = True
@@ -274,7 +276,7 @@ class _Map:
             self.tests.append(hole_condition(key, wanted.number))
             return
         if self._is_element and key == _NAME and wanted == _ANY:
-            # PERF: it is true for everything that anchored_list accepts as an element.
+            # PERF: this condition is true for every element that anchored_list accepts.
             return
         if not _is_scalar(wanted) and (has_additions(wanted) or [*_holes(wanted)]):
             raise _NeedsGeneralMerge
@@ -290,7 +292,7 @@ class _Map:
 
 
 def _part(item: Json, shape: Shape, slots: _Slots | None) -> _Part | None:
-    """Link the value of a key; None for what cleaning would drop."""
+    """Link the value of a key; None for a value that cleaning would remove."""
     if isinstance(item, Hole):
         return _Part(hole(item.number), is_solid=True)
     if type(item) is dict:
@@ -344,7 +346,7 @@ def _anchored(element: Json, shape: Shape) -> _Part:
 
 
 def _keyed(items: list[Json], key: str, shape: Shape) -> Sequence[Keyed] | None:
-    """Link elements that have a key; None if one lacks it."""
+    """Link elements that have a key; None if any element lacks the key."""
     elements = []
     for item in items:
         text = item.get(key) if type(item) is dict else None
@@ -363,9 +365,9 @@ def _is_scalar(value: Json) -> bool:
 
 
 def _is_constant(value: Json, depth: int) -> bool:
-    """Return whether a value has no holes, and is small.
+    """Return whether a value is small and has no holes.
 
-    SAFETY: bounded, because each map that contains the value checks it again.
+    SAFETY: the size is bounded, because each enclosing map checks the value again.
     """
     if _is_scalar(value):
         return not isinstance(value, Hole)

@@ -1,4 +1,4 @@
-"""Closures that merge one list of a linked patch into one list of an object.
+"""Build closures that merge a list of a linked patch into a list of an object.
 
 Room: program.mutate. Takes: elements of a patch, processed by merge_link, with their
 Steps and Merges. Gives: Steps. Next: program/mutate/merge_link, which combines them.
@@ -52,10 +52,10 @@ def other_list(origin: list[Json], holes: Sequence[int], shape: Shape) -> Step:
 
 
 class Keyed(NamedTuple):
-    """An element of a patch, with a key.
+    """A patch element that is identified by a key.
 
-    ``text``: a hole or scalar; ``made``: the element, for an object that lacks it;
-    ``merge``: everything but the key, for an object that has it.
+    ``text``: the key, a hole or scalar; ``made``: creates the element in an object that
+    lacks it; ``merge``: merges all other fields in an object that has it.
     """
 
     text: Step
@@ -89,7 +89,7 @@ def keyed_list(key: str, elements: Sequence[Keyed], otherwise: Step) -> Step:
                 if found is ABSENT
                 else merge(found, values, own)
             )
-        # KYVERNO: new elements, and those that the patch names, come first.
+        # KYVERNO: new elements and elements named in the patch precede the others.
         front.extend(rest.values())
         return _unless_equal(front, old)
 
@@ -97,7 +97,7 @@ def keyed_list(key: str, elements: Sequence[Keyed], otherwise: Step) -> Step:
 
 
 def keyed_rows(key: str, elements: Sequence[Keyed], step: Step) -> Step:
-    """Merge rows as ``keyed_list`` does; ``step``: what that returned."""
+    """Merge rows as ``keyed_list`` does; ``step``: the result of ``keyed_list``."""
     merge_rows = repeated(step)
     backwards = tuple(reversed(elements))
 
@@ -106,8 +106,8 @@ def keyed_rows(key: str, elements: Sequence[Keyed], step: Step) -> Step:
             return merge_rows(old, rows, own)
         own.spend.charge(len(old) + _ELEMENT_STEPS * len(elements) * len(rows))
         met: set[str] = set()
-        # PERF: the last entry of the map is the first element of the list, so that
-        # moving an element to the front does not move the others.
+        # PERF: the map's last entry is the list's first element, so moving an element
+        # to the front does not move the others.
         found = _by_key(old[::-1], key)
         for values in rows:
             texts = set()
@@ -126,7 +126,7 @@ def keyed_rows(key: str, elements: Sequence[Keyed], step: Step) -> Step:
         new = [*found.values()]
         new.reverse()
         if len(met) < len(elements) * len(rows) and same_paid(new, old, own.spend):
-            # One row may undo another.
+            # A row may revert an earlier row.
             return old
         return _unless_equal(new, old)
 
@@ -134,7 +134,7 @@ def keyed_rows(key: str, elements: Sequence[Keyed], step: Step) -> Step:
 
 
 def _by_key(elements: list[Json], key: str) -> dict[str, Json]:
-    """Return the elements by key. Raises: Unfit unless each has a unique text."""
+    """Return the elements by key. Raises: Unfit unless all keys are unique strings."""
     try:
         by_key = {element[key]: element for element in elements}
     except (TypeError, KeyError) as error:
@@ -159,10 +159,10 @@ def anchored_list(
     slots: int,
     is_solid: bool,
 ) -> Step:
-    """Merge one element with anchors into every list element that meets them.
+    """Merge one element with anchors into every list element that meets its conditions.
 
-    The list is one of named elements. ``additions``: slots and keys of the ``+()`` of
-    the element itself, which are processed before its conditions.
+    The list elements have names. ``additions``: slots and keys of the ``+()`` at the
+    top level of the element, which are processed before its conditions.
     """
     element_steps = _ELEMENT_STEPS * (1 + len(tests) + len(additions))
 
@@ -174,7 +174,7 @@ def anchored_list(
         own = Own([PENDING] * slots)
         spend = own.spend = outer.spend
         is_long = len(old) > _LONG
-        # PERF: a short list is charged at once.
+        # PERF: a short list is charged in one call.
         spend.charge(len(old) if is_long else element_steps * len(old))
         front: list[Json] = []
         rest: list[Json] = []
@@ -190,8 +190,8 @@ def anchored_list(
                     break
             else:
                 merged = merge(existing, values, own)
-                # KYVERNO: an element without content disappears with its name; the
-                # others come first.
+                # KYVERNO: an element whose patch is empty keeps its place; other
+                # patched elements move to the front.
                 named = is_solid or KEPT in own
                 (front if named else rest).append(merged)
         return _unless_equal(front + rest, old)

@@ -1,14 +1,14 @@
-"""Mark which parts of an object a linked patch reads; all others it only carries along.
+"""Mark the parts of an object that a linked patch reads.
 
 Room: program.mutate. Takes: a strategic merge with Holes, or the operations of a JSON
-patch; the Shape of the object's kind. Gives: marks on Reads, the places it writes.
+patch; the Shape of the object's kind. Gives: marks on Reads, the paths that it writes.
 Next: program/recall/mutation_reads.
 May touch: nothing outside its arguments.
 Source: program/mutate/merge_link and values/patches/json_additions, whose steps these
 marks follow; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
-Marking too much is always correct. A patch with a feature that merge_link leaves to the
-general algorithm may be marked wrongly: program/recall/mutations never uses its result.
+Marking too much is always correct. The marks may be wrong for a patch that needs the
+general algorithm, but program/recall/mutations never caches the result of such a patch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,18 +26,18 @@ _PLACES_MAX: Final = 16
 
 
 class Marks:
-    """What the rules of a request read of its object, and which metadata they write."""
+    """The fields of an object that rules read, and the metadata they write."""
 
     __slots__ = ("_keys", "object", "written")
 
     def __init__(self) -> None:
         self.object = Reads()
         self.written: set[tuple[str, ...]] = set()
-        """The first two steps of every path that is written."""
+        """The first two steps of every written path."""
         self._keys: list[tuple[Reads, str, set[str]]] = []
 
     def compares(self, element: Reads, key: str, texts: Iterable[str]) -> None:
-        """Note that elements are told apart by a key, and compared with these texts."""
+        """Note that elements are identified by a key, compared with these texts."""
         for place, known, compared in self._keys:
             if place is element and known == key:
                 compared.update(texts)
@@ -45,14 +45,14 @@ class Marks:
         self._keys.append((element, key, set(texts)))
 
     def end(self) -> None:
-        """Mark the keys that are compared only: all rules have been marked."""
+        """Mark the keys that are only compared; call it after marking all rules."""
         for element, key, texts in self._keys:
             if key not in element.fields:
                 element.field(key).texts = frozenset(texts)
 
 
 def mark_merge(patch: dict[str, Json], shape: Shape, marks: Marks) -> None:
-    """Mark what a strategic merge reads and writes."""
+    """Mark the parts that a strategic merge reads and writes."""
     for text, item in patch.items():
         key = _name_of(text)
         below = item if type(item) is dict else {}
@@ -97,10 +97,10 @@ def _mark_list(items: list[Json], shape: Shape, reads: Reads, marks: Marks) -> N
 
 
 def mark_additions(samples: Sequence[Sequence[Addition]], marks: Marks) -> None:
-    """Mark what the operations of a JSON patch read and write.
+    """Mark the parts that the operations of a JSON patch read and write.
 
-    ``samples``: the operations of its text, once for each of two indexes of an element
-    if it contains the index. Raises: ReadsUnknown.
+    ``samples``: the operations of its text; if the text contains an element's index,
+    twice, with two different indexes. Raises: ReadsUnknown.
     """
     first = samples[0]
     for other in samples:
@@ -117,13 +117,13 @@ def _mark_addition(one: Addition, marks: Marks, *, is_fixed: bool) -> None:
     for name, index in one.parents:
         below = [place.field(name) for place in places]
         if index != _NO_INDEX:
-            # The index of a list, or the key of a map.
+            # A list index or the key of a map.
             below += [place.each for place in places]
         if len(below) > _PLACES_MAX:
             raise ReadsUnknown("a path with many indexes")
         places = below
     for place in places:
-        # The length of a list, and the old value of a map's key.
+        # A list's length and the old value of a map's key are read.
         _ = place.each
         place.field(one.key).whole = True
         place.whole = place.whole or not is_fixed

@@ -1,13 +1,13 @@
-"""Closures that merge one part of a linked patch into one part of an object.
+"""Build closures that merge a part of a linked patch into a part of an object.
 
 Room: program.mutate. Takes: parts of a patch, processed by merge_link. Gives: Steps.
 Next: program/mutate/merge_lists; program/mutate/merge_link, which combines them.
 May touch: nothing outside its arguments; unchanged parts are shared.
-Source: docs/behaviour/engine 7.3; the order of things is that of anchors.py and
+Source: docs/behaviour/engine 7.3; the order of steps is the same as in anchors.py and
 values/patches/strategic_merge.py, and a test compares every result with theirs.
 
-PERF: those two walk over patch and object four times and copy the patch; a Step knows
-its part of the patch and visits the object once.
+PERF: these two modules walk over patch and object four times and copy the patch; a Step
+contains its part of the patch and visits the object once.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ Values = Sequence[Json]
 class Own(list[int]):
     """The state of each ``+()`` of a list element: PENDING, REMOVED or KEPT.
 
-    ``spend``: charges for the elements that are visited and the maps that are copied.
+    ``spend`` charges for visited elements and copied maps.
     """
 
     __slots__ = ("spend",)
@@ -34,28 +34,30 @@ class Own(list[int]):
 
 
 Step = Callable[[Json, Values, Own], Json]
-"""(the object's part, or ABSENT) -> the merged part; the same part when nothing
-changes, ABSENT to remove it."""
+"""(the object's part, or ABSENT) -> the merged part.
+
+It returns the same part if nothing changes, and ABSENT to remove the part.
+"""
 Merge = Callable[[dict[str, Json], Values, Own], dict[str, Json]]
 Test = Callable[[dict[str, Json], Values], bool]
 
 Rows = Sequence[Values]
-"""The values of the holes for each element of a foreach.
+"""The values of the holes, for each element of a foreach.
 
-A Step or Merge whose second argument is Rows merges all rows in order. PERF: the
-containers of the changes are visited and copied once for all elements.
+A Step or Merge whose second argument is Rows merges all rows in order. PERF: the maps
+and lists that contain changes are copied once for all elements.
 """
 
 PENDING: Final = 0
 REMOVED: Final = 1
 KEPT: Final = 2
 ENTRIES_FREE: Final = 16
-"""PERF: the few entries of an ordinary patch are charged by the caller."""
+"""PERF: up to this many entries, typical for a patch, are charged by the caller."""
 _EMPTY: Final[dict[str, Json]] = {}
 
 
 class Unfit(Exception):
-    """The object has rare features: the general algorithm decides."""
+    """The object has rare features, which need the general algorithm."""
 
 
 class Unmet(Exception):
@@ -69,7 +71,7 @@ def repeated(step: Step) -> Step:
         new = old
         for values in rows:
             new = step(new, values, own)
-        # One row may undo another.
+        # A row may revert an earlier row.
         return old if new is not old and same_paid(new, old, own.spend) else new
 
     return merge_rows
@@ -79,13 +81,13 @@ def repeated(step: Step) -> Step:
 
 
 def scalar(value: Json) -> Step:
-    """Merge a scalar that is not null."""
+    """Merge a scalar other than null."""
     text = text_of(value)
 
     def merge_scalar(old: Json, _values: Values, _own: Own) -> Json:
         if type(old) is str:
-            # KYVERNO: the replacement of a quoted string is quoted, too, so it becomes
-            # a text.
+            # KYVERNO: a quoted string is replaced by a quoted string, so the result is
+            # a string.
             return old if old == text else text
         if old is ABSENT or old is None:
             return value
@@ -95,7 +97,7 @@ def scalar(value: Json) -> Step:
 
 
 def hole(number: int) -> Step:
-    """Merge a scalar that the request provides."""
+    """Merge a scalar that depends on the request."""
 
     def merge_hole(old: Json, values: Values, _own: Own) -> Json:
         value = plain(values[number])
@@ -110,7 +112,7 @@ def hole(number: int) -> Step:
 
 
 def plain(value: Json) -> Json:
-    """Return the value of a hole. Raises: Unfit for all but strings and integers."""
+    """Return the value of a hole. Raises: Unfit unless it is a string or an integer."""
     if type(value) is str:
         if "(" in value and is_condition(value):
             raise Unfit
@@ -126,15 +128,15 @@ def _over(old: Json, value: Json) -> Json:
 
 
 def deletion(_old: Json, _values: Values, _own: Own) -> Json:
-    """Merge null."""
+    """Merge null, which deletes the key."""
     return ABSENT
 
 
-# +().
+# ``+()`` anchors.
 
 
 def addition(inner: Step) -> Step:
-    """Merge what ``+()`` adds, outside lists."""
+    """Merge a ``+()`` entry outside of lists."""
 
     def add(old: Json, values: Values, own: Own) -> Json:
         return inner(old, values, own) if old is ABSENT else old
@@ -143,9 +145,9 @@ def addition(inner: Step) -> Step:
 
 
 def shared_addition(slot: int, inner: Step) -> Step:
-    """Merge what ``+()`` adds in an element of a list.
+    """Merge a ``+()`` entry in an element of a list.
 
-    KYVERNO: the first element of the object's list that reaches this decides for all.
+    KYVERNO: the first list element that reaches the entry decides for all elements.
     """
 
     def add_to_all(old: Json, values: Values, own: Own) -> Json:
@@ -160,7 +162,7 @@ def shared_addition(slot: int, inner: Step) -> Step:
 
 
 def map_merge(entries: Sequence[tuple[str, Step]], tests: Sequence[Test]) -> Merge:
-    """Merge a map into a map; the conditions come first."""
+    """Merge a map into a map; conditions are evaluated first."""
     is_large = len(entries) > ENTRIES_FREE
 
     def merge(dest: dict[str, Json], values: Values, own: Own) -> dict[str, Json]:
@@ -196,10 +198,10 @@ def map_merge(entries: Sequence[tuple[str, Step]], tests: Sequence[Test]) -> Mer
 
 
 def mapping(merge: Merge, *, is_solid: bool, constant: Json = None) -> Step:
-    """Merge a map into any value.
+    """Merge a map into a value of any type.
 
-    ``is_solid``: it always has content; ``constant``: its value for an object that
-    lacks it.
+    ``is_solid``: the map always has content; ``constant``: the value for an object that
+    lacks the key.
     """
 
     def merge_mapping(old: Json, values: Values, own: Own) -> Json:
@@ -230,7 +232,7 @@ def condition(key: str, passes: Callable[[Json], bool]) -> Test:
 
 
 def hole_condition(key: str, number: int) -> Test:
-    """Test one ``(key)`` whose pattern the request provides."""
+    """Test one ``(key)`` whose pattern depends on the request."""
 
     def test(dest: dict[str, Json], values: Values) -> bool:
         wanted = values[number]

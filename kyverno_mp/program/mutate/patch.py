@@ -28,7 +28,7 @@ NOTHING: Final = "no patches applied"
 
 
 class Patched(NamedTuple):
-    """An object after a patch."""
+    """An object after a patch, with the patch's status and message."""
 
     status: str
     message: str
@@ -36,14 +36,14 @@ class Patched(NamedTuple):
 
 
 def told(changed: dict[str, Json], resource: dict[str, Json]) -> Patched:
-    """Return the result of a patch that could be applied."""
+    """Return the result of a patch that was applied."""
     if changed is resource:
         return Patched(result.SKIP, NOTHING, resource)
     return Patched(result.PASS, "", changed)
 
 
 def failed(message: str) -> Patched:
-    """Return an error. KYVERNO: it leaves an empty object behind (engine 7.2)."""
+    """Return an error. KYVERNO: the resulting object is empty (engine 7.2)."""
     return Patched(result.ERROR, message, {})
 
 
@@ -66,17 +66,17 @@ class LinkedPatch:
         self._place = patch.place
         self._json = JsonPatch()
         self.leaves: Leaves | None = link_leaves(patch.document)
-        """None: the shape depends on the request."""
+        """The parts that depend on the request; None if even the patch's shape does."""
         self._resolve: Resolve | None = None
         self._strategic: StrategicPatch | None = None
         self.given: Json = None
-        """The strategic merge, with Holes."""
+        """The strategic merge patch, with Holes."""
         self.text: Json = None
-        """The text of the JSON patch, or its Hole."""
+        """The string of the JSON patch, or its Hole."""
         self._is_merge = False
-        """Whether it is only a strategic merge, whose shape is known."""
+        """Whether the patch is only a strategic merge of a known shape."""
         self.row: Row | None = None
-        """The values of the holes, when they need no scope."""
+        """Function that computes the values of the holes, if they need no scope."""
         if self.leaves is None:
             self._resolve = link_document(patch.document)
             return
@@ -91,7 +91,7 @@ class LinkedPatch:
             self.row = link_row(self.leaves.templates)
 
     def apply(self, scope: RuleContext, resource: dict[str, Json]) -> Patched:
-        """Return the patched object; the given one does not change."""
+        """Return the patched object; the original object does not change."""
         if self.leaves is None:
             return self._apply_other(scope, resource)
         try:
@@ -112,7 +112,7 @@ class LinkedPatch:
     def apply_linked(
         self, frame: Frame, resource: dict[str, Json], spend: Spender
     ) -> Patched | None:
-        """Apply as ``apply_plain``; None when that needs a general algorithm."""
+        """Apply linked patches without a scope; None if this is not possible."""
         assert self.row is not None
         frame[OBJECT] = resource
         values = self.row(frame, spend)
@@ -128,7 +128,7 @@ class LinkedPatch:
     def apply_each_linked(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
     ) -> Patched | None:
-        """Apply as ``apply_each``; None when that needs a general algorithm."""
+        """Apply the rows in one pass; None if the general algorithm is needed."""
         changed = self._changed_by(rows, resource, spend) if rows else resource
         return None if changed is None else told(changed, resource)
 
@@ -139,7 +139,7 @@ class LinkedPatch:
 
     @property
     def has_values(self) -> bool:
-        """Return whether ``values`` is everything that depends on the scope."""
+        """Return whether ``values`` includes everything that depends on the scope."""
         return self.leaves is not None
 
     def values(self, scope: RuleContext) -> Values:
@@ -185,16 +185,16 @@ class LinkedPatch:
             if patched.status == result.ERROR:
                 return patched
             resource = patched.resource
-        # One row may undo another.
+        # A row may revert an earlier row.
         left = before if same(resource, before) else resource
         return Patched(result.PASS, "", left)
 
     def _changed_by(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
     ) -> dict[str, Json] | None:
-        """Patch by all rows in one pass; None when each needs its own.
+        """Apply all rows in one pass; None if each row needs a separate pass.
 
-        The same object when nothing changes.
+        Return the same object if nothing changes.
         """
         if self._is_merge:
             assert self._strategic is not None
@@ -209,13 +209,13 @@ class LinkedPatch:
         return self._json.apply_each(resource, texts, spend)
 
     def _checked(self, text: Json) -> str:
-        """Return the text of a JSON patch, "" for none."""
+        """Return the string of a JSON patch, "" if there is none."""
         if type(text) is str:
             return text
         if text is not None and self._place:
             raise ExpressionFailed(
                 "mutate.patch",
-                "json: cannot unmarshal a value that is no string into Go struct"
+                "json: cannot unmarshal a non-string value into Go struct"
                 " field Mutation.mutate.patchesJson6902 of type string",
             )
         return ""
@@ -281,7 +281,7 @@ def _merged(
 
 
 def _changed(resource: dict[str, Json]) -> Patched:
-    """Return the patched object; an object without a kind cannot be decoded again."""
+    """Return the patched object, or an error if it has no kind to decode it by."""
     kind = resource.get("kind")
     if type(kind) is str and kind:
         return Patched(result.PASS, "", resource)

@@ -1,12 +1,12 @@
-"""Compute the values of a patch that are strings at plain paths, without a scope.
+"""Compute a patch's values without a scope, if they are strings at plain paths.
 
 Room: program.mutate. Takes: the templates of a patch's holes, linked once; a Frame.
 Gives: the values of the holes. Next: program/mutate/patch, foreach.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1, 7.5.
 
-PERF: ``{{ element.name }}`` and ``{{ request.namespace }}`` need no scope, which costs
-more than all other work for a rule or an element.
+PERF: ``{{ element.name }}`` and ``{{ request.namespace }}`` need no scope. Creating a
+scope costs more than all other work for a rule or an element.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.spending import Spender
 
 Frame = dict[str, Json]
-"""What a scope would have at its root; OBJECT: the current object."""
+"""The root variables that a scope would have; OBJECT: the current object."""
 Row = Callable[[Frame, Spender], Values | None]
-"""The values; None when the scope of a rule has to provide them."""
+"""Returns the values of the holes; None if they need the rule's scope."""
 _Text = Callable[[Frame], str | None]
-"""The text of one variable, None for any other value."""
+"""Returns the string value of one variable; None for any other type."""
 _Value = Callable[[Frame, Spender], str | None]
 
 OBJECT: Final = "request.object"
@@ -37,13 +37,13 @@ _INDEX: Final = "elementIndex"
 
 
 def object_path(lookup: Lookup) -> list[str] | None:
-    """Return where in the object a query looks; None for any other query."""
+    """Return the path of a query into the object; None for any other query."""
     names = path_of(lookup)
     return None if names is None or names[0] != OBJECT else names[1:]
 
 
 def link_row(templates: Sequence[Template]) -> Row | None:
-    """Link the values; None when one needs more than a path."""
+    """Link the values; None if any value needs more than a path."""
     found = [_value(template) for template in templates]
     values = [value for value in found if value is not None]
     if len(values) < len(found):
@@ -85,16 +85,16 @@ def _mixed(template: Mixed) -> _Value | None:
             parts += part, tail
         charge_joining(spend, parts)
         made = "".join(parts)
-        # Only the general algorithm interprets a result that contains a variable.
+        # A result that contains a variable needs the general algorithm.
         return None if OPENING in made else made
 
     return mixed
 
 
 def _text(lookup: Lookup, *, counts: bool = False) -> _Text | None:
-    """Link one variable. ``counts``: the index of an element may be a part of a string.
+    """Link one variable. ``counts``: the index of an element can be part of a string.
 
-    A separate query for DELETE does not matter to rules that mutate.
+    A separate query for DELETE is ignored, because mutate rules do not use it.
     """
     names = path_of(lookup)
     if names is None:
@@ -119,9 +119,9 @@ def _text(lookup: Lookup, *, counts: bool = False) -> _Text | None:
 
 
 def path_of(lookup: Lookup) -> list[str] | None:
-    """Return the names of a path, the first one OBJECT for one into the object."""
+    """Return the names of a path; a path into the object starts with OBJECT."""
     names = None if lookup.node is None else field_names(lookup.node)
-    # A query that contains this word loads the images of the object first.
+    # A query that contains this word first loads the object's images.
     if names is None or "images" in lookup.text:
         return None
     return [OBJECT, *names[2:]] if names[:2] == ["request", "object"] else names

@@ -2,7 +2,7 @@
 
 Room: program.mutate. Takes: RuleIR linked once; Request and RuleContext per review.
 Gives: RuleResults and the object after the rule. Next: program/mutation.
-May touch: nothing outside its arguments. An InputError becomes the rule's status error.
+May touch: nothing outside its arguments. An InputError becomes the rule's error status.
 Source: docs/behaviour/engine 0.5, 7.
 """
 
@@ -65,11 +65,11 @@ class LinkedMutation:
         )
 
         self.has_exceptions = bool(self._gate.exceptions)
-        """Whether PolicyExceptions name the rule."""
+        """Whether any PolicyException names the rule."""
         self.is_existing = self._targets is not None
-        """Whether the rule changes other objects than the trigger."""
+        """Whether the rule changes existing targets instead of the trigger."""
         self._plain: LinkedPatch | ForEach | None = None
-        """The body, if the rule has no other parts and may not need a scope."""
+        """The body, if the rule consists of nothing else and may not need a scope."""
         more = ir.unsupported or ir.exceptions or ir.report_properties
         if not (more or self.is_existing) and self._gate.is_open:
             body = self._body
@@ -80,7 +80,7 @@ class LinkedMutation:
     ) -> tuple[RuleResult, dict[str, Json]] | None:
         """Run without a scope; None if one is needed.
 
-        PERF: few rules need one, and it costs as much as their patch.
+        PERF: few rules need a scope, and it costs as much as the patch.
         """
         body = self._plain
         if body is None:
@@ -102,16 +102,17 @@ class LinkedMutation:
 
     @property
     def patches(self) -> list[tuple[LinkedPatch | None, list[str] | None]]:
-        """The patches of a plain rule, and the path of the list if it has a foreach."""
+        """The patches of a plain rule; for a foreach, with the paths of the lists."""
         body = self._plain
         return body.patches if isinstance(body, ForEach) else [(body, None)]
 
     def run_linked(
         self, frame: Frame, resource: dict[str, Json], spend: Spender
     ) -> Patched | None:
-        """Run by the linked forms of the patch alone; None if they cannot.
+        """Run with linked patches only; None if the general algorithm is needed.
 
-        They read exactly what program/recall/mutation_reads marks. Raises: InputError.
+        Linked patches read only the fields that program/recall/mutation_reads marks.
+        Raises: InputError.
         """
         assert self._plain is not None
         return self._plain.apply_linked(frame, resource, spend)
@@ -119,9 +120,9 @@ class LinkedMutation:
     def run(
         self, request: Request, scope: RuleContext, resource: dict[str, Json]
     ) -> tuple[list[RuleResult], dict[str, Json]]:
-        """Return the results and the resulting object; the rule must match.
+        """Return the results and the resulting object of a matching rule.
 
-        ``request`` is for exceptions: its object is the one before the policy.
+        ``request`` is used for exceptions; it has the object from before the policy.
         KYVERNO: after an error the resulting object is empty
         (docs/behaviour/engine 7.2).
         """
@@ -157,7 +158,7 @@ class LinkedMutation:
     def _existing(
         self, scope: RuleContext, targets: list[LinkedTarget]
     ) -> list[RuleResult]:
-        """Patch every target; a target that cannot be loaded adds an error."""
+        """Patch every target; add an error for a target that cannot be loaded."""
         chosen: list[tuple[LinkedTarget, dict[str, Json]]] = []
         problems: list[str] = []
         assert scope.cluster_data.objects is not None
@@ -170,7 +171,8 @@ class LinkedMutation:
             chosen.extend((target, resource) for resource in found)
         results = []
         if problems:
-            # KYVERNO: the text before the colon is empty (docs/behaviour/engine 7.6).
+            # KYVERNO: the message has no text before the colon (docs/behaviour/engine
+            # 7.6).
             outcome = Outcome(result.ERROR, ": " + "; ".join(problems))
             results.append(self._result(scope, outcome))
         results += [self._target(scope, *each) for each in chosen]
@@ -179,7 +181,8 @@ class LinkedMutation:
     def _target(
         self, scope: RuleContext, target: LinkedTarget, resource: dict[str, Json]
     ) -> RuleResult:
-        # KYVERNO: targets share one context, so an entry that one loads stays loaded.
+        # KYVERNO: targets share one context, so an entry loaded for one target stays
+        # loaded.
         scope.root = {**scope.root, "target": resource}
         if target.context is not None:
             try:

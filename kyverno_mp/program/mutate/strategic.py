@@ -1,6 +1,7 @@
-"""Apply one patchStrategicMerge: linked for the kind, or by the general algorithm.
+"""Apply one patchStrategicMerge, linked for the kind or by the general algorithm.
 
-Room: program.mutate. Takes: a patch in which Holes replace values of the request.
+Room: program.mutate. Takes: a patch in which Holes replace values that depend on the
+request.
 Gives: StrategicPatch. Next: program/mutate/patch.
 May touch: nothing outside its arguments; unchanged parts are shared.
 Source: docs/behaviour/engine 7.3.
@@ -32,7 +33,7 @@ _PATCH_STEPS = 30
 
 
 class _General:
-    """A patch without holes, prepared as far as possible."""
+    """A patch without holes, preprocessed as far as possible."""
 
     __slots__ = ("_adds_only", "_is_anchored", "_lists", "_patch")
 
@@ -59,7 +60,7 @@ class _General:
 
 
 class StrategicPatch:
-    """A patchStrategicMerge; linked forms are cached, for the few kinds with lists."""
+    """A patchStrategicMerge, with cached linked patches for kinds with keyed lists."""
 
     __slots__ = (
         "_general",
@@ -74,16 +75,17 @@ class StrategicPatch:
         self._has_holes = has_holes
         self._general: _General | None = None
         self._merges: dict[int, LinkedMerge | None] = {}
-        # PERF: most patches see objects of one kind only. One value, because threads
+        # PERF: most patches apply to one kind only. A single tuple, because threads
         # share it.
         self._last: tuple[str, str, LinkedMerge | None] = "", "", None
 
     def apply(
         self, resource: dict[str, Json], values: Values, spend: Spender = FREE
     ) -> dict[str, Json]:
-        """Merge into the object; return the same object when nothing changes.
+        """Merge into the object; return the same object if nothing changes.
 
-        ``values``: of the patch's holes; ``spend``: charges for reads and copies.
+        ``values``: the values of the patch's holes; ``spend`` charges for reads and
+        copies.
         Raises: ExpressionFailed, ExpressionInvalid, BudgetExceeded.
         """
         linked = self._linked(resource)
@@ -103,7 +105,8 @@ class StrategicPatch:
     ) -> dict[str, Json] | None:
         """Merge the rows in order, in one pass.
 
-        None when that needs the general algorithm. The object's kind does not change.
+        Return None if the general algorithm is needed. The object's kind does not
+        change.
         Raises: BudgetExceeded.
         """
         linked = self._linked(resource)
@@ -119,7 +122,7 @@ class StrategicPatch:
     def apply_linked(
         self, resource: dict[str, Json], values: Values, spend: Spender
     ) -> dict[str, Json] | None:
-        """Merge as ``apply``; None when that needs the general algorithm.
+        """Merge with the linked patch; None if the general algorithm is needed.
 
         Raises: BudgetExceeded.
         """
@@ -146,7 +149,7 @@ class StrategicPatch:
         return linked
 
     def _merge(self, shape: Shape) -> LinkedMerge | None:
-        known = id(shape)  # shapes of built-in kinds live as long as the process
+        known = id(shape)  # Shapes of built-in kinds are never freed.
         if known not in self._merges:
             self._merges[known] = link_merge(self._patch, shape)
         return self._merges[known]

@@ -1,7 +1,7 @@
 """Find the objects that a mutate-existing rule changes.
 
-Room: program.mutate. Takes: MutateTargetIR linked once; a scope. Gives: the objects
-that it selects. Next: program/mutate/rule.
+Room: program.mutate. Takes: MutateTargetIR linked once; a scope. Gives: the selected
+objects. Next: program/mutate/rule.
 May touch: the cluster's objects through program/ports only.
 Source: docs/behaviour/engine 7.6; Kyverno pkg/engine/handlers/mutation/load_targets.go.
 """
@@ -59,7 +59,7 @@ def _found(
     kind = parse_kind(f"{_text(selected, 'apiVersion')}/{_text(selected, 'kind')}")
     asked = ObjectQuery(
         *kind,
-        # KYVERNO: a namespaced policy can change only its own namespace
+        # KYVERNO: a namespaced policy can change objects only in its own namespace
         # (docs/behaviour/engine 7.6).
         namespace=scope.policy_namespace or _text(selected, "namespace"),
         name=_text(selected, "name"),
@@ -67,7 +67,7 @@ def _found(
     holds = _selector(selected.get("selector"))
     found = objects.objects(asked, scope.runtime.deadline_ns)
     if asked.is_one:
-        # KYVERNO: an object that is read by name need not match the selector.
+        # KYVERNO: the selector is ignored for an object that is read by name.
         return list(found)
     return [each for each in found if holds(_labels(each))]
 

@@ -1,11 +1,11 @@
-"""Order the policies of a batch, and find what their rules share.
+"""Order the policies of a batch, and find the tests that their rules share.
 
 Room: program. Takes: policies with their rules of one action. Gives: Layout. Next:
 program/plans/batch.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.4; docs/architecture.md 4.
 
-Policies that need no external call come first, cluster policies before namespaced ones:
-their verdicts are reached before an external call can use up the time.
+Policies without external calls come first, cluster policies before namespaced policies,
+so they are decided before an external call can use up the time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,21 +21,21 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.values.jsonvalue import Json
 
 Chosen = Sequence[tuple[PolicyIR, Sequence[LinkedRule], str]]
-"""(policy, its rules of one action, the action of their response)."""
+"""(policy, its rules with one action, the action of the response)."""
 
 _POLICIES_BETWEEN_CHECKS: Final = 4
-"""Policies evaluated between two checks of the clock: static patterns never check it,
-and one takes up to 50 ms for an object of 10 MB."""
+"""Policies evaluated between two checks of the clock. Static patterns never check it,
+and a single one takes up to 50 ms for an object of 10 MB."""
 _PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
-"""PERF: the places of all rules are joined in the event loop; most rules read the same
-ones."""
+"""PERF: the fields of all rules are merged on the event loop; most rules read the same
+fields."""
 
 
 class Step(NamedTuple):
     """One rule: its match test; its bare pattern test or None; its shared conditions.
 
-    ``light_to``: bytes of the largest review for which ``bare`` may be used.
-    ``shared``: index of the preconditions that it shares with other rules, or -1.
+    ``light_to``: maximum size in bytes of a review for which ``bare`` is allowed.
+    ``shared``: index of preconditions shared with other rules, or -1.
     """
 
     matches: Callable[[Request], bool]
@@ -48,8 +48,8 @@ class Step(NamedTuple):
 class BatchPolicy(NamedTuple):
     """One policy.
 
-    ``start``: index of its first rule among all codes; ``order``: its position in the
-    policy order, which is the order of responses.
+    ``start``: index of its first rule's code among all codes; ``order``: its position
+    in the policy order, which is the order of responses.
     """
 
     policy: PolicyIR
@@ -63,10 +63,10 @@ class BatchPolicy(NamedTuple):
 class Layout(NamedTuple):
     """The policies of a batch in the order of evaluation.
 
-    ``portions``: the policies, with a check of the clock before each portion;
-    ``pure``: those that make no external calls. ``recall``: the cache for the first
-    policies, those in ``recalled``; ``others`` come after them. ``shared_count``: of
-    the preconditions that rules share.
+    ``portions``: the policies, with a check of the clock before each portion; ``pure``:
+    the policies without external calls. ``recall``: the cache for the first policies,
+    which are in ``recalled``; ``others``: the remaining policies. ``shared_count``:
+    number of preconditions that rules share.
     """
 
     policies: list[BatchPolicy]
@@ -79,7 +79,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(chosen: Chosen) -> Layout:
-    """Return the layout; each policy keeps its place among ``chosen`` as its order."""
+    """Return the layout; ``order`` of each policy is its position in ``chosen``."""
     sharing = _Sharing()
     order = sorted(range(len(chosen)), key=lambda at: _urgency(*chosen[at][:2]))
     policies = [sharing.policy(*chosen[at], at) for at in order]
@@ -97,7 +97,7 @@ def lay_out(chosen: Chosen) -> Layout:
 
 
 def _asks(rules: Iterable[LinkedRule]) -> bool:
-    """Return whether a rule may make an external call."""
+    """Return whether any rule may make an external call."""
     return any(rule.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
 
 
@@ -107,7 +107,7 @@ def _urgency(policy: PolicyIR, rules: Sequence[LinkedRule]) -> tuple[bool, bool,
 
 
 def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
-    """Return the fields of the new object that rules read; None when unknown."""
+    """Return the fields of the new object that rules read; None if unknown."""
     reads = Reads()
     for rule in rules:
         if rule.reads is None:
@@ -142,7 +142,7 @@ def _portions(policies: list[BatchPolicy]) -> list[list[BatchPolicy]]:
 
 
 class _Sharing:
-    """Numbers the tests that rules share."""
+    """Assigns numbers to the tests that rules share."""
 
     def __init__(self) -> None:
         self.shared: dict[str, int] = {}
@@ -161,13 +161,13 @@ class _Sharing:
 
     def _step(self, rule: LinkedRule) -> Step:
         # SAFETY: the test includes the policy's matchConditions, so only rules without
-        # any share it with other policies.
+        # matchConditions share it with other policies.
         owner = rule.policy.key if rule.policy.match_conditions else ""
         match = (rule.ir.match, rule.ir.exclude, rule.policy.namespace, owner)
         matches = self._matchers.setdefault(match, rule.matches)
         number = -1
         if rule.operation_only is not None:
-            # Values may be lists, so records are compared by their repr.
+            # Values can be lists, so records are compared by their repr.
             key = repr(rule.operation_only)
             number = self.shared.setdefault(key, len(self.shared))
         return Step(matches, rule.bare, rule.light_to, number, rule)

@@ -1,7 +1,7 @@
-"""Make the responses of a batch, once for each outcome.
+"""Create the responses of a batch, once per outcome.
 
-Room: program. Takes: the codes of all rules, and the messages of those that failed.
-Gives: Outcomes, whose responses requests share. Next: program/plans/batch.py.
+Room: program. Takes: the codes of all rules, and the messages of failed rules.
+Gives: Outcomes, whose responses are shared by requests. Next: program/plans/batch.py.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 0.5.
 """
 
@@ -21,11 +21,11 @@ from kyverno_mp.program.plans.batch_layout import BatchPolicy
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 
 _Key = tuple[bytes, tuple[str, ...]]
-"""All codes of a run, and the messages of the bare patterns that failed."""
+"""All codes of a run, and the messages of failed bare patterns."""
 
 
 class Partial(NamedTuple):
-    """A policy with rules that need messages: the numbers index their codes."""
+    """A policy with rules that need messages; numbers in ``rules`` are code indexes."""
 
     policy: PolicyIR
     action: str
@@ -46,7 +46,7 @@ class Outcomes:
     def shared_responses(
         self, codes: bytes, messages: tuple[str, ...]
     ) -> tuple[PolicyResponse, ...]:
-        """Return the responses of an outcome in which no rule needs a message."""
+        """Return the responses of an outcome without rules that need a message."""
         return cast("tuple[PolicyResponse, ...]", self.known(codes, messages))
 
     def known(
@@ -77,7 +77,7 @@ class Outcomes:
 def _outcome(
     policy: BatchPolicy, codes: Sequence[int], messages: Iterator[str]
 ) -> PolicyResponse | Partial:
-    """Return the responses for the codes; takes its messages from ``messages``."""
+    """Return the response for the codes; consumes its messages from ``messages``."""
     names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
     rules: list[int | RuleResult] = []
     for place, (step, code) in enumerate(
@@ -100,7 +100,7 @@ def _outcome(
 
 
 def completed(policy: Partial, early: Mapping[int, list[RuleResult]]) -> PolicyResponse:
-    """Return the response of a policy with a rule that needed a message."""
+    """Return the response of a policy with rules that needed messages."""
     results: list[RuleResult] = []
     for rule in policy.rules:
         if isinstance(rule, RuleResult):

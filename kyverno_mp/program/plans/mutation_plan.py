@@ -56,7 +56,7 @@ from kyverno_mp.program.recall.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
 
 Changing: TypeAlias = LinkedMutation | LinkedImageRule | None
-"""A rule as the mutating webhook runs it; None: it does not run there."""
+"""A rule that the mutating webhook can run; None for any other rule."""
 
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
@@ -73,7 +73,7 @@ _TOO_LATE: DependencyError = DeadlinePassed(
 
 
 class _Prepared:
-    """The part that is the same for every request with these candidates."""
+    """The data shared by all requests with these candidates."""
 
     __slots__ = (
         "_is_recall_linked",
@@ -100,7 +100,7 @@ class _Prepared:
         self.images = images
         self.cache = cache
         self.earlier = earlier
-        """Those of other paths that may have recorded outcomes before."""
+        """Policies on other paths that may already have recorded outcomes."""
         everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
         everything = [*self.policies, *self.images]
         self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
@@ -115,7 +115,7 @@ class _Prepared:
             for number, (_, rules) in enumerate(self.policies)
             if any(rule.ir.effects & SLOW for rule in rules)
         )
-        """Indexes of the policies that may make an external call."""
+        """Indexes of the policies that may make external calls."""
         self.reads_namespace = any(
             reads_namespace(policy, rule.ir)
             for policy, listed in (*everything, *earlier)
@@ -125,7 +125,7 @@ class _Prepared:
         self._is_recall_linked = bool(images) or not policies
 
     def recall(self, request: Request) -> MutationRecall | None:
-        """Return the recall of the rules, linked with the first object."""
+        """Return the recall of the rules; it is linked with the first object."""
         if not self._is_recall_linked:
             self._recall = recall_of(self.policies, request.object)
             self._is_recall_linked = True
@@ -133,7 +133,7 @@ class _Prepared:
 
 
 class MutationPlan:
-    """The policies that may mutate one request, selected and not yet run."""
+    """The policies that may mutate one request, selected but not yet run."""
 
     __slots__ = (
         "_begun",
@@ -159,9 +159,9 @@ class MutationPlan:
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Apply the policies in order.
 
-        Raises the error of a policy with failurePolicy Fail, and DeadlinePassed at the
-        deadline; other policies that raise are dropped, and the rest is applied. Raises
-        also: Preempted.
+        If a policy with failurePolicy Ignore raises, its changes are dropped, and the
+        other policies are applied. Raises: the error of a policy with failurePolicy
+        Fail, DeadlinePassed, Preempted.
         """
         context = self._engine.open(self._request, deadline_ns, pace)
         prepared = self._prepared
@@ -186,7 +186,7 @@ class MutationPlan:
     def _remember(
         self, recall: MutationRecall, key: MutationKey, done: Mutations
     ) -> None:
-        """Cache what a request got whose key came before."""
+        """Cache the outcome of a request whose key has occurred before."""
         cache = self._prepared.cache
         if cache.is_met(key):
             cache.keep(key, recall.learned(key, self._request, done))
@@ -199,10 +199,10 @@ class MutationPlan:
         context: RequestContext,
         left: Sequence[ImagePolicy] = (),
     ) -> None:
-        """Verify the images of the changed object; ``done`` gets the whole patch.
+        """Verify the images of the changed object; put the whole patch into ``done``.
 
-        ``left``: policies that are left out. Raises: as ``verify_request``,
-        BudgetExceeded for a patch that is too large.
+        ``left``: skipped policies. Raises: the errors of ``verify_request``;
+        BudgetExceeded if the patch is too large.
         """
         resource = self._request.object if done.reached is None else done.reached[1]
         within = self._changed_context(context, resource)
@@ -219,9 +219,10 @@ class MutationPlan:
         try:
             leave_out(left, within, state)
         except InputError as error:
-            # SAFETY: it is not known which images these policies are about.
+            # SAFETY: the images that these policies select are unknown, so the review
+            # fails.
             raise DeadlinePassed("images.deadline", error.message) from error
-        # SAFETY: what no rule has written came with the object, and proves nothing.
+        # SAFETY: entries not written by a rule are from the user, and prove nothing.
         state.annotate()
         if state.resource is not resource:
             done.patch = answer_patch(context, state.resource)
@@ -229,7 +230,7 @@ class MutationPlan:
     def _changed_context(
         self, context: RequestContext, resource: Resource
     ) -> RequestContext:
-        """Return a context in which the changed object is that of the request."""
+        """Return a context whose request has the changed object."""
         if resource is context.request.object:
             return context
         request = copy_of(self._request)
@@ -239,12 +240,13 @@ class MutationPlan:
         return RequestContext(request, context.cluster_data, context.runtime)
 
     def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
-        """Skip the policy that ``run`` has reached, and those with external calls.
+        """Apply the policies after the one reached by ``run``, without external calls.
 
-        For a run that raised, was late or never began: its earlier results stay, and
-        the other policies are applied while time is left. Another thread may still be
-        in ``run``. If a policy has failurePolicy Fail, nothing is applied. No registry
-        is read: an image is verified only if the request does not change it.
+        Called if ``run`` raised an error, was late or never started; its earlier
+        results are kept, and other policies are applied while time is left. Another
+        thread may still be in ``run``. If any policy has failurePolicy Fail, nothing is
+        applied. No registry is read, so only images that the request does not change
+        count as verified.
         """
         done = Mutations([], [])
         if self.fails:
@@ -272,7 +274,7 @@ class MutationPlan:
             del done.responses[done.reached[2] :]
             resource = done.reached[1]
             if prepared.images:
-                # SAFETY: an annotation that came with the object proves nothing.
+                # SAFETY: an annotation sent by the user proves nothing.
                 resource = annotated(resource, {})
             try:
                 done.patch = answer_patch(context, resource, late=True)
@@ -290,7 +292,7 @@ class MutationPlan:
 
 
 class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
-    """Creates plans of the rules that mutate admitted objects."""
+    """Creates plans for the rules that mutate admitted objects."""
 
     __slots__ = ()
 
@@ -324,8 +326,8 @@ def _earlier(
 ) -> list[ImagePolicy]:
     """Return the policies of paths that the API server calls before this one.
 
-    It calls webhooks in the order of their names, which begin with the failure policy:
-    first Fail, then Ignore. Among fine-grained ones, any may be before the other.
+    It calls webhooks in the order of their names, which start with the failurePolicy:
+    first Fail, then Ignore. The order of fine-grained webhooks is not known.
     """
     found: list[ImagePolicy] = []
     for candidate in elsewhere if images else ():

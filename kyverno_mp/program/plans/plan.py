@@ -2,7 +2,8 @@
 
 Room: program. Takes: the policies that program/plans/planner.py selected. Gives:
 ValidationPlan, run by the webhook: enforce and warn before the response, audit after
-it. Next: program/plans/batch.py. Over 400 lines: the two halves share their entries.
+it. Next: program/plans/batch.py. Over 400 lines: the plan and its prepared data share
+their entries.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.5, 2.7; docs/behaviour/engine 6.9, 6.10.
 """
@@ -40,16 +41,16 @@ from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule import LinkedRule
 
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
-"""(action, namespace, its labels): the selection of rules may depend on these."""
+"""(action, namespace, namespace labels): the selection of rules may depend on these."""
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
 _WARN: Final = "Warn"
-"""Not an action of policies: AUDIT, but only of policies with emitWarning."""
+"""Not a policy action: AUDIT, but only for policies with emitWarning."""
 _TRAVEL: Final = "Travel"
-"""AUDIT, but only rules whose results travel and that call nothing."""
+"""AUDIT, but only rules whose results are sent to reports, without slow rules."""
 
 
 class _Prepared:
-    """The part that is the same for every request with these candidates."""
+    """The data shared by all requests with these candidates."""
 
     __slots__ = (
         "_batches",
@@ -73,7 +74,7 @@ class _Prepared:
         triggers: LinkedTriggers | None = None,
         reporting: Reporting | None = None,
     ) -> None:
-        """``reporting``: None if no results travel."""
+        """``reporting`` is None if no results are sent to reports."""
         self.entries = entries
         self.triggers = triggers
         self.reporting = reporting
@@ -104,7 +105,7 @@ class _Prepared:
         ) or (triggers is not None and triggers.reads_namespace)
 
     def batch(self, action: str, request: Request) -> Batch:
-        """Return the policies with their rules of one effective action."""
+        """Return the policies with their rules that have one effective action."""
         where: _Where = (action, *_NOWHERE)
         if not self._static:
             labels = frozenset(request.namespace_labels.items())
@@ -119,8 +120,9 @@ class _Prepared:
     def asks_for_labels(self, request: Request) -> bool:
         """Return whether the response depends on labels of the namespace.
 
-        KYVERNO: rules that run before the response count, whether or not they match, by
-        their action without labels (pkg/utils/engine/labels.go).
+        KYVERNO: this includes all rules that run before the response, whether or not
+        they match; their action is computed without labels
+        (pkg/utils/engine/labels.go).
         """
         return any(
             (
@@ -136,7 +138,7 @@ class _Prepared:
         )
 
     def is_slow(self, policy: PolicyIR) -> bool:
-        """Return whether a rule of the policy may make an external call."""
+        """Return whether any rule of the policy may make an external call."""
         return any(
             rule.effects & SLOW
             for one, rules in self.entries
@@ -175,7 +177,7 @@ class _Prepared:
 
 
 class ValidationPlan:
-    """The policies that may apply to one request, selected and not yet run."""
+    """The policies that may apply to one request, selected but not yet run."""
 
     __slots__ = (
         "_begun",
@@ -209,8 +211,8 @@ class ValidationPlan:
         self.travels = prepared.travels
         self.travels_late = prepared.travels_late
         self.left_out: list[tuple[PolicyIR, Exception]] = []
-        """Policies with rules that could not be evaluated, each with the reason. Their
-        responses hold an error for each such rule."""
+        """Policies with rules that could not be evaluated, with the reasons. Their
+        responses contain an error for each such rule."""
 
     def triggered(self, deadline_ns: int, pace: Pace | None = None) -> list[Triggered]:
         """Return the background rules that the request triggers. Raises: Preempted."""
@@ -220,7 +222,7 @@ class ValidationPlan:
         return triggers.evaluate(self._engine.open(self._request, deadline_ns, pace))
 
     def triggered_by_match(self, deadline_ns: int) -> list[Triggered]:
-        """Return the background rules that match, to be evaluated by the pool."""
+        """Return the background rules that match; the pool evaluates them."""
         triggers = self._prepared.triggers
         if triggers is None:
             return []
@@ -239,10 +241,10 @@ class ValidationPlan:
     def reached(
         self, error: Exception, deadline_ns: int, pace: Pace
     ) -> Sequence[PolicyResponse]:
-        """Return a response when ``enforce`` is late or will never begin.
+        """Return the responses if ``enforce`` is late or will never start.
 
-        Its results so far stand, and ``error`` is the result of all other rules. If it
-        never began, this runs it as far as ``pace`` allows.
+        Results so far are kept, and ``error`` is the result of all other rules. If
+        ``enforce`` never started, this method runs it as far as ``pace`` allows.
         """
         begun = self._begun
         if begun is None:
@@ -258,7 +260,7 @@ class ValidationPlan:
     def warn(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Evaluate the auditing rules of the policies with emitWarning."""
+        """Evaluate the auditing rules of policies with emitWarning."""
         return self._run(_WARN, deadline_ns, pace)
 
     def audit(
@@ -270,7 +272,7 @@ class ValidationPlan:
     def audit_ahead(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Evaluate the auditing policies whose results travel, except slow ones."""
+        """Evaluate the auditing policies with results for reports, except slow ones."""
         return self._run(_TRAVEL, deadline_ns, pace)
 
     def travelling(
@@ -281,9 +283,9 @@ class ValidationPlan:
         *,
         slow: bool,
     ) -> list[PolicyResponse]:
-        """Return those of these results that only a review finds, with messages.
+        """Return the results that a scan cannot reproduce, with messages.
 
-        ``slow``: of the policies that may make external calls, or of the others.
+        ``slow`` selects the policies with possible external calls, or all others.
         Raises: Preempted, DependencyError.
         """
         prepared = self._prepared
@@ -300,9 +302,9 @@ class ValidationPlan:
     def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
     ) -> PolicyResponse:
-        """Return a response of this plan with the results of all its rules.
+        """Return a response of this plan with all results and their messages.
 
-        Runs the rules that the fast program decided again, with messages. Raises:
+        Rules decided by the fast program run again, with messages. Raises:
         DependencyError.
         """
         quiet = {*response.passed, *response.skipped}
@@ -348,7 +350,7 @@ class ValidationPlan:
 
 
 class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
-    """Creates plans of the rules that validate."""
+    """Creates plans for validate rules."""
 
     __slots__ = ()
 
@@ -359,9 +361,9 @@ class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
         background_user: str | None = None,
         reporting: Reporting | None = None,
     ) -> None:
-        """``background_user``: the background pool's; None: nothing is triggered.
+        """``background_user``: the background pool's user; None: nothing is triggered.
 
-        ``reporting``: None: no results travel to reports.
+        ``reporting`` is None if no results are sent to reports.
         """
         prepare = partial(
             _prepare, background_user=background_user, reporting=reporting

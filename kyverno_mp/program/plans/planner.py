@@ -1,8 +1,8 @@
-"""Look up which policies may apply to a request, and cache the result.
+"""Look up the policies that may apply to a request, and cache the result.
 
 Room: program. Takes: Request, a RuleSource, a function to prepare a selection. Gives: a
-plan. Next: program/plans/plan.py, program/plans/mutation_plan.py define which rules and
-what plan. May touch: nothing outside its arguments.
+plan. Next: program/plans/plan.py, program/plans/mutation_plan.py, which define the
+rules and the plan. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.5.
 """
 
@@ -22,7 +22,7 @@ Linked = TypeVar("Linked")
 Prepared = TypeVar("Prepared")
 PlanT = TypeVar("PlanT")
 Picked: TypeAlias = list[tuple[PolicyIR, list[Linked]]]
-"""The policies of a path, in order, each with its rules that may match."""
+"""The policies of a path in order, each with its rules that may match."""
 SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
 """Effects of rules that may make an external call."""
 
@@ -41,7 +41,7 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         ],
         make: Callable[[Engine, Request, Prepared], PlanT],
     ) -> None:
-        """``prepare`` does the work that all requests with these candidates share.
+        """``prepare`` does the common work for all requests with these candidates.
 
         It takes the policies of the path, and the candidates of other paths.
         """
@@ -51,7 +51,7 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         self._make = make
         self._memo: dict[
             tuple[int, frozenset[str], str],
-            # Keeps the candidates alive, so that the id() in the key stays valid.
+            # Keeps the candidates alive, so the id() in the key remains valid.
             tuple[Sequence[PolicyCandidates[Linked]], Prepared | None],
         ] = {}
 
@@ -62,11 +62,11 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         policy_key: str,
         pace: Pace | None = None,
     ) -> PlanT | None:
-        """Select the candidates, and link those that no request has used before.
+        """Select the candidates, and link the rules that are not linked yet.
 
-        ``policy_key`` "" = all of ``failure_policies``, otherwise that policy alone.
-        None when no policy applies. Raises: Preempted if ``pace`` does; rules that were
-        linked until then stay linked.
+        ``policy_key``: "" selects all policies with ``failure_policies``, any other key
+        a single policy. Return None if no policy applies. Raises: Preempted, as
+        ``pace`` does; rules linked so far stay linked.
         """
         candidates = self._source.candidates(request)
         if not candidates:
@@ -86,10 +86,10 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         return self._make(self._engine, request, prepared)
 
     def _link(self, candidates: Sequence[PolicyCandidates[Linked]], pace: Pace) -> None:
-        """Link rule by rule, checking the clock: there may be thousands.
+        """Link rule by rule, and check the clock, because there may be thousands.
 
-        One thread links at a time: several that linked the same rules would take as
-        often the time and the objects, which a garbage collection visits in one go.
+        Only one thread links at a time: threads that link the same rules would multiply
+        the time and the number of objects, all of which a garbage collection visits.
         """
         slice_ends_ns = pace.slice_ends_ns
         for candidate in candidates:
@@ -99,13 +99,13 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
                     continue
                 now_ns = self._engine.now_ns()
                 if size > INLINE_LINK_BYTES_MAX:
-                    # At no time would it fit into the slice.
+                    # Even a full slice is too short to link this rule.
                     slice_ends_ns = pace.next_slice(0)
                 elif now_ns > slice_ends_ns:
                     slice_ends_ns = pace.next_slice(now_ns)
                 lock = self._engine.linking
                 if lock is not None and not lock.acquire(blocking=False):
-                    # The event loop never waits: here it leaves the review to a thread.
+                    # The event loop never waits; here it hands the review to a thread.
                     slice_ends_ns = pace.next_slice(0)
                     lock.acquire()
                 try:

@@ -1,7 +1,7 @@
 """Check a Pod against each control of the baseline standard.
 
-Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod
-complies. Next: standard, which knows the versions.
+Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod complies.
+Next: standard, which selects the version.
 May touch: nothing outside its arguments.
 Source: k8s.io/pod-security-admission v0.34 with the field errors of Kyverno's fork.
 """
@@ -23,7 +23,7 @@ APP_ARMOR_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
 SECCOMP_POD: Final = "seccomp.security.alpha.kubernetes.io/pod"
 SECCOMP_PREFIX: Final = "container.seccomp.security.alpha.kubernetes.io/"
 PROFILE_TYPES: Final = frozenset({"RuntimeDefault", "Localhost"})
-"""Allowed types of seccomp and AppArmor profiles."""
+"""Allowed seccomp and AppArmor profile types."""
 CAPABILITIES: Final = frozenset(
     {
         "AUDIT_WRITE",
@@ -105,7 +105,7 @@ def app_armor(pod: Pod) -> Failure | None:
 
 
 def capabilities(pod: Pod) -> Failure | None:
-    """Capabilities: none added beyond the default set."""
+    """Capabilities: nothing added beyond the default set."""
     names: list[str] = []
     errors: list[FieldError] = []
     found: set[str] = set()
@@ -128,7 +128,7 @@ def capabilities(pod: Pod) -> Failure | None:
 
 
 def host_namespaces(pod: Pod) -> Failure | None:
-    """Host Namespaces: none is shared."""
+    """Host Namespaces: not shared."""
     if not pod.host_namespaces:
         return None
     return Failure(
@@ -173,7 +173,7 @@ def host_ports(pod: Pod) -> Failure | None:
 
 
 def hosts(pod: Pod) -> Failure | None:
-    """Hosts of probes and lifecycle hooks: none (since 1.34)."""
+    """Hosts of probes and lifecycle hooks: must not be set (since 1.34)."""
     bad = [container for container, _ in pod.visit() if container.hosts]
     if not bad:
         return None
@@ -229,7 +229,7 @@ def se_linux_1_0(pod: Pod) -> Failure | None:
 
 
 def se_linux_1_31(pod: Pod) -> Failure | None:
-    """SELinux, with one more type."""
+    """SELinux, with one additional type."""
     return _se_linux(pod, SE_LINUX_TYPES_1_31)
 
 
@@ -299,7 +299,7 @@ def seccomp_1_0(pod: Pod) -> Failure | None:
 
 
 def seccomp_1_19(pod: Pod) -> Failure | None:
-    """Seccomp: allowed profile types, if one is set."""
+    """Seccomp: allowed profile types, if the field is set."""
     setters, errors, bad = _profiles(pod, "seccomp", "seccompProfile")
     return seccomp_failure(setters, errors, bad) if setters else None
 
@@ -307,7 +307,7 @@ def seccomp_1_19(pod: Pod) -> Failure | None:
 def seccomp_failure(
     setters: list[str], errors: list[FieldError], bad: set[str]
 ) -> Failure:
-    """Return the failure for profiles of types that are not allowed."""
+    """Return the failure for forbidden profile types."""
     return Failure(
         "seccompProfile",
         f"{' and '.join(setters)} must not set securityContext.seccompProfile.type to "
@@ -317,7 +317,7 @@ def seccomp_failure(
 
 
 def bad_seccomp_profiles(pod: Pod) -> tuple[list[str], list[FieldError], set[str]]:
-    """Return the setters of forbidden seccomp profiles, their fields, their values."""
+    """Return the setters of forbidden seccomp profiles, their fields and values."""
     return _profiles(pod, "seccomp", "seccompProfile")
 
 
@@ -374,7 +374,7 @@ def _sysctls(pod: Pod, allowed: frozenset[str]) -> Failure | None:
 
 
 def host_process(pod: Pod) -> Failure | None:
-    """HostProcess: no Windows host process."""
+    """HostProcess: no Windows host processes."""
     field = "securityContext.windowsOptions.hostProcess"
     setters: list[str] = []
     errors: list[FieldError] = []

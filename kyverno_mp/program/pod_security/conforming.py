@@ -1,10 +1,10 @@
 """Decide quickly whether a Pod complies with every control, without messages.
 
-Room: program.pod_security. Takes: a resource as JSON. Gives: bool. Next: evaluate.
-A True is final; a False may also mean a structure that only the explaining path can
+Room: program.pod_security. Takes: a resource as JSON. Gives: bool. Next: evaluate. True
+is final; False may also mean an unusual structure that only the explaining path can
 evaluate.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 6.5; the tests hold it equal to ``standard.violations``.
+Source: docs/behaviour/engine 6.5; tests compare it with ``standard.violations``.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,8 @@ _ADDABLE: Final = frozenset({"NET_BIND_SERVICE"})
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS: Final = ("httpGet", "tcpSocket")
 _FLOAT_MAX: Final = 1e15
-"""Whole floats up to here are ints in JSON text; larger ones need the slow path."""
+"""Whole floats up to this value are ints in JSON text; larger ones need the slow
+path."""
 
 
 class Facts(NamedTuple):
@@ -54,7 +55,7 @@ class Facts(NamedTuple):
 
 @lru_cache(maxsize=_FACTS_REMEMBERED_MAX)
 def facts_of(level: str, version: str) -> Facts:
-    """Return the facts of a standard; raises ExpressionFailed for a bad version."""
+    """Return a standard's facts; raises ExpressionFailed for an invalid version."""
     minor = minor_version(version)
     sysctls = SYSCTLS_1_0
     for since, names in ((27, SYSCTLS_1_27), (29, SYSCTLS_1_29), (32, SYSCTLS_1_32)):
@@ -71,7 +72,7 @@ def facts_of(level: str, version: str) -> Facts:
 def conforms(resource: dict[str, Json], kind: str, facts: Facts) -> bool:
     """Return whether the Pod, or the controller's template, complies with all controls.
 
-    Cost: PERF: builds no records and no strings; about 2 us per container.
+    Cost: about 2 us per container. PERF: it creates no records or strings.
     """
     try:
         if kind == "Pod":
@@ -88,7 +89,7 @@ def conforms(resource: dict[str, Json], kind: str, facts: Facts) -> bool:
             annotations is None or _annotations_conform(annotations, facts)
         ) and _spec_conforms(_part(holder, "spec"), facts)
     except (AttributeError, TypeError):
-        # A part has another type than in Kubernetes: left to the slow path.
+        # The type of a field differs from Kubernetes: the slow path decides.
         return False
 
 
@@ -145,10 +146,10 @@ def _spec_conforms(spec: dict[str, Json], facts: Facts) -> bool:
 
 
 class _Needs(NamedTuple):
-    """The requirements for each container at the restricted level."""
+    """The requirements for each container at restricted level."""
 
     strict: bool
-    """False for Windows, which has neither capabilities nor escalation nor seccomp."""
+    """False for Windows, where capabilities, escalation and seccomp do not exist."""
     non_root: bool
     seccomp: bool
 
@@ -249,7 +250,7 @@ def _capabilities(value: Json, _facts: Facts) -> bool:
 def _seccomp(value: Json, facts: Facts) -> bool:
     kind = value.get("type")
     if facts.seccomp_annotations and not facts.restricted:
-        # Baseline checks only annotations; the field must only have the right type.
+        # Baseline checks only annotations, but the field must have the correct type.
         return kind is None or type(kind) is str
     return kind in PROFILE_TYPES
 

@@ -1,7 +1,7 @@
-"""Read a Pod or a Pod controller as Go's encoding/json reads it into its struct.
+"""Decode a Pod or a Pod controller as Go's encoding/json decodes it into its struct.
 
-Room: program.pod_security. Takes: a resource that never passed an API server, as JSON.
-Gives: the same, without unknown fields, or the decoder's error. Next:
+Room: program.pod_security. Takes: a resource that no API server has decoded, as JSON.
+Gives: the resource without unknown fields, or the decoder's error. Next:
 program/bodies/pod_security. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5; Kyverno validate_pss.go (getSpec); Go's
 encoding/json.
@@ -28,14 +28,14 @@ _Test: TypeAlias = Callable[[Json], bool]
 class _Field(NamedTuple):
     go_type: str
     place: tuple[str, ...]
-    """The name in a path: includes the embedded struct."""
+    """The field's name in error paths, which includes the embedded struct."""
 
 
 class _Struct(NamedTuple):
     name: str
     fields: dict[str, _Field]
     folded: dict[str, str]
-    """Names in lower case: Go accepts ``HostNetwork`` for ``hostNetwork``."""
+    """Lower-case names: Go accepts ``hostnetwork`` for ``hostNetwork``."""
 
 
 @cache
@@ -57,7 +57,7 @@ def _structs() -> dict[str, _Struct]:
 def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
     """Return the resource as Go decodes it; usually the same object.
 
-    Raises: ExpressionFailed (``podsecurity.resource``) where it fails.
+    Raises: ExpressionFailed (``podsecurity.resource``) if decoding fails.
     """
     root = "Deployment" if kind in TEMPLATE_KINDS else kind
     if root not in ("Deployment", "CronJob", "Pod") or _test(root)(resource):
@@ -71,7 +71,7 @@ def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
 
 @cache
 def _test(go_type: str) -> _Test:
-    """Return a test whether a value needs no further check; null never does."""
+    """Return a test for values that need no further check; it never accepts null."""
     if go_type == "string" or go_type[0] == "~":
         return lambda value: type(value) is str
     if go_type == "bool":
@@ -104,7 +104,7 @@ def _test(go_type: str) -> _Test:
 def _struct_test(struct: _Struct) -> _Test:
     tests = {name: _test(field.go_type) for name, field in struct.fields.items()}
     folded = struct.folded
-    # An unknown source of a volume would count as a source.
+    # An unknown field of a volume would be counted as a source.
     is_open = struct.name != "Volume"
 
     def test(value: Json) -> bool:
@@ -151,17 +151,17 @@ def _is_time(value: Json) -> bool:
 class _Decoder:
     """One run of the decoder: the current field, and the first type error.
 
-    A type error is reported at the end; an error of a type's own decoder ends the run.
+    A type error is reported at the end; an error in a type's own decoder stops the run.
     """
 
     def __init__(self) -> None:
-        # SAFETY: a string, see errors.without_frames.
+        # SAFETY: only a string is kept, see errors.without_frames.
         self.problem: str | None = None
         self._struct = ""
         self._path: tuple[str, ...] = ()
 
     def struct(self, struct: _Struct, value: dict[str, Json]) -> dict[str, Json]:
-        """Return the members that the struct has, under its names for them."""
+        """Return the members that the struct has, under the struct's names."""
         above, path = self._struct, self._path
         found: dict[str, Json] = {}
         # Go marshals maps in key order.
@@ -227,7 +227,7 @@ class _Decoder:
             raise failed(quantity_error(text.strip()))
 
     def int_or_string(self, value: Json) -> None:
-        """Read an intstr.IntOrString."""
+        """Read an intstr.IntOrString (a string or a whole number)."""
         if not _test("IntOrString")(value):
             raise failed(self._mismatch(value, "int32"))
 
@@ -241,7 +241,7 @@ class _Decoder:
             raise failed(error.message) from error
 
     def anything(self, value: Json) -> None:
-        """Read a value that Go keeps as it is."""
+        """Read a value that Go keeps unchanged."""
 
 
 _SPECIAL: Final[dict[str, Callable[[_Decoder, Json], None]]] = {

@@ -8,9 +8,10 @@ Source: docs/behaviour/engine 6.5, 8.7; Kyverno validate_pss.go, report/results.
 """
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Final
+
+import re2
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
@@ -28,10 +29,11 @@ from kyverno_mp.values.kubernetes.containers import count_containers
 from kyverno_mp.values.kubernetes.image import ImageSettings, extract_images
 from kyverno_mp.values.spending import FREE, Spender
 
-_CONTAINER_NAMES: Final = re.compile(r"containers?\s*(.*?)\s*must")
+# SAFETY: RE2, because the names come from requests, and a name may be all spaces.
+_CONTAINER_NAMES: Final = re2.compile(r"containers?\s*(.*?)\s*must")
 _IMAGES: Final = ImageSettings()
 STEPS_PER_CONTAINER: Final = 300
-"""Steps for every check with its message, for a container that fails them all."""
+"""Steps for all checks, with messages, of a container that fails every check."""
 _BYTES_PER_CONTAINER: Final = 4096
 _JSON_ESCAPES: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -40,8 +42,9 @@ _JSON_ESCAPES: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 class PodSecurityVerdict:
     """The verdict of the standard on one resource.
 
-    ``exempted``: it passes only because of exceptions, so the rule is a skip.
-    ``properties``: standard, version, controls, controlsJSON; {} unless it fails.
+    ``exempted``: the resource passes only because of exceptions, so the rule is
+    skipped. ``properties``: standard, version, controls, controlsJSON; {} unless the
+    resource fails.
     """
 
     passed: bool
@@ -55,7 +58,8 @@ def passes(
 ) -> bool:
     """Return whether every control passes or is excluded; ignores exceptions.
 
-    A False may be wrong for resources of unusual structure: then ``evaluate`` decides.
+    False may be wrong for resources with an unusual structure; ``evaluate`` then
+    decides.
     """
     try:
         if conforms(resource, kind, facts_of(ir.level, ir.version)):
@@ -77,11 +81,11 @@ def evaluate(  # noqa: PLR0913 - independent facts, keyword-only
 ) -> PodSecurityVerdict:
     """Return the verdict with upstream's message.
 
-    ``exempt``: the podSecurity controls of all matching exceptions. ``images``: how the
-    references of the offending images in ``controlsJSON`` are completed. ``spend``:
-    charges for excludes and messages.
+    ``exempt``: the podSecurity controls of all matching exceptions. ``images``:
+    settings to complete the references of the offending images in ``controlsJSON``.
+    ``spend`` charges for excludes and messages.
 
-    Raises: ExpressionFailed for another kind, a malformed Pod or a bad version.
+    Raises: ExpressionFailed for other kinds, a malformed Pod or an invalid version.
     """
     failures = _remaining(ir, resource, kind, (), spend)
     if not failures:
@@ -123,8 +127,8 @@ def _name_fields_of_template(failures: list[Failure], kind: str) -> None:
     elif kind == "CronJob":
         spec = "spec.jobTemplate.spec.template.spec"
     for failure in failures:
-        # KYVERNO: every occurrence of the text is replaced, and metadata becomes the
-        # template's even for a Pod (6.5).
+        # KYVERNO: every occurrence of the text is replaced; ``metadata`` becomes the
+        # template's metadata even for a Pod (6.5).
         failure.errors = [
             error._replace(
                 field=error.field.replace("spec", spec).replace(

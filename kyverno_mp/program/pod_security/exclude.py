@@ -36,7 +36,7 @@ def without_excluded(
     minor: int,
     spend: Spender = FREE,
 ) -> list[Failure]:
-    """Return the failures that no exclude removes; shrinks their error lists."""
+    """Return the failures that no exclude removes; modifies their error lists."""
     for exclude in excludes:
         if not failures:
             break
@@ -60,7 +60,7 @@ def _without(
         if excluded.check not in ids:
             continue
         for error in excluded.errors:
-            # KYVERNO: each error of the variant Pod removes one error at most (6.5).
+            # KYVERNO: each error of the variant Pod removes at most one error (6.5).
             failure = remaining.get(excluded.check)
             if (
                 failure is None
@@ -78,12 +78,12 @@ def _without(
             )
             if not failure.errors:
                 del remaining[excluded.check]
-    # KYVERNO: upstream's order is that of a Go map, i.e. random; ours is fixed.
+    # KYVERNO: upstream's order is random (a Go map); ours is fixed.
     return list(remaining.values())
 
 
 def _variant(pod: Pod, exclude: PodSecurityExcludeIR, spend: Spender) -> Pod:
-    """Return the Pod whose violations are excluded: one fake container, or some."""
+    """Return a Pod with fake or selected containers, whose violations are excluded."""
     if not exclude.images:
         return replace(pod, containers=_FAKE)
     chosen = {
@@ -116,7 +116,7 @@ def _lift(
     by_name: bool,
     spend: Spender,
 ) -> None:
-    """Remove the first error of the same field, with images of the named container."""
+    """Remove the first error of the field (with images: of the named container)."""
     field = _DIGITS.sub("*", excluded.field)
     name = _container_name(variant, excluded.field) if by_name else None
     for index, error in enumerate(errors):

@@ -1,4 +1,4 @@
-"""Describe how a control was violated: reason, detail, and one error for each field.
+"""Describe the violation of a control: reason, detail, and one error per field.
 
 Room: program.pod_security. Gives: Failure and FieldError, created by baseline and
 restricted, filtered by exclude, printed by evaluate. May touch: nothing.
@@ -16,7 +16,7 @@ BadValue = str | bool | int | tuple[str, ...]
 
 
 class FieldError(NamedTuple):
-    """A field with a forbidden value ("" = not known), or a missing required field."""
+    """A field with a forbidden value ("" = unknown), or a missing required field."""
 
     kind: str
     field: str
@@ -40,7 +40,8 @@ class FieldError(NamedTuple):
 class Failure:
     """A violated control, e.g. ``Failure("hostPort", 'container "c" uses ..', ..)``.
 
-    ``errors`` shrinks while excludes are applied. ``check`` is its id, set by standard.
+    Applied excludes remove ``errors``. ``check`` is the id of the check, set by
+    standard.
     """
 
     reason: str
@@ -55,7 +56,7 @@ class Failure:
 
 
 def forbidden(field: str, bad: BadValue) -> FieldError:
-    """Return the error of a field whose value is not allowed."""
+    """Return the error of a field with a forbidden value."""
     return FieldError(FORBIDDEN, field, bad)
 
 
@@ -65,7 +66,7 @@ def required(field: str) -> FieldError:
 
 
 def plural(singular: str, many: str, count: int) -> str:
-    """Return the word for ``count`` things."""
+    """Return the singular or plural word for ``count``."""
     return singular if count == 1 else many
 
 

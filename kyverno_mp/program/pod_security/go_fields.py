@@ -1,8 +1,8 @@
-"""Name the fields of Pods and Pod controllers with the types Go reads them into.
+"""List the fields of Pods and Pod controllers with their Go types.
 
 Room: program.pod_security. Takes: nothing. Gives: FIELDS. Next: decoded.
 May touch: nothing. Source: Kubernetes core/v1, apps/v1, batch/v1 and meta/v1 types as
-of 1.35, ``status`` and all: Go decodes the whole object.
+of 1.35, including ``status``, because Go decodes the whole object.
 """
 
 from typing import Final
@@ -302,8 +302,8 @@ WindowsSecurityContextOptions: bool hostProcess; string gmsaCredentialSpec
   gmsaCredentialSpecName runAsUserName
 WorkloadReference: string name podGroup podGroupReplicaKey
 """
-"""One struct: its name, then for each type the fields that have it.
+"""One struct per entry: its name, then each type with its fields.
 
-``[]X``: a list, ``map[string]X``: a map, ``~X``: a string that Go calls X, ``X@Y``: X
-within the embedded struct Y.
+``[]X``: a list, ``map[string]X``: a map, ``~X``: a string type named X in Go, ``X@Y``:
+X within the embedded struct Y.
 """

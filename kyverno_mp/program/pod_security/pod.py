@@ -1,7 +1,7 @@
 """Read the fields that the Pod Security Standards check.
 
 Room: program.pod_security. Takes: a Pod or a Pod controller as JSON. Gives: Pod.
-Next: baseline, restricted, exclude. Only failing Pods come here; see conforming.py.
+Next: baseline, restricted, exclude. Only failing Pods are read here; see conforming.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5; Kubernetes core/v1 types; Kyverno validate_pss.go
 (getSpec).
@@ -36,9 +36,9 @@ _LIMITS: Final = {"int32": 1 << 31, "int64": 1 << 63}
 class SecurityContext:
     """A securityContext of a Pod or a container; None = the field is not set.
 
-    ``present``: False when there is no securityContext at all.
-    ``seccomp``, ``app_armor``: the profile's type. ``se_linux``: type, user, role.
-    ``capabilities``: added and dropped ones. ``sysctls``: names, Pod only.
+    ``present``: False if there is no securityContext at all. ``seccomp``,
+    ``app_armor``: the profile's type. ``se_linux``: type, user, role. ``capabilities``:
+    added and dropped capabilities. ``sysctls``: names, only for Pods.
     """
 
     present: bool = True
@@ -66,7 +66,7 @@ class Container:
     image: str = ""
     security: SecurityContext = NO_SECURITY
     host_ports: tuple[int, ...] = ()
-    """One for each entry of ``ports``; 0 = not set."""
+    """One port for each entry of ``ports``; 0 = not set."""
     hosts: tuple[str, ...] = ()
 
 
@@ -99,7 +99,7 @@ class Pod:
 
 
 class _Object:
-    """A JSON object, read as Go decodes it into a struct."""
+    """A JSON object, decoded like a Go struct."""
 
     __slots__ = ("_path", "_struct", "_value")
 
@@ -109,7 +109,7 @@ class _Object:
         self._path = path
 
     def child(self, key: str, struct: str) -> "_Object | None":
-        """Return the object under ``key``; None when absent or null."""
+        """Return the object under ``key``; None if absent or null."""
         value = self._value.get(key)
         if value is None:
             return None
@@ -136,7 +136,7 @@ class _Object:
         return value
 
     def texts(self, key: str, struct: str) -> tuple[str, ...]:
-        """Return the strings of a list; ``struct``: what Go calls one of them."""
+        """Return the strings of a list; ``struct``: the Go name of an item's type."""
         values = self._listed(key, f"[]{struct}")
         for value in values:
             if value is not None and type(value) is not str:
@@ -155,8 +155,8 @@ class _Object:
             return None
         if type(value) not in {int, float}:
             raise self._mismatch(key, value, go_type)
-        # KYVERNO: the object is marshalled to JSON once more, where a whole float
-        # looks like an int.
+        # KYVERNO: the object is encoded as JSON again, which makes a whole float look
+        # like an int.
         text = float_json(value) if type(value) is float else str(value)
         whole = text.removeprefix("-").isdecimal()
         if not whole or not -_LIMITS[go_type] <= int(text) < _LIMITS[go_type]:
@@ -164,7 +164,7 @@ class _Object:
         return int(text)
 
     def loose_text(self, key: str) -> str:
-        """Return a string that no control checks; another type counts as absent."""
+        """Return a string that no control checks, "" for a value of another type."""
         value = self._value.get(key)
         return value if type(value) is str else ""
 
@@ -195,7 +195,7 @@ class _Object:
 
 
 def failed(reason: str) -> ExpressionFailed:
-    """Return the error of a resource that holds no readable Pod."""
+    """Return the error of a resource without a readable Pod."""
     return ExpressionFailed(
         "podsecurity.resource", f"Error while getting new resource: {reason}"
     )
@@ -204,15 +204,16 @@ def failed(reason: str) -> ExpressionFailed:
 def read_pod(resource: dict[str, Json], kind: str) -> Pod:
     """Read the Pod, or the template of the Pod controller.
 
-    Raises: ExpressionFailed (``podsecurity.resource``) for other kinds, and for a
-    field with another type than in Kubernetes.
+    Raises: ExpressionFailed (``podsecurity.resource``) for other kinds, and for a field
+    whose type differs from Kubernetes.
     """
     if kind == "Pod":
         holder = meta = _Object(resource, "Pod")
     elif kind in TEMPLATE_KINDS:
         holder = meta = _below(_Object(resource, kind), "spec", "template")
     elif kind == "CronJob":
-        # KYVERNO: metadata is the jobTemplate's, not the Pod template's (6.5).
+        # KYVERNO: the metadata is the jobTemplate's instead of the Pod template's
+        # (6.5).
         meta = _below(_Object(resource, kind), "spec", "jobTemplate")
         holder = _below(meta, "spec", "template")
     else:

@@ -1,7 +1,7 @@
 """Check a Pod against each control that the restricted standard adds.
 
-Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod
-complies. Next: standard, which knows the versions.
+Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod complies.
+Next: standard, which selects the version.
 May touch: nothing outside its arguments.
 Source: k8s.io/pod-security-admission v0.34 with the field errors of Kyverno's fork.
 """
@@ -37,7 +37,7 @@ VOLUME_SOURCES: Final = frozenset(
         "secret",
     }
 )
-"""Allowed kinds of volumes."""
+"""Allowed volume types."""
 _FORBIDDEN_SOURCES: Final = (
     "hostPath",
     "gcePersistentDisk",
@@ -64,7 +64,7 @@ _FORBIDDEN_SOURCES: Final = (
 
 
 def allow_privilege_escalation_1_8(pod: Pod) -> Failure | None:
-    """Privilege Escalation: each container must forbid it."""
+    """Privilege Escalation: every container must forbid it."""
     names: list[str] = []
     errors: list[FieldError] = []
     for container, path in pod.visit():
@@ -93,7 +93,7 @@ def allow_privilege_escalation_1_25(pod: Pod) -> Failure | None:
 
 
 def capabilities_1_22(pod: Pod) -> Failure | None:
-    """Capabilities: all dropped, at most NET_BIND_SERVICE added."""
+    """Capabilities: all dropped, only NET_BIND_SERVICE may be added."""
     missing: list[str] = []
     missing_errors: list[FieldError] = []
     adding: list[str] = []
@@ -160,7 +160,7 @@ def volumes(pod: Pod) -> Failure | None:
 
 
 def run_as_non_root(pod: Pod) -> Failure | None:
-    """Running as Non-root: required of the Pod or of each container."""
+    """Running as Non-root: required for the Pod or for every container."""
     field = "securityContext.runAsNonRoot"
     of_pod = pod.security.run_as_non_root
     setters = ["pod"] if of_pod is False else []
@@ -185,13 +185,13 @@ def run_as_non_root(pod: Pod) -> Failure | None:
         details.append(f"pod or {containers(implicit)} must set {field}=true")
     if not details:
         return None
-    # KYVERNO: its fork lists both kinds of errors, upstream stops at the first.
+    # KYVERNO: Kyverno's fork lists both kinds of errors; upstream stops at the first.
     errors += implicit_errors
     return Failure("runAsNonRoot != true", "\n".join(details), errors)
 
 
 def run_as_user(pod: Pod) -> Failure | None:
-    """Running as Non-root user: no runAsUser 0."""
+    """Running as Non-root user: runAsUser must not be 0."""
     setters: list[str] = []
     errors: list[FieldError] = []
     if pod.security.run_as_user == 0:
@@ -209,7 +209,7 @@ def run_as_user(pod: Pod) -> Failure | None:
 
 
 def seccomp_1_19(pod: Pod) -> Failure | None:
-    """Seccomp: the Pod or each container must set an allowed profile."""
+    """Seccomp: the Pod or every container must set an allowed profile."""
     setters, errors, bad = bad_seccomp_profiles(pod)
     if setters:
         return seccomp_failure(setters, errors, bad)

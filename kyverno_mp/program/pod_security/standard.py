@@ -17,7 +17,7 @@ from kyverno_mp.program.pod_security.failure import Failure
 from kyverno_mp.program.pod_security.pod import Pod
 
 LATEST: Final = 2**62
-"""A minor version larger than every other."""
+"""A minor version larger than any other."""
 _MINOR_MAX: Final = 2**63 - 1
 _VERSIONS_REMEMBERED_MAX: Final = 64
 
@@ -25,7 +25,7 @@ Control = Callable[[Pod], Failure | None]
 
 
 class _Check(NamedTuple):
-    """One check; ``versions``: first minor version of each implementation, sorted."""
+    """One check; ``versions``: each implementation's first minor version, sorted."""
 
     id: str
     is_baseline: bool
@@ -102,14 +102,14 @@ CHECKS_OF_CONTROL: Final = {
     "Running as Non-root user": ("runAsUser",),
     "Volume Types": ("restrictedVolumes",),
 }
-"""Ids of the checks that an exclude of a control covers."""
+"""Ids of the checks that an exclude for a control covers."""
 CONTROL_OF_CHECK: Final = {
     check: control for control, checks in CHECKS_OF_CONTROL.items() for check in checks
 }
 
 
 def minor_version(version: str) -> int:
-    """Return the minor version; LATEST for "" and ``latest``.
+    """Return the minor version of a version string; LATEST for "" and ``latest``.
 
     Raises: ExpressionFailed (``podsecurity.version``).
     """
@@ -119,14 +119,14 @@ def minor_version(version: str) -> int:
     canonical = digits.isascii() and digits.isdigit() and not digits.startswith("0")
     if digits == version or not (canonical or digits == "0"):
         raise _bad_version()
-    # A number with more digits than any int64 is not worth converting.
+    # A number with more digits than an int64 is not converted.
     if len(digits) > len(str(_MINOR_MAX)) or int(digits) > _MINOR_MAX:
         raise _bad_version()
     return int(digits)
 
 
 def violations(pod: Pod, level: str, minor: int) -> list[Failure]:
-    """Return the violated checks of a level at a version."""
+    """Return the violated checks of a level in a version."""
     failures = []
     for check, control in _controls(level == "baseline", minor):
         failure = control(pod)
@@ -138,8 +138,8 @@ def violations(pod: Pod, level: str, minor: int) -> list[Failure]:
 
 @lru_cache(maxsize=_VERSIONS_REMEMBERED_MAX)
 def _controls(baseline_only: bool, minor: int) -> tuple[tuple[str, Control], ...]:  # noqa: FBT001 - positional for the cache's key
-    # KYVERNO: every level except baseline runs all checks, privileged too; and a
-    # restricted check does not replace the baseline check that it covers (6.5).
+    # KYVERNO: every level except baseline runs all checks, even privileged; and a
+    # restricted check does not replace the baseline check that it includes (6.5).
     return tuple(
         (check.id, _at(check, minor))
         for check in _CHECKS

@@ -1,12 +1,12 @@
-"""Compute what the mutate rules of one plan read of a request.
+"""Compute the parts of a request that the mutate rules of one plan read.
 
 Room: program. Takes: the policies of a plan, the Shape of the object's kind. Gives:
 MutationReads, None if a rule may depend on anything else. Next:
 program/recall/mutations.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 7; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
-Applies to rules that matched a CREATE without an old object and run by the linked forms
-of their patches. A rule with any construct that is unknown here is not cacheable.
+The result is valid for rules that matched a CREATE without an old object and run with
+linked patches. A rule with any construct that is unknown here is not cacheable.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,17 +39,17 @@ _ALIKE: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferenc
 _RULE_STEPS: Final = 20
 _KEY_STEPS: Final = 10
 _VARIABLE_STEPS: Final = 80
-"""These include what it takes to run the patch once more (mutation_recall.py)."""
+"""Includes the cost of running the patch again (program/recall/mutations.py)."""
 _YAML_STEPS: Final = 2
-"""For each character, which JSON does not need."""
+"""Additional steps per character of YAML."""
 _NAMES_MAX: Final = 32
-"""In a path. No object is this deep, and all that follows the marks is recursive."""
+"""Maximum names in a path. No real object is deeper, and later steps are recursive."""
 
 Path = tuple[str, ...]
 
 
 class MutationReads(NamedTuple):
-    """``object``: of the new object; ``request``: paths into the rest of the review."""
+    """``object``: fields of the new object; ``request``: other paths of the review."""
 
     object: Reads
     request: tuple[Path, ...]
@@ -60,9 +60,9 @@ def mutation_reads(
     shape: Shape,
     spend: Spender,
 ) -> MutationReads | None:
-    """Return what the rules read together; None also if ``spend`` does not suffice.
+    """Return everything that the rules read; None if unknown or over the budget.
 
-    It runs in the event loop, without a pace.
+    It runs on the event loop, without a pace.
     """
     marks = Marks()
     request: dict[Path, None] = {}
@@ -97,7 +97,7 @@ def _filters(rule: RuleIR) -> Iterator[FilterIR]:
 
 
 def _matches_stay(filters: Iterable[FilterIR], written: set[Path]) -> bool:
-    """Return whether no change makes another rule match, or another message."""
+    """Return whether the rules' changes affect neither matching nor messages."""
     in_metadata = set()
     for path in written:
         if path[0] in ("apiVersion", "kind"):
@@ -116,7 +116,7 @@ def _matches_stay(filters: Iterable[FilterIR], written: set[Path]) -> bool:
 def _mark_rule(
     rule: LinkedMutation, shape: Shape, marks: Marks, spend: Spender
 ) -> Iterator[Path]:
-    """Mark what the rule reads of the object; yield what it reads of the request."""
+    """Mark the object's fields that the rule reads; yield its paths in the request."""
     for patch, path in rule.patches:
         if patch is None or patch.leaves is None:
             raise ReadsUnknown(rule.ir.name)
@@ -126,7 +126,7 @@ def _mark_rule(
 
 
 def _charge(given: Json, spend: Spender) -> None:
-    """Charge all keys and items of a merge before they are visited."""
+    """Charge for all keys and items of a merge before they are visited."""
     waiting = [given]
     while waiting:
         item = waiting.pop()
@@ -159,7 +159,7 @@ def _mark_patch(
 
 
 def _variables(template: Template) -> Sequence[Variable]:
-    """Return the variables of a text, around which no new variable can appear."""
+    """Return a text's variables, unless substitution could create new variables."""
     if type(template) is Whole:
         return (template.variable,)
     if type(template) is not Mixed:
@@ -192,7 +192,7 @@ def _mark_variable(
 
 
 def _mark_path(place: Reads, path: Sequence[str]) -> Reads:
-    """Mark a path and return its end."""
+    """Mark a path and return its last field."""
     if len(path) > _NAMES_MAX:
         raise ReadsUnknown("a long path")
     for name in path:
@@ -210,7 +210,7 @@ def _additions(text: str, spend: Spender) -> Sequence[Addition]:
 
 
 def _texts(text: Json, leaves: Leaves) -> list[str]:
-    """Return the text of a JSON patch; if it contains an index, for two of them."""
+    """Return the string of a JSON patch; if it contains an index, for two indexes."""
     if type(text) is str:
         return [text]
     if type(text) is not Hole:

@@ -3,15 +3,15 @@
 Room: program. Takes: the policies of a plan, a Request, the outcome of running them.
 Gives: MutationRecall, one per plan, and MutationCache, the cache of a worker.
 Next: program/plans/mutation_plan. May touch: nothing outside its arguments.
-Source: mutation_reads.py computes what is read; tested by
+Source: mutation_reads.py computes the fields; tested by
 tests/fuzz/test_mutation_recall_fuzz.py.
 
 Pods of one ReplicaSet differ in their names and in the name of a volume, and rules read
-neither. When a key comes for the second time, the rules run once more, on what they
-read alone, with unknown content in place of everything else (expr/reads.py: Strangers).
-If the patch contains none of it, and changes the object as it was changed, it is the
-patch of every object with this key: what was not read is carried along, whatever it is.
-Rules that end in an error are never cached. A cache hit is not charged.
+neither. When a key occurs for the second time, the rules run again, only on the fields
+that they read, with unknown content in all other fields (expr/reads.py: Strangers). If
+the patch contains no unknown content, and has the same effect on the object as the
+original patch, it is valid for every object with this key. Rules that end in an error
+are never cached. A cache hit is not charged.
 """
 
 from collections.abc import Sequence
@@ -48,18 +48,19 @@ _OPENING: Final = "{{"
 _VARIABLE: Final = _OPENING.encode()
 _WORTH_LEAST: Final = 3
 _WORTH_OF_LOOP: Final = 3
-"""PERF: in strategic merges of a small patch; computing a key takes as long as one."""
+"""PERF: in units of one small strategic merge, which takes as long as computing a
+key."""
 _TRIES: Final = 16
 _REST: Final = 7
-"""As in recall.py: after so many misses in a row, only every eighth object is looked
+"""As in verdicts.py: after many misses in a row, only every eighth object is looked
 up."""
 _STRANGER: Final = orjson.dumps(Strangers.WORD)[1:-1]
 
 MutationKey: TypeAlias = tuple[object, bytes, tuple[str | None, ...], tuple[bool, ...]]
-"""(a plan, the fields of the object that its rules read, those of the review, which
-rules match)."""
+"""(plan, fields of the object that its rules read, fields of the review, flags for the
+rules that match)."""
 _Row: TypeAlias = tuple[str, str, str | None]
-"""(a rule, its status, its message; None: that of a change)."""
+"""(rule, status, message); message None: the standard text for a change."""
 
 
 class CachedMutation(NamedTuple):
@@ -69,7 +70,7 @@ class CachedMutation(NamedTuple):
     patch: list[Operation]
 
     def outcome(self, request: Request) -> Mutations:
-        """Return what running the rules on this request would return."""
+        """Return the outcome of running the rules on this request."""
         text = mutated_text(request.object)
         responses = [
             PolicyResponse(
@@ -92,14 +93,14 @@ class MutationCache:
     def __init__(self) -> None:
         self._known: dict[MutationKey, CachedMutation] = {}
         self._met: dict[MutationKey, bool] = {}
-        """Keys that came once; False: what they get cannot be cached."""
+        """Keys that occurred once; False: their outcome cannot be cached."""
 
     def find(self, key: MutationKey) -> CachedMutation | None:
         """Return the cached outcome, if any."""
         return self._known.get(key)
 
     def is_met(self, key: MutationKey) -> bool:
-        """Return whether the key came before, and may be cached."""
+        """Return whether the key occurred before and its outcome may be cached."""
         known = self._met.get(key)
         if known is None:
             if len(self._met) >= RECALL_MUTATIONS_MAX:
@@ -108,7 +109,7 @@ class MutationCache:
         return known is True
 
     def keep(self, key: MutationKey, found: CachedMutation | None) -> None:
-        """Cache the outcome, or that there is none to cache."""
+        """Cache the outcome; None: record that it cannot be cached."""
         if found is None:
             self._met[key] = False
             return
@@ -118,7 +119,7 @@ class MutationCache:
 
 
 class MutationRecall:
-    """Cache keys of requests for the rules of one plan, and what to cache."""
+    """Computes cache keys and cacheable outcomes for the rules of one plan."""
 
     __slots__ = (
         "_cut",
@@ -135,7 +136,8 @@ class MutationRecall:
         self, policies: Sequence[MutatingPolicy], reads: MutationReads, shape: Shape
     ) -> None:
         self._name = object()
-        """In keys, which outlive the plan: it keeps no rules alive."""
+        """Part of keys, which outlive the plan; a plain object, so it keeps no rules
+        alive."""
         self._policies = policies
         self._reads = reads
         self._shape = shape
@@ -186,9 +188,9 @@ class MutationRecall:
     def learned(
         self, key: MutationKey, request: Request, done: Mutations
     ) -> CachedMutation | None:
-        """Return what every request with this key gets; None if that is unknown.
+        """Return the outcome for every request with this key; None if it is unknown.
 
-        ``done``: what this request got.
+        ``done``: the outcome of this request.
         """
         if done.refusal or done.left_out or done.reached is None:
             return None
@@ -204,7 +206,7 @@ class MutationRecall:
     def _found(
         self, key: MutationKey, request: Request, reached: Json
     ) -> CachedMutation | None:
-        """Return what the rules make of what they read, if it changes the object so."""
+        """Return the outcome from the read fields alone, if it fits this request."""
         _, part, _, matched = key
         spend = _Bounded(RECALL_MUTATION_STEPS_MAX)
         found = self._run(request, orjson.loads(part), matched, spend)
@@ -214,13 +216,13 @@ class MutationRecall:
         if len(encoded) > RECALL_PATCH_BYTES_MAX or _STRANGER in encoded:
             return None
         after = apply_patch(request.object, found.patch, spend, strict=True)
-        # As text, because 1 is not 1.0 or true.
+        # Compared as text, because in Python 1 equals 1.0 and true.
         return found if _text_of(after) == _text_of(reached) else None
 
     def _run(
         self, request: Request, part: Json, matched: Sequence[bool], spend: Spender
     ) -> CachedMutation | None:
-        """Run the rules on what they read, by the linked forms of their patches."""
+        """Run the rules, with linked patches, on the fields that they read."""
         before = Strangers().put_into(self._reads.object, part)
         alike = copy_of(request)
         alike.object = before
@@ -248,7 +250,7 @@ class MutationRecall:
 
 
 class _Bounded:
-    """A budget for what no review waits for: reads, and running rules once more."""
+    """A budget for work that no review waits for: marking fields, repeated runs."""
 
     __slots__ = ("_left",)
 
@@ -256,22 +258,22 @@ class _Bounded:
         self._left = steps
 
     def charge(self, steps: int, /) -> None:
-        """Spend steps. Raises: BudgetExceeded."""
+        """Charge steps. Raises: BudgetExceeded."""
         self._left -= steps
         if self._left < 0:
             raise BudgetExceeded("recall.steps", "too much to run again")
 
     def charge_bytes(self, count: int, /) -> None:
-        """Spend bytes. Raises: BudgetExceeded."""
+        """Charge bytes. Raises: BudgetExceeded."""
         self.charge(count >> 8)
 
 
 def recall_of(
     policies: Sequence[MutatingPolicy], target: dict[str, Json]
 ) -> MutationRecall | None:
-    """Return the recall for objects of this one's kind.
+    """Return the recall for objects of the target's kind.
 
-    None if the rules read something unknown, take no longer than a look-up, or are too
+    Return None if the rules read unknown fields, are as fast as a look-up, or are too
     large.
     """
     shape = _shape_of(target)
@@ -302,7 +304,7 @@ def _shape_of(target: dict[str, Json]) -> Shape | None:
 
 
 def _texts_at(request: Request, paths: Sequence[Path]) -> tuple[str | None, ...] | None:
-    """Return the strings at paths of the review; None if one is not a string."""
+    """Return the strings at paths of the review; None if any value is not a string."""
     found: list[str | None] = []
     for path in paths:
         value: Json = request.review_request

@@ -1,13 +1,15 @@
-"""Determine which rules depend on the request's namespace as it is in the cluster.
+"""Determine the rules that depend on the cluster's data about the request's namespace.
 
 Room: program. Takes: records of a policy and of a rule. Gives: reads_namespace; plans
-say it of their candidates. Next: webhook/review/service asks the API server only then.
+compute it for their candidates. Next: webhook/review/service, which reads the API
+server only if it is true.
 May touch: nothing outside its arguments.
 Source: the readers of Request.namespace_labels and Request.namespace_known; a test
 lists their modules.
 
 A new namespace is not published yet when its first objects are reviewed. Rules that
-read neither its labels nor whether it exists have the same result without it.
+depend neither on its labels nor on its existence have the same result without the
+namespace.
 """
 
 from kyverno_mp.ir.rules import ActionIR, PolicyIR, RuleIR
@@ -15,7 +17,7 @@ from kyverno_mp.program.matching.match import reads_namespace_labels
 
 
 def reads_namespace(policy: PolicyIR, rule: RuleIR) -> bool:
-    """Return whether labels or existence of the namespace may change the result.
+    """Return whether the namespace's labels or existence may change the result.
 
     Without the namespace, CEL fails and no PolicyException matches.
     """

@@ -1,17 +1,17 @@
-"""Cache what rules decided on objects that are equal in all fields that rules read.
+"""Cache verdicts for objects that are equal in all fields that rules read.
 
 Room: program. Takes: the first rules of a batch, a Request. Gives: Recall, one per
 batch, and VerdictCache, the cache for all batches of a worker. Next:
 program/plans/batch.py.
 May touch: nothing outside its arguments.
-Source: program/rule_reads.py explains why it is safe; tested by
+Source: program/rule_reads.py explains why this is safe; tested by
 tests/fuzz/test_recall_fuzz.py.
 
 Pods of one ReplicaSet differ in their names and in the name of a volume, and rules read
 neither. The key is the part of the object that rules read, as JSON, which distinguishes
-1, 1.0 and true, and the list of matching rules. Only codes and places of failures are
-cached: rules that need a message, could not be evaluated or ran out of time run again,
-and so does everything except the creation of an object. A cache hit is not charged.
+1, 1.0 and true, and the list of matching rules. Only codes and locations of failures
+are cached: rules that need a message, could not be evaluated or ran out of time run
+again. Only CREATE requests are cached. A cache hit is not charged.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,12 +32,12 @@ from kyverno_mp.values.jsonvalue import Json
 
 _CREATE: Final = "CREATE"
 _VARIABLE: Final = b"{{"
-"""A value that contains it may be a variable, which can read anything (behaviour/engine
-3.1)."""
+"""A value that contains this text may be a variable, which can read any field
+(behaviour/engine 3.1)."""
 _WORTH_LEAST: Final = 16
 _WORTH_OF_EXPRESSIONS: Final = 8
 """PERF: in units of one static pattern test. In perf/admission.py, computing a key
-takes as long as ten units, a rule with expressions as long as eight."""
+takes as long as ten units, and a rule with expressions as long as eight."""
 _TRIES: Final = 16
 _REST: Final = 7
 """After ``_TRIES`` misses in a row, ``_REST`` objects are evaluated without a look-up
@@ -45,14 +45,14 @@ before the next look-up. PERF: a miss adds 9 us to a review of 200 us."""
 
 
 class CachedVerdict(NamedTuple):
-    """The decision of the first rules of a batch: see batch.Evaluation."""
+    """The decision of a batch's first rules: see batch.Evaluation."""
 
     codes: bytes
     messages: tuple[str, ...]
 
 
 Key = tuple[object, bytes, tuple[bool, ...]]
-"""(a batch, the fields that its rules read, which of its match blocks match)."""
+"""(batch, the fields that its rules read, flags for the match blocks that match)."""
 
 
 class VerdictCache:
@@ -77,7 +77,7 @@ class VerdictCache:
 
 
 class Recall:
-    """Cache keys of requests for the first rules of one batch."""
+    """Computes cache keys of requests for the first rules of one batch."""
 
     __slots__ = ("_cut", "_matchers", "_misses", "_name", "_rest")
 
@@ -85,17 +85,18 @@ class Recall:
         self, reads: Reads, matchers: Iterable[Callable[[Request], bool]]
     ) -> None:
         self._name = object()
-        """In keys, which outlive the batch: it keeps no rules alive."""
+        """Part of keys, which outlive the batch; a plain object, so it keeps no rules
+        alive."""
         self._cut = cutter(reads)
         self._matchers = tuple(matchers)
         self._misses = 0
         self._rest = 0
 
     def key(self, request: Request, target: Json) -> Key | None:
-        """Return the cache key of the verdict; None when the request is not cacheable.
+        """Return the cache key of the verdict; None if the request is not cacheable.
 
-        ``target``: the object to evaluate. An old object can excuse a failure, so a
-        request with an old object is always evaluated.
+        ``target``: the object to evaluate. An old object can turn a failure into a
+        skip, so such requests are always evaluated.
         """
         if (
             not 0 < request.size <= RECALL_REVIEW_BYTES_MAX
@@ -127,6 +128,6 @@ class Recall:
 
 
 def is_worth_it(rules: Sequence[LinkedRule]) -> bool:
-    """Return whether evaluating takes longer than a cache look-up."""
+    """Return whether evaluation takes longer than a cache look-up."""
     worth = sum(1 if rule.bare else _WORTH_OF_EXPRESSIONS for rule in rules)
     return worth >= _WORTH_LEAST

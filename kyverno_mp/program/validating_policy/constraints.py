@@ -1,7 +1,7 @@
-"""Decide what matchConstraints of a policy in CEL say of a request.
+"""Decide whether the matchConstraints of a CEL policy match a request.
 
-Room: program. Takes: ConstraintsIR, a Request. Gives: whether they match, and what they
-depend on. Next: evaluate.py. May touch: nothing outside its arguments.
+Room: program. Takes: ConstraintsIR, a Request. Gives: whether they match, their cost,
+and their dependencies. Next: evaluate.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 3, 6.
 """
 
@@ -20,18 +20,18 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
 _ENTRIES_PER_STEP: Final = 8
-"""Entries of lists: names, resources, values of a selector."""
+"""Entries of lists (names, resources, values of a selector) per step."""
 _LABELS_PER_STEP: Final = 16
 _RULE_STEPS: Final = 4
 _TERM_STEPS: Final = 2
 POLICIES_BETWEEN_CLOCK_CHECKS: Final = 16
-"""Each policy has its own steps, and a small one never gets to look at the clock."""
+"""Each policy has a separate budget, and a small policy never checks the clock."""
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
-    """Return whether they match, and the error of a selector that does not parse.
+    """Return whether the constraints match, and the error of an invalid selector.
 
-    KYVERNO: such a selector is an error only where the rest matches.
+    KYVERNO: an invalid selector is an error only if everything else matches.
     """
     faults = [
         one.error
@@ -48,8 +48,8 @@ def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, 
 class MatchingCost:
     """The steps of matching the constraints of one policy.
 
-    They are charged to the policy: each entry is compared with each request, and who
-    may write policies in one namespace may write thousands of entries.
+    They are charged to the policy, because each entry is compared with each request,
+    and users who can write policies in one namespace can write thousands of entries.
     """
 
     __slots__ = ("_reads_labels", "_steps")
@@ -72,7 +72,7 @@ class MatchingCost:
 
 
 def make_room(costs: Iterable[MatchingCost], request: Request, pace: Pace) -> None:
-    """Leave the event loop before much is matched. Raises: Preempted, as ``pace``."""
+    """Leave the event loop before expensive matching. Raises: Preempted."""
     steps = 0
     for cost in costs:
         steps += cost.steps(request)
@@ -110,7 +110,7 @@ def _steps_of(constraints: ConstraintsIR) -> int:
 
 
 def is_by_kind(constraints: ConstraintsIR | None) -> bool:
-    """Return whether they have neither names nor selectors."""
+    """Return whether the constraints have neither names nor selectors."""
     return (
         constraints is not None
         and constraints.namespace_selector is None
@@ -120,7 +120,7 @@ def is_by_kind(constraints: ConstraintsIR | None) -> bool:
 
 
 def is_selector_free(constraints: ConstraintsIR | None) -> bool:
-    """Return whether there is exactly one rule, without names, and it matches."""
+    """Return whether the only restriction is a single rule without names."""
     return (
         constraints is not None
         and not _selects(constraints.namespace_selector)
@@ -136,7 +136,7 @@ def _selects(selector: SelectorIR | None) -> bool:
 
 
 def _without_faults(constraints: ConstraintsIR) -> ConstraintsIR:
-    """Return the constraints without selectors that do not parse."""
+    """Return the constraints without their invalid selectors."""
     spaces, labels = constraints.namespace_selector, constraints.object_selector
     return msgspec.structs.replace(
         constraints,

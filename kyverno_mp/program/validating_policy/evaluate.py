@@ -1,8 +1,8 @@
 """Evaluate ValidatingPolicies on a request or on a JSON payload.
 
 Room: program. Takes: ValidatingPolicyIR linked once; Facts. Gives: an Answer for the
-policy and each of its autogen copies. Next: cli/apply/evaluate.
-May touch: what the ports of CEL reach.
+policy and for each of its autogen copies. Next: cli/apply/evaluate.
+May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 6; Kyverno pkg/cel/policies/vpol/compiler/policy.go,
 pkg/cel/policies/vpol/engine/engine.go.
 """
@@ -56,13 +56,13 @@ _NAMESPACE: Final = "namespaceObject"
 
 PASSED: Final = RuleResult("", result.VALIDATION, result.PASS, "success")
 SKIPPED: Final = RuleResult("", result.VALIDATION, result.SKIP, "skip")
-"""PERF: the usual results, which all reviews share. Never change one."""
+"""PERF: PASSED and SKIPPED are the usual results, shared by all reviews. Read-only."""
 
 
 class Answer(NamedTuple):
-    """The verdict of one copy of a policy, None where it does not match.
+    """The verdict of one copy of a policy; None if the copy does not match.
 
-    ``is_dropped``: upstream's command line has no response for it then.
+    ``is_dropped``: upstream's CLI has no response for a copy that does not match.
     """
 
     copy: str
@@ -86,7 +86,8 @@ class Body:
         dialect = NAMESPACED if namespaced else KYVERNO
         self.ir = ir
         self.is_by_kind = is_by_kind(ir.constraints)
-        """Whether its constraints are equal for all requests of one RequestKind."""
+        """Whether the constraints' result is equal for all requests of one
+        RequestKind."""
         self.conditions = link_conditions(ir.conditions, dialect)
         self.variables = link_variables(ir.variables, dialect)
         self.validations = [
@@ -123,29 +124,30 @@ class LinkedValidatingPolicy:
         self.ir = ir
         given = [one.constraints for one in ir.bodies]
         self.grouping = MatchingCost(one for one in given if is_by_kind(one))
-        """Of ``bodies_for``, once for each RequestKind."""
+        """The cost of ``bodies_for``, once per RequestKind."""
         self.matching = MatchingCost(one for one in given if not is_by_kind(one))
-        """Of each request."""
+        """The cost for each request."""
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
         self.reads_namespace = _reads_namespace(ir)
-        """The result depends on the labels or the content of the Namespace."""
+        """The result depends on the Namespace's labels or content."""
         self._is_derived: bool | None = None
         self._is_pure = ir.effects == EFFECT_PURE
         self.reads = policy_reads(ir)
-        """The fields of the object that decide; None: something else may."""
+        """The fields of the object that the policy reads; None: unknown, or other data
+        is read."""
 
     @property
     def is_derived(self) -> bool:
-        """Whether a scan gives the results that a review gives."""
+        """Whether a scan can reproduce the results of a review."""
         if self._is_derived is None:
             self._is_derived = is_derived(self.ir)
         return self._is_derived
 
     def bodies_for(self, request: Request) -> tuple[Body, ...]:
-        """Return the copies that may match requests of this one's RequestKind."""
+        """Return the copies that may match requests of the same RequestKind."""
         return tuple(
             body
             for body in self._bodies
@@ -155,7 +157,7 @@ class LinkedValidatingPolicy:
     def results(
         self, bodies: Sequence[Body], facts: Facts, shared: Shared
     ) -> list[RuleResult]:
-        """Return the results of a review; ``bodies``: those of ``bodies_for``."""
+        """Return the results of a review; ``bodies``: the result of ``bodies_for``."""
         found: list[RuleResult] = []
         for body in bodies:
             one: RuleResult | None = None
@@ -170,9 +172,9 @@ class LinkedValidatingPolicy:
         return found
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
-        """Yield the answer of the policy as written, then those of its copies.
+        """Yield the answer of the original policy, then its copies' answers.
 
-        ``shared``: the values that all policies of this dialect share for one request.
+        ``shared``: the values that all policies of this dialect share in one request.
         """
         for body in self._bodies:
             is_match, found = self._matched(body, facts.request)
@@ -213,8 +215,9 @@ class LinkedValidatingPolicy:
     ) -> list[CelExceptionIR]:
         """Return the exceptions that apply. Raises: ExpressionFailed, BudgetExceeded.
 
-        KYVERNO: one that fails is an error of the policy, so that the author of an
-        exception can deny everything that the policy matches; not in a review here.
+        KYVERNO: upstream turns a failed exception into a policy error, so the author of
+        an exception can block all requests that the policy matches. In reviews, we
+        ignore a failed exception instead.
         """
         if facts.faults is None:
             return [
@@ -235,12 +238,12 @@ class LinkedValidatingPolicy:
     def _decided(
         self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
     ) -> RuleResult:
-        """Return the verdict of a matching object.
+        """Return the verdict on a matching object.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        # KYVERNO: 1.19; in 1.18 an exception that allows only some images or values
-        # revokes a full one (docs/behaviour/v1.19 5).
+        # KYVERNO: this is the behaviour of 1.19; in 1.18 an exception for only some
+        # images or values cancels a full exception (docs/behaviour/v1.19 5).
         if any(not (one.images or one.allowed_values) for one in matching):
             return exempt(matching)
         scope.allow(
@@ -250,7 +253,7 @@ class LinkedValidatingPolicy:
         return self._judged(body, scope)
 
     def _judged(self, body: Body, scope: KindScope) -> RuleResult:
-        """Return the verdict of an object that no exception exempts.
+        """Return the verdict on an object that no exception fully exempts.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
@@ -267,7 +270,7 @@ class LinkedValidatingPolicy:
         return _verdict(result.PASS, "success", annotations=given)
 
     def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
-        """Return whether all are true; a false one decides, even after one that failed.
+        """Return whether all conditions are true; false takes precedence over an error.
 
         Raises: ExpressionFailed unless the failure policy ignores it, BudgetExceeded.
         """
@@ -295,7 +298,7 @@ def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
 def exempt(
     matching: Sequence[CelExceptionIR], rule_type: str = result.VALIDATION
 ) -> RuleResult:
-    """Return the result for exceptions: that of the highest priority decides."""
+    """Return the result for exceptions; the highest priority decides."""
     chosen = max(matching, key=lambda one: one.priority)
     status, word = (
         (result.PASS, "passed") if chosen.is_pass else (result.SKIP, "skipped")
@@ -306,7 +309,7 @@ def exempt(
 
 
 def message_of(validation: Validation, scope: KindScope, index: int) -> str:
-    """Return the message of a failure. KYVERNO: not trimmed."""
+    """Return the message of a failure. KYVERNO: it is not trimmed."""
     text = validation.message
     if validation.message_expression is not None:
         try:
@@ -321,7 +324,7 @@ def annotated(
     scope: KindScope,
     shown: Callable[[str], str] = "'{}'".format,
 ) -> dict[str, str]:
-    """Return the audit annotations; ``shown``: how errors quote their keys.
+    """Return the audit annotations; ``shown`` formats their keys in errors.
 
     Raises: ExpressionFailed, BudgetExceeded.
     """
@@ -333,7 +336,7 @@ def annotated(
             text = f"failed to evaluate auditAnnotation {shown(key)}: {error.message}"
             raise ExpressionFailed(error.code, text) from error
         if value is None:
-            # KYVERNO: null compiles, and fails here (docs/behaviour/cel 6).
+            # KYVERNO: null compiles, but fails here (docs/behaviour/cel 6).
             raise ExpressionFailed(
                 "cel.annotation",
                 f"failed to convert auditAnnotation {shown(key)} expression: type"

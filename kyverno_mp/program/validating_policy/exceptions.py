@@ -1,4 +1,4 @@
-"""Evaluate the exceptions from one policy in CEL.
+"""Evaluate the exceptions to one CEL policy.
 
 Room: program. Takes: CelExceptionIR linked once; Facts. Gives: LinkedException,
 ``link_exceptions``, ``exempting``, ``is_expired``. Next: evaluate.py here and in
@@ -21,17 +21,17 @@ from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression
 from kyverno_mp.program.validating_policy.scope import Facts, KindScope
 
 _EXCEPTIONS_COST_MAX: Final = COST_MAX // 2
-"""A quarter of the steps of a policy, for all exceptions from it in one review."""
+"""A quarter of a policy's steps, for all exceptions to it in one review."""
 _EXCEPTION_COST_MIN: Final = 10_000
-"""Half a millisecond, for some hundred comparisons."""
+"""Half a millisecond, enough for some hundred comparisons."""
 _EXCEPTION_COST: Final = 50
-"""Of each exception besides its conditions: 100,000 of them are evaluated at most."""
+"""Cost of an exception besides its conditions; limits evaluations to 100,000."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _Met = Callable[[Sequence[LinkedExpression], KindScope], bool]
 
 
 class LinkedException(NamedTuple):
-    """An exception from a policy."""
+    """An exception to a policy."""
 
     ir: CelExceptionIR
     conditions: list[LinkedExpression]
@@ -40,7 +40,7 @@ class LinkedException(NamedTuple):
 def link_exceptions(
     exceptions: Sequence[CelExceptionIR], dialect: Dialect
 ) -> list[LinkedException]:
-    """Link the exceptions from a policy."""
+    """Link the exceptions to a policy."""
     return [
         LinkedException(one, link_conditions(one.conditions, dialect))
         for one in exceptions
@@ -48,9 +48,9 @@ def link_exceptions(
 
 
 def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
-    """Return whether it has expired.
+    """Return whether the exception has expired.
 
-    KYVERNO: 1.19 adds the expiry, which its command line does not look at.
+    KYVERNO: 1.19 adds the expiry, which its CLI ignores.
     """
     if exception.expires_at_ns is None:
         return False
@@ -66,13 +66,14 @@ def exempting(
 ) -> list[CelExceptionIR]:
     """Return the exceptions that apply in a review.
 
-    One that fails exempts nothing, as do those that come when the cost of all is spent;
-    ``facts.faults`` gets one entry for each policy. ``opened`` opens the variables of
-    an exception, ``met`` returns whether its conditions are true.
+    A failed exception exempts nothing, and neither do exceptions after the common
+    budget is exhausted; ``facts.faults`` receives one entry per policy. ``opened``
+    creates the variables of an exception, ``met`` returns whether its conditions are
+    true.
 
-    SAFETY: whoever may write an exception in one namespace could otherwise spend the
-    steps of a policy of the cluster, which then denies everything.
-    KYVERNO: one that fails is an error of the policy.
+    SAFETY: otherwise, users who can create exceptions in one namespace could exhaust
+    the budget of a cluster policy, which would then deny everything.
+    KYVERNO: upstream turns a failed exception into a policy error.
     """
     runtime, left = facts.runtime, _EXCEPTIONS_COST_MAX
     share = max(left // max(len(linked), 1), _EXCEPTION_COST_MIN)
@@ -85,7 +86,7 @@ def exempting(
             found.append(one.ir)
             continue
         if left <= 0 or runtime.exception_steps >= EXCEPTION_STEPS_MAX:
-            failures.append(f"{one.ir.key}: the steps of all exceptions are spent")
+            failures.append(f"{one.ir.key}: the budget of all exceptions is exhausted")
             continue
         scope = opened()
         cost = min(share, left)

@@ -1,12 +1,12 @@
-"""Keep what is equal for all requests of one kind: which policies and copies may match.
+"""Keep the policies and copies that may match requests of one kind.
 
 Room: program. Takes: linked policies, a Request. Gives: Group, RequestKind, and
-Verdicts, which reviews with the same outcome share. Next: plan.py.
+Verdicts, shared by reviews with the same outcome. Next: plan.py.
 May touch: nothing outside its arguments.
-Source: docs/architecture.md 3 (the compiler does what needs no request).
+Source: docs/architecture.md 3 (the compiler does the work that needs no request).
 
 PERF: policies of a set have few outcomes ("all passed"). Reviews with the same outcome
-share its Verdicts, so that metrics recognise it without building labels.
+share its Verdicts, so metrics can recognise an outcome without building labels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ from kyverno_mp.program.validating_policy.evaluate import (
 DENY: Final = "Deny"
 _SKIPPED, _PASSED, _FAILED = range(3)
 Outcome = CachedVerdict
-"""A code for each member of a group, and the messages of those that failed."""
+"""A code for each member of a group, and the messages of failed members."""
 _PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
 """As in plans/batch_layout.py."""
 _WORTH_LEAST: Final = 2
@@ -44,7 +44,7 @@ _WORTH_LEAST: Final = 2
 
 
 class RequestKind(NamedTuple):
-    """What decides about constraints without names and selectors."""
+    """The request's data that constraints without names and selectors depend on."""
 
     group: str
     version: str
@@ -55,7 +55,7 @@ class RequestKind(NamedTuple):
 
 
 def kind_of(request: Request) -> RequestKind:
-    """Return the kind of a request."""
+    """Return the RequestKind of a request."""
     group, version, resource = resource_of(request)
     return RequestKind(
         group,
@@ -71,23 +71,24 @@ def kind_of(request: Request) -> RequestKind:
 class Verdict:
     """The response of one policy, and the policy's actions.
 
-    ``denies``: a failure or an error denies the request. An error of the service, not
-    of an expression, does so only with failurePolicy Fail.
+    ``denies``: a failure or an error denies the request. An error of the service, as
+    opposed to an expression, denies only with failurePolicy Fail.
     """
 
     response: PolicyResponse
     actions: tuple[str, ...]
     denies: bool
     is_derived: bool = False
-    """A scan finds the same results."""
+    """A scan returns the same results."""
 
 
 @dataclass(slots=True)
 class Verdicts:
     """The verdicts of one review, in policy order.
 
-    Reviews with equal outcomes share them: never change one. ``responses`` is a tuple
-    then. ``is_quiet``: every policy passed or was skipped by its conditions.
+    Reviews with equal outcomes share their verdicts, so they are read-only, and
+    ``responses`` is a tuple. ``is_quiet``: every policy passed or was skipped by its
+    conditions.
     """
 
     found: Sequence[Verdict]
@@ -126,7 +127,7 @@ class Group:
         request: Request,
         outcomes: "Outcomes",
     ) -> None:
-        """``request``: any of this kind; ``outcomes``: all groups' with messages."""
+        """``request``: a request of this kind; ``outcomes``: those with messages."""
         applicable = [(one, one.bodies_for(request)) for one in policies]
         applicable = [(one, bodies) for one, bodies in applicable if bodies]
         self.members = tuple(
@@ -136,7 +137,7 @@ class Group:
         self.in_turn = sorted(
             self.members, key=lambda one: bool(one.linked.ir.effects & SLOW)
         )
-        """Those that may wait for calls are last."""
+        """The members in order of evaluation: slow members are last."""
         self.needs_io = any(one.linked.ir.effects & SLOW for one in self.members)
         self.reads_registry = any(
             one.linked.ir.effects & EFFECT_REGISTRY for one in self.members
@@ -144,14 +145,14 @@ class Group:
         self.fails = any(fails(one.linked) for one in self.members)
         self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
         self.recall = _recall(self.members)
-        """Cache keys of outcomes, if all policies read parts of the object only."""
+        """Cache keys of outcomes, if all policies read only fields of the object."""
         self._outcomes: Outcomes = {}
         self._with_messages = outcomes
 
     def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
-        """Return the outcome of a review, None if no other review may share it.
+        """Return the outcome of a review; None if it cannot be shared.
 
-        ``done``: the results of each member, by its position.
+        ``done``: the results of each member, by position.
         """
         codes, messages = bytearray(), []
         for results in done:
@@ -170,7 +171,7 @@ class Group:
         return Outcome(bytes(codes), tuple(messages))
 
     def verdicts(self, outcome: Outcome) -> Verdicts:
-        """Return the verdicts of an outcome, which all its reviews share."""
+        """Return the verdicts of an outcome; all its reviews share them."""
         is_quiet = not outcome.messages
         key: _Key = outcome.codes if is_quiet else (self, outcome)
         outcomes = self._outcomes if is_quiet else self._with_messages
@@ -191,7 +192,7 @@ class Group:
 
 _Key = bytes | tuple[Group, Outcome]
 Outcomes = dict[_Key, Verdicts]
-"""The verdicts of outcomes, by the codes of a group's, or by the group as well."""
+"""Verdicts by the codes of a group's outcome, or by group and outcome."""
 
 
 def _verdict_of(member: Member, code: int, messages: Iterator[str]) -> Verdict:
@@ -202,7 +203,7 @@ def _verdict_of(member: Member, code: int, messages: Iterator[str]) -> Verdict:
 
 
 def _recall(members: Sequence[Member]) -> Recall | None:
-    """Return the cache keys of a group, None if some policy reads anything else."""
+    """Return the cache keys of a group; None if any policy reads other data."""
     if len(members) < _WORTH_LEAST:
         return None
     reads, places = Reads(), 0
@@ -217,14 +218,14 @@ def _recall(members: Sequence[Member]) -> Recall | None:
 
 
 def fails(linked: LinkedValidatingPolicy) -> bool:
-    """Return whether a request is denied if the policy cannot be evaluated."""
+    """Return whether a request is denied when the policy cannot be evaluated."""
     return linked.ir.policy.failure_policy == "Fail" and DENY in linked.ir.actions
 
 
 def verdict(
     linked: LinkedValidatingPolicy, results: list[RuleResult], *, is_evaluated: bool
 ) -> Verdict:
-    """Return the verdict of a policy; ``is_evaluated``: it could be evaluated."""
+    """Return a policy's verdict; ``is_evaluated``: the policy could be evaluated."""
     enforces = DENY in linked.ir.actions
     response = PolicyResponse(
         linked.ir.policy, results, "Enforce" if enforces else "Audit"

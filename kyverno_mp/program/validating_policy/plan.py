@@ -1,12 +1,13 @@
-"""Evaluate the policies in CEL that one review concerns.
+"""Evaluate the CEL policies that apply to one review.
 
-Room: program. Takes: the linked policies of source.py, a path's names. Gives: CelPlan
-and CelPlanner, run by webhook/review/cel_validating.py. Next: evaluate.py.
+Room: program. Takes: the linked policies of source.py, the policy names in a path.
+Gives: CelPlan and CelPlanner, run by webhook/review/cel_validating.py. Next:
+evaluate.py.
 May touch: the cluster only through the ports of CEL.
 Source: docs/behaviour/cel 3, 6; Kyverno pkg/webhooks/resource/vpol/handler.go.
 
-Pure policies run before those that may wait for calls, so that a slow call takes no
-time from them. A policy that cannot be evaluated affects no other policy.
+Pure policies run before policies that may wait for calls, so a slow call takes no time
+from them. A policy that cannot be evaluated affects no other policy.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -60,7 +61,7 @@ UNKNOWN: Final = "webhook.policy_unknown"
 
 
 class CelPlan:
-    """The policies that may apply to one request, selected and not yet run."""
+    """The policies that may apply to one request, selected but not yet run."""
 
     __slots__ = (
         "_done",
@@ -80,11 +81,12 @@ class CelPlan:
         self._request = request
         self._group = group
         self._done: list[list[RuleResult] | None] = []
-        """The results of each member of the group; None: it was not evaluated yet."""
+        """The results of each member of the group; None: not evaluated yet."""
         self._failed: set[int] = set()
-        """Policies that could not be evaluated, by no fault of an expression."""
+        """Positions of policies that could not be evaluated for a reason other than
+        expressions."""
         self.left_out: list[tuple[LinkedValidatingPolicy, Exception]] = []
-        """They, and why; also the policies of which an exception failed."""
+        """These policies with the reasons, and policies with a failed exception."""
         self.needs_io = group.needs_io
         self.fails = group.fails
         self.reads_namespace = group.reads_namespace
@@ -136,7 +138,7 @@ class CelPlan:
         return group.verdicts(outcome)
 
     def _recalled(self, target: Json) -> tuple[Key | None, Verdicts | None]:
-        """Return the cache key of the verdicts, and those of an equal object."""
+        """Return the cache key, and the cached verdicts of an equal object."""
         group = self._group
         if group.recall is None:
             return None, None
@@ -157,7 +159,7 @@ class CelPlan:
         return Verdicts(found, [one.response for one in found])
 
     def unfinished_fails(self) -> bool:
-        """Return whether the failurePolicy of a policy without a verdict denies."""
+        """Return whether a missing verdict denies because of a failurePolicy."""
         done = {at for at, results in enumerate(self._done) if results is not None}
         return any(
             fails(one.linked) for one in self._group.members if one.at not in done
@@ -169,9 +171,9 @@ class CelPlan:
 
 
 def namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Json:
-    """Return ``namespaceObject``, None for an object in no namespace.
+    """Return ``namespaceObject``; None for a cluster-scoped object.
 
-    A Namespace that is being created is in no cluster.
+    A Namespace that is being created does not exist in the cluster yet.
     """
     objects = engine.cluster_data.cel.namespaces
     if not request.namespace or objects is None:
@@ -190,14 +192,14 @@ class CelPlanner:
     def __init__(
         self, engine: Engine, source: CelPolicySource, knows: Callable[[str], bool]
     ) -> None:
-        """``knows`` returns whether a policy key exists, or existed until now."""
+        """``knows`` returns whether a policy key exists or existed until recently."""
         self._engine = engine
         self._source = source
         self._knows = knows
         self._groups: dict[tuple[RequestKind, str, frozenset[str]], Group] = {}
         self._outcomes: Outcomes = {}
         self._kept = 0
-        """Members of all groups."""
+        """Number of members in all groups."""
 
     def plan(
         self,
@@ -207,9 +209,10 @@ class CelPlanner:
         is_namespaced: bool,
         pace: Pace | None = None,
     ) -> CelPlan | None:
-        """Select the policies of a path; None when none applies.
+        """Select the policies of a path; return None if none applies.
 
-        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
+        does.
         """
         if is_namespaced and not is_in_namespace(request):
             return None
@@ -235,10 +238,10 @@ class CelPlanner:
         self._kept += len(group.members)
 
     def require(self, keys: Iterable[str]) -> None:
-        """Do nothing if the worker knows these policies.
+        """Check that the worker has these policies.
 
         Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not know yet.
+        this worker does not have yet.
         """
         for key in keys:
             if not self._knows(key):
@@ -246,21 +249,21 @@ class CelPlanner:
 
 
 def is_in_namespace(request: Request) -> bool:
-    """Return whether the policies of the request's namespace concern its object.
+    """Return whether the policies of the request's namespace apply to its object.
 
-    The Namespace itself is not an object in it (docs/differences.md).
+    A Namespace does not belong to itself (docs/differences.md).
     """
     return bool(request.namespace) and not _is_namespace(request)
 
 
 def _is_namespace(request: Request) -> bool:
-    """K8S: other groups may have a kind Namespace, too."""
+    """K8S: other API groups can have a kind Namespace, too."""
     group, _, resource = resource_of(request)
     return (group, resource) == ("", "namespaces")
 
 
 def bound(results: Sequence[RuleResult], left: int) -> int:
-    """Shorten messages beyond what is left for the review; return their characters."""
+    """Shorten messages beyond the review's limit; return their number of characters."""
     count = 0
     for each in results:
         if each is PASSED or each is SKIPPED:

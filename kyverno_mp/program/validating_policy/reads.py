@@ -1,11 +1,11 @@
-"""Compute which fields of the new object a policy in CEL reads.
+"""Compute which fields of the new object a CEL policy reads.
 
 Room: program. Takes: ValidatingPolicyIR. Gives: Reads of the object, or None for a
 policy that may depend on anything else. Next: group.py.
 May touch: nothing outside its arguments. Source: program/context/cel_reads.py.
 
-Applies to requests of one RequestKind that match by kind only: an exception, a selector
-or an audit annotation makes a policy not cacheable.
+The result is valid for requests of one RequestKind that match only by kind: an
+exception, a selector or an audit annotation makes a policy not cacheable.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from kyverno_mp.program.validating_policy.constraints import is_by_kind
 
 
 def policy_reads(ir: ValidatingPolicyIR) -> Reads | None:
-    """Return the fields of the new object that decide, also about messages."""
+    """Return the fields of the new object that determine the result and its message."""
     if ir.effects != EFFECT_PURE or ir.exceptions or ir.is_json:
         return None
     reads = Reads()

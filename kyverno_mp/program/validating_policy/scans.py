@@ -1,8 +1,8 @@
-"""Decide which policies in CEL a scan evaluates, and whose results it alone finds.
+"""Decide which CEL policies a scan evaluates, and whose results it can reproduce.
 
-Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived,
-expressions_of. Next:
-reports/plan.py; webhook/review/cel_validating.py sends what a scan does not derive.
+Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived, expressions_of.
+Next: reports/plan.py; webhook/review/cel_validating.py sends the results that a scan
+cannot reproduce.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/pools.md 4.
 """
@@ -17,19 +17,21 @@ from kyverno_mp.program.validating_policy.scope import names_any
 
 _CREATIONS: Final = frozenset({"*", "CREATE"})
 OF_REQUESTS: Final = frozenset({"request", "oldObject"})
-"""A scan makes up a request, so an expression that reads one may differ in a review."""
+"""A scan invents its request, so expressions on these variables may differ in a
+review."""
 
 
 def is_scanned(ir: ValidatingPolicyIR) -> bool:
-    """Return whether existing objects are evaluated.
+    """Return whether scans evaluate the policy.
 
-    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    A policy in evaluation mode JSON is not scanned: its payloads are not cluster
+    objects.
     """
     return ir.policy.background and not ir.is_json
 
 
 def is_derived(ir: ValidatingPolicyIR) -> bool:
-    """Return whether a scan gives each result that a review gives."""
+    """Return whether a scan can reproduce every result of a review."""
     return (
         is_scanned(ir)
         and is_of_creations(body.constraints for body in ir.bodies)
@@ -38,9 +40,9 @@ def is_derived(ir: ValidatingPolicyIR) -> bool:
 
 
 def is_of_creations(constraints: Iterable[ConstraintsIR | None]) -> bool:
-    """Return whether each rule matches a creation, as a scan evaluates one.
+    """Return whether each rule matches CREATE, the operation in a scan.
 
-    What is sent to a subresource cannot be scanned.
+    Requests to a subresource cannot be scanned.
     """
     return all(
         not _CREATIONS.isdisjoint(rule.operations)

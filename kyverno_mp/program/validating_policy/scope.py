@@ -1,8 +1,8 @@
-"""Create the variables for the expressions of policies in CEL.
+"""Create the variables for the expressions of CEL policies.
 
 Room: program. Takes: a Request, the ports of CEL, linked variables. Gives: KYVERNO
 (the dialect of cluster policies), NAMESPACED, KindScope. Next: evaluate.py.
-May touch: what the ports reach.
+May touch: external systems only through ports.
 Source: docs/behaviour/cel 5; Kyverno pkg/cel/policies/vpol/compiler.
 """
 
@@ -52,17 +52,17 @@ NAMES: Final = (
 )
 _ALWAYS_EQUAL: Final = frozenset({"object", "oldObject", "json", "yaml"})
 _NOT_SHARED: Final = frozenset(NAMES) - _ALWAYS_EQUAL | {"time", "random"}
-"""Variables of one rule, and the namespaces of functions that draw or read the
+"""Variables of one rule, and the namespaces of functions for random values and the
 clock."""
 _ABSENT: Final[dict[str, Json]] = {}
-"""PERF: one value for all requests. Never change it."""
+"""PERF: one value for all requests. Read-only."""
 
 
 class Unset(Record):
-    """A variable that is declared and has no value at this point.
+    """A variable that is declared but has no value at this point.
 
-    KYVERNO: conditions of exceptions are evaluated before ``exceptions`` is known, and
-    a DeletingPolicy has no request.
+    KYVERNO: conditions of exceptions are evaluated before ``exceptions`` is set, and a
+    DeletingPolicy has no request.
     """
 
     __slots__ = ("_name",)
@@ -71,17 +71,17 @@ class Unset(Record):
         self._name = name
 
     def field(self, name: str) -> Value:
-        """Raise CelFailed with the text of cel-go."""
+        """Raise CelFailed with cel-go's message."""
         del name
         raise CelFailed(f"no such attribute(s): {self._name}")
 
     def has(self, name: str) -> bool:
-        """Raise CelFailed, as ``field``."""
+        """Raise CelFailed, as ``field`` does."""
         return bool(self.field(name))
 
 
 def _reads_object_only(expression: Expression) -> bool:
-    """Return whether the value is equal for all policies that share a request."""
+    """Return whether the value is equal for all policies in a request."""
     for node in _nodes(expression.node):
         if type(node) is Ident and node.name in _NOT_SHARED:
             return False
@@ -91,7 +91,7 @@ def _reads_object_only(expression: Expression) -> bool:
 
 
 def names_any(expression: Expression, names: frozenset[str]) -> bool:
-    """Return whether an expression reads one of these variables."""
+    """Return whether an expression reads any of these variables."""
     return any(
         type(node) is Ident and node.name in names for node in _nodes(expression.node)
     )
@@ -116,12 +116,12 @@ NAMESPACED: Final = KYVERNO._replace(library=partial(kyverno_library, namespaced
 
 
 class Facts(NamedTuple):
-    """What the policies of one request share.
+    """The data shared by the policies of one request.
 
-    ``is_payload``: the object is any JSON, so there is neither request nor namespace.
-    ``is_review``: an API server sent the request, so expressions see what it sent.
-    ``faults``: takes the errors of exceptions, which then exempt nothing; None: such an
-    error is that of the policy.
+    ``is_payload``: the object is arbitrary JSON, without a request or a namespace.
+    ``is_review``: an API server sent the request, and expressions get its original
+    content. ``faults``: collects errors of exceptions, which then exempt nothing; None:
+    such an error becomes the policy's error.
     """
 
     request: Request
@@ -135,11 +135,11 @@ class Facts(NamedTuple):
 
 
 class KindShared(Shared):
-    """The values of a request that no API server sent: a file, a scan.
+    """The values of a request that no API server sent, from a file or a scan.
 
-    KYVERNO: an absent ``object`` or ``oldObject`` is an empty map, not null, in every
-    kind of policies.kyverno.io (pkg/cel/policies/*/engine: the address of an empty
-    Unstructured; docs/behaviour/cel 5).
+    KYVERNO: an absent ``object`` or ``oldObject`` is an empty map instead of null in
+    every kind of policies.kyverno.io (pkg/cel/policies/*/engine passes the address of
+    an empty Unstructured; docs/behaviour/cel 5).
     """
 
     __slots__ = ()
@@ -154,7 +154,7 @@ class KindShared(Shared):
 class ReviewShared(Shared):
     """The values of a review: the objects as the API server sent them.
 
-    ``given``: the variables of all policies of the review that make no calls.
+    ``given``: the variables shared by all policies of the review without calls.
     """
 
     __slots__ = ("given",)
@@ -168,7 +168,7 @@ class ReviewShared(Shared):
 
 
 class KindScope(CelScope):
-    """The variables of one policy; errors are upstream's, without a prefix."""
+    """The variables of one policy; errors are upstream's without a prefix."""
 
     __slots__ = ()
     type_name = "kyverno.variables"
@@ -181,7 +181,7 @@ class KindScope(CelScope):
         cost: int,
         namespace: str,
     ) -> None:
-        """Create the variables; ``namespace``: of the policy, "" for a cluster one."""
+        """Create the variables; ``namespace``: "" for a cluster-wide policy."""
         given = self.given(facts, shared, namespace)
         self.open(shared, facts.runtime, Budget(cost), variables, given)
 
@@ -193,7 +193,7 @@ class KindScope(CelScope):
         variables: dict[str, LinkedExpression],
         given: tuple[Value, ...],
     ) -> None:
-        """Set the variables: ``given`` has the values of NAMES but the last."""
+        """Set the variables; ``given`` has the values of all NAMES but the last."""
         self._shared = shared
         self._runtime = runtime
         self._budget = budget
@@ -203,7 +203,7 @@ class KindScope(CelScope):
 
     @staticmethod
     def given(facts: Facts, shared: Shared, namespace: str) -> tuple[Value, ...]:
-        """Return the values of NAMES but the last, for policies of a namespace."""
+        """Return the values of all NAMES but the last; ``namespace``: the policy's."""
         deadline_ns, ports = facts.runtime.deadline_ns, facts.ports
         resources = ports.resources
         if namespace and ports.own_resources is not None:
@@ -225,29 +225,29 @@ class KindScope(CelScope):
 
     @property
     def cost_left(self) -> int:
-        """The cost that the expressions may still have."""
+        """The remaining cost budget of the expressions."""
         return self._budget.left
 
     def limit_cost(self, cost: int) -> None:
-        """Set the cost that the expressions may still have."""
+        """Set the cost budget of the expressions."""
         self._budget = Budget(cost)
 
     def allow(self, images: list[str], values: list[str]) -> None:
-        """Set ``exceptions`` to what the matching exceptions allow."""
+        """Set ``exceptions`` to the values that the matching exceptions allow."""
         self.replace("exceptions", {"allowedImages": images, "allowedValues": values})
 
     def unset(self, name: str) -> None:
-        """Take the value from a variable."""
+        """Remove the value of a variable."""
         self.replace(name, Unset(name))
 
     def replace(self, name: str, value: Value) -> None:
-        """Set a variable. KYVERNO: ``variables`` that were read keep their values."""
+        """Set a variable. KYVERNO: ``variables`` already read keep their values."""
         at = NAMES.index(name)
         self._values = (*self._values[:at], value, *self._values[at + 1 :])
 
     def value(self, linked: LinkedExpression) -> Value:
         """Evaluate. Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed."""
-        assert linked.program is not None  # the compiler refused the others
+        assert linked.program is not None  # The compiler rejects invalid expressions.
         return self.run(linked.program)
 
     def _evaluated(self, name: str) -> Value:
@@ -271,8 +271,9 @@ def pure_scope(
 ) -> KindScope:
     """Create the variables of a policy without effects.
 
-    PERF: such policies of a review share what does not depend on them, so this skips
-    the constructor. A review evaluates policies of one namespace, or of none.
+    PERF: these policies share all values that do not depend on a policy, so this skips
+    the constructor. A review evaluates policies of one namespace, or only cluster
+    policies.
     """
     if not isinstance(shared, ReviewShared):
         return KindScope(facts, shared, variables, cost, namespace)
@@ -286,25 +287,25 @@ def pure_scope(
 def _request(facts: Facts, shared: Shared) -> dict[str, Json]:
     request = facts.request
     if facts.is_review:
-        # K8S: absent and empty fields are left out, as the API server does.
+        # K8S: the API server omits absent and empty fields.
         found = {**(request.review_request or {})}
         found["object"] = found.get("object")
         found["oldObject"] = found.get("oldObject")
         return found
     found = request_value(request, own_namespace=True)
     found["dryRun"] = request.dry_run
-    # KYVERNO: here an absent object is null.
+    # KYVERNO: an absent object is null here.
     found["object"] = shared.object or None
     found["oldObject"] = shared.old_object or None
     return found
 
 
 def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
-    """Return an object with the kind and the namespace of the review.
+    """Return an object with the review's kind and namespace.
 
-    KYVERNO: an absent one is an empty map, as in KindShared. What is sent to a
-    subresource has its own kind, e.g. PodExecOptions, and the namespace is written into
-    it (pkg/utils/admission: ConvertResource).
+    KYVERNO: an absent object is an empty map, as in KindShared. The object of a
+    subresource request has its own kind, e.g. PodExecOptions, and upstream writes the
+    namespace into it (pkg/utils/admission: ConvertResource).
     """
     if not resource:
         return _ABSENT

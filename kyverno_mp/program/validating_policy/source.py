@@ -1,4 +1,4 @@
-"""Find the policies in CEL that may apply to a request, and link them when needed.
+"""Find the CEL policies that may apply to a request, and link them when needed.
 
 Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelPolicySource,
 CelSource for any kind. Next: plan.py; program/cel_policies/plan.py.
@@ -6,7 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3; keys are chosen by
 compiler/cel_kinds/index.py.
 
-Every policy that matches is found; a found policy need not match.
+Every matching policy is found; a found policy may still not match.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,38 +27,38 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
 _Asked: TypeAlias = tuple[str, str, str, str, str]
-"""(group, resource, subresource, operation, namespace of the policies)."""
+"""(group, resource, subresource, operation, namespace of namespaced policies)."""
 LinkedT = TypeVar("LinkedT")
 
 
 class CelIndex(Protocol):
-    """The index over records, e.g. snapshot.cel_policies.CelPolicySegment."""
+    """A rule index with its records, e.g. snapshot.cel_policies.CelPolicySegment."""
 
     def selectors(self, kind: str) -> Iterable[SelectorRow]:
-        """Return the selectors that may name a resource."""
+        """Return the selectors that may select a resource."""
 
     def dimensions(self, selector: int, operation: str) -> int:
-        """Return a mask: bit d is set when dimension d has entries."""
+        """Return a bit mask: bit d is set if dimension d has entries."""
 
     def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
-        """Return a handle of the policies under one key, 0 if there are none."""
+        """Return a handle for the policies under one key, 0 if there are none."""
 
     def posting(self, handle: int) -> Sequence[int]:
-        """Return the references of a handle, ascending."""
+        """Return the policy references of a handle, ascending."""
 
     def bytes_of(self, position: int) -> int:
         """Return the size of the record at a position in policy order."""
 
 
 class ValidatingIndex(CelIndex, Protocol):
-    """The index over ValidatingPolicies, with their records."""
+    """A rule index of ValidatingPolicies, with their records."""
 
     def validating_policy(self, position: int) -> ValidatingPolicyIR:
         """Return the policy at a position in policy order."""
 
 
 class CelSource(Generic[LinkedT]):
-    """The policies of one snapshot segment; threads may share it."""
+    """The policies of one snapshot segment; safe to share between threads."""
 
     __slots__ = ("_engine", "_found", "_index", "_link_at", "_linked")
 
@@ -77,8 +77,8 @@ class CelSource(Generic[LinkedT]):
     ) -> list[LinkedT]:
         """Return the policies that may apply, in policy order.
 
-        ``namespace``: that of namespaced policies, "" for cluster policies. Raises:
-        Preempted, if linking takes long and ``pace`` does.
+        ``namespace``: the namespace of namespaced policies, "" for cluster policies.
+        Raises: Preempted, as ``pace`` does, if linking takes long.
         """
         group, _, resource = resource_of(request)
         asked = (group, resource, request.subresource, request.operation, namespace)
@@ -112,13 +112,13 @@ class CelSource(Generic[LinkedT]):
             now_ns = engine.now_ns()
             size = self._index.bytes_of(position)
             if size > INLINE_LINK_BYTES_MAX:
-                # At no time would it fit into the slice.
+                # Even a full slice is too short to link this policy.
                 pace.next_slice(0)
             elif now_ns > pace.slice_ends_ns:
                 pace.next_slice(now_ns)
         if lock is not None and not lock.acquire(blocking=False):
             if pace is not None:
-                # The event loop never waits: here it leaves the review to a thread.
+                # The event loop never waits; here it hands the review to a thread.
                 pace.next_slice(0)
             lock.acquire()
         try:
@@ -147,7 +147,7 @@ class CelPolicySource(CelSource[LinkedValidatingPolicy]):
 
 
 def _selects(row: KindIR, group: str, resource: str, subresource: str) -> bool:
-    """K8S: ``pods/*`` is Pods, too; ``*`` has no subresource, ``*/*`` any or none."""
+    """K8S: ``pods/*`` includes Pods; ``*`` has no subresources, ``*/*`` has all."""
     return (
         row.group in ("*", group)
         and row.kind in ("*", resource)

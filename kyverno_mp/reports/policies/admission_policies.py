@@ -1,9 +1,10 @@
-"""Follow the admission policies of the API server itself that are to be reported.
+"""Follow the API server's own admission policies that are reported.
 
-Room: reports. Takes: a Client, the settings, what the API server serves. Gives:
+Room: reports. Takes: a Client, the settings, the served resources. Gives:
 AdmissionPolicies, whose ``rules`` become part of the plan. Next:
-reports/scan/coordinator.py asks it, reports/policies/admission_rules.py evaluates its
-documents. May touch: the API server through kube; informers' threads; the log.
+reports/scan/coordinator.py uses the rules, reports/policies/admission_rules.py
+evaluates the documents. May touch: the API server through kube; informers' threads; the
+log.
 Source: Kyverno pkg/controllers/report/{resource,background}/controller.go;
 docs/reports.md.
 
@@ -41,13 +42,13 @@ _PLURALS: Final = {
     MUTATING: "mutatingadmissionpolicies",
 }
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1beta1", "v1alpha1")}
-"""The versions that can be evaluated, newest first."""
+"""The supported versions, newest first."""
 _REFUSED: Final = re.compile(r"HTTP 403\b")
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 _DIGEST_BYTES: Final = 16
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 Served = Callable[[str, str], Resource | None]
-"""Returns the resource of an apiVersion and kind, None if it is not served."""
+"""Returns the resource of an apiVersion and kind, or None if it is not served."""
 
 
 class _Metadata(msgspec.Struct):
@@ -78,7 +79,7 @@ class _Raw(msgspec.Struct):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """What is kept of a policy or a binding; ``raw``: what results depend on."""
+    """Data kept about a policy or binding; ``raw``: the parts that affect results."""
 
     name: str
     policy: str
@@ -107,7 +108,7 @@ def _always(_labels: Mapping[str, str]) -> bool:
 
 
 class _Kind:
-    """The policies of one kind, and their bindings."""
+    """The policies and bindings of one kind."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class _Kind:
         self.kind = kind
         self.version = policies.version
         api_version = policies.api_version
-        # KYVERNO: bindings of mutating policies cannot be left out.
+        # KYVERNO: bindings of mutating policies cannot be excluded.
         keeps = _is_not_disabled if kind == VALIDATING else _always
         self.policies = Informer(
             client,
@@ -137,25 +138,25 @@ class _Kind:
 
     @property
     def informers(self) -> tuple[Informer[_Document], Informer[_Document]]:
-        """Both."""
+        """The informers of policies and bindings."""
         return self.policies, self.bindings
 
     @property
     def is_known(self) -> bool:
-        """All were listed, or the API server does not serve them."""
+        """Whether policies and bindings were listed or are not served."""
         return all(
             one.synced or _NOT_SERVED.search(one.last_error) for one in self.informers
         )
 
     @property
     def is_refused(self) -> bool:
-        """The API server refuses to list them, perhaps permanently."""
+        """Whether the API server refuses the lists, perhaps permanently."""
         return any(
             not one.synced and _REFUSED.search(one.last_error) for one in self.informers
         )
 
     def rules(self) -> list[ScannedRule]:
-        """Return the policies that may be evaluated, with their bindings."""
+        """Return the policies to evaluate, with their bindings."""
         if not all(one.synced for one in self.informers):
             return []
         bindings = sorted(self.bindings.snapshot().values(), key=lambda one: one.name)
@@ -167,7 +168,7 @@ class _Kind:
 
 
 class AdmissionPolicies:
-    """The policies in force; one thread asks, informers bring changes."""
+    """The policies in force; used by one thread, changed by the informers' threads."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -177,10 +178,10 @@ class AdmissionPolicies:
         self._read: tuple[int, frozenset[str]] | None = None
         self._rules: tuple[ScannedRule, ...] = ()
         self.left_out = 0
-        """Policies that are not reported, because there are too many."""
+        """Number of policies that are not reported, because there are too many."""
 
     def follow(self, served: Served) -> None:
-        """Start to watch the kinds that the API server now serves."""
+        """Start to watch the kinds that the API server serves now."""
         for kind in self._wanted:
             found = _served(kind, served)
             known = self._kinds.get(kind)
@@ -197,13 +198,13 @@ class AdmissionPolicies:
                     informer.start()
 
     def stop(self) -> None:
-        """End all watches."""
+        """Stop all watches."""
         for one in self._kinds.values():
             _stop(one)
 
     @property
     def informers(self) -> list[Informer[_Document]]:
-        """All of them."""
+        """The informers of all kinds."""
         return [one for kind in self._kinds.values() for one in kind.informers]
 
     @property
@@ -214,20 +215,20 @@ class AdmissionPolicies:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether some kind will probably be known soon."""
+        """Whether another kind will probably be known soon."""
         return any(
             not one.is_known and not one.is_refused for one in self._kinds.values()
         )
 
     @property
     def has_changed(self) -> bool:
-        """Whether ``rules`` may return something else than before."""
+        """Whether ``rules`` may return a new result."""
         return self._read != (self._changes, self.unknown)
 
     def rules(self) -> tuple[ScannedRule, ...]:
         """Return the policies as rules of the plan."""
-        # First: a change from now on makes another version. An informer that has no
-        # objects changes nothing, but makes its kind known.
+        # Read first, so that a later change is noticed next time. An informer without
+        # objects reports no change, but makes its kind known.
         now = (self._changes, self.unknown)
         if self._read == now:
             return self._rules
@@ -245,7 +246,7 @@ class AdmissionPolicies:
         return self._rules
 
     def _changed(self) -> None:
-        # Handlers of several informers may lose one step of each other, never all.
+        # Concurrent informers may lose an increment, but never all of them.
         self._changes += 1
 
 
@@ -276,7 +277,7 @@ def _served(kind: str, served: Served) -> tuple[Resource, Resource] | None:
 def _document(
     raw: msgspec.Raw | bytes, api_version: str, kind: str, keeps: _Keeps
 ) -> _Document | None:
-    """Keep what results depend on. ``keeps``: by the labels."""
+    """Keep the parts that affect results. ``keeps``: filters by labels."""
     found = _RAW.decode(raw)
     metadata = found.metadata
     if not keeps(metadata.labels or {}):
@@ -313,7 +314,7 @@ def _rule(kind: str, policy: _Document, bindings: list[_Document]) -> ScannedRul
         namespace="",
         kinds=(),
         digest=digest,
-        # ``namespaceObject`` is at hand everywhere.
+        # ``namespaceObject`` is available in every expression.
         reads_labels=True,
         reads_data=False,
         named=policy.named,

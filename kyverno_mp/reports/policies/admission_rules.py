@@ -1,8 +1,8 @@
 """Evaluate the API server's own admission policies on existing objects.
 
-Room: reports. Takes: documents as reports/policies/admission_policies.py makes them.
-Gives: AdmissionRules. Next: reports/scan/evaluator.py. May touch: the cluster data
-through program/ports.py; the log.
+Room: reports. Takes: documents from reports/policies/admission_policies.py. Gives:
+AdmissionRules. Next: reports/scan/evaluator.py. May touch: the cluster data through
+program/ports.py; the log.
 Source: Kyverno pkg/admissionpolicy/{validate,mutate}.go; docs/reports.md.
 
 An object is evaluated as if an unknown user created it, as for other rules.
@@ -57,7 +57,7 @@ class _Linked:
     validation: "LinkedValidation | None" = None
     mutation: "LinkedAdmissionMutation | None" = None
     failure: Exception | None = None
-    """Why it cannot be evaluated: an internal error."""
+    """Why the policy cannot be evaluated: an internal error."""
 
     @property
     def key(self) -> bytes:
@@ -66,10 +66,10 @@ class _Linked:
 
 
 class AdmissionRules:
-    """The policies that a batch brings, linked once; one thread uses it."""
+    """The policies that batches contain, each linked once; one thread uses it."""
 
     def __init__(self, objects: Objects | None, scopes: KindScopes | None) -> None:
-        """Both are for the parameters of bindings."""
+        """Both clients are for the parameters of bindings."""
         self._objects = objects
         self._scopes = scopes
         self._linked: dict[bytes, _Linked | None] = {}
@@ -77,10 +77,10 @@ class AdmissionRules:
         self._only: Keys | None = None
 
     def begin(self, documents: Sequence[bytes], only: Keys | None = None) -> None:
-        """Take the policies of a batch; those of others are forgotten.
+        """Take the policies of a batch; drop other policies.
 
-        ``only``: the keys of those that are evaluated, None = all.
-        Parameters are read once for each batch.
+        ``only``: the keys of the policies to evaluate, None = all. Parameters are read
+        once for each batch.
         """
         self._params.clear()
         self._only = only
@@ -94,7 +94,7 @@ class AdmissionRules:
     ) -> Iterator[tuple[PolicyIR, RuleResult | Error]]:
         """Yield the result of each policy that matches.
 
-        An error is why nothing can be said of a policy at the moment.
+        An error means that a policy cannot be evaluated now.
         """
         only = self._only
         linked = [
@@ -114,27 +114,27 @@ class AdmissionRules:
     def _guarded(
         self, one: _Linked, request: Request, runtime: Runtime
     ) -> RuleResult | Error | None:
-        """Evaluate a policy; what cannot be evaluated is an error, never no result.
+        """Evaluate a policy; a failure is an error result, never no result.
 
-        Return a DependencyError, except for parameters, and that the time is over.
+        Return a DependencyError, except for parameters and timeouts.
         """
         try:
             if not _applies(one.ir, request):
                 return None
             if one.failure is not None:
                 return _failed(one.ir, one.failure)
-            # The budget of the last policy is no concern of this one.
+            # The budget that the previous policy used up does not affect this policy.
             with contextlib.suppress(BudgetExceeded):
                 runtime.check_clock()
             return self._result(one, request, runtime)
         except (DeadlinePassed, KubeRefused, KubeNotFound, InputError) as error:
-            # Parameters that may not be read: other policies have results.
+            # The parameters may not be read; other policies still have results.
             return _failed(one.ir, error)
         except (DependencyError, SnapshotUnusable) as error:
             return error
         except Exception as error:  # noqa: BLE001 - the other policies have results
             hides = hides_values(request.kind)
-            # A traceback ends with the text of the error, which may quote a value.
+            # A traceback ends with the error's text, which may quote a value.
             _log.error(
                 "admission policy %s cannot be evaluated (%s)",
                 *(one.ir.policy.name, type(error).__name__),
@@ -165,7 +165,7 @@ class AdmissionRules:
     def _params_of(
         self, ir: AdmissionPolicyIR, request: Request, deadline_ns: int
     ) -> list[Json]:
-        """Return the objects that bindings may refer to. Raises: DependencyError."""
+        """Return the parameter objects of the bindings. Raises: DependencyError."""
         found: list[Json] = []
         for binding in ir.bindings:
             if binding.params is None or self._objects is None or not ir.param_kind[1]:
@@ -183,7 +183,7 @@ class AdmissionRules:
     def _query(
         self, ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request
     ) -> ObjectQuery | None:
-        """Return which parameters to read; None if there cannot be any."""
+        """Return which parameters to read, or None if there cannot be any."""
         api_version, kind = ir.param_kind
         group, _, version = api_version.rpartition("/")
         name = "" if ref.selector is not None else ref.name
@@ -196,8 +196,8 @@ class AdmissionRules:
 
 
 def _link(document: bytes) -> _Linked | None:
-    """Return the linked policy, None while its version is unknown."""
-    # PERF: loads CEL.
+    """Return the linked policy, or None while its version is unknown."""
+    # PERF: the import loads CEL.
     from kyverno_mp.compiler.admission_policy import compile_admission_policy
     from kyverno_mp.policy.cel_kinds.admission_policy import (
         MutatingAdmissionPolicy,
@@ -230,13 +230,14 @@ def _link(document: bytes) -> _Linked | None:
         return _Linked(ir, mutation=LinkedAdmissionMutation(ir, in_cluster=True))
     except Exception as error:  # noqa: BLE001 - the other policies have results
         _log.exception("admission policy %s cannot be linked", name)
-        # What it matches is unknown: rather an error too many.
+        # It is unknown what the policy matches, so an error is reported for every
+        # object.
         ir = AdmissionPolicyIR(PolicyIR(kind=policy.kind, name=name))
         return _Linked(ir, failure=error)
 
 
 def _applies(ir: AdmissionPolicyIR, request: Request) -> bool:
-    """Return whether the policy and one of its bindings match, if it has any."""
+    """Return whether the policy matches, and one of its bindings if there are any."""
     return matches(ir.constraints, request) and (
         not ir.bindings
         or any(matches(binding.constraints, request) for binding in ir.bindings)
@@ -244,7 +245,7 @@ def _applies(ir: AdmissionPolicyIR, request: Request) -> bool:
 
 
 def creation_of(request: Request, resource: Resource) -> Request:
-    """Return the request as the API server would make it for a creation."""
+    """Return the request that the API server would send for a creation."""
     named = {
         "group": resource.group,
         "version": resource.version,

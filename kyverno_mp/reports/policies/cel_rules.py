@@ -1,13 +1,13 @@
-"""Evaluate policies in CEL on existing objects.
+"""Evaluate CEL policies on existing objects.
 
-Room: reports. Takes: a segment of policies in CEL, a Request. Gives: CelRules, for one
-kind each; VALIDATING_SCAN. Next: reports/scan/evaluator.py,
+Room: reports. Takes: a segment of CEL policies, a Request. Gives: CelRules for one kind
+of policies; VALIDATING_SCAN. Next: reports/scan/evaluator.py,
 reports/policies/mutating.py. May touch: the cluster through the ports of CEL; the log.
 Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
 
-An object is evaluated as if an unknown user created it, as for other rules. What
-cannot be linked or evaluated is an error in the rows of its policy, never no row. A
-PolicyException that fails exempts nothing, as in a review.
+An object is evaluated as if an unknown user created it, as for other rules. A policy
+that cannot be linked or evaluated has an error row, never no row. A PolicyException
+that fails is ignored, as in a review.
 """
 
 import contextlib
@@ -64,10 +64,11 @@ AnyScanned = ValidatingPolicyIR | MutatingPolicyIR
 
 
 class CelScan(NamedTuple, Generic[SegmentT, IrT]):
-    """How the policies of one kind are scanned.
+    """The functions to scan the policies of one kind.
 
-    ``policies_of``: those of a segment that are, if rules of such types are reported.
-    ``results``: of a linked policy for an object. ``rule_type``: of its errors.
+    ``policies_of``: returns the scanned policies of a segment, if these types of rules
+    are reported. ``results``: returns the results of a linked policy for an object.
+    ``rule_type``: the rule type of errors.
     """
 
     policies_of: Callable[[SegmentT, frozenset[str]], Iterable[IrT]]
@@ -98,7 +99,7 @@ VALIDATING_SCAN: Final = CelScan(
 
 @dataclass(frozen=True, slots=True)
 class _Linked(Generic[IrT]):
-    """One policy. ``linked`` or ``failure``: why it cannot be linked."""
+    """One policy. Either ``linked``, or ``failure``: why it cannot be linked."""
 
     ir: IrT
     linked: Any = None
@@ -114,15 +115,15 @@ class _Linked(Generic[IrT]):
 
 
 class CelRules(Generic[SegmentT, IrT]):
-    """The policies of one generation, linked when a resource needs them first.
+    """The policies of one generation, each linked on first use.
 
-    One thread uses it.
+    Not thread-safe.
     """
 
     def __init__(
         self, ports: CelPorts, types: frozenset[str], scan: CelScan[SegmentT, IrT]
     ) -> None:
-        """``types``: of rules that are reported."""
+        """``types``: the reported types of rules."""
         self._ports = ports
         self._types = types
         self._scan: CelScan[SegmentT, IrT] = scan
@@ -132,7 +133,7 @@ class CelRules(Generic[SegmentT, IrT]):
         self._of: dict[tuple[str, str, str], list[_Linked[IrT]]] = {}
         self._policies: list[_Linked[IrT]] = []
         self._told: set[str] = set()
-        """Policies of which an exception failed, in this generation."""
+        """Policies of this generation with a failed exception."""
 
     def begin(
         self,
@@ -140,7 +141,7 @@ class CelRules(Generic[SegmentT, IrT]):
         resource: Resource,
         only: Keys | None = None,
     ) -> None:
-        """Take the policies for the objects of a batch, those with keys ``only``.
+        """Take the policies with the keys ``only`` for the objects of a batch.
 
         Raises: SnapshotUnusable.
         """
@@ -157,7 +158,7 @@ class CelRules(Generic[SegmentT, IrT]):
     ) -> Iterator[tuple[IrT, RuleResult | Error]]:
         """Yield the result of each policy that matches.
 
-        An error is why nothing can be said of a policy at the moment.
+        An error means that a policy cannot be evaluated now.
         """
         namespace = request.namespace
         policies = [
@@ -191,13 +192,13 @@ class CelRules(Generic[SegmentT, IrT]):
         found: Iterable[IrT] = ()
         if segment is not None:
             found = self._scan.policies_of(segment, self._types)
-        # PERF: each record is decoded once, not for each resource.
+        # PERF: each record is decoded once, not once for each resource.
         self._scanned = [(scanned_policy(ir), ir) for ir in found]
         self._segment, self._linked, self._of = segment, {}, {}
         self._told = set()
 
     def _tell(self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str) -> None:
-        """Log the first failure of an exception of a policy; objects may be many."""
+        """Log the first failure of a policy's exceptions; objects may be many."""
         key = policy.ir.policy.key
         if key not in self._told:
             self._told.add(key)
@@ -221,13 +222,13 @@ class CelRules(Generic[SegmentT, IrT]):
     def _guarded(
         self, one: _Linked[IrT], facts: Facts, shared: Shared
     ) -> RuleResult | Error | None:
-        """Evaluate a policy; return a DependencyError, except that the time is over."""
+        """Evaluate a policy; return a DependencyError other than a timeout."""
         request = facts.request
         try:
             if one.linked is None:
                 assert one.failure is not None
                 return self._failed(one, request, one.failure)
-            # The budget of the last policy is no concern of this one.
+            # The budget that the previous policy used up does not affect this policy.
             with contextlib.suppress(BudgetExceeded):
                 facts.runtime.check_clock()
             return _one_of(self._scan.results(one.linked, facts, shared))
@@ -236,7 +237,7 @@ class CelRules(Generic[SegmentT, IrT]):
         except (DependencyError, SnapshotUnusable) as error:
             return error
         except Exception as error:  # noqa: BLE001 - the other policies have results
-            # A traceback ends with the text of the error, which may quote a value.
+            # A traceback ends with the error's text, which may quote a value.
             _log.error(
                 "policy %s cannot be evaluated (%s)",
                 *(one.ir.policy.key, type(error).__name__),
@@ -248,7 +249,7 @@ class CelRules(Generic[SegmentT, IrT]):
     def _failed(
         self, one: _Linked[IrT], request: Request, error: Exception
     ) -> RuleResult | None:
-        """Return the error of a policy, None if it does not match."""
+        """Return the error of a policy, or None if the policy does not match."""
         if not _may_match((body.constraints for body in one.ir.bodies), request):
             return None
         text = "not evaluated (webhook.defect): internal error, see the log"
@@ -257,7 +258,7 @@ class CelRules(Generic[SegmentT, IrT]):
         return RuleResult(_EVALUATION, self._scan.rule_type, result.ERROR, text)
 
     def _namespace(self, request: Request, runtime: Runtime) -> Json:
-        """Return ``namespaceObject``, None for an object in no namespace.
+        """Return ``namespaceObject``; None for an object without a namespace.
 
         Raises: DependencyError.
         """
@@ -269,9 +270,9 @@ class CelRules(Generic[SegmentT, IrT]):
 
 
 def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
-    """Return the one result that a report has of a policy and its autogen copies.
+    """Return the reported result of a policy and its autogen copies.
 
-    KYVERNO: of several, the first by the name of its rule (controllers 6.5, 6.6).
+    KYVERNO: of several results, the first by rule name (controllers 6.5, 6.6).
     """
     found = [one for one in results if one is not None]
     return min(found, key=lambda one: one.rule, default=None)

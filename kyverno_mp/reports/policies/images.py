@@ -1,4 +1,4 @@
-"""Which rules about images are scanned, in a lane of their own.
+"""Plan which image rules are scanned, in a separate lane.
 
 Room: reports. Takes: the policies of one generation. Gives: image_plan_of,
 is_scanned_images. Next: reports/scan/image_lane.py follows the plan,
@@ -7,8 +7,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/behaviour/images 2.1, 8; Kyverno
 pkg/controllers/report/utils/scanner.go.
 
-These rules read registries, so they are scanned apart from all others. The plan says
-nothing about the rows of other rules: in a report they stay as they are.
+These rules read registries, so they are scanned separately. The plan does not affect
+the rows of other rules in a report.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _EVERYTHING: Final = _Everything()
 
 
 def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> Plan:
-    """Return the plan of the lane; ``images`` None: they are not known."""
+    """Return the plan of the lane; ``images`` None: the policies are unknown."""
     scanned, derived, references = [], set(), {}
     for policy, rule in rules_of(segment):
         if not is_scanned_rule(policy, rule):
@@ -74,7 +74,7 @@ def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> 
 
 
 def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:
-    """Return whether the images of existing objects are verified by a rule."""
+    """Return whether a rule verifies the images of existing objects."""
     if rule.rule_type != _TYPE or rule.verify_images is None:
         return False
     return policy.background and not is_disabled(policy)
@@ -83,9 +83,9 @@ def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:
 def image_policies_of(
     segment: ImagePolicySegment | None,
 ) -> Iterator[ImageValidatingPolicyIR]:
-    """Yield the ImageValidatingPolicies that existing objects are evaluated by.
+    """Yield the ImageValidatingPolicies that are evaluated on existing objects.
 
-    Unlike upstream, also those of namespaces (docs/differences.md).
+    Unlike upstream, they include namespaced ones (docs/differences.md).
     """
     for at in range(0 if segment is None else segment.policy_count):
         assert segment is not None
@@ -95,7 +95,7 @@ def image_policies_of(
 
 
 def _is_derived(ir: ImageValidatingPolicyIR) -> bool:
-    """Return whether a scan gives each result that a review gives."""
+    """Return whether a scan produces all results that a review produces."""
     return is_of_creations(body.constraints for body in ir.bodies) and not any(
         names_any(one, OF_REQUESTS) for one in expressions_of(ir)
     )

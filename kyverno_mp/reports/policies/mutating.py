@@ -1,8 +1,8 @@
-"""Scan existing objects by MutatingPolicies: which lack what a policy would change.
+"""Scan existing objects for changes that MutatingPolicies would still make.
 
-Room: reports. Takes: the segment of MutatingPolicies. Gives: MUTATING_SCAN, and what
-the plan has of them. Next: reports/scan/evaluator.py, reports/plan.py.
-May touch: nothing outside its arguments.
+Room: reports. Takes: the segment of MutatingPolicies. Gives: MUTATING_SCAN, and
+functions for the plan. Next: reports/scan/evaluator.py, reports/plan.py. May touch:
+nothing outside its arguments.
 Source: docs/behaviour/cel 10.1 (background report); docs/behaviour/controllers 6.4.
 """
 

@@ -1,4 +1,4 @@
-"""Decide what is evaluated again: after a change of policies or data, or periodically.
+"""Decide which objects to evaluate again after changes, and periodically.
 
 Room: reports. Takes: the plan, a Feed, a Writer. Gives: Scan, whose ``tick`` one thread
 calls. Next: reports/scan/resources.py, reports/start.py. May touch: the API server
@@ -6,8 +6,8 @@ through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 
 Each policy has a digest of its rules that may match a resource. A change of policies
-that leaves it as it is costs nothing; otherwise the objects are listed page by page and
-evaluated by this policy, and only reports that differ are written.
+that does not affect the digest costs nothing. Otherwise the objects are listed page by
+page and evaluated by this policy, and only reports that differ are written.
 
     policies, exceptions     the policies that changed; outdated rows in reports
     labels of a namespace    the objects in it, of resources whose rules read labels
@@ -42,7 +42,7 @@ from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _PRUNERS: Final = 6
-"""Writes under way, as many as scans have."""
+"""Concurrent writes, the same number as for scans."""
 _PRUNED_AT_ONCE: Final = 500
 
 
@@ -63,16 +63,16 @@ class Scan(ObjectScan):
         self.admission = AdmissionPolicies(dependencies.client, dependencies.settings)
         self.plan = Plan()
         self.imaged = Handover()
-        """The resources that the lane of images scans."""
+        """The resources for the image lane."""
         self._awaited_s: float | None = None
-        """Since when kinds of admission policies are awaited."""
+        """The time since which kinds of admission policies are awaited."""
         self._swept: Plan | None = None
         self._unswept: set[Key] = set()
         self._scanned: dict[tuple[str, str], Keys] = {}
-        """The rules of both lanes by the kind that they scan."""
+        """The rules of both lanes, by the kind that they scan."""
 
     def tick(self) -> None:
-        """Do what is due; what fails is tried again at the next tick.
+        """Run all due steps; a failed step runs again at the next tick.
 
         Raises: LeaseLost.
         """
@@ -88,12 +88,12 @@ class Scan(ObjectScan):
         )
 
     def stop(self) -> None:
-        """End all watches; the feed is closed already."""
+        """Stop all watches; the feed must be closed already."""
         self.admission.stop()
         super().stop()
 
     def _follow_policies(self) -> None:
-        """Take up new policies and kinds. Raises: DependencyError, SnapshotUnusable."""
+        """Apply new policies and kinds. Raises: DependencyError, SnapshotUnusable."""
         segment = self._dependencies.published.policies()
         if segment is None:
             return
@@ -101,7 +101,7 @@ class Scan(ObjectScan):
         self.admission.follow(self._kinds.served)
         if self._is_waiting():
             return
-        # After the policies: what the leader published before them is there.
+        # Read after ``policies``, because the leader publishes these segments first.
         published = self._dependencies.published
         in_cel = CelSegments(
             published.cel_policies(),
@@ -113,18 +113,20 @@ class Scan(ObjectScan):
         is_current = newest == self.plan.generations
         if is_current and not served_changed and not self.admission.has_changed:
             return
-        # Before the rules: a kind that becomes known meanwhile keeps its rows.
+        # Read before the rules, so that a kind that becomes known meanwhile keeps its
+        # rows.
         unknown = self.admission.unknown
         rules = self.admission.rules()
         plan = plan_of(segment, self._types(), rules, unknown, in_cel)
         images = self._image_plan(segment, in_cel)
         if images is not None:
-            # Its rows stand among those of the other lane.
+            # The image rows are placed among the rows of the main lane.
             images = msgspec.structs.replace(images, places=plan.places)
             plan = msgspec.structs.replace(plan, images=images)
         wanted = self._wanted(plan)
         imaged = self._wanted(plan.images or Plan())
-        # First the plan: what is found from now on is written by it.
+        # The plan is set first, because results are written according to it from now
+        # on.
         self.plan = plan
         self._follow(wanted, {})
         self.imaged.put(imaged)
@@ -139,8 +141,8 @@ class Scan(ObjectScan):
     def _is_waiting(self) -> bool:
         """Return whether the plan waits for admission policies.
 
-        They usually come soon. After a time it is made without them, and rows that may
-        be theirs stay.
+        They usually arrive soon. After some time, the plan is made without them, and
+        rows that may be theirs stay.
         """
         now_s = self._clock_s()
         if not self.admission.is_awaited:
@@ -154,11 +156,11 @@ class Scan(ObjectScan):
         return frozenset(one for one in keys if one in self.plan.live)
 
     def _is_whole(self, report: Key) -> bool:
-        # Of a report that is missing or was cut, every row is needed.
+        # A report that is missing or was cut needs all rows.
         return self._writer.stores and self._stored.is_whole(report)
 
     def _image_plan(self, segment: PolicySegment, in_cel: CelSegments) -> Plan | None:
-        """Return the plan of the other lane, None if images are not reported."""
+        """Return the plan of the image lane, or None if images are not reported."""
         if IMAGE_VERIFY not in self._reported():
             return None
         return image_plan_of(segment, in_cel.images)
@@ -176,17 +178,17 @@ class Scan(ObjectScan):
         return tuple(types[one] for one in types if one in reported)
 
     def _sweep(self) -> None:
-        """Remove rows of rules that are gone, once for each plan.
+        """Remove the rows of deleted rules, once for each plan.
 
-        Reports of which the informers lack our last write are looked at when they have
-        it. Raises: DependencyError.
+        Reports whose last write has not reached the informers are checked later.
+        Raises: DependencyError.
         """
         if not self.plan.generation:
             return
         if not self._stored.synced or not self._writer.stores:
             return
         if self._swept is not self.plan:
-            # Before the reports are read: what is written from now on follows the plan.
+            # Read first, because later writes already follow the plan.
             unseen, plan = self._stored.unseen(), self.plan
             self._prune(self._stored.items())
             self._swept, self._unswept = plan, unseen
@@ -197,7 +199,7 @@ class Scan(ObjectScan):
             self._unswept -= seen
 
     def _prune(self, reports: Iterable[tuple[Key, StoredReport]]) -> None:
-        """Remove outdated rows. Raises: DependencyError, after the other reports."""
+        """Remove outdated rows. Raises: DependencyError, after trying all reports."""
         plan = self.plan
         outdated: list[tuple[Subject, Keys]] = []
         for (namespace, uid), report in reports:
@@ -222,7 +224,7 @@ class Scan(ObjectScan):
 
         failures: list[DependencyError | None] = []
         with ThreadPoolExecutor(_PRUNERS, "prune-reports") as pool:
-            # The thread pool would queue all at once.
+            # The thread pool would otherwise queue all reports at once.
             for at in range(0, len(outdated), _PRUNED_AT_ONCE):
                 failures += pool.map(prune, outdated[at : at + _PRUNED_AT_ONCE])
         for failure in failures:
@@ -231,7 +233,7 @@ class Scan(ObjectScan):
 
 
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:
-    """Return the rules of some lanes by the kind that they scan."""
+    """Return the rules of the given lanes, by the kind that they scan."""
     found: dict[tuple[str, str], Keys] = {}
     for resource, rules in (one for lane in lanes for one in lane.values()):
         kind = resource.api_version, resource.kind

@@ -24,7 +24,7 @@ from kyverno_mp.telemetry.families import Family
 
 
 class ReportsMetrics(Metrics, Protocol):
-    """Takes histograms, too."""
+    """The metrics of a pool, with histograms."""
 
     def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
         """Add an observation to a histogram."""
@@ -38,33 +38,33 @@ class Evaluators(Protocol):
 
 
 class Published(Protocol):
-    """What the leader of the pod publishes."""
+    """The data that the leader of the pod publishes."""
 
     def policies(self) -> PolicySegment | None:
-        """Return the newest policies, None before the first."""
+        """Return the newest policies, or None before the first ones are published."""
 
     def cel_policies(self) -> CelPolicySegment | None:
-        """Return the newest policies in CEL, at least those of ``policies`` before."""
+        """Return the newest CEL policies, at least as new as the last ``policies``."""
 
     def mutating_policies(self) -> MutatingPolicySegment | None:
-        """Return the newest MutatingPolicies, likewise."""
+        """Return the newest MutatingPolicies, like ``cel_policies``."""
 
     def generating_policies(self) -> GeneratingPolicySegment | None:
-        """Return the newest GeneratingPolicies, likewise."""
+        """Return the newest GeneratingPolicies, like ``cel_policies``."""
 
     def image_policies(self) -> ImagePolicySegment | None:
-        """Return the newest ImageValidatingPolicies, likewise."""
+        """Return the newest ImageValidatingPolicies, like ``cel_policies``."""
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
-        """Return the generation, and what reads a digest of each one's labels."""
+        """Return the generation, and a function that reads all labels' digests."""
 
     def data_generations(self) -> tuple[int, ...]:
-        """Return the generations of the other data that rules read."""
+        """Return the generations of the other data that rules may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportsDependencies:
-    """The pool's surroundings; every function may be called by any thread."""
+    """The dependencies of the pool; any thread may call its functions."""
 
     client: Client
     """Acts as the reports account."""
@@ -75,9 +75,9 @@ class ReportsDependencies:
     successes: Successes
     settings: Settings
     holds_lease: Callable[[], bool]
-    """Asked before each write."""
+    """Called before each write."""
     health: Callable[[Sequence[str]], None]
-    """Called every few seconds with the problems in force; none = healthy."""
+    """Called every few seconds with the current problems; empty = healthy."""
     clock: Clock = field(default_factory=Clock)
     image_evaluators: Evaluators | None = None
-    """Those of rules about images, None if nobody evaluates them."""
+    """The evaluators of image rules, or None if there are none."""

@@ -1,11 +1,11 @@
-"""Hand what the feed has to evaluators, and write what they found.
+"""Send the objects of the feed to evaluators, and write the results.
 
-Room: reports. Takes: a Feed, Evaluators, a Writer, the Plan in force. Gives: Dispatch,
-whose ``work`` is the body of a thread. Next: reports/start.py runs some of them.
-May touch: the API server through reports/writer.py.
+Room: reports. Takes: a Feed, Evaluators, a Writer, the current Plan. Gives: Dispatch,
+whose ``work`` is the body of a thread. Next: reports/start.py runs some of them. May
+touch: the API server through reports/writer.py.
 Source: docs/pools.md 1, 4.
 
-What fails is not lost: the object is looked at again after a pause that grows.
+A failure loses nothing: the object is evaluated again after a back-off.
 """
 
 import logging
@@ -44,36 +44,36 @@ _LAGGING: Final = Evaluated(
 
 
 COUNTED: Final = {one.name: one for one in (IMAGE_CACHE, REGISTRY_CALLS)}
-"""What evaluators count, who have no page of metrics."""
+"""The counters of evaluators, which have no metrics page."""
 
 
 class Outcomes(Protocol):
-    """Receives the outcome of objects; any thread may call it."""
+    """Receives the outcomes of objects; any thread may call it."""
 
     def failed(self, item: Item) -> None:
-        """Look at an object once more, later."""
+        """Retry an object later."""
 
     def found(
         self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
-        """Take note of what became of the rows of an object."""
+        """Handle the results after the rows of an object were written."""
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
-        """Take note that an object's report is as it should be.
+        """Record that an object's report is up to date.
 
-        ``is_written``: it was not before.
+        ``is_written``: the report had to be written.
         """
 
 
 class _Times(NamedTuple):
-    """When a batch was taken, and when its answer came. Unit: seconds."""
+    """The times when a batch was taken and answered, in seconds."""
 
     taken_s: float
     answered_s: float
 
 
 class Dispatch:
-    """Takes batches one after the other; several threads may work."""
+    """Processes batches one after the other; several threads may work."""
 
     def __init__(  # noqa: PLR0913 - the parts of one term as holder
         self,
@@ -94,15 +94,15 @@ class Dispatch:
         self._metrics = metrics
         self._outcomes = outcomes
         self.abandoned = 0
-        """Objects that no evaluator could answer."""
+        """Number of objects that no evaluator could evaluate."""
 
     def work(self) -> None:
-        """Deal with batches until the feed is closed."""
+        """Process batches until the feed is closed."""
         while items := self._feed.take():
             self._deal_with(items)
 
     def work_due(self) -> int:
-        """Deal with the batches that wait now; return the number of objects."""
+        """Process the waiting batches; return the number of objects."""
         count = 0
         while items := self._feed.take(0):
             count += len(items)
@@ -143,7 +143,7 @@ class Dispatch:
             self._take(item, found, asked, times, is_ahead=is_ahead)
 
     def _ask(self, items: list[Item], plan: Plan) -> Answer:
-        """Raises: StateError when evaluators die of the batch."""
+        """Return the answer to a batch. Raises: StateError when it kills evaluators."""
         resource, only = items[0].source.resource, items[0].only
         batch = Batch(
             plan.generation,
@@ -166,7 +166,7 @@ class Dispatch:
                 self._metrics.count(COUNTED[name], labels)
 
     def _give_up(self, items: list[Item], error: StateError) -> None:
-        """Find out which object of a batch evaluators die of."""
+        """Find the object of a batch that kills evaluators."""
         if len(items) > 1:
             for item in items:
                 self._dispatch([item])
@@ -184,13 +184,13 @@ class Dispatch:
         *,
         is_ahead: bool,
     ) -> None:
-        """Write what was found about one object, by a plan.
+        """Write the results of one object, according to the plan.
 
-        ``is_ahead``: by newer policies, which may be undone before the plan follows, so
-        that nothing else would say that the rows are outdated.
+        ``is_ahead``: the policies were newer than the plan. They may be reverted before
+        the plan follows, so the object is evaluated again.
         """
         if not item.is_current:
-            # A newer one is on its way, or it is gone.
+            # A newer version will follow, or the object is gone.
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
             return
         problem, begun_s = evaluated.problem, self._clock_s()
@@ -226,7 +226,7 @@ class Dispatch:
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))
 
     def _observe(self, item: Item, times: _Times, begun_s: float) -> None:
-        """Observe where a report that was just written has waited."""
+        """Observe the stages in which a newly written report has waited."""
         cuts = (item.since_s, *times, begun_s, self._clock_s())
         cause = "object" if item.is_change else "scan"
         for stage, (start_s, end_s) in zip(_STAGES, pairwise(cuts), strict=True):
@@ -235,12 +235,12 @@ class Dispatch:
 
 
 def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
-    """Return whether what was found by one plan may be written by another."""
+    """Return whether results for one plan may be written according to another."""
     return signature_of(plan.of(resource)) == signature_of(asked.of(resource))
 
 
 def _is_ahead(answer: Answer, asked: Plan) -> bool:
-    """Return whether an evaluator had newer policies than the plan."""
+    """Return whether an evaluator's policies were newer than the plan."""
     return (
         answer.generation > asked.generation
         or answer.cel_generation > asked.cel_generation

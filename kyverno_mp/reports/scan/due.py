@@ -1,13 +1,13 @@
-"""What of a scanned resource is to be evaluated again, and by which policies.
+"""Track which objects of a resource to evaluate again, and by which policies.
 
-Room: reports. Takes: the rules that may match the resource, what changed. Gives:
-Scanned. Next: reports/scan/coordinator.py lists what is due.
-May touch: nothing outside its arguments.
+Room: reports. Takes: the rules that may match the resource, the changes. Gives:
+Scanned. Next: reports/scan/coordinator.py lists the due objects. May touch: nothing
+outside its arguments.
 Source: docs/pools.md 4.
 
-A changed policy makes its own rows outdated and no others, so that its objects are
-evaluated by this policy alone. The unit is the policy: a rule may depend on the other
-rules of its policy (``applyRules: One``).
+A changed policy only makes its own rows outdated, so objects are evaluated by this
+policy alone. The unit is the policy, because a rule may depend on the other rules of
+its policy (``applyRules: One``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ EVERYWHERE: Final = ""
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _NONE: Final[Keys] = frozenset()
 Known: TypeAlias = Mapping[tuple[str, str, str], tuple[bytes, Keys]]
-"""By policy: a digest of its rules, and their keys."""
+"""Policy -> a digest of its rules, and their keys."""
 
 
 class Scanned:
@@ -34,8 +34,8 @@ class Scanned:
         self._known: Known = {}
         self.take_rules(rules)
         self.due: dict[str, Keys | None] = {}
-        """Namespaces whose objects are to be evaluated, ``EVERYWHERE`` = all; and the
-        keys of the rules that are, None = all rules."""
+        """Namespaces with objects to evaluate (``EVERYWHERE`` = all), and the keys of
+        the rules to evaluate (None = all)."""
         self.started_s = 0.0
         self._failures = 0
         self._paused_until_s = float("-inf")
@@ -43,9 +43,9 @@ class Scanned:
     def mark(
         self, namespaces: Iterable[str], now_s: float, only: Keys | None = None
     ) -> None:
-        """Let the objects of namespaces be evaluated again.
+        """Mark the objects of namespaces for evaluation.
 
-        ``only``: by the policies with these rules.
+        ``only``: by the policies with these rules; None = by all.
         """
         for one in namespaces:
             self.due[one] = joined_keys(self.due.get(one, _NONE), only)
@@ -53,25 +53,25 @@ class Scanned:
             self.started_s = self.started_s or now_s
 
     def is_to_list(self, now_s: float) -> bool:
-        """Return whether something is due that may be listed now."""
-        # The first list of a watch brings everything.
+        """Return whether there is a due list that may be started now."""
+        # The first list of a watch delivers all objects.
         is_ready = self.watch.informer.synced and now_s >= self._paused_until_s
         return bool(self.due) and is_ready
 
     def lists(self) -> list[tuple[str, Keys | None]]:
-        """Return what is to be listed: namespaces, and by which rules evaluated."""
+        """Return the namespaces to list, and the rules to evaluate for each."""
         if EVERYWHERE in self.due and self.due[EVERYWHERE] is None:
             return [(EVERYWHERE, None)]
         return sorted(self.due.items(), key=lambda one: one[0])
 
     def listed(self, namespace: str) -> None:
-        """Take note of a complete list."""
+        """Record that a list is complete."""
         if self.due.pop(namespace) is None and namespace == EVERYWHERE:
             self.due.clear()
         self._failures = 0
 
     def failed(self, now_s: float) -> None:
-        """List again after a pause, which grows while lists fail."""
+        """List again after a back-off."""
         self._failures += 1
         self._paused_until_s = now_s + _BACKOFF.pause_s(self._failures)
 
@@ -81,9 +81,9 @@ class Scanned:
         return self.watch.resource
 
     def take_rules(self, rules: list[ScannedRule]) -> Keys:
-        """Remember what the rules depend on.
+        """Record the digests of the rules.
 
-        Return the keys of all rules of the policies that changed, came or went.
+        Return the keys of all rules of changed, added or removed policies.
         """
         before, self._known = self._known, known_of(rules)
         self.reads_labels = any(one.reads_labels for one in rules)
@@ -92,7 +92,7 @@ class Scanned:
 
 
 def known_of(rules: Iterable[ScannedRule]) -> Known:
-    """Return what tells whether the rules of a resource have changed."""
+    """Return the digests that show whether the rules of a resource have changed."""
     of: dict[tuple[str, str, str], list[ScannedRule]] = {}
     for rule in rules:
         policy = rule.policy
@@ -104,12 +104,12 @@ def known_of(rules: Iterable[ScannedRule]) -> Known:
 
 
 def changed_keys(before: Known, after: Known) -> Keys:
-    """Return the keys of all rules of the policies that changed, came or went."""
+    """Return the keys of all rules of changed, added or removed policies."""
     return frozenset(_changed(before, after))
 
 
 def _changed(before: Known, after: Known) -> Iterator[bytes]:
-    """Yield the keys of policies that differ: a rule may have ceased to match."""
+    """Yield the old and new keys of policies that differ."""
     for policy in before.keys() | after.keys():
         if before.get(policy) != after.get(policy):
             for known in (before, after):

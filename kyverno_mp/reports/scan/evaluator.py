@@ -1,4 +1,4 @@
-"""Evaluate the rules that are scanned on the objects of a batch.
+"""Evaluate the scanned rules on the objects of a batch.
 
 Room: reports. Takes: batches, the policies and data that the leader of the pod
 publishes. Gives: BatchEvaluator, whose ``answer`` an evaluator process calls. Next:
@@ -6,7 +6,7 @@ process/roles/reports.py. May touch: the cluster data through program/ports.py; 
 Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
 
 An object is evaluated as if an unknown user created it. The rules are linked once per
-generation and kind, and nothing else is kept.
+generation and kind; nothing else is cached.
 """
 
 import contextlib
@@ -47,15 +47,15 @@ from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
 _LAGGING_S: Final = 2.0
-"""How long an evaluator waits for the policies that the coordinator knows already."""
+"""How long an evaluator waits for policies that the coordinator already has."""
 _POLL_S: Final = 0.02
 BEHIND: Final = "the evaluator does not have the newest policies yet"
 STATUSES: Final = {"warn": "warning"}
-"""The words of settings that are no statuses of results."""
+"""Words of the settings that differ from the statuses of results."""
 
 
 class BatchEvaluator:
-    """Answers batches; one thread uses it."""
+    """Answers batches; not thread-safe."""
 
     def __init__(  # noqa: PLR0913 - a segment for each kind
         self,
@@ -68,7 +68,7 @@ class BatchEvaluator:
         cel_policies: Callable[[], CelPolicySegment | None] = lambda: None,
         mutating_policies: Callable[[], MutatingPolicySegment | None] = lambda: None,
     ) -> None:
-        """``types`` of rules and ``results`` that are reported, as settings say."""
+        """``types`` of rules and ``results`` that the settings report."""
         self._policies = policies
         self._cel_policies = cel_policies
         self._mutating_policies = mutating_policies
@@ -189,15 +189,15 @@ class BatchEvaluator:
     def _results(
         self, policy: ScannedPolicy, context: RequestContext
     ) -> list[RuleResult]:
-        """Evaluate a policy; what cannot be evaluated is an error, never no result.
+        """Evaluate a policy; a failure is an error result, never no result.
 
-        Raises: DependencyError, except that the time is over.
+        Raises: DependencyError, except for timeouts.
         """
         if policy.linked is None:
             assert policy.failure is not None
             return policy.not_evaluated(context.request, policy.failure)
         try:
-            # The budget of the last policy is no concern of this one.
+            # The budget that the previous policy used up does not affect this policy.
             with contextlib.suppress(BudgetExceeded):
                 context.runtime.check_clock()
             return self._engine.explain(policy.linked, context).results
@@ -207,7 +207,7 @@ class BatchEvaluator:
             raise
         except Exception as error:  # noqa: BLE001 - the other policies have results
             hides = hides_values(context.request.kind)
-            # A traceback ends with the text of the error, which may quote a value.
+            # A traceback ends with the error's text, which may quote a value.
             _log.error(
                 "policy %s cannot be evaluated (%s)",
                 *(policy.ir.key, type(error).__name__),
@@ -220,7 +220,7 @@ class BatchEvaluator:
 def newest(
     policies: Callable[[], PolicySegment | None], generation: int
 ) -> PolicySegment | None:
-    """Return the newest policies; wait a little for those of the coordinator."""
+    """Return the newest policies; wait briefly for the coordinator's version."""
     end_s = time.monotonic() + _LAGGING_S
     while True:
         segment = policies()
@@ -231,5 +231,5 @@ def newest(
 
 
 def none_of(batch: Batch, generation: int, problem: str) -> Answer:
-    """Return that nothing can be said about the objects of a batch."""
+    """Return an answer in which no object of a batch could be evaluated."""
     return Answer(generation, (Evaluated(problem=problem),) * len(batch.objects))

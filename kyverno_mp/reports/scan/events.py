@@ -1,12 +1,12 @@
-"""Create Events from what a scan found, for the rows of a report that changed.
+"""Create Events from the results of a scan, for the changed rows of a report.
 
-Room: reports. Takes: a Subject, what an evaluator found, which rows changed, the Plan.
-Gives: ScanEvents. Next: reports/scan/dispatch.py calls it.
-May touch: an EventSink, which never waits.
+Room: reports. Takes: a Subject, the results of an evaluator, the changed rows, the
+Plan. Gives: ScanEvents. Next: reports/scan/dispatch.py calls it. May touch: an
+EventSink, which never waits.
 Source: docs/behaviour/controllers 6.4, 9.1; Kyverno pkg/controllers/report/utils.
 
-KYVERNO: upstream writes the Events of all rows at each scan of an object. A scan here
-writes those of the rows that changed; each rule has a budget, because a new policy may
+KYVERNO: upstream writes the Events of all rows at each scan of an object. Here, a scan
+writes Events only for changed rows. Each rule has a budget, because a new policy may
 fail for every object of the cluster.
 """
 
@@ -40,7 +40,7 @@ class _Budget(NamedTuple):
 
 
 class ScanEvents:
-    """Submits Events; any thread may call it."""
+    """Submits Events; thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ScanEvents:
         evaluated: Evaluated,
         plan: Plan,
     ) -> None:
-        """Submit the Events of the rows that changed."""
+        """Submit the Events of the changed rows."""
         if not applied.changed:
             return
         exceptions = dict(evaluated.exceptions)
@@ -71,7 +71,7 @@ class ScanEvents:
         for at in applied.changed:
             key, word = prints[at][:KEY_BYTES], result_of(prints[at])
             skipped = exceptions.get(key, ()) if word == "skip" else ()
-            # PERF: most rows passed; a row is decoded only if it has an Event.
+            # PERF: most rows passed; only rows with an Event are decoded.
             if (word in _FAILED or skipped) and self._has_budget(key):
                 row = ROW.decode(evaluated.rows[at])
                 policy = plan.references.get((row.source, row.policy))
@@ -82,7 +82,7 @@ class ScanEvents:
     def _tell_applied(
         self, subject: Subject, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
-        """Submit the Events of policies of which every rule passed, if wanted."""
+        """Submit the Events of policies whose rules all passed, if enabled."""
         actions = self._successes()
         if actions is None or (actions and PASSED not in actions):
             return
@@ -102,7 +102,7 @@ class ScanEvents:
             self._sink.submit(info)
 
     def _has_budget(self, key: bytes) -> bool:
-        """Take one Event from the budget of a rule; False, and counted: it is spent."""
+        """Take an Event from a rule's budget; count and return False if it is spent."""
         now_s = self._monotonic_s()
         with self._lock:
             left, at_s = self._budgets.pop(key, _Budget(REPORTS_EVENTS_BURST, now_s))
@@ -121,8 +121,8 @@ def _infos(
     messages: PolicyMessages, row: Row, exceptions: tuple[str, ...]
 ) -> Iterator[EventInfo]:
     if row.result in _FAILED:
-        # KYVERNO: the Event has the status of the rule, before a failure that is not
-        # scored becomes a warning.
+        # KYVERNO: the Event has the rule's original status, even if an unscored failure
+        # becomes a warning.
         status = "fail" if row.result == "warn" and not row.scored else row.result
         yield messages.violation_on_object(row.rule, status, row.message)
         yield messages.violation_on_policy(row.rule, status, row.message)

@@ -1,8 +1,8 @@
 """Collect the rows of one object as its policies are evaluated.
 
-Room: reports. Takes: results of policies. Gives: FoundRows, whose ``evaluated`` is the
-part of an Answer. Next: reports/scan/evaluator.py, reports/scan/images.py.
-May touch: the log.
+Room: reports. Takes: results of policies. Gives: FoundRows, whose ``evaluated`` is part
+of an Answer. Next: reports/scan/evaluator.py, reports/scan/images.py. May touch: the
+log.
 Source: docs/behaviour/controllers 6.5.
 """
 
@@ -37,18 +37,18 @@ DEFECT: Final = "internal error, see the log of the evaluator"
 
 
 class FoundRows:
-    """What was found about one object so far. ``statuses``: those that are reported."""
+    """The results for one object so far. ``statuses``: the reported ones."""
 
     def __init__(self, kind: str, statuses: frozenset[str]) -> None:
         self._kind = kind
         self._statuses = statuses
         self._rows: list[tuple[tuple[str, ...], bytes, bytes]] = []
-        """Its place in a report, the row, its fingerprint."""
+        """The place in a report, the row, its fingerprint."""
         self._exceptions: list[tuple[bytes, tuple[str, ...]]] = []
         self._waiting: list[bytes] = []
         self._problem = ""
         self.is_outage = False
-        """A registry could not be read, so rows are errors for the time being."""
+        """Whether a registry could not be read, so that rows are temporary errors."""
 
     def add(self, policy: PolicyIR, results: Iterable[RuleResult]) -> None:
         """Add the results of a policy."""
@@ -71,7 +71,7 @@ class FoundRows:
                 self._exceptions.append((key_of(row), tuple(rule.exceptions)))
 
     def wait(self, policy: PolicyIR, rules: Iterable[str], error: Error) -> None:
-        """Take note that nothing can be said of a policy at the moment."""
+        """Record that a policy cannot be evaluated now."""
         hides = hides_values(self._kind)
         self._wait(policy, rules, withheld(error.code) if hides else error.message)
 
@@ -80,7 +80,7 @@ class FoundRows:
         self._problem = problem
 
     def evaluated(self) -> Evaluated:
-        """Return all."""
+        """Return all results."""
         rows = sorted(self._rows)
         return Evaluated(
             b"".join(one for _, _, one in rows),

@@ -1,12 +1,12 @@
-"""Hand the resources of the lane of images from the main lane to it.
+"""Pass the resources of the image lane from the main lane to the image lane.
 
 Room: reports. Takes: the resources and rules of each plan. Gives: Handover.
 Next: reports/scan/image_lane.py takes them. May touch: a lock.
 Source: docs/pools.md 4; docs/reports.md (images).
 
-The lane may wait for registries while policies are edited and edited back. Rows of the
-edit may have been written or removed meanwhile, so what has changed between two plans
-is remembered, not only how the last one differs from what the lane took.
+The image lane may wait for registries while a policy is edited and reverted. Rows may
+have been written or removed in between, so the changes of all plans are collected, not
+only the difference between the last plan and the one that the lane took.
 """
 
 import threading
@@ -18,7 +18,7 @@ from kyverno_mp.reports.scan.resources import ResourceId, Wanted
 
 
 class Handover:
-    """Keeps the newest resources until they are taken; two threads share it."""
+    """Keeps the newest resources until they are taken; shared by two threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,14 +28,14 @@ class Handover:
         """Keys of rules that changed since the last ``take``."""
 
     def put(self, wanted: Wanted) -> None:
-        """Replace the resources by those of a newer plan."""
+        """Replace the resources with those of a newer plan."""
         known = {key: known_of(rules) for key, (_, rules) in wanted.items()}
         with self._lock:
             for key, after in known.items():
-                # Rows of a resource that was not scanned for a while were removed.
+                # If a resource was not scanned for a while, its rows were removed.
                 changed = changed_keys(self._known.get(key, {}), after)
                 changed |= self._changed.get(key, frozenset())
-                # What is gone for good, the lane sees by itself.
+                # The image lane notices removed rules itself.
                 in_force = frozenset().union(*(keys for _, keys in after.values()))
                 self._changed[key] = changed & in_force
             for key in self._changed.keys() - known.keys():
@@ -43,7 +43,7 @@ class Handover:
             self._wanted, self._known = wanted, known
 
     def take(self) -> tuple[Wanted, Mapping[ResourceId, Keys]] | None:
-        """Return the resources, and the rules that changed; None: nothing is new."""
+        """Return the resources and the changed rules, or None if nothing is new."""
         with self._lock:
             if self._wanted is None:
                 return None

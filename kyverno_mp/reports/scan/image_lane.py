@@ -1,12 +1,12 @@
-"""Scan the objects whose images are verified, in a lane of its own.
+"""Scan the objects whose images are verified, in a separate lane.
 
-Room: reports. Takes: the resources that the main lane finds for rules about images.
+Room: reports. Takes: the resources that the main lane determines for image rules.
 Gives: ImageScan, whose ``tick`` one thread calls. Next: reports/scan/resources.py,
 reports/scan/lane.py. May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/reports.md (images).
 
-It has watches, a feed and evaluators of its own, so a registry that hangs holds up no
-other rule.
+The lane has its own watches, feed and evaluators, so an unresponsive registry does not
+delay other rules.
 """
 
 from kyverno_mp.reports.feed import Feed
@@ -16,7 +16,7 @@ from kyverno_mp.reports.scan.resources import ObjectScan
 
 
 class ImageScan(ObjectScan):
-    """The lane of images."""
+    """The image lane."""
 
     def __init__(
         self, dependencies: ReportsDependencies, feed: Feed, main: Scan
@@ -26,7 +26,7 @@ class ImageScan(ObjectScan):
         self._main = main
 
     def tick(self) -> None:
-        """Do what is due; what fails is tried again at the next tick."""
+        """Run all due steps; a failed step runs again at the next tick."""
         self._run(
             (
                 self._follow_main,

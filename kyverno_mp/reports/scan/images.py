@@ -1,4 +1,4 @@
-"""Evaluate the rules about images on the objects of a batch.
+"""Evaluate the image rules on the objects of a batch.
 
 Room: reports. Takes: batches, the policies that the leader of the pod publishes, the
 ports to registries. Gives: ImageEvaluator, whose ``answer`` a thread of an evaluator
@@ -7,8 +7,8 @@ through program/ports.py; the log.
 Source: docs/behaviour/controllers 6.4; docs/behaviour/images 2.1, 8; Kyverno
 pkg/controllers/report/utils/scanner.go.
 
-Images are verified as if the object was created: the record that a review has left in
-its annotations counts for nothing.
+Images are verified as if the object were created: the verification record in its
+annotations is ignored.
 """
 
 import logging
@@ -61,7 +61,7 @@ _Cel = CelRules[ImagePolicySegment, ImageValidatingPolicyIR]
 
 
 class ImageEvaluator:
-    """Answers batches; one thread uses it."""
+    """Answers batches; not thread-safe."""
 
     def __init__(  # noqa: PLR0913 - a segment for each kind
         self,
@@ -76,8 +76,8 @@ class ImageEvaluator:
     ) -> None:
         """``begin``: begins the images of one review of ImageValidatingPolicies.
 
-        ``results`` that are reported, as settings say. ``counts``: returns what was
-        counted since the last call.
+        ``results``: those that the settings report. ``counts``: returns the counts
+        since the last call.
         """
         self._policies = policies
         self._image_policies = image_policies
@@ -164,7 +164,7 @@ class ImageEvaluator:
         self, resource: Resource, policies: list[ScannedImages], request: Request
     ) -> Evaluated:
         request = copy_of(request)
-        # SAFETY: what a review, or a user, has recorded there is no verification.
+        # SAFETY: a record by a review or a user is not a verification.
         request.object = annotated(request.object, {})
         deadline_ns = self._engine.now_ns() + REPORTS_IMAGES_OBJECT_S_MAX * 10**9
         found = FoundRows(request.kind, self._statuses)
@@ -200,9 +200,9 @@ class ImageEvaluator:
         images: NotedReview | None,
         deadline_ns: int,
     ) -> list[RuleResult]:
-        """Verify the images of an object; what is unknown is an error, never no result.
+        """Verify the images of an object; every failure is an error result.
 
-        Raises: DependencyError, except of registries and that the time is over.
+        Raises: DependencyError, except for registries and timeouts.
         """
         if policy.failure is not None:
             return policy.not_evaluated(request, policy.failure)
@@ -221,7 +221,7 @@ class ImageEvaluator:
         except (DependencyError, SnapshotUnusable):
             raise
         except Exception as error:  # noqa: BLE001 - the other policies have results
-            # A traceback ends with the text of the error, which may quote a value.
+            # A traceback ends with the error's text, which may quote a value.
             _log.error(
                 "policy %s cannot be evaluated (%s)",
                 *(policy.ir.key, type(error).__name__),
@@ -232,7 +232,7 @@ class ImageEvaluator:
 
     def _begun(self) -> PolicyImages:
         assert self._begin is not None
-        # The note of the policy that is evaluated, whichever it is.
+        # Records outages for whichever policy is being evaluated.
         return NotedPolicyImages(self._begin(), self._noted)
 
     def _verdicts(
@@ -246,9 +246,9 @@ class ImageEvaluator:
             raise
 
     def _shown(self, found: RuleResult) -> RuleResult:
-        """Return a result, or that it is not known because of an outage.
+        """Return a result, or an error result if an outage caused the failure.
 
-        SAFETY: an attestor that could not be asked has not failed.
+        SAFETY: an attestor that could not be reached has not failed.
         """
         problem = self._noted.problem
         if found.status != result.FAIL or not problem:

@@ -1,7 +1,7 @@
-"""Bring reports up to date as far as some of the rules go: one lane of the pool.
+"""Run one lane of the pool, which keeps the rows of some rules up to date.
 
 Room: reports. Takes: a scan with its Feed, Evaluators, a Writer, a Plan. Gives: Lane,
-with threads of its own. Next: reports/start.py runs two: that of images waits for
+with its own threads. Next: reports/start.py runs two lanes; the image lane waits for
 registries. May touch: the API server through kube, threads, the clock.
 Source: docs/pools.md 4.
 """
@@ -47,7 +47,7 @@ def _failed(item: Item) -> _Failed:
 
 
 class Lane:
-    """The objects that are due for the rules of one lane."""
+    """The threads and queues for the rules of one lane."""
 
     def __init__(  # noqa: PLR0913 - independent parts, each made by the caller
         self,
@@ -64,9 +64,9 @@ class Lane:
         name: str,
         is_observed: bool,
     ) -> None:
-        """``threads``: batches that are evaluated or written at the same time.
+        """``threads``: the number of batches processed at the same time.
 
-        ``is_observed``: whether the histogram of outdated reports is about this lane.
+        ``is_observed``: whether the histogram of outdated reports covers this lane.
         """
         self._dependencies = dependencies
         self.feed = feed
@@ -76,8 +76,8 @@ class Lane:
         self._is_observed = is_observed
         self._stopping = threading.Event()
         self._outdated: dict[_Failed, tuple[float, bool]] = {}
-        """Since when reports are outdated that could not be written, and whether their
-        object changed."""
+        """The time since which a report could not be updated, and whether its object
+        changed."""
         self.retries: WorkQueue[_Failed] = WorkQueue(
             depth_max=REPORTS_RETRIES_MAX,
             backoff=_BACKOFF,
@@ -105,19 +105,19 @@ class Lane:
             thread.start()
 
     def stop(self) -> None:
-        """Let the threads end."""
+        """Tell the threads to stop."""
         self._stopping.set()
         self.feed.close()
         self.retries.shut_down(drain=False)
         self.scan.stop()
 
     def join(self, end_s: float) -> None:
-        """Wait for the threads, not longer than until ``end_s``."""
+        """Wait for the threads until ``end_s`` at most."""
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
 
     def failed(self, item: Item) -> None:
-        """Feed an object once more after a pause, which grows while it fails."""
+        """Feed an object again after a back-off."""
         key = _failed(item)
         since = self._outdated.get(key)
         if since is not None or len(self._outdated) < REPORTS_RETRIES_MAX:
@@ -131,11 +131,11 @@ class Lane:
     def found(
         self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
-        """Submit the Events of rows that changed."""
+        """Submit the Events of changed rows."""
         self.events.tell(item.subject, applied, evaluated, plan)
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
-        """Forget how often an object failed; observe how old its report was."""
+        """Reset an object's back-off; observe how long its report was outdated."""
         key = _failed(item)
         self.retries.forget(key)
         found = (item.since_s, item.is_change)
@@ -147,7 +147,7 @@ class Lane:
             metrics.observe(REPORTS_STALENESS, (cause,), max(0.0, age_s))
 
     def feed_due(self, timeout_s: float | None = 0) -> bool:
-        """Feed the next object that failed and is due; False when none is."""
+        """Feed the next object whose retry is due; return False if there is none."""
         key = self.retries.get(timeout_s)
         if key is None:
             return False
@@ -190,7 +190,7 @@ class Lane:
             self._stopping.wait(_TICK_S)
 
     def _dispatch(self) -> None:
-        # Without the stored reports, each object would cost a call.
+        # Without the list of stored reports, each object would cost a call.
         while not self._stored.synced:
             if self._stopping.wait(_TICK_S / 10):
                 return

@@ -1,11 +1,11 @@
-"""Link the rules that are scanned for one kind; what cannot be linked is an error.
+"""Link the scanned rules for one kind; failures become errors in reports.
 
-Room: reports. Takes: the policies in force, a Resource. Gives: ScannedPolicy, link.
+Room: reports. Takes: the current policies, a Resource. Gives: ScannedPolicy, link.
 Next: reports/scan/evaluator.py evaluates them. May touch: the log.
 Source: docs/behaviour/controllers 6.4; docs/behaviour/engine 8.5.
 
-A policy that cannot be linked has an error for each object that it may match; the other
-policies have their results.
+A policy that cannot be linked has an error for each object that it may match. Other
+policies are not affected.
 """
 
 import logging
@@ -34,9 +34,10 @@ Test = Callable[[Request], bool]
 
 @dataclass(frozen=True, slots=True)
 class ScannedPolicy:
-    """The rules of a policy that are scanned. ``tests``: whether each matches.
+    """The scanned rules of a policy. ``tests``: whether each of them matches.
 
-    ``linked`` or ``failure``: why it cannot be linked.
+    Either ``linked`` or ``failure`` is set; ``failure``: why the policy cannot be
+    linked.
     """
 
     ir: PolicyIR
@@ -47,7 +48,7 @@ class ScannedPolicy:
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys of its rules, as in reports/fingerprints.py."""
+        """The keys of the rules, see reports/fingerprints.py."""
         return [key_of_names(merge_key_of(self.ir, one.name)) for one in self.rules]
 
     def not_evaluated(self, request: Request, failure: Exception) -> list[RuleResult]:
@@ -57,7 +58,7 @@ class ScannedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ScannedImages:
-    """The rules of a policy about images. ``linked`` or ``failure``, as above."""
+    """The image rules of a policy. ``linked`` or ``failure``: see ScannedPolicy."""
 
     ir: PolicyIR
     rules: tuple[RuleIR, ...]
@@ -73,7 +74,7 @@ class ScannedImages:
 def link(
     segment: PolicySegment, resource: Resource, types: frozenset[str]
 ) -> Iterator[ScannedPolicy]:
-    """Yield the policies that may match a resource. ``types``: of rules."""
+    """Yield the policies that may match a resource. ``types``: scanned rule types."""
     for policy, rules in _named(segment, resource):
         scanned = tuple(
             _in_background(rule) for rule in rules if is_scanned(policy, rule, types)
@@ -83,7 +84,7 @@ def link(
 
 
 def link_images(segment: PolicySegment, resource: Resource) -> Iterator[ScannedImages]:
-    """Yield the policies whose rules about images may match a resource."""
+    """Yield the policies whose image rules may match a resource."""
     for policy, rules in _named(segment, resource):
         scanned = tuple(
             _in_background(rule) for rule in rules if is_scanned_rule(policy, rule)
@@ -159,7 +160,7 @@ def _may_match(test: Test, request: Request) -> bool:
 
 
 def _in_background(rule: RuleIR) -> RuleIR:
-    """Leave out exceptions that are for reviews only."""
+    """Drop the exceptions that only apply to reviews."""
     exceptions = tuple(one for one in rule.exceptions if one.background)
     if len(exceptions) == len(rule.exceptions):
         return rule

@@ -1,11 +1,11 @@
-"""Take note of registries that cannot be read while images of an object are verified.
+"""Note registry outages during the verification of an object's images.
 
 Room: reports. Takes: the ports to images of one review. Gives: Noted, NotedReview,
-NotedPolicyImages. Next: reports/scan/images.py. May touch: what the ports reach.
+NotedPolicyImages. Next: reports/scan/images.py. May touch: what the ports can access.
 Source: docs/reports.md (images).
 
-A registry that is down proves nothing about an image: neither that it is signed nor
-that it is not. What a rule makes of it is an error in a report, and is tried again.
+An unavailable registry proves neither that an image is signed nor that it is not. The
+result is an error in the report, and is retried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class Noted:
-    """Why a registry could not be read; "" if all could be."""
+    """The reason why a registry could not be read; "" if all could be read."""
 
     def __init__(self) -> None:
         self.problem = ""
 
     def call(self, read: Callable[[], T]) -> T:
-        """Read, and take note of an outage. Raises: what ``read`` raises."""
+        """Call ``read``, and note an outage. Raises: the errors of ``read``."""
         try:
             return read()
         except DependencyError as error:
@@ -48,21 +48,21 @@ class NotedReview:
         self._noted = noted
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
-        """Return the digest of an image. Raises: as ReviewedImages."""
+        """Return the digest of an image. Raises: see ReviewedImages."""
         return self._noted.call(lambda: self._images.digest(image, access, deadline_ns))
 
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
-        """Return the digest that the attestor has signed. Raises: as ReviewedImages."""
+        """Return the digest that the attestor signed. Raises: see ReviewedImages."""
         return self._noted.call(lambda: self._images.verify(asked, deadline_ns))
 
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
-        """Return what the attestor states. Raises: as ReviewedImages."""
+        """Return the attestor's statements. Raises: see ReviewedImages."""
         return self._noted.call(lambda: self._images.statements(asked, deadline_ns))
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts. Raises: what a part raises."""
+        """Run the parts concurrently. Raises: the errors of the parts."""
         self._images.at_once(parts, deadline_ns)
 
 
@@ -74,23 +74,23 @@ class NotedPolicyImages:
         self._noted = noted
 
     def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
-        """Return manifest and configuration. Raises: as PolicyImages."""
+        """Return manifest and configuration. Raises: see PolicyImages."""
         return self._noted.call(lambda: self._images.data(asked, deadline_ns))
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
-        """Run the parts. Raises: what a part raises."""
+        """Run the parts concurrently. Raises: the errors of the parts."""
         self._images.at_once(parts, deadline_ns)
 
     def verify(
         self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> None:
-        """Require a signature. Raises: as PolicyImages."""
+        """Require a signature. Raises: see PolicyImages."""
         self._noted.call(lambda: self._images.verify(asked, attestor, deadline_ns))
 
     def statements(
         self, asked: ImageQuery, attestor: CosignQuery, kind: str, deadline_ns: int
     ) -> Sequence[tuple[str, Json]]:
-        """Return what the attestor states. Raises: as PolicyImages."""
+        """Return the attestor's statements. Raises: see PolicyImages."""
         return self._noted.call(
             lambda: self._images.statements(asked, attestor, kind, deadline_ns)
         )
@@ -102,13 +102,13 @@ class NotedPolicyImages:
         artifact_type: str,
         deadline_ns: int,
     ) -> str:
-        """Return the digest of a signed artefact. Raises: as PolicyImages."""
+        """Return the digest of a signed artefact. Raises: see PolicyImages."""
         return self._noted.call(
             lambda: self._images.referrer(asked, attestor, artifact_type, deadline_ns)
         )
 
     def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
-        """Return the document of an artefact. Raises: as PolicyImages."""
+        """Return the document of an artefact. Raises: see PolicyImages."""
         return self._noted.call(
             lambda: self._images.document(asked, digest, deadline_ns)
         )

@@ -1,4 +1,4 @@
-"""Make requests of the objects that are scanned.
+"""Build requests from scanned objects.
 
 Room: reports. Takes: the JSON of an object. Gives: Requests. Next:
 reports/scan/evaluator.py, reports/scan/images.py.
@@ -15,17 +15,18 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Requests:
-    """Makes requests; one thread uses it."""
+    """Builds requests; not thread-safe."""
 
     def __init__(self, namespaces: Namespaces | None) -> None:
         self._namespaces = namespaces
 
     def of(self, resource: Resource, raw: Json) -> Request:
-        """Return the creation of an object. Raises: DependencyError."""
-        # K8S: items of a list carry neither kind nor apiVersion.
+        """Return a CREATE request for an object. Raises: DependencyError."""
+        # K8S: the items of a list contain neither kind nor apiVersion.
         raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
         metadata = raw.get("metadata") or {}
-        # K8S: who wrote which field; no review contains it, and it is half the object.
+        # K8S: managedFields name the writer of each field. No review contains them, and
+        # they are half the object.
         metadata.pop("managedFields", None)
         namespace = str(metadata.get("namespace") or "")
         labels, is_known = self._labels(resource, namespace, metadata)

@@ -1,8 +1,8 @@
-"""Watch the resources that are scanned, and list what has to be scanned again.
+"""Watch the scanned resources, and list objects that have to be scanned again.
 
-Room: reports. Takes: the rules that may match each resource, a Feed. Gives:
-ObjectScan, of which each lane has one. Next: coordinator.py, image_lane.py.
-May touch: the API server through kube, the clock.
+Room: reports. Takes: the rules that may match each resource, a Feed. Gives: ObjectScan,
+one for each lane. Next: coordinator.py, image_lane.py. May touch: the API server
+through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 """
 
@@ -30,19 +30,19 @@ from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
 
 _log = logging.getLogger(__name__)
 _DATA_PAUSE_S: Final = 10.0
-"""Data that changes all the time causes no more than a scan in this time."""
+"""Minimum time between scans caused by data that changes all the time."""
 ResourceId: TypeAlias = tuple[str, str]
 Wanted: TypeAlias = Mapping[ResourceId, tuple[Resource, list[ScannedRule]]]
 """The resources of a lane, each with the rules that may match."""
 
 
 class ObjectScan:
-    """The resources of one lane; one thread calls the steps, others may read."""
+    """The resources of one lane; one thread runs the steps, others may read."""
 
     def __init__(
         self, dependencies: ReportsDependencies, feed: Feed, *, has_gauges: bool = True
     ) -> None:
-        """``has_gauges``: whether it is the lane that the gauges describe."""
+        """``has_gauges``: whether the gauges describe this lane."""
         self._dependencies = dependencies
         self._clock_s = dependencies.clock.monotonic_s
         self._feed = feed
@@ -50,7 +50,7 @@ class ObjectScan:
         self.resources: dict[ResourceId, Scanned] = {}
         self.problem = ""
         self.left_out = 0
-        """Kinds that are not scanned, because there are too many."""
+        """Number of kinds that are not scanned, because there are too many."""
         self._list_problems: dict[ResourceId, str] = {}
         """Why the last list of a kind failed."""
         self._labels_at = 0
@@ -60,12 +60,12 @@ class ObjectScan:
         self._full_s = self._clock_s()
 
     def stop(self) -> None:
-        """End all watches; the feed is closed already."""
+        """Stop all watches; the feed must be closed already."""
         for one in self.resources.values():
             one.watch.stop()
 
     def _run(self, steps: Iterable[Callable[[], None]]) -> None:
-        """Do what is due; what fails is tried again at the next tick.
+        """Run all steps; a failed step runs again at the next tick.
 
         Raises: LeaseLost.
         """
@@ -80,17 +80,18 @@ class ObjectScan:
         self.problem = "; ".join([*problems, *self._list_problems.values()])
 
     def _in_force(self, keys: Keys) -> Keys:
-        """Return those of rules that are evaluated: rows of others are swept."""
+        """Return the keys of rules in force; the rows of other rules are swept."""
         return keys
 
     def _is_whole(self, _report: Key) -> bool:
-        """Return whether a report lacks only what changed rules will find."""
+        """Return whether a report has all rows, except those of changed rules."""
         return False
 
     def _follow(self, wanted: Wanted, changed: Mapping[ResourceId, Keys]) -> None:
         """Scan these resources, with the rules that may match each.
 
-        ``changed``: rules that were others for a while, even if they are the same now.
+        ``changed``: rules that were different for a while, even if they are the same
+        now.
         """
         for key in [key for key in self.resources if key not in wanted]:
             self._drop(key)
@@ -128,7 +129,7 @@ class ObjectScan:
             self._dependencies.metrics.hold(REPORTS_OBJECTS, (key[1],), 0.0)
 
     def _follow_labels(self) -> None:
-        """Mark the namespaces whose labels changed."""
+        """Mark the namespaces with changed labels."""
         generation, read = self._dependencies.published.namespace_labels()
         if self._labels is not None and generation == self._labels_at:
             return
@@ -144,7 +145,7 @@ class ObjectScan:
                 one.mark(changed, self._clock_s())
 
     def _follow_data(self) -> None:
-        """Mark the resources whose rules read other data, when that changed."""
+        """Mark the resources whose rules read other data, if this data changed."""
         data = self._dependencies.published.data_generations()
         now_s = self._clock_s()
         if data == self._data or now_s - self._data_s < _DATA_PAUSE_S:
@@ -164,9 +165,9 @@ class ObjectScan:
             one.mark([EVERYWHERE], now_s)
 
     def _scan_due(self) -> None:
-        """List and feed what is due; a kind that fails stops no other.
+        """List and feed the due objects; continue with other kinds after a failure.
 
-        An API server behind the API server may be down for days.
+        An aggregated API server may be down for days.
         """
         for key, one in list(self.resources.items()):
             if not one.is_to_list(self._clock_s()):
@@ -180,7 +181,7 @@ class ObjectScan:
                 one.failed(self._clock_s())
                 if not isinstance(error, KubeRefused | KubeNotFound):
                     self._list_problems[key] = error.message
-                # The watch names these in the health of the pool.
+                # The health of the pool already shows these errors of the watch.
             else:
                 self._list_problems.pop(key, None)
 
@@ -196,11 +197,11 @@ class ObjectScan:
                 try:
                     one.watch.evaluate(raw, one.started_s, only_for)
                 except msgspec.DecodeError as error:
-                    # As its watch does: the other objects are evaluated.
+                    # As in the watch, the other objects are still evaluated.
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
 
     def _hold_scans(self) -> None:
-        """Record how long a scan took, once everything was evaluated."""
+        """Record the duration of a scan once all objects have been evaluated."""
         if self._feed.pending:
             return
         for one in self.resources.values():

@@ -1,12 +1,12 @@
-"""Watch the objects of one kind, and feed those that changed to the evaluators.
+"""Watch the objects of one kind, and feed changed objects to the evaluators.
 
 Room: reports. Takes: a Resource, a Feed. Gives: KindWatch. Next:
 reports/scan/coordinator.py. May touch: the API server through kube; an informer's
 thread.
 Source: docs/behaviour/controllers 6.3 (hash of a resource); docs/pools.md 4.
 
-Objects are never kept: of each, its uid and a digest of what rules can read. KYVERNO: a
-change of the status alone, or of the node of a Pod, changes nothing.
+Objects are not kept, only their uid and a digest of the parts that rules can read.
+KYVERNO: a change of only the status, or of a Pod's node, is ignored.
 """
 
 import hashlib
@@ -25,22 +25,22 @@ from kyverno_mp.reports.feed import Feed, Item, Keys
 
 _DIGEST_BYTES: Final = 8
 _IGNORED: Final = frozenset({"apiVersion", "kind", "metadata", "status", "scale"})
-"""K8S: a watch gives kind and apiVersion of an object, a list does not."""
+"""K8S: objects from a watch contain kind and apiVersion, objects from a list do not."""
 _IGNORED_METADATA: Final = frozenset({"resourceVersion", "managedFields", "generation"})
 _NODE: Final = b'"nodeName"'
 _PARTS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""PERF: the values stay bytes; 10 us for a Pod."""
+"""PERF: the values are not decoded; 10 us for a Pod."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is kept of an object."""
+    """The data kept about an object."""
 
     uid: str
     digest: bytes
 
 
 class KindWatch:
-    """The objects of one resource; the informer's thread brings them."""
+    """The objects of one resource, as the informer's thread delivers them."""
 
     def __init__(
         self, client: Client, resource: Resource, feed: Feed, clock: Clock
@@ -49,7 +49,7 @@ class KindWatch:
         self._feed = feed
         self._clock = clock
         self._known: dict[Key, Known] = {}
-        # A closed feed ends what waits in it; the watch is stopped then.
+        # A closed feed releases a waiting informer; the watch is stopped then.
         self.informer: Informer[bool] = Informer(
             client,
             WatchScope(resource=resource),
@@ -66,15 +66,15 @@ class KindWatch:
         self.informer.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self.informer.stop()
 
     def get(self, key: Key) -> Known | None:
-        """Return what is known of an object."""
+        """Return the data kept about an object."""
         return self._known.get(key)
 
     def is_current(self, key: Key, uid: str, digest: bytes) -> bool:
-        """Return whether the object is still as it was."""
+        """Return whether the object is unchanged."""
         known = self._known.get(key)
         return known is not None and known.uid == uid and known.digest == digest
 
@@ -84,13 +84,13 @@ class KindWatch:
         since_s: float,
         only_for: Callable[[Key], Keys | None] = lambda _report: None,
     ) -> None:
-        """Feed an object although it did not change; a list has read it.
+        """Feed an unchanged object that was read by a list.
 
-        ``since_s``: when policies or data changed. ``only_for``: which rules are to be
-        evaluated, by the key of the report.
+        ``since_s``: when policies or data changed. ``only_for``: returns the rules to
+        evaluate, by the key of the report.
 
-        An object that differs from what is known is left to the watch, which brings it
-        too, or has brought a newer one.
+        A changed object is skipped, because the watch delivers it, too, or has already
+        delivered a newer version.
         """
         key, known = _read(raw)
         if self._known.get(key) == known:
@@ -100,7 +100,7 @@ class KindWatch:
     def _take(self, raw: msgspec.Raw) -> bool:
         key, known = _read(raw)
         if self._known.get(key) != known:
-            # First, so that an answer finds it.
+            # Set first, because an answer is compared with it.
             self._known[key] = known
             now_s = self._clock.monotonic_s()
             self._put(key, known, raw, now_s, None, is_change=True)
@@ -134,7 +134,7 @@ def _read(raw: bytes | msgspec.Raw) -> tuple[Key, Known]:
 
 
 def content_digest(raw: bytes | msgspec.Raw) -> bytes:
-    """Return a digest of what rules can read of an object. Raises: DecodeError."""
+    """Return a digest of the parts that rules can read. Raises: DecodeError."""
     parts = _PARTS.decode(raw)
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, value in _PARTS.decode(parts.get("metadata", b"{}")).items():

@@ -46,7 +46,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Return nanoseconds, or None if Go cannot parse the text.
+    """Return the nanoseconds, or None if Go cannot parse the text.
 
     Shape: ``1h5m``, ``-1.5s``, ``0``; units h m s ms us ns; no days.
     """
@@ -176,7 +176,7 @@ def wrap_int64(value: int) -> int:
 
 
 def float_to_int64(value: float) -> int:
-    """Convert like Go on amd64: out of range and NaN give the smallest int64."""
+    """Convert like Go on amd64: NaN and overflows become the smallest int64."""
     if -_FLOAT_LIMIT <= value < _FLOAT_LIMIT:
         return int(value)
     return -_LIMIT

@@ -1,4 +1,4 @@
-"""Parse IP addresses as Go's net/netip does.
+"""Parse IP addresses like Go's net/netip.
 
 Room: values. Takes: strings. Gives: Address, parse_address. Next: values/go/gourl.py,
 expr/cel/functions/network.py. May touch: nothing outside its arguments.
@@ -21,19 +21,19 @@ _DIGITS_MAX: Final = 4
 
 
 class Address(NamedTuple):
-    """An address: 4 or 16 bytes, and the zone of IPv6."""
+    """An address of 4 or 16 bytes, and the zone of an IPv6 address."""
 
     packed: bytes
     zone: str = ""
 
     @property
     def is_v4(self) -> bool:
-        """Whether it is IPv4, not IPv4 within IPv6."""
+        """Whether the address is IPv4; false for IPv4 within IPv6."""
         return len(self.packed) == _OCTETS
 
 
 class _Odd(Exception):
-    """What is wrong, and the rest of the text where it is."""
+    """An error, with the rest of the text from the position of the error."""
 
     def __init__(self, message: str, at: str = "") -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class _Odd(Exception):
 
 
 def parse_address(text: str) -> Address | str:
-    """Return the address, or Go's error. The text is short: callers see to that."""
+    """Return the address, or Go's error. Callers ensure that the text is short."""
     try:
         return _parse(text)
     except _Odd as odd:
@@ -131,7 +131,7 @@ def _digits(text: str) -> str:
 
 
 def _after_colon(text: str) -> str:
-    """Return what follows the colon after a group, "" at the end."""
+    """Return the text after the colon that follows a group; "" at the end."""
     if not text:
         return ""
     if text[0] != ":":

@@ -18,17 +18,17 @@ from kyverno_mp.values.jsonvalue import Json
 _SPACE: Final = " \t\r\n"
 _DIGITS: Final = frozenset("0123456789")
 _VALUE_BYTES: Final = (240, 72, 40, 30)
-"""A map, a list, one item with its number, or half a string."""
+"""The memory of a map, a list, an item with a number, and half a string."""
 _PORTION: Final = 16 * 1024
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonInvalid(ValueError):
-    """The text is not JSON; the message is that of Go."""
+    """The text is not JSON; the message is Go's."""
 
 
 def decode_json(text: str, charge: Charge = uncharged) -> Json:
-    """Decode strictly; numbers become floats, and the last of equal keys wins.
+    """Decode JSON strictly; numbers become floats, and the last of equal keys wins.
 
     ``charge`` is called with the steps for reading each character.
     Raises: JsonInvalid.
@@ -52,10 +52,10 @@ def decode_json(text: str, charge: Charge = uncharged) -> Json:
 
 
 def decode_parts(data: bytes, parts_max: int) -> Json:
-    """Decode bytes with at most so many entries of lists and objects.
+    """Decode bytes with at most ``parts_max`` entries of lists and objects.
 
-    SAFETY: the parser runs in one go, half a second for 8 MiB of the worst text, and no
-    other thread runs meanwhile. Raises: JsonInvalid.
+    SAFETY: the parser runs without interruption, half a second for 8 MiB of the worst
+    text, and no other thread runs during that time. Raises: JsonInvalid.
     """
     if data.count(b",") > parts_max:
         raise JsonInvalid(f"it has more than {parts_max} parts")
@@ -138,7 +138,7 @@ def _check_depth(text: str, charge: Charge) -> None:
 
 
 def without_bytes(value: Json) -> Json:
-    """Replace everything that is not a character with U+FFFD, as Go does."""
+    """Replace invalid characters with U+FFFD, as Go does."""
     if type(value) is str:
         return replaced_bytes(value)
     if type(value) is list:

@@ -1,10 +1,10 @@
-r"""Quote strings as Go's ``%q`` does.
+r"""Quote strings like Go's ``%q``.
 
 Room: values. Takes: strings. Gives: quote. Next: expr/cel, expr/assertion, whose error
 messages quote values.
 May touch: nothing outside its arguments.
-Source: Go strconv.Quote: a printable character stays as it is; others become ``\n``,
-``\x00``, ``\u00a0`` or ``\U000e0001``; an invalid byte becomes ``\xff``.
+Source: Go strconv.Quote: a printable character stays unchanged; other characters become
+``\n``, ``\x00``, ``\u00a0`` or ``\U000e0001``; an invalid byte becomes ``\xff``.
 """
 
 from typing import Final

@@ -1,7 +1,6 @@
 """Print JSON data like Go: fmt.Sprint, strconv floats, json.Marshal, type names.
 
-Room: values. Takes: Json. Gives: strings that equal those of the Go program byte for
-byte.
+Room: values. Takes: Json. Gives: strings that equal the Go program's byte for byte.
 Next: expr (conversions, error messages), expr/conditions, program (messages).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3; Go's fmt, strconv and encoding/json.
@@ -25,18 +24,18 @@ _UNUSUAL: Final = re2.compile("[<>&\u2028\u2029]")
 _NO_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _G_EXPONENT_MIN: Final = -4
 _G_EXPONENT_MAX: Final = 6
-"""Go uses this precision to choose the notation of the shortest form."""
+"""Go uses this precision to choose the notation of the shortest digits."""
 Charge: TypeAlias = Callable[[int], None]
-"""Called with the cost of the next part of a walk; raises to stop it."""
+"""Called with the cost of the next part of a walk; raises an error to stop it."""
 _Write: TypeAlias = Callable[[str], object]
 
 
 _ITEM_CHARACTERS: Final = 8
-"""Characters that printing an item of a container takes in addition to its text."""
+"""The number of characters printed per container item in addition to its text."""
 _PIECE_BYTES: Final = 8
 _QUOTED_PER_STEP: Final = 16
 _PORTION: Final = 4096
-"""Characters of a long string that are quoted at a time."""
+"""The number of characters of a long string that are quoted at a time."""
 
 
 class GoValue:
@@ -89,7 +88,7 @@ def sprint(value: Json, charge: Charge | None = None) -> str:
 def _digits(value: float) -> tuple[str, str, int]:
     """Split a finite float into sign, shortest digits and decimal exponent.
 
-    Shape: 1234.5 gives ``("", "12345", 3)``, i.e. 1.2345 times 10**3.
+    Shape: 1234.5 becomes ``("", "12345", 3)``, i.e. 1.2345 times 10**3.
     """
     mantissa, _, exponent = repr_e(value).partition("e")
     sign = ""
@@ -139,7 +138,7 @@ def _plain(sign: str, digits: str, exponent: int) -> str:
 def float_g(value: float) -> str:
     """Print like ``%v``: exponent form if the exponent is < -4 or >= 6.
 
-    KYVERNO: 0.3 - 100000 gives ``100000``, 1234567 gives ``1.234567e+06``.
+    KYVERNO: 0.3 - 100000 becomes ``100000``, 1234567 becomes ``1.234567e+06``.
     """
     special = _special(value)
     if special is not None:
@@ -206,10 +205,10 @@ def json_text(
     charge: Charge | None = None,
     visit: Charge | None = None,
 ) -> str:
-    """Print like json.Marshal: compact, with sorted keys and, by default, escaped HTML.
+    """Print like json.Marshal: compact, with sorted keys and, by default, HTML escapes.
 
-    ``charge`` is called with the length of each piece when it is written, ``visit``
-    with the steps of pieces and containers.
+    ``charge`` is called with the cost of each piece before it is written, ``visit``
+    with the steps of each piece.
     Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
     """
     parts: list[str] = []
@@ -232,7 +231,7 @@ def json_string(text: str, *, escape_html: bool = True) -> str:
     try:
         is_unusual = _UNUSUAL.search(quoted) is not None
     except UnicodeEncodeError:
-        # GO: invalid UTF-8 is written as an escape, U+FFFD itself as it is.
+        # GO: invalid UTF-8 is written as an escape, but U+FFFD itself is not escaped.
         quoted, is_unusual = _NO_CHARACTER.sub("\\\\ufffd", quoted), True
     if is_unusual:
         if escape_html:
@@ -242,12 +241,12 @@ def json_string(text: str, *, escape_html: bool = True) -> str:
 
 
 def replaced_bytes(text: str) -> str:
-    """Replace everything that is not a character with U+FFFD."""
+    """Replace invalid characters with U+FFFD."""
     return _NO_CHARACTER.sub("\ufffd", text)
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the UTF-8 of a string, with the invalid bytes that it keeps."""
+    """Return the UTF-8 of a string, including the invalid bytes kept in it."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -255,7 +254,7 @@ def text_bytes(text: str) -> bytes:
 
 
 def _write_text(text: str, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
-    """Write one string, a long one in portions: quoting can multiply it by six."""
+    """Write one string, in portions if it is long: quoting can multiply it by six."""
     if len(text) <= _PORTION:
         write(json_string(text, escape_html=html))
         return

@@ -1,7 +1,7 @@
 """Represent an instant like Go's time.Time, compute with it and print RFC 3339.
 
 Room: values. Takes: seconds and offsets, datetimes. Gives: GoTime values; years 0 to
-9999 and beyond, which datetime cannot hold. Next: values/go/gotime_parse.py,
+9999 and beyond, which datetime cannot represent. Next: values/go/gotime_parse.py,
 expr/jmespath and expr/cel (time functions).
 May touch: nothing outside its arguments; the current time is passed in.
 Source: docs/behaviour/engine 9.2 (time_*); Go's package time.
@@ -19,7 +19,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class GoTime(NamedTuple):
-    """An instant and the offset it is shown with; ``nanos`` is 0 to 999999999."""
+    """An instant and its UTC offset for printing; ``nanos`` is 0 to 999999999."""
 
     seconds: int
     nanos: int

@@ -58,7 +58,7 @@ _OFFSET_FORMS: Final = {
     "07:00:00": r"([+-])(\d\d):(\d\d):(\d\d)",
 }
 _ZONE_LENGTHS: Final = (3, 4)
-"""A zone of this many capital letters must not be followed by another one."""
+"""A zone with this number of capital letters must not be followed by another one."""
 _OFFSETS: Final = {form: re2.compile(text) for form, text in _OFFSET_FORMS.items()}
 _ZONE: Final = re2.compile(
     r"ChST|MeST|GMT|[+-]\d+|[A-Z]{6}|[A-Z]{4}T|WITA|[A-Z]{3}T|[A-Z]{3}"
@@ -66,7 +66,7 @@ _ZONE: Final = re2.compile(
 
 
 def parse_time(layout: str, value: str) -> GoTime:
-    """Parse ``value`` by a Go layout; fields missing in the layout are zero or one.
+    """Parse ``value`` by a Go layout; fields missing from the layout are zero or one.
 
     Shape: ``parse_time("3:04PM", "5:06PM")`` is 0000-01-01T17:06:00Z.
     Raises: ExpressionFailed (values.time) with Go's text.
@@ -331,7 +331,7 @@ class _LayoutParser:
         if self.zone[:3] == "GMT" and len(self.zone) > 3:  # noqa: PLR2004 - GMT+3
             seconds = self._seconds()
             return GoTime(seconds, self.nanos, int(self.zone[3:]) * 3600)
-        # In Go, -1 means "no offset", so -00:00:01 means the same.
+        # In Go, -1 means "no offset", so -00:00:01 means "no offset", too.
         if self.utc or offset == -1:
             offset = 0
         return GoTime(self._seconds() - offset, self.nanos, offset)

@@ -1,4 +1,4 @@
-"""Parse URLs as Go's net/url does.
+"""Parse URLs like Go's net/url.
 
 Room: values. Takes: strings. Gives: Url, parse_url, is_authority, query_values. Next:
 expr/cel/functions/urls.py.
@@ -22,7 +22,7 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})[^%]?.?", re.DOTALL)
 _AUTHORITY: Final = re.compile(r"[^\x00-\x1f\x7f/?#@]*")
 _PORT: Final = re.compile(r"(?::[0-9]*)?")
 _USER: Final = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
-# What each part of a URL may contain without an escape.
+# The characters that each part of a URL can contain without an escape.
 _HOST_ODD: Final = re.compile(
     r"[^A-Za-z0-9\-_.~!$&'()*+,;=:\[\]<>\"%\u0080-\U0010ffff]"
 )
@@ -34,7 +34,8 @@ _FRAGMENT_KEPT: Final = "$&+,/:;=?@!()*"
 _FRAGMENT_VALID: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=?@!'()*\[\]%]*")
 
 _SHOWN_MAX: Final = 256
-"""Characters of a host in an error, and those that are parsed as an address."""
+"""The number of characters of a host that errors show, and that are parsed as an
+address."""
 
 
 class Url(NamedTuple):
@@ -65,7 +66,7 @@ class Url(NamedTuple):
 
     @property
     def port(self) -> str:
-        """The digits after the host's colon, "" if there are none."""
+        """The digits after the host's colon; "" if there are none."""
         _, colon, port = self.host.rpartition(":")
         return port if colon and _PORT.fullmatch(f":{port}") else ""
 
@@ -80,7 +81,7 @@ def parse_url(text: str) -> Url | str:
         return Url(path="*")
     if text.startswith(":"):
         return "missing protocol scheme"
-    # KYVERNO: the whole text has to be valid with "#" as a part of the path or query,
+    # KYVERNO: the whole text must be valid with "#" as a part of the path or query;
     # then it is parsed again without the fragment.
     problem = _parse(text, via_request=True)
     if type(problem) is str:
@@ -135,7 +136,7 @@ def _with_authority(url: Url, authority: str) -> Url | str:
 
 
 def _host(scheme: str, host: str) -> list[str] | str:
-    """Return the host without escapes in a list, or Go's error."""
+    """Return a list with the unescaped host, or Go's error."""
     opening = host.rfind("[")
     if opening > 0:
         return "invalid IP-literal"
@@ -143,7 +144,7 @@ def _host(scheme: str, host: str) -> list[str] | str:
         return _literal(host)
     colon = host.find(":")
     if colon >= 0:
-        # Only these two schemes are strict about a second colon.
+        # Only these two schemes reject a second colon.
         last = host.rfind(":")
         port = host[colon if scheme in ("http", "https") else last :]
         if not _PORT.fullmatch(port):
@@ -153,7 +154,7 @@ def _host(scheme: str, host: str) -> list[str] | str:
 
 
 def is_authority(text: str) -> bool:
-    """Return whether Go takes the text for a host and port as they are."""
+    """Return whether Go accepts the text unchanged as a host and port."""
     if not _AUTHORITY.fullmatch(text):
         return False
     return _host("", text) == [text]
@@ -173,8 +174,8 @@ def _literal(host: str) -> list[str] | str:
     if bad:
         return bad
     name = _unescaped(inner)
-    # A longer text is no address however it ends, unless it has a zone, which has any
-    # length and characters.
+    # A longer text is not an address, unless it has a zone, which can have any length
+    # and characters.
     address = parse_address(name[:_SHOWN_MAX])
     if type(address) is str:
         return f"invalid host: {address}"
@@ -192,7 +193,7 @@ def _bad_escape(text: str) -> str:
 
 
 def _host_problem(host: str) -> str:
-    """Return Go's error about the first odd character or escape of a host."""
+    """Return Go's error for the first invalid character or escape in a host."""
     problems: list[tuple[int, str]] = []
     odd = _HOST_ODD.search(host)
     if odd is not None:
@@ -207,7 +208,7 @@ def _host_problem(host: str) -> str:
 
 
 def _zone_problem(zone: str) -> str:
-    """Return Go's error about a zone, which may have escapes of other characters."""
+    """Return Go's error for a zone, which allows more escapes than a host does."""
     bad = _bad_escape(zone)
     if bad:
         return bad
@@ -232,14 +233,14 @@ def _unescaped(text: str) -> str:
 
 
 def _escaped(text: str, valid: re.Pattern[str], kept: str) -> str:
-    """Return a part as it is if it is validly escaped, else escape all of it anew."""
+    """Return a validly escaped part unchanged; otherwise escape all of it again."""
     if valid.fullmatch(text):
         return text
     return quote_bytes(unquote_to_bytes(text_bytes(text)), kept)
 
 
 def query_values(query: str) -> Iterator[tuple[str, str]]:
-    """Yield keys and values; pairs with a semicolon or a bad escape are left out."""
+    """Yield keys and values; skip pairs with a semicolon or an invalid escape."""
     for pair in query.split("&"):
         if not pair or ";" in pair:
             continue

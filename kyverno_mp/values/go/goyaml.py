@@ -17,10 +17,11 @@ _WIDTH: Final = 80
 _SIMPLE_KEY_BYTES_MAX: Final = 128
 _REMEMBERED_TEXTS: Final = 512
 _REMEMBERED_TEXT_MAX: Final = 2048
-"""Characters of rule and text; with this limit the cache stays below one megabyte."""
+"""The maximum length of rule and text together; with it, the cache stays below one
+megabyte."""
 _BREAKS: Final = "\n\r\x85\u2028\u2029"
 
-# yaml.v2's is_printable: no tab, and nothing outside the basic plane.
+# yaml.v2's is_printable excludes tabs and everything outside the basic plane.
 _SPECIAL = re.compile("[^\n -~\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
 _ESCAPED = re.compile(
     "[^ !#-\\[\\]-~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]"
@@ -37,7 +38,7 @@ _INDICATOR = re.compile(
 )
 
 _RESOLVED: Final = frozenset(
-    # Each word in the three spellings of yaml.v2; y and n have two.
+    # Each word in the three spellings of yaml.v2; y and n have only two.
     [*"yYnN~"]
     + [
         spelling
@@ -57,9 +58,9 @@ _INTEGER = re.compile(
 _BINARY = re.compile("0b[+-]?[01]{1,64}|-0b[01]{1,64}")
 _FLOAT = re.compile("[-+]?(?:\\.[0-9]+|[0-9]+(?:\\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _POINT_FLOAT = re.compile(
-    "\\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?",
+    "\\.[0-9]++(?:_[0-9]++)*+(?:[eE][-+]?[0-9]++(?:_[0-9]++)*+)?",
 )
-_BASE60 = re.compile("[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\\.[0-9_]*)?")
+_BASE60 = re.compile("[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])++(?:\\.[0-9_]*)?")
 _TIMESTAMP = re.compile(
     "([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
     "(?:(?:[Tt]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:[.,][0-9]+)?"
@@ -85,7 +86,8 @@ def block_text(texts: Mapping[str, Mapping[str, str]]) -> str:
         parts.append(head)
         rules = tuple(texts[policy])
         for number, rule in enumerate(_remembered_order(rules)):
-            # The first key of a map is on the line of the indicator of a long key.
+            # After a long key, the first key of its map is on the same line as the
+            # indicator.
             pad = "" if number == 0 and not simple else "  "
             text = texts[policy][rule]
             if len(rule) + len(text) > _REMEMBERED_TEXT_MAX:
@@ -101,14 +103,13 @@ def sorted_keys(keys: Iterable[str]) -> list[str]:
 
 
 def _head(key: str) -> tuple[bool, str]:
-    """Return whether a key of the outer map is simple, and how it is written."""
+    """Return whether a key of the outer map is simple, and its YAML text."""
     if _is_simple_key(key):
         return True, _simple_key(key) + ":\n"
     return False, _line("? ", key, column=2, indent=2) + ": "
 
 
-# PERF: keys are names of policies and rules, which are the same for every denied
-# object.
+# PERF: keys are names of policies and rules, which are equal for every denied object.
 _remembered_order = lru_cache(maxsize=_REMEMBERED_TEXTS)(sorted_keys)
 _remembered_head = lru_cache(maxsize=_REMEMBERED_TEXTS)(_head)
 
@@ -184,7 +185,8 @@ def _needs_quotes(text: str) -> bool:
 def _fold(text: str, column: int, indent: int) -> str:
     """Turn single spaces past column 80 into line breaks; runs of spaces never fold.
 
-    PERF: it checks one space per line instead of every character; denials wait for it.
+    PERF: this checks one space per line instead of every character, because denials
+    wait for it.
     """
     if column + len(text) <= _WIDTH:
         return text
@@ -274,7 +276,7 @@ def _block_hints(text: str) -> str:
 
 
 def resolves(text: str) -> bool:
-    """Return whether the plain text would be parsed as another type than a string."""
+    """Return whether the plain text would be parsed as a type other than a string."""
     if not text or text in _RESOLVED:
         return True
     first = text[0]
@@ -317,7 +319,7 @@ def _is_timestamp(text: str) -> bool:
     if found.group(9) is not None:
         hour, minute, second = rest[5:8]
     try:
-        # Go has a year 0, which is a leap year like 2000; Python does not.
+        # Go has a year 0, a leap year like 2000; Python has no year 0.
         datetime(year or 2000, month, day, hour, minute, second)  # noqa: DTZ001 - only
         # the ranges of the fields matter here
     except ValueError:
@@ -326,7 +328,7 @@ def _is_timestamp(text: str) -> bool:
 
 
 def _compare(left: str, right: str) -> int:
-    """Compare like yaml.v2's keyList.Less: digits by value, letters after others."""
+    """Compare like yaml.v2's keyList.Less: digits by value, letters last."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return _compare_at(left, right, index)

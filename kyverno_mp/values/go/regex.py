@@ -1,18 +1,19 @@
 """Compile regular expressions with RE2, and measure the work of compiling.
 
 Room: values. Takes: patterns of up to REGEX_CHARACTERS_MAX. Gives: Regex.
-Next: the regex functions of JMESPath and CEL, which charge.
+Next: the regex functions of JMESPath and CEL, which charge for the work.
 May touch: a bounded cache of compiled expressions.
 Source: measured on RE2; Go's regexp/syntax (error strings, the escape C).
 
 The length of a pattern does not show the work of compiling it: a class of Unicode
 letters has three characters and 400 instructions, and ``a{1000}`` has a thousand. So
 the number of instructions is charged. Each caller is charged at its first use of a
-pattern, even if another compiled it before, because that order is random.
+pattern, even if another caller has already compiled it, because the order of callers is
+random.
 
 RE2 compiles in one call, during which no other thread runs: patterns that would take
-more than some 50 ms are refused before. What can be foreseen is charged before the
-compilation, so that the event loop leaves it to a thread.
+more than about 50 ms are rejected beforehand. The predictable work is charged before
+the compilation, so that the event loop can move a long compilation to a thread.
 """
 
 import re
@@ -30,13 +31,14 @@ from kyverno_mp.limits import (
 )
 
 _KEPT_INSTRUCTIONS_MAX: Final = 2_000_000
-"""In all cached expressions together, 16 bytes each; one expression may have
-130,000."""
+"""The maximum number in all cached expressions together, 16 bytes each; one expression
+can have 130,000."""
 _KEPT_MAX: Final = 1024
 _SHAPES_KEPT_MAX: Final = 256
 _TOO_LARGE: Final = b"pattern too large"
 _GIVEN_UP_INSTRUCTIONS: Final = 120_000
-"""The maximum that RE2 has compiled of a pattern when it finds that it is too large."""
+"""The maximum number of instructions that RE2 compiles before it rejects a pattern as
+too large."""
 _MESSAGES: Final = {
     "invalid escape sequence": "invalid escape sequence",
     "invalid character class range": "invalid character class range",
@@ -52,15 +54,16 @@ _MESSAGES: Final = {
     "invalid UTF-8": "invalid UTF-8",
     "invalid named capture group": "invalid named capture",
 }
-"""RE2's error -> Go's."""
+"""RE2's error -> Go's error."""
 _SQUARE_PER_INSTRUCTION: Final = 180
-"""Compiling a long row of ``a?`` takes time quadratic in its length, with copies."""
+"""Compiling a long row of ``a?`` takes time quadratic in its length, including
+copies."""
 _CLASS_INSTRUCTIONS: Final = 400
 _CLASS_READ: Final = 1000
-"""Reading a Unicode class, all cases included, takes half a millisecond."""
+"""Reading a Unicode class, including its case variants, takes half a millisecond."""
 _NODE_INSTRUCTIONS: Final = 4
 _ATOMS_MAX: Final = 2_000_000
-"""More are not counted: RE2 gives up long before."""
+"""Counting stops here, because RE2 gives up much earlier."""
 _TOKEN: Final = re.compile(
     r"""
     \\Q.*?(?:\\E|\Z)
@@ -74,8 +77,8 @@ _TOKEN: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-"""All but single characters. PERF: no part of a text is read for several tokens, even
-if it is no valid expression."""
+"""Matches all tokens except single characters. PERF: no part of a text is read for
+several tokens, even if the expression is invalid."""
 _WIDE: Final = re.compile(r"-[^\x00-\x7f]")
 _REFUSED: Final = "expression too large"
 
@@ -83,7 +86,8 @@ _REFUSED: Final = "expression too large"
 class Regex(NamedTuple):
     """A compiled expression, or the error of the pattern.
 
-    ``instructions``: the work of compiling it; each stands for half a microsecond.
+    ``instructions``: the work of compiling the pattern; each instruction stands for
+    half a microsecond.
     """
 
     compiled: Any
@@ -91,7 +95,7 @@ class Regex(NamedTuple):
     instructions: int
 
     def error_text(self, pattern: str) -> str:
-        """Return the error of the pattern as Go's package regexp prints it."""
+        """Return the pattern's error in the format of Go's package regexp."""
         for theirs, ours in _MESSAGES.items():
             if self.error.startswith(theirs):
                 part = self.error[len(theirs) :].removeprefix(": ")
@@ -104,7 +108,7 @@ class Regex(NamedTuple):
 
 
 class _Memo:
-    """Compiled expressions by pattern; emptied when there are too many."""
+    """A cache of compiled expressions by pattern; it is emptied when it is full."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], Regex] = {}
@@ -117,8 +121,8 @@ class _Memo:
     def keep(self, key: tuple[str, bool], regex: Regex) -> None:
         """Add an expression; if the cache is full, empty it first.
 
-        Concurrent threads may count one twice, or not at all; emptying the cache
-        corrects this.
+        Concurrent threads may count an expression twice, or not at all; emptying the
+        cache corrects the count.
         """
         self._instructions += regex.instructions
         full = self._instructions > _KEPT_INSTRUCTIONS_MAX
@@ -132,12 +136,12 @@ _memo: Final = _Memo()
 
 
 class _Shape(NamedTuple):
-    """What makes a pattern long to compile, counted in its text.
+    """The properties of a pattern that make it slow to compile, counted in its text.
 
-    ``classes``: Unicode classes; ``optional``: what may be absent, with each copy that
-    a repetition makes, also of the group around it; ``repeats``: the copies that
-    repetitions ask for, those of a class with a range beyond ASCII twice; ``atoms``:
-    what is compiled then, if there are any.
+    ``classes``: the Unicode classes; ``optional``: the optional parts, including the
+    copies made by repetitions of the part or of a group around it; ``repeats``: the
+    copies that repetitions request, counted twice for a class with a range beyond
+    ASCII; ``atoms``: the parts compiled after copying, 0 without repetitions.
     """
 
     classes: int
@@ -156,15 +160,15 @@ class _Shape(NamedTuple):
 
     @property
     def reading(self) -> int:
-        """The work that the compiled form does not show, in instructions."""
+        """The work that the compiled size does not reflect, in instructions."""
         square = self.optional * self.optional // _SQUARE_PER_INSTRUCTION
         return _CLASS_READ * self.classes + square
 
     @property
     def ahead(self) -> int:
-        """The work to charge first: with many copies, enough to leave the event loop.
+        """The work to charge in advance; many copies suffice to leave the event loop.
 
-        Which class is repeated is not known here, so no more is charged for it.
+        It is not known here which class is repeated, so the charge is limited.
         """
         copied = _NODE_INSTRUCTIONS * max(self.atoms, self.repeats)
         copied += _CLASS_INSTRUCTIONS * self.classes * self.repeats
@@ -176,12 +180,12 @@ def _shape_of(pattern: str) -> _Shape:
     classes = pattern.count("\\p") + pattern.count("\\P")
     if "{" in pattern:
         return _copied(pattern, classes)
-    # No copies. PERF: groups that begin with "(?" count, too; they are few.
+    # No copies. PERF: groups that begin with "(?" are counted, too, but they are few.
     return _Shape(classes, pattern.count("?") + pattern.count("*"), 0, 0)
 
 
 def _copied(pattern: str, classes: int) -> _Shape:
-    """Count what repetitions copy, also those of the groups around.
+    """Count the parts that repetitions copy, including repetitions of outer groups.
 
     PERF: one pass without objects, because a long pattern has thousands of tokens.
     """
@@ -219,14 +223,15 @@ def _copied(pattern: str, classes: int) -> _Shape:
             optional, last_optional = optional + absent, last_optional + absent
             atoms, last_atoms = atoms + more, last_atoms + more
         if optional > REGEX_OPTIONAL_MAX:
-            # It is refused: the groups around have no less.
+            # The pattern is rejected, because the outer groups contain at least as
+            # many.
             break
     atoms = min(max(atoms + len(pattern) - end, 0), _ATOMS_MAX)
     return _Shape(classes, optional, repeats, atoms if repeats else 0)
 
 
 def _repetition(token: re.Match[str]) -> tuple[int, int]:
-    """Return how many copies it makes, and how many of these may be absent."""
+    """Return the number of copies, and how many of the copies are optional."""
     least = int(token["least"])
     count = int(token["most"] or least)
     is_optional = token["comma"] is not None or not least
@@ -234,18 +239,18 @@ def _repetition(token: re.Match[str]) -> tuple[int, int]:
 
 
 def work_ahead(pattern: str) -> int:
-    """Return what to charge before compiling; the rest of ``instructions`` follows.
+    """Return the work to charge before compiling; it is a part of ``instructions``.
 
-    0 for a pattern that is refused, which costs nothing.
+    0 for a pattern that is rejected, which costs nothing.
     """
     shape = _shape_of(pattern)
     return 0 if shape.is_too_large else shape.ahead
 
 
 def compile_regex(pattern: str, *, captures: bool) -> Regex:
-    """Compile, or return the cached expression.
+    """Compile a pattern, or return the cached expression.
 
-    Without ``captures``, groups capture nothing, which is enough for a test.
+    Without ``captures``, groups capture nothing, which is sufficient for a test.
     """
     key = pattern, captures
     known = _memo.find(key)
@@ -274,7 +279,7 @@ def _compile(pattern: str, *, captures: bool) -> Regex:
 
 
 def _has_byte_escape(pattern: str) -> bool:
-    r"""Return whether the pattern has ``\C``, one byte in RE2 and an error in Go."""
+    r"""Return whether the pattern has ``\C``, a byte in RE2 but an error in Go."""
     at = 0
     while (at := pattern.find("\\", at)) >= 0:
         letter = pattern[at + 1 : at + 2]

@@ -1,4 +1,4 @@
-"""List the kinds of every cluster with Kyverno: names, scope, subresources.
+"""List the kinds that every cluster with Kyverno has: names, scope, subresources.
 
 Room: values. Takes: nothing. Gives: ApiResource, BUILT_IN. Next: policy/ports.py, for
 use without a cluster. May touch: nothing outside its arguments.
@@ -151,4 +151,4 @@ def _read(table: str) -> tuple[ApiResource, ...]:
 
 
 BUILT_IN: Final = _read(_TABLE)
-"""All kinds, in the order in which a kind without a group is searched."""
+"""All kinds, in the search order for a kind without a group."""

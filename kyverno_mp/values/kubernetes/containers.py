@@ -14,7 +14,7 @@ _BELOW: Final = ("spec", "jobTemplate", "template")
 
 
 def count_containers(resource: Json) -> int:
-    """Return the number of entries in all container lists, of any type."""
+    """Return the number of entries, of any type, in all container lists."""
     count = 0
     holders = [resource]
     while holders:

@@ -1,11 +1,10 @@
-"""Parse image references, and find those of a resource.
+"""Parse image references, and find the image references in a resource.
 
 Room: values. Takes: reference strings, resources as JSON. Gives: ImageInfo, and the
 value of the ``images`` variable. Next: program/context/rule_context,
 program/pod_security.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 3.8; the grammar is that of
-github.com/distribution/reference.
+Source: docs/behaviour/engine 3.8; the grammar is github.com/distribution/reference's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 DEFAULT_REGISTRY: Final = "docker.io"
 REPOSITORY_NAME_LENGTH_MAX: Final = 255
-"""distribution/reference: RepositoryNameTotalLengthMax."""
+"""RepositoryNameTotalLengthMax of distribution/reference."""
 
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _PATH: Final = rf"{_COMPONENT}(?:/{_COMPONENT})*"
@@ -39,7 +38,7 @@ _LOWER_HEX: Final = frozenset("0123456789abcdef")
 class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
     """One ``imageExtractors`` entry of a rule; "" means absent.
 
-    ``path`` as in the policy, e.g. ``/spec/steps/*/image``.
+    ``path``: as in the policy, e.g. ``/spec/steps/*/image``.
     """
 
     path: str
@@ -102,7 +101,7 @@ def parse_image(
     default_registry: str = DEFAULT_REGISTRY,
     default_registry_mutation: bool = True,
 ) -> ImageInfo:
-    """Parse a reference; one without a registry gets the default registry.
+    """Parse a reference; without a registry, it gets the default registry.
 
     Raises: ExpressionFailed (``image.bad``) with upstream's message.
     """
@@ -142,7 +141,7 @@ def _with_registry(image: str, default_registry: str) -> str:
 
 
 def _parts(full: str) -> tuple[str, str, str, str]:
-    """Return domain, path, tag and digest; raises ValueError with Go's text."""
+    """Return domain, path, tag and digest. Raises: ValueError with Go's text."""
     match = _REFERENCE.fullmatch(full)
     if match is None:
         lower = _REFERENCE.fullmatch(full.lower())
@@ -178,7 +177,7 @@ def _check_digest(digest: str) -> None:
 class ImageSettings(NamedTuple):
     """The inputs of the extraction in addition to the resource.
 
-    ``search``: evaluates the jmesPath of an extractor on the text found.
+    ``search``: evaluates an extractor's jmesPath on the text found.
     """
 
     default_registry: str = DEFAULT_REGISTRY
@@ -197,14 +196,15 @@ def extract_images(
 ) -> dict[str, dict[str, dict[str, Json]]]:
     """Return the value of the ``images`` variable for one resource.
 
-    ``extractors``: the rule's imageExtractors by kind; a kind named there uses only
-    those. Lists without images are omitted.
+    ``extractors``: the rule's imageExtractors by kind; for a kind named there, only its
+    extractors are used. Lists without images are omitted.
 
     Shape: ``{"containers": {"nginx": {"registry": "docker.io", "name": "nginx",
     "path": "nginx", "tag": "latest", "reference": .., "referenceWithTag": ..,
     "jsonPointer": "/spec/containers/0/image"}}}``.
 
-    Of two images with the same name only one is in it: it is no list of all images.
+    If two images have the same name, the value contains only one of them, so it is not
+    a list of all images.
 
     Raises: ExpressionFailed (``image.extract``).
     """
@@ -222,7 +222,7 @@ def list_images(
     extractors: Mapping[str, Sequence[ImageExtractor]] | None = None,
     settings: ImageSettings = _DEFAULTS,
 ) -> list[dict[str, Json]]:
-    """Return the descriptions of all images, also those with the same name.
+    """Return the descriptions of all images, including images with equal names.
 
     Raises: as ``extract_images``.
     """
@@ -286,7 +286,7 @@ def _found(
 
 
 def _escaped(token: str) -> str:
-    """Return a key as a token of a JSON pointer (RFC 6901)."""
+    """Escape a key as a token of a JSON pointer (RFC 6901)."""
     return token.replace("~", "~0").replace("/", "~1")
 
 
@@ -320,7 +320,7 @@ def _holders(
 
 
 def _searched(image: str, jmes_path: str, settings: ImageSettings) -> str:
-    assert settings.search is not None, "an extractor has a jmesPath"
+    assert settings.search is not None, "a jmesPath requires settings.search"
     try:
         found = settings.search(jmes_path, image)
     except ExpressionFailed as error:

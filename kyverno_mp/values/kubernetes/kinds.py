@@ -10,7 +10,8 @@ import re
 from typing import Final, NamedTuple
 
 _VERSION: Final = re.compile(r"(?:v[0-9](?:(?:alpha|beta)[0-9])?|\*)\Z")
-"""KYVERNO: single digits only, so ``v10`` and ``v1alpha12`` are not versions (1.3)."""
+"""KYVERNO: only single digits match, so ``v10`` and ``v1alpha12`` are not versions
+(1.3)."""
 
 
 class KindSelector(NamedTuple):
@@ -26,7 +27,7 @@ _NOTHING: Final = KindSelector("", "", "", "")
 
 
 def parse_kind(text: str) -> KindSelector:
-    """Split a kind selector; one with too many parts matches nothing (1.3)."""
+    """Split a kind selector; with too many parts, it matches nothing (1.3)."""
     *head, last = text.split("/")
     parts = [*head, *last.split(".")]
     if len(parts) == 1:

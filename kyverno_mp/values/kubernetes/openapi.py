@@ -1,13 +1,13 @@
 """Decode the schemas of the API server's OpenAPI v3 documents.
 
-Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents it lists. Gives:
-Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
+Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents listed there.
+Gives: Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
 values/typed/custom.py (merges), egress/schemas.py (requests).
 May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
 
-Only the parts that define the type of a field are kept; descriptions are most of a
-document.
+Only the parts that define the type of a field are kept, because most of a document is
+descriptions.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def first_type(self) -> str:
-        """Return ``type``, the first one of several."""
+        """Return ``type``, or the first type if ``type`` is a list."""
         if isinstance(self.type, str):
             return self.type
         return self.type[0] if self.type else ""
@@ -100,7 +100,7 @@ _INDEX = msgspec.json.Decoder(_Index)
 
 
 def read_index(body: bytes) -> dict[str, str]:
-    """Return the URL of the document for each path.
+    """Return the URL of each path's document.
 
     Shape: ``{"apis/apps/v1": "/openapi/v3/apis/apps/v1?hash=0F.."}``; the hash changes
     with the document. Raises: RequestInvalid.
@@ -108,7 +108,9 @@ def read_index(body: bytes) -> dict[str, str]:
     try:
         found = _INDEX.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestInvalid("openapi.index", "no list of OpenAPI documents") from error
+        raise RequestInvalid(
+            "openapi.index", "not a list of OpenAPI documents"
+        ) from error
     return {path: one.server_relative_url for path, one in found.paths.items()}
 
 
@@ -126,6 +128,6 @@ def path_of(group: str, version: str) -> str:
 
 
 def name_of(schemas: Schemas, group: str, version: str, kind: str) -> str:
-    """Return the name of a kind's schema, "" if there is none."""
+    """Return the name of a kind's schema; "" if it has none."""
     wanted = GroupVersionKind(group, version, kind)
     return next((name for name, one in schemas.items() if wanted in one.kinds), "")

@@ -44,10 +44,10 @@ _SCAN: Final = re2.compile(
 )
 _FIRST: Final = frozenset("0123456789.+-eEinumkKMGTP")
 _DIGITS_MAX: Final = 500
-"""Digits of one quantity; str() of an int refuses more than 4300 by default."""
+"""The maximum number of digits; str() of an int rejects more than 4300 by default."""
 _EXPONENT_SPAN_MAX: Final = 500
-"""Powers of ten that one computation may expand; Go has no limit and would run out of
-memory."""
+"""The maximum power of ten that one computation expands; Go has no limit and would run
+out of memory."""
 _INT64_MAX: Final = (1 << 63) - 1
 _INT64_DIGITS: Final = 18
 _NANO: Final = -9
@@ -68,7 +68,7 @@ class Quantity:
         self.format: Format = form
         self._text = text
         self.is_big = False
-        """Whether Go keeps it as a decimal, not in an int64 with a scale."""
+        """Whether Go stores the quantity as a decimal, not as an int64 with a scale."""
 
     def compare(self, other: "Quantity") -> int:
         """Return -1, 0 or 1."""
@@ -126,10 +126,10 @@ class Quantity:
         return base * float(f"1e{self.exponent}") if self.exponent else base
 
     def as_int64(self) -> int | None:
-        """Return the value like AsInt64; None if it is no whole int64.
+        """Return the value like AsInt64; None if it is not a whole int64.
 
-        KYVERNO: nor if it was written with a fraction, as ``1.0`` and ``1.5Gi``, or in
-        thousandths or smaller units, as ``1000m``.
+        KYVERNO: also None if it was written with a fraction, as ``1.0`` and ``1.5Gi``,
+        or in thousandths or smaller units, as ``1000m``.
         """
         if self.is_big or self.exponent < 0:
             return None
@@ -327,7 +327,7 @@ def _canonical_text(quantity: Quantity) -> str:
     exponent -= rest
     if form == "DecimalExponent":
         return _print(number) + (f"e{exponent}" if exponent else "")
-    # KYVERNO: 0.3 - beyond n and E Kubernetes prints the number without a suffix.
+    # KYVERNO: 0.3 - beyond n and E, Kubernetes prints the number without a suffix.
     return _print(number) + _DECIMAL_SUFFIX.get(exponent, "")
 
 

@@ -23,7 +23,7 @@ _NAME_LENGTH_MAX: Final = 63
 _PREFIX_LENGTH_MAX: Final = 253
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _PREFIX: Final = re.compile(
-    r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z"
+    r"[a-z0-9]++(?:-++[a-z0-9]++)*+(?:\.[a-z0-9]++(?:-++[a-z0-9]++)*+)*+\Z"
 )
 _NAME_RULE: Final = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must "
@@ -58,7 +58,7 @@ def is_label_value(value: str) -> bool:
 def check_selector(
     labels: Sequence[tuple[str, str]], terms: Sequence[Term] = ()
 ) -> str:
-    """Return why Kubernetes rejects the selector, "" if it is valid.
+    """Return Kubernetes' error for an invalid selector; "" if it is valid.
 
     Labels with wildcards are checked when they are matched with actual labels, not
     here.
@@ -116,8 +116,8 @@ def _check_term(key: str, operator: str, values: tuple[str, ...]) -> str:
 def labels_of(value: Json) -> dict[str, str]:
     """Return a map of labels or annotations as the API decodes it.
 
-    KYVERNO: one value that is not a string makes the whole map unreadable, thus empty;
-    null reads as "" (unstructured.NestedNullCoercingStringMap).
+    KYVERNO: a single value that is not a string makes the whole map unreadable, so the
+    result is empty; null is read as "" (unstructured.NestedNullCoercingStringMap).
     """
     if type(value) is not dict:
         return {}
@@ -167,8 +167,9 @@ def _label_test(key: str, value: str) -> LabelTest:
     key_matches, value_matches = compile_wildcard(key), compile_wildcard(value)
 
     def some_label_matches(actual: Labels) -> bool:
-        # KYVERNO: a matching actual pair replaces the pair and must then be valid;
-        # without one, wildcards become 0 and the label cannot match (1.5).
+        # KYVERNO: a matching label of the object replaces the pair and must then be
+        # valid; if no label matches, wildcards become 0 and the pair cannot match
+        # (1.5).
         return any(
             key_matches(name)
             and value_matches(text)

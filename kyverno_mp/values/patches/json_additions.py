@@ -1,13 +1,13 @@
-"""Apply JSON patches that only add, as nearly all do, in one pass.
+"""Apply JSON patches that contain only additions, as nearly all do, in one pass.
 
 Room: values. Takes: operations, linked once; an object. Gives: the patched object,
-which shares unchanged parts with the old one. Next: program/mutate/json6902.
+which shares unchanged parts with the old object. Next: program/mutate/json6902.
 May touch: nothing outside its arguments.
-Source: as values/patches/json_patch, to which a test holds every result equal.
+Source: as values/patches/json_patch; a test verifies that all results are equal.
 
 PERF: a path is split once, and a container is copied once for all operations.
-Everything else (another operation, a missing parent, an index that does not exist) is
-left to values/patches/json_patch.
+values/patches/json_patch handles everything else: other operations, missing parents,
+and indexes that do not exist.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ _NO_INDEX: Final = -1
 _KIND: Final = "kind"
 
 PathStep = tuple[str, int]
-"""A key, and its index in a list, or _NO_INDEX."""
+"""A key, and the index that it denotes in a list, or _NO_INDEX."""
 
 
 class Addition(NamedTuple):
-    """One operation: the containers on its path, its last token, its value."""
+    """One operation: the containers on its path, its last token, and its value."""
 
     parents: tuple[PathStep, ...]
     key: str
@@ -54,9 +54,9 @@ class Additions(NamedTuple):
 
 
 def link_additions(operations: Sequence[Operation]) -> Additions | None:
-    """Link checked operations; None for those that json_patch has to apply.
+    """Link checked operations; return None if json_patch must apply them.
 
-    The object's kind does not change.
+    Operations that change the object's kind are not linked.
     """
     if not 0 < len(operations) <= _OPERATIONS_MAX:
         return None
@@ -90,14 +90,14 @@ def _step_of(token: str) -> PathStep:
 def add_all(document: Json, patches: Sequence[Additions], spend: Spender) -> Json:
     """Apply patches in order; return the same object when nothing changes.
 
-    None when json_patch has to apply them. Raises: BudgetExceeded.
+    Return None if json_patch must apply them. Raises: BudgetExceeded.
     """
     if type(document) is not dict:
         return None
     if len(document) > _LONG:
         _charge_copy(document, spend)
     root = document.copy()
-    # By id(): the containers that only this document has, so they may be changed.
+    # By id(): the containers that only this document contains, so they can be changed.
     own: dict[int, Json] = {}
     grows = bool(patches)
     for additions, steps in patches:
@@ -122,7 +122,7 @@ def _charge_copy(holder: Json, spend: Spender) -> None:
 def _own_holder(
     holder: Json, parents: Sequence[PathStep], own: dict[int, Json], spend: Spender
 ) -> Json:
-    """Follow a path, and copy the containers on it that are not copied yet."""
+    """Follow a path, and copy containers on it that have not been copied yet."""
     for key, index in parents:
         if type(holder) is dict:
             below = holder.get(key)
@@ -144,13 +144,13 @@ def _own_holder(
 
 
 def _put(holder: Json, key: str, index: int, value: Json) -> bool:
-    """Add to a list; return whether that was possible."""
+    """Add to a list; return False if that is not possible."""
     if type(holder) is not list:
         return False
     if key == _END:
         holder.append(value)
         return True
-    # An insertion moves the elements after it.
+    # An insertion moves the following elements, so long lists are excluded.
     if index == _NO_INDEX or index > len(holder) or len(holder) > _LONG:
         return False
     holder.insert(index, value)

@@ -1,4 +1,4 @@
-"""Compute a small RFC 6902 patch from one JSON value to another.
+"""Compute a small RFC 6902 patch that turns one JSON value into another.
 
 Room: values. Takes: two values. Gives: operations (add, remove, replace).
 Next: program/mutation. May touch: nothing outside its arguments.
@@ -16,13 +16,14 @@ Operation = dict[str, Json]
 _ABSENT: Final[Json] = object()
 _HOLDERS: Final = frozenset({dict, list})
 _SHORT: Final = 32
-"""PERF: comparing this few entries is covered by the steps that the policies spent."""
+"""PERF: comparing up to this many entries is covered by the steps already charged to
+the policies."""
 _FEW: Final = 8
 _MADE_STEPS: Final = 4
 _STEPS_AT_ONCE: Final = 64
 _OPERATION_BYTES: Final = 40
 _ITEM_BYTES: Final = 6
-"""A number, or the quotes and commas of a string."""
+"""The bytes of a number, or of a string's quotes and comma."""
 
 
 def diff(before: Json, after: Json, spend: Spender = FREE) -> list[Operation]:
@@ -30,8 +31,8 @@ def diff(before: Json, after: Json, spend: Spender = FREE) -> list[Operation]:
 
     Maps are compared key by key, lists without their common first and last items.
     Cost: proportional to the changes; shared parts are recognised by identity.
-    ``spend``: charged with the comparison and with the bytes of the patch as JSON, in
-    which a part with many occurrences is written once for each. Raises: BudgetExceeded.
+    ``spend``: charged with the comparison and with the bytes of the patch as JSON,
+    which contains a shared part once per occurrence. Raises: BudgetExceeded.
     """
     operations: list[Operation] = []
     if before is not after:
@@ -66,7 +67,7 @@ def _charge_answer(operations: list[Operation], spend: Spender) -> None:
 
 
 def _charge_parts(waiting: list[Json], size: int, steps: int, spend: Spender) -> None:
-    """Charge the bytes of maps and lists, and those counted before."""
+    """Charge the bytes of maps and lists, and the bytes and steps counted before."""
     while waiting:
         holder = waiting.pop()
         steps += 1 + len(holder)
@@ -151,7 +152,7 @@ def _diff_lists(
     shorter = min(new_size, size)
     spend.charge(1 + (size + new_size) // 2)
     start = 0
-    # PERF: most items are the very same objects.
+    # PERF: most items are identical objects.
     while start < shorter and (
         before[start] is after[start] or same_paid(before[start], after[start], spend)
     ):
@@ -164,7 +165,7 @@ def _diff_lists(
     ):
         end += 1
     common = shorter - start - end
-    # Each of these creates an operation or a path of its own.
+    # Each of these items creates a separate operation or path.
     made = size + new_size - 2 * end - 2 * start - common
     if made > _SHORT:
         spend.charge(_MADE_STEPS * made)

@@ -75,7 +75,7 @@ def same_paid(one: Json, other: Json, spend: Spender) -> bool:
 def whole_numbers(value: Json) -> Json:
     """Convert floats without a fraction to ints, as Go does when it decodes an object.
 
-    The same object is returned if there are none.
+    If there are no such floats, the same object is returned.
     """
     kind = type(value)
     if kind is float:

@@ -1,16 +1,15 @@
 """Apply RFC 6902 patches with the options that Kyverno sets.
 
 Room: values. Takes: operations, an object. Gives: the patched object, which shares
-unchanged parts with the old one. Next: program/mutate.
+unchanged parts with the old object. Next: program/mutate.
 May touch: nothing outside its arguments.
-Source: RFC 6902; docs/behaviour/engine 7.4; the messages are those of
-evanphx/json-patch v5.9.
+Source: RFC 6902; docs/behaviour/engine 7.4; messages as in evanphx/json-patch v5.9.
 
 Options: negative indices count from the end, removing a missing value is not an error,
 and adding creates missing parents.
 
-Over 400 lines: six operations, which share one way of following a path, of charging and
-of reporting; paths themselves are in values/patches/json_pointer.py.
+Over 400 lines: six operations share the code for following paths, charging and
+reporting errors; paths themselves are in values/patches/json_pointer.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,8 +89,8 @@ def apply_patch(
 ) -> Json:
     """Apply the operations in order; ``document`` itself stays unchanged.
 
-    ``spend``: charged with everything read and copied. ``strict``: without Kyverno's
-    options, as the API server applies patches.
+    ``spend``: charged for all reading and copying. ``strict``: patches are applied
+    without Kyverno's options, as the API server applies them.
 
     Raises: ExpressionFailed at the first operation that does not apply.
     """
@@ -148,7 +147,7 @@ def _problem(operation: Operation) -> str:
 def check_depth(value: Json, depth: int, spend: Spender) -> None:
     """Reject a value that would nest the document beyond JSON_DEPTH_MAX.
 
-    Otherwise, copies of a part into itself could nest it without limit.
+    Otherwise, copying a part into itself could nest the document without limit.
     """
     if depth < JSON_DEPTH_MAX - 1:
         # PERF: nearly every value is a scalar or a short map of scalars.
@@ -262,7 +261,7 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
     """Create the missing containers on the path to the last token.
 
     KYVERNO: the name of a new parent is not decoded: ``a~1b`` is created under exactly
-    this name, and then the path does not resolve.
+    this name, so the path still does not resolve.
     """
     for depth in range(len(tokens) - 1):
         container = container_of(document, tokens[: depth + 1])
@@ -276,7 +275,7 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
             raise failed("invalid state detected")
         made = _new_parent(following)
         padding = _padding(container, token)
-        # New containers are looked up again at each depth.
+        # Each depth looks up the new containers again.
         spend.charge(OPERATION_STEPS + _TOKEN_STEPS * depth)
         spend.charge_bytes(_MADE_BYTES + POINTER_BYTES * (padding + len(made)))
         document = changed(
@@ -289,7 +288,7 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
 
 
 def _padding(container: Json, token: str) -> int:
-    """Return how many nulls a list needs for the index to exist."""
+    """Return the number of nulls that a list needs for the index to exist."""
     number = number_of(token)
     if type(container) is not list or number is None:
         return 0
@@ -298,7 +297,7 @@ def _padding(container: Json, token: str) -> int:
 
 def _bounded(count: int) -> int:
     if count > PATCH_PADDING_MAX:
-        raise failed(f"an index is more than {PATCH_PADDING_MAX} beyond its list")
+        raise failed(f"an index is more than {PATCH_PADDING_MAX} beyond the list's end")
     return count
 
 
@@ -322,7 +321,7 @@ def _put(container: Json, token: str, made: Json, padding: int) -> Json:
     try:
         return _insert(token, made)(container)
     except ExpressionFailed:
-        # KYVERNO: a parent that cannot be created is reported as missing later.
+        # KYVERNO: if a parent cannot be created, it is reported as missing later.
         return container
 
 
@@ -371,7 +370,7 @@ def _removed(document: Json, tokens: Sequence[str], spend: Spender) -> Json:
 def _replace(
     document: Json, operation: Operation, spend: Spender, *, sets: bool = False
 ) -> Json:
-    """Replace a value; ``sets``: also one that a map does not have."""
+    """Replace a value; ``sets``: add it if a map does not contain the key."""
     path, value = operation["path"], operation["value"]
     if path == "":
         if type(value) is not dict and type(value) is not list:
@@ -417,7 +416,7 @@ def _move(document: Json, operation: Operation, spend: Spender) -> Json:
     if problem:
         raise failed(f"error in move for path: '{key}': {problem}")
     document = _removed(document, tokens, spend)
-    # KYVERNO: engine 7.4 - a destination of "" is the key "" of the object.
+    # KYVERNO: engine 7.4 - a destination of "" means the object's key "".
     places = [""] if path == "" else tokens_of(path) or []
     return _add_at(
         way_to(document, places),
@@ -443,7 +442,7 @@ def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
     if problem:
         raise failed(f"error in copy for from: '{source}': {problem}")
     _check_count(value, spend)
-    # KYVERNO: engine 7.4 - a destination of "" is the key "" of the object.
+    # KYVERNO: engine 7.4 - a destination of "" means the object's key "".
     places = [""] if path == "" else tokens_of(path) or []
     return _add_at(
         way_to(document, places),
@@ -489,6 +488,6 @@ _APPLY: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
 _STRICT: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
     "add": partial(_add, grows=False),
     "remove": _remove_present,
-    # K8S: its version of the library finds every key of a map (json-patch v4).
+    # K8S: the API server's json-patch v4 treats every key of a map as present.
     "replace": partial(_replace, sets=True),
 }

@@ -2,7 +2,7 @@
 
 Room: values. Takes: pointers, values. Gives: paths through containers.
 Next: values/patches/json_patch. May touch: nothing outside its arguments.
-Source: RFC 6901; the messages are those of evanphx/json-patch v5.9.
+Source: RFC 6901; messages as in evanphx/json-patch v5.9.
 """
 
 import re
@@ -24,12 +24,12 @@ _INT64_DIGITS_MAX: Final = 18
 
 
 def failed(text: str) -> ExpressionFailed:
-    """Return the error of a patch that does not apply."""
+    """Return the error for a patch that does not apply."""
     return ExpressionFailed("json_patch.apply", text)
 
 
 def tokens_of(path: str) -> list[str] | None:
-    """Split a pointer; None for one that does not point below the document.
+    """Split a pointer; None if it does not point to a value below the document.
 
     KYVERNO: the text before the first slash is ignored.
     """
@@ -44,24 +44,24 @@ def decoded(token: str) -> str:
 
 
 def number_of(token: str) -> int | None:
-    """Return the index that a token denotes, None if it is not an index."""
+    """Return the index that a token denotes; None if it is not an index."""
     if _INDEX.match(token) and len(token) <= _INT64_DIGITS_MAX:
         return int(token)
     return None
 
 
 def bad_index(number: int) -> str:
-    """Return the error of an index that a list does not have."""
+    """Return the error for an index that does not exist in a list."""
     return f"Unable to access invalid index: {number}: {INVALID_INDEX}"
 
 
 def not_a_number(token: str) -> str:
-    """Return the error of a token that is not an index."""
+    """Return the error for a token that is not an index."""
     return f'strconv.Atoi: parsing "{token}": invalid syntax'
 
 
 def entry_at(container: Json, token: str) -> tuple[Json, str]:
-    """Return the entry of a container and "", or ABSENT and the reason."""
+    """Return the entry of a container and "", or ABSENT and the error."""
     if type(container) is dict:
         if token in container:
             return container[token], ""
@@ -76,7 +76,8 @@ def entry_at(container: Json, token: str) -> tuple[Json, str]:
 
 
 Way = tuple[Json, list[tuple[Json, str | int]]]
-"""(the innermost container, the ones above it, each with the key of the next one)"""
+"""(innermost container, list of the containers above it, each with the key of the
+next)"""
 
 
 def way_to(document: Json, tokens: Sequence[str]) -> Way | None:
@@ -100,7 +101,7 @@ def way_to(document: Json, tokens: Sequence[str]) -> Way | None:
 
 
 def container_of(document: Json, tokens: Sequence[str]) -> Json:
-    """Return the map or list that contains the last token, None if there is none."""
+    """Return the map or list that contains the last token; None if it is missing."""
     way = way_to(document, tokens)
     return None if way is None else way[0]
 

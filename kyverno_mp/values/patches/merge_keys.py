@@ -155,5 +155,5 @@ _SHAPES: Final = _shapes()
 
 
 def shape_of(api_version: str, kind: str) -> Shape | None:
-    """Return the shape of a built-in kind; None if every list is replaced."""
+    """Return the shape of a built-in kind; None if all its lists are replaced."""
     return _SHAPES.get((api_version, kind))

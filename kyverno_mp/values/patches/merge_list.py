@@ -1,14 +1,14 @@
-"""Merge lists whose elements have keys, in the same steps as kyaml.
+"""Merge lists whose elements have keys, with the same steps as kyaml.
 
 Room: values. Takes: the elements of object and patch, a function that merges two
 elements with the same key. Gives: the merged list. Next:
-values/patches/strategic_merge. May touch: the lists handed to it, which are the
+values/patches/strategic_merge. May touch: the lists passed to it, which are the
 caller's copies.
 Source: docs/behaviour/engine 7.3; kyaml v0.21.1 walk/associative_sequence, fns
 ElementSetter.
 
 KYVERNO: for elements without a key, repeated keys and lists with two keys (ports), only
-the order of these steps determines the result, so the order is the same.
+the order of these steps determines the result, so they run in the same order.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ replaces the old element)."""
 _Texts = tuple[str, ...]
 _KEY_STEPS: Final = 4
 _LOOK_STEPS: Final = 2
-"""Reading the keys of one element."""
+"""The steps for reading the keys of one element."""
 _COMMON_STEPS: Final = 4
-"""Comparing the keys of two elements."""
+"""The steps for comparing the keys of two elements."""
 
 
 def text_of(value: Json) -> str:
@@ -73,7 +73,7 @@ def is_regular(elements: Sequence[Json], key: str) -> bool:
 def merge_scalars(
     dest: Sequence[Json], origin: Sequence[Json], spend: Spender = FREE
 ) -> list[Json]:
-    """Merge lists of scalars: those of the patch first, each value once.
+    """Merge lists of scalars: the patch's values first, and each value once.
 
     KYVERNO: an empty map is dropped like null.
     """
@@ -94,11 +94,11 @@ def merge_scalars(
 def parted(
     dest: Sequence[Json], origin: Sequence[Json], keys: _Texts, spend: Spender = FREE
 ) -> tuple[list[Json], list[Json]]:
-    """Return the elements that ``origin`` selects by their keys, and the others.
+    """Return the elements that ``origin`` selects by their keys, and the rest.
 
-    With several keys, one that is missing on one side matches any value on the other.
-    If an element of ``origin`` has no key, or one of ``dest`` is not a map, all
-    elements are selected: then only kyaml's steps determine the result.
+    With several keys, a key that is missing on one side matches any value on the other.
+    If an element of ``origin`` has no key, or an element of ``dest`` is not a map, all
+    elements are selected, because then only kyaml's steps determine the result.
     """
     names = [tuple(_key_text(element, key) for key in keys) for element in origin]
     if not all(map(any, names)) or any(type(each) is not dict for each in dest):
@@ -120,7 +120,7 @@ def merge_irregular(
     join: Join,
     spend: Spender = FREE,
 ) -> list[Json]:
-    """Merge lists by ``keys``; ``origin`` is None if the patch has nothing here.
+    """Merge lists by ``keys``; ``origin`` is None if the patch does not have the list.
 
     ``dest`` and ``origin`` may be the same list: then deleting from one also deletes
     from the other.
@@ -153,7 +153,7 @@ def merge_irregular(
 
 
 def _values(dest: list[Json], origin: list[Json] | None, keys: _Texts) -> list[_Texts]:
-    """Return the key strings of all elements, those of the patch first, each once."""
+    """Return the distinct key strings of all elements, the patch's elements first."""
     found: dict[_Texts, None] = {}
     for source in (origin, dest):
         for element in source or ():
@@ -169,7 +169,7 @@ def _key_text(element: Json, key: str) -> str:
 
 
 def _merge_values(values: list[_Texts], spend: Spender) -> None:
-    """Merge values that differ only where one of them is empty."""
+    """Merge values that are equal wherever neither of them is empty."""
     for i in range(len(values)):
         spend.charge(_LOOK_STEPS * len(values))
         one = values[i]
@@ -222,7 +222,7 @@ def _find(elements: list[Json], asked: list[tuple[str, str]]) -> int:
 def set_element(
     elements: list[Json], element: Json, keys: Sequence[str], values: Sequence[str]
 ) -> None:
-    """Replace the matching elements by ``element``, or append it; ABSENT deletes.
+    """Replace the matching elements with ``element``, or append it; ABSENT deletes.
 
     KYVERNO: an empty value matches every element that has the key, and a key without a
     value matches the same elements as the previous key.
@@ -265,7 +265,7 @@ def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
 def _append_all(
     items: list[Json], dest: list[Json], keys: _Texts, spend: Spender
 ) -> None:
-    """Overlay the object's elements on the merged ones, which come first."""
+    """Overlay the object's elements on the merged elements, which come first."""
     for element in dest:
         spend.charge(_LOOK_STEPS * len(keys) * len(items) + _KEY_STEPS)
         values: list[str] = []

@@ -1,4 +1,4 @@
-"""Report a part of a patch or an object that has the wrong kind, with kyaml's text.
+"""Report a part of a patch or an object with the wrong node kind, with kyaml's text.
 
 Room: values. Takes: the expected kind, the actual value. Gives: ExpressionFailed.
 Next: strategic_merge, merge_list, program/mutate/anchors.
@@ -16,7 +16,7 @@ from kyverno_mp.values.patches.json_equal import whole_numbers
 MAPPING: Final = "MappingNode"
 SEQUENCE: Final = "SequenceNode"
 _SHOWN_CHARACTERS_MAX: Final = 16_384
-"""Longer messages are unreadable; upstream has no limit."""
+"""The maximum length of a message, to keep it readable; upstream has no limit."""
 
 
 def node_kind(value: Json) -> str:
@@ -35,5 +35,5 @@ def wrong_kind_text(expected: str, got: Json) -> str:
 
 
 def wrong_kind(expected: str, got: Json) -> ExpressionFailed:
-    """Return the error of a merge."""
+    """Return the error for a value with the wrong node kind."""
     return ExpressionFailed("merge.kind", wrong_kind_text(expected, got))

@@ -3,12 +3,12 @@
 Room: values. Takes: an object, a patch without anchors. Gives: the merged object, which
 shares all unchanged parts with the original. Next: program/mutate.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 7.3; kyaml v0.21.1 (merge2, walk) with lists that grow in
-front.
+Source: docs/behaviour/engine 7.3; kyaml v0.21.1 (merge2, walk) with new list elements
+in front.
 
-kustomize walks the whole object, and lists that are merged by key lose elements with
-repeated or missing keys even if the patch does not mention them. This is not
-reproduced: lists and elements that a patch does not name stay unchanged.
+kustomize walks the whole object, and in lists that are merged by key, elements with
+repeated or missing keys are lost even if the patch does not mention the lists. This is
+not reproduced: lists and elements that a patch does not name stay unchanged.
 """
 
 from typing import Final
@@ -40,10 +40,10 @@ def merge(
 ) -> dict[str, Json]:
     """Merge a patch into an object; return the same object if nothing changes.
 
-    ``spend``: charged with everything walked and copied.
+    ``spend``: charged for everything walked and copied.
 
-    Raises: ExpressionFailed if a value is a map in one and a list in the other, or for
-    an unknown ``$patch``.
+    Raises: ExpressionFailed if a value is a map on one side and a list on the other, or
+    for an unknown ``$patch``.
     """
     merged = _value(resource, patch, _shape_at(resource, patch), spend)
     # KYVERNO: a patch that deletes the whole object is dropped
@@ -73,8 +73,8 @@ def _value(dest: Json, origin: Json, shape: Shape | None, spend: Spender) -> Jso
     if origin is None:
         return ABSENT
     if shape is None:
-        # KYVERNO: an object of a known kind inside one of an unknown kind has its
-        # own schema.
+        # KYVERNO: an object of a known kind has its own schema, even inside an object
+        # of an unknown kind.
         shape = _shape_at(dest, origin)
     kind = type(origin)
     if dest is ABSENT or dest is None:
@@ -92,8 +92,8 @@ def _value(dest: Json, origin: Json, shape: Shape | None, spend: Spender) -> Jso
     if type(dest) is dict or type(dest) is list:
         raise wrong_kind(node_kind(dest), origin)
     if type(dest) is str and type(origin) is not str:
-        # KYVERNO: a value that replaces a quoted string is quoted, too, and so becomes
-        # a text.
+        # KYVERNO: a value that replaces a quoted string is quoted, too, so it becomes a
+        # string.
         origin = text_of(origin)
     return dest if same_paid(dest, origin, spend) else origin
 
@@ -165,7 +165,7 @@ def _keyed(
         spend.charge(_ELEMENT_STEPS * size)
         named, rest = parted(dest, origin, shape.keys, spend)
         return merge_irregular(named, origin.copy(), shape.keys, join, spend) + rest
-    # PERF: the case of nearly every list: both sides have one unique key per element.
+    # PERF: in nearly every list, each element of both sides has one unique key.
     key = shape.keys[0]
     by_key = {text_of(element[key]): element for element in dest}
     front: list[Json] = []
@@ -174,7 +174,7 @@ def _keyed(
         merged, replaces = join(old, element)
         if merged is not ABSENT:
             front.append(merged if replaces else old)
-    # KYVERNO: new elements and those that the patch names come first.
+    # KYVERNO: new elements and elements that the patch names come first.
     front.extend(by_key.values())
     return front
 
@@ -183,7 +183,7 @@ def _join(old: Json, new: Json, shape: Shape, spend: Spender) -> tuple[Json, boo
     """Merge two elements with the same key; False if the old element stays unchanged.
 
     KYVERNO: ``$patch: replace`` in an element has no effect, because in the end the
-    object's elements are merged over those of the patch.
+    object's elements are merged over the patch's elements.
     """
     if new is ABSENT:
         return old, True
@@ -211,9 +211,9 @@ def _without_directive(origin: dict[str, Json]) -> dict[str, Json]:
 
 
 def _added(origin: Json, shape: Shape | None, spend: Spender) -> Json:
-    """Return the result of a patch value that the object does not have.
+    """Return the result of a patch value that is missing from the object.
 
-    KYVERNO: here the directive of a list is ignored, and an unknown one is not an
+    KYVERNO: here a list's directive is ignored, and an unknown directive is not an
     error.
     """
     if type(origin) is dict:
@@ -278,7 +278,7 @@ def _self_list(origin: list[Json], shape: Shape, spend: Spender) -> Json:
 
 
 def _list_directive(origin: list[Json]) -> tuple[list[Json], str]:
-    """Return the list without its directive, and the directive's value."""
+    """Return the list without its directive element, and the directive."""
     for element in origin:
         if type(element) is dict and _DIRECTIVE in element:
             if len(element) > 1:

@@ -1,7 +1,7 @@
 """Read the types of custom kinds, for merges of apply configurations.
 
 Room: values. Takes: schemas of an OpenAPI document of the API server, or a
-CustomResourceDefinition. Gives: Schemas, the built-in ones and those of the kind.
+CustomResourceDefinition. Gives: Schemas, with the built-in types and the kind's types.
 Next: merge.py; egress/types.py reads documents. May touch: nothing outside its
 arguments.
 Source: kube-openapi schemaconv/{openapi,smd}.go (lists by x-kubernetes-list-type, maps
@@ -35,9 +35,9 @@ _ATOMIC: Final = "atomic"
 
 
 def types_of(models: Mapping[str, Schema], api_version: str, kind: str) -> Schemas:
-    """Return the types of a kind of a document; without the kind the built-in ones.
+    """Return the built-in types and, if the document has the kind, the kind's types.
 
-    Raises: RequestInvalid for a document that is nested too deep.
+    Raises: RequestInvalid for a document that is nested too deeply.
     """
     group, _, version = api_version.rpartition("/")
     name = name_of(models, group, version, kind)
@@ -48,14 +48,16 @@ def types_of(models: Mapping[str, Schema], api_version: str, kind: str) -> Schem
         notation = reader.named(name)
         reader.finish()
     except RecursionError as error:
-        raise RequestInvalid("openapi.document", f"schema of {kind}: nested") from error
+        raise RequestInvalid(
+            "openapi.document", f"schema of {kind}: nested too deeply"
+        ) from error
     return built_in().extended({(api_version, kind): notation}, {}, reader.atoms)
 
 
 def types_of_definitions(definitions: list[Json]) -> Schemas:
-    """Return the built-in types and those of CustomResourceDefinitions.
+    """Return the built-in types and the types of CustomResourceDefinitions.
 
-    Raises: RequestInvalid for a schema that is none.
+    Raises: RequestInvalid for an invalid schema.
     """
     kinds: dict[tuple[str, str], str] = {}
     reader = _Reader({})
@@ -77,16 +79,16 @@ def types_of_definitions(definitions: list[Json]) -> Schemas:
 
 
 class _Reader:
-    """Makes an Atom of each schema; ``#`` and a name stand for it."""
+    """Converts each schema to an Atom, whose notation is ``#`` and a name."""
 
     def __init__(self, models: Mapping[str, Schema]) -> None:
         self._models = models
         self.atoms: dict[str, Atom] = {}
         self._overridden: list[tuple[str, str, bool]] = []
-        """Notations of references that say themselves how their maps merge."""
+        """The notations of references that override how their maps merge."""
 
     def named(self, name: str) -> str:
-        """Return the notation of a model, which may contain itself."""
+        """Return the notation of a model; models can be recursive."""
         if name == _QUANTITY:
             return "u"
         model = self._models.get(name)
@@ -99,7 +101,7 @@ class _Reader:
         return notation
 
     def root(self, notation: str, schema: Schema) -> None:
-        """Read a definition's schema, which names no fields that every object has."""
+        """Read a definition's schema, and add the fields that every object has."""
         found = self._atom(schema, preserves=False)
         fields = dict(found.map.fields) if found.map is not None else {}
         of_all = {"apiVersion": "s", "kind": "s", "metadata": _META}
@@ -107,7 +109,7 @@ class _Reader:
         self.atoms[notation] = Atom(map=MapType({**fields, **of_all}, items))
 
     def finish(self) -> None:
-        """Make the types of references, whose targets are complete now."""
+        """Create the types of references, after their targets are complete."""
         for notation, base, is_atomic in self._overridden:
             atom = self.atoms[base]
             if atom.map is not None:
@@ -182,7 +184,7 @@ class _Reader:
 
 
 def _scalar(schema: Schema) -> str:
-    """Return the notation of a scalar, "" for another type."""
+    """Return the notation of a scalar; "" for other types."""
     kind = schema.first_type
     if kind == "string":
         return "s" if schema.format in ("", "byte") else "u"

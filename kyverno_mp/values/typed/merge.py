@@ -25,11 +25,11 @@ from kyverno_mp.values.typed.schema import Atom, ListType, MapType, Schemas
 _STEPS: Final = 4
 _ABSENT: Final = object()
 _Key = tuple[tuple[str, str], ...]
-"""Pairs of name and printed value; of an element of a set the name is empty."""
+"""Pairs of name and printed value; for an element of a set, the name is empty."""
 
 
 class Merger:
-    """Merges with the types of one kind."""
+    """Merges objects by the types of one kind."""
 
     __slots__ = ("_schemas", "_spend", "_type")
 
@@ -45,7 +45,7 @@ class Merger:
         *,
         replaces_atomics: bool = False,
     ) -> Json:
-        """Return the merged object; ``replaces_atomics``: atomic values may change.
+        """Return the merged object; ``replaces_atomics``: atomic values can change.
 
         Raises: ExpressionFailed with upstream's message.
         """
@@ -70,7 +70,7 @@ class Merger:
     def _problems(
         self, notation: str, value: Json, path: str, *, is_live: bool
     ) -> Iterator[str]:
-        """Yield what does not fit its type, as upstream's errors."""
+        """Yield upstream's errors for values that do not match their types."""
         self._spend.charge(_STEPS)
         atom = _deduced(self._schemas.atom(notation), value)
         if atom.map is not None:
@@ -139,7 +139,7 @@ class Merger:
                 yield from self._atomics(atom.list.items, item, f"{path}[{index}]")
 
     def _merged(self, notation: str, left: Json, right: Json) -> Json:
-        """Return the merged value; ``_ABSENT``: there is none on that side."""
+        """Return the merged value; ``_ABSENT`` means that a side has no value."""
         self._spend.charge(_STEPS)
         if right is _ABSENT:
             return left
@@ -156,7 +156,7 @@ class Merger:
             before = left if type(left) is list else []
             return self._merged_list(atom.list, before, right)
         elif right is None and type(left) in (dict, list) and left:
-            # K8S: null is an empty list or map, which adds nothing.
+            # K8S: null counts as an empty list or map, which adds nothing.
             if atom.map is not None and type(left) is dict and not atom.map.is_atomic:
                 return left
             if atom.list is not None and type(left) is list and not atom.list.is_atomic:
@@ -178,15 +178,15 @@ class Merger:
     ) -> Json:
         """Merge two lists by the keys of their elements.
 
-        The elements of the right list keep their order, and so do those of the left one
-        as far as they are not in the right one.
+        The elements of the right list keep their order. Elements that are only in the
+        left list keep their order, too.
         """
         self._spend.charge_bytes(POINTER_BYTES * 4 * (len(left) + len(right)))
         left_keys = [_key_of(typed, item)[0] for item in left]
         right_keys = [_key_of(typed, item)[0] for item in right]
         of_left: dict[_Key, Json] = {}
         for key, item in zip(left_keys, left, strict=True):
-            # K8S: several elements with the same key: none is merged.
+            # K8S: if several elements have the same key, none of them is merged.
             of_left[key] = None if key in of_left else item
         of_right = dict(zip(right_keys, right, strict=True))
         found: list[Json] = []
@@ -201,7 +201,7 @@ class Merger:
 
 
 def _order(left: Sequence[_Key], right: Sequence[_Key]) -> Iterator[tuple[int, bool]]:
-    """Yield (position, whether it is in the left list) in the order of the result."""
+    """Yield (position, whether in the left list) in the order of the result."""
     in_left, in_right = set(left), set(right)
     shared = [key for key in right if key in in_left]
     waited = 0
@@ -237,7 +237,7 @@ def _order(left: Sequence[_Key], right: Sequence[_Key]) -> Iterator[tuple[int, b
 
 
 def _deduced(atom: Atom, value: Json) -> Atom:
-    """Return the form of the type that the value has, all if it has none."""
+    """Return the part of the type that matches the value; all of it if no part does."""
     kind = type(value)
     if kind in (int, float, str, bool):
         return Atom(atom.scalar) if atom.scalar else atom
@@ -265,14 +265,14 @@ def _scalar_problem(scalar: str, value: Json, *, is_live: bool) -> str:
 
 
 def _shown(value: Json) -> str:
-    # KYVERNO: a null of CEL is an enumeration of protobuf, which is no null in Go.
+    # KYVERNO: CEL's null is a protobuf enum, which is not nil in Go.
     if value is None:
         return "&{NULL_VALUE}"
     return f"&{{{sprint(value)}}}"
 
 
 def _sharp(value: Json) -> str:
-    """Return a value as Go's %#v."""
+    """Return a value in the format of Go's ``%#v``."""
     if value is None:
         return "0"
     if type(value) is str:
@@ -289,7 +289,7 @@ def _sharp(value: Json) -> str:
 
 
 def _key_of(typed: ListType, item: Json) -> tuple[_Key, str]:
-    """Return the key of an element of an associative list, or what is wrong with it."""
+    """Return the key of an element of an associative list, and "" or the error."""
     if not typed.keys:
         return _set_key(item)
     if item is None:
@@ -324,7 +324,7 @@ def _set_key(item: Json) -> tuple[_Key, str]:
 
 
 def _shown_key(value: Json) -> str:
-    """Return a key as upstream prints it; equal strings are equal keys."""
+    """Return a key in upstream's format; equal strings are equal keys."""
     return _sharp(whole_numbers(value))
 
 

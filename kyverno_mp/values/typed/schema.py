@@ -1,16 +1,17 @@
 """Look up the types of fields of built-in kinds, for merges of apply configurations.
 
-Room: values. Takes: apiVersion and kind. Gives: TypeRef, Kinds. Next: merge.py.
+Room: values. Takes: apiVersion and kind. Gives: Schemas, Atom, built_in. Next:
+merge.py, custom.py.
 May touch: nothing.
 Source: structured-merge-diff schema/elements.go; Kubernetes OpenAPI v3, release 1.32,
 as kubectl-validate embeds it (docs/behaviour/cel 10.1).
 
-The tables have a line per kind (group/version, kind, type) and one per struct (name,
-then ``field:type``; ``~`` before the name: atomic); a line that begins with a space
-continues the one before. A type is s, n, b (text, number, boolean), u (any scalar),
-? (deduced from the value), ! (atomic, of any type), =Name (a struct; ~Name atomic,
-+Name granular here), []T (an atomic list), [*]T (a set), [key,key=default]T (a list by
-keys; defaults in JSON), {}T or {~}T (a map, an atomic one).
+The tables have one line per kind (group/version, kind, type) and one line per struct
+(name, then ``field:type``; ``~`` before the name: atomic). A line that begins with a
+space continues the line before it. A type is s, n, b (text, number, boolean), u (any
+scalar), ? (deduced from the value), ! (atomic, of any type), =Name (a struct; ~Name
+atomic, +Name granular here), []T (an atomic list), [*]T (a set), [key,key=default]T (a
+list by keys; defaults in JSON), {}T or {~}T (a map, an atomic one).
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ class Key(NamedTuple):
 
 
 class ListType(NamedTuple):
-    """A list; an associative one without ``keys`` is a set of scalars."""
+    """A list; an associative list without ``keys`` is a set of scalars."""
 
     items: str
     is_atomic: bool = True
@@ -39,7 +40,7 @@ class ListType(NamedTuple):
 
 
 class MapType(NamedTuple):
-    """A struct with ``fields``, or a map of ``items``; "" = no other keys."""
+    """A struct with ``fields``, or a map of ``items``; "" means no other keys."""
 
     fields: Mapping[str, str]
     items: str = ""
@@ -47,7 +48,7 @@ class MapType(NamedTuple):
 
 
 class Atom(NamedTuple):
-    """What a value may be; ``scalar``: string, numeric, boolean, untyped or ""."""
+    """The possible types of a value; ``scalar``: a type in ``_SCALARS``, or ""."""
 
     scalar: str = ""
     list: ListType | None = None
@@ -63,7 +64,7 @@ _ANY_ATOMIC: Final = Atom(
 
 
 class Schemas:
-    """Types by notation: the built-in ones, and structs of custom kinds."""
+    """Types by notation: the built-in types, and structs of custom kinds."""
 
     __slots__ = ("_atoms", "_structs", "kinds", "versions")
 
@@ -72,7 +73,7 @@ class Schemas:
         kinds: Mapping[tuple[str, str], str],
         structs: Mapping[str, MapType],
     ) -> None:
-        """``kinds``: (apiVersion, kind) -> notation; ``structs``: by name."""
+        """Map (apiVersion, kind) to notations in ``kinds``, names to ``structs``."""
         self.kinds = kinds
         self.versions = frozenset(version for version, _ in kinds)
         self._structs = structs
@@ -111,9 +112,9 @@ class Schemas:
         structs: Mapping[str, MapType],
         atoms: Mapping[str, Atom] | None = None,
     ) -> "Schemas":
-        """Return these types and those of custom kinds.
+        """Return these types and the types of custom kinds.
 
-        ``atoms``: types whose notations, such as ``#1``, are names and no more.
+        ``atoms``: types whose notations, such as ``#1``, are only names.
         """
         found = Schemas({**self.kinds, **kinds}, {**self._structs, **structs})
         found._atoms.update(atoms or {})
@@ -127,7 +128,7 @@ def _key(text: str) -> Key:
 
 @cache
 def built_in() -> Schemas:
-    """Return the types of the built-in kinds, read at the first use: about 5 ms."""
+    """Return the types of the built-in kinds; parsing them once takes about 5 ms."""
     kinds: dict[tuple[str, str], str] = {}
     structs: dict[str, MapType] = {}
     parts = (built_in_1, built_in_2, built_in_3, built_in_4)

@@ -5,7 +5,7 @@ May touch: the page of this process.
 Source: docs/behaviour/controllers 9.2 (names and label values).
 
 SAFETY: the page has one writer, the thread that creates PageRecords; threads of the
-slow lane and of the audit queue pass their counts to its event loop.
+slow lane and of the audit queue pass their counts to that thread's event loop.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ _WEBHOOK: Final = {
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
 _LABELS_CACHED_MAX: Final = 256
-"""Each keeps the messages of its responses, at most 16 KiB."""
+"""The number of cached entries; each keeps the messages of its responses, at most 16
+KiB."""
 _Outcome = tuple[str, str, str, bool, str, Hashable]
 _Shared = tuple[int, str, str, str]
 _Labelled = tuple[Sequence[PolicyResponse], Sequence[tuple[str, ...]]]
@@ -134,7 +135,7 @@ class PageRecords:
         """Count the results of policies in CEL.
 
         PERF: reviews with the same outcome share a tuple of responses, so its labels
-        are built once; the reference to it prevents reuse of its id.
+        are computed once. The reference to the tuple prevents reuse of its id.
         """
         share = seconds / len(responses)
         observe = self._cel.observe
@@ -187,9 +188,9 @@ class PageRecords:
     ) -> None:
         """Count equal outcomes of equal requests together.
 
-        PERF: keys are identities of objects that program/plans/batch shares between
-        requests, so those objects stay alive; a series per rule and review would cost 5
-        us.
+        PERF: the keys are identities of objects that program/plans/batch shares between
+        requests, so these objects stay alive. One series per rule and review would cost
+        5 us.
         """
         key: _Outcome = (
             request.kind,
@@ -206,7 +207,7 @@ class PageRecords:
             if len(self._cache) >= _CACHED_MAX:
                 self._cache.clear()
                 self._recorder.forget_bundle_keys()
-            # What the key identifies stays alive, without messages.
+            # Keep the objects in the key alive, but without messages.
             shared = type(responses) is tuple
             self._cache[key] = (
                 responses
@@ -220,7 +221,7 @@ class PageRecords:
     def audit(
         self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
     ) -> None:
-        """Count the results of auditing policies, which cost the caller no time."""
+        """Count the results of auditing policies, which do not delay the caller."""
         self._results(request, webhook, responses, 0.0)
 
     def http(self, method: str, path: str, seconds: float) -> None:
@@ -235,7 +236,7 @@ class PageRecords:
         self._errors.count((code,))
 
     def _hand_over(self, count: Callable[[], None]) -> None:
-        # The loop may already be closed when a late thread ends.
+        # The loop can already be closed when a late thread ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(count)
 
@@ -275,7 +276,7 @@ def _rows(
     """Return the labels of each rule's result (telemetry.families.RESULTS)."""
     policy = response.policy
     if policy.kind in SERVED_CEL_KINDS:
-        return []  # counted with the answer, by a family of their own
+        return []  # counted with the answer, in a separate family
     statuses = (
         *((rule, "pass", "") for rule in response.passed),
         *((rule, "skip", "") for rule in response.skipped),
@@ -293,7 +294,7 @@ def _rows(
             _LOWER[request.operation],
             rule,
             status,
-            # The others are named after the webhook: validate or mutate.
+            # Other results are labelled with the webhook: validate or mutate.
             _IMAGES if kind == IMAGE_VERIFY else webhook,
             "admission_request",
             "true" if request.dry_run else "false",

@@ -28,9 +28,10 @@ class AuditQueue:
     ) -> None:
         """Create an audit queue that does not run yet.
 
-        ``on_error`` gets each exception that a task raises; the next task runs anyway.
+        ``on_error`` receives each exception that a task raises; the next task runs
+        anyway.
         """
-        # One extra place for the end marker; also, 0 would mean no bound.
+        # One extra place for the end marker. Also, 0 would mean an unbounded queue.
         self._tasks: queue.Queue[tuple[Task, int] | None] = queue.Queue(tasks_max + 1)
         self._bytes = 0
         self._lock = threading.Lock()
@@ -42,25 +43,25 @@ class AuditQueue:
         self.unfinished = 0
         """Tasks that are queued or running."""
         self.dropped = 0
-        """Tasks refused so far."""
+        """Tasks rejected so far."""
 
     @property
     def waiting(self) -> int:
-        """Tasks that wait."""
+        """The number of waiting tasks."""
         return self._tasks.qsize()
 
     def start(self) -> None:
-        """Start the thread. SAFETY: only after the fork; threads do not survive one."""
+        """Start the thread. SAFETY: only after the fork; threads do not survive it."""
         self._thread = threading.Thread(
             target=self._run, name="audit-queue", daemon=True
         )
         self._thread.start()
 
     def put(self, task: Task, size_bytes: int = 0) -> bool:
-        """Queue a task; False when it is dropped because the queue is full.
+        """Queue a task; return False if it is dropped because the queue is full.
 
-        ``size_bytes``: the size of the decoded review that the task holds; all waiting
-        tasks together may hold AUDIT_QUEUE_BYTES_MAX.
+        ``size_bytes`` is the size of the decoded review that the task holds. All
+        waiting tasks together can hold AUDIT_QUEUE_BYTES_MAX.
         """
         # SAFETY: several threads call this; a task queued before the end marker runs.
         with self._lock:
@@ -80,7 +81,7 @@ class AuditQueue:
         return not is_dropped
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop accepting tasks and finish the queued ones; False on timeout."""
+        """Stop accepting tasks and finish the queued ones; return False on timeout."""
         with self._lock:
             self._closed = True
             if self._thread is None:

@@ -6,8 +6,8 @@ arguments.
 Source: docs/behaviour/controllers 9.1 (which responses make events), 2.7 (merged by
 policy).
 
-Only what becomes an event is recorded: failures and errors with all rules of their
-policies, skips by PolicyExceptions, and, if requested, successes.
+Only results that become events are recorded: failures and errors with all rules of
+their policies, skips by PolicyExceptions, and, if requested, successes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
 
 
 def object_record(request: Request) -> ObjectRecord | None:
-    """Return the object of the events; None when there must be none.
+    """Return the object of the events, None if the review must cause none.
 
     KYVERNO: an object without a name yet (generateName) gets no event (9.1). An event
     about an Event could cause another one, and so on.
@@ -49,7 +49,7 @@ def object_record(request: Request) -> ObjectRecord | None:
 
 
 def is_redacted(request: Request) -> bool:
-    """Return whether to omit rule messages, which may quote values of a Secret."""
+    """Return whether to omit rule messages, which can quote values of a Secret."""
     return hides_values(request.kind)
 
 
@@ -62,7 +62,7 @@ def policy_records(
 ) -> Iterator[PolicyRecord]:
     """Yield the policies that become events.
 
-    A policy without rules means that it was applied successfully.
+    A policy without rules was applied successfully.
     """
     for response in responses:
         rules = _reported_rules(response, blocked=blocked, redacted=redacted)
@@ -76,7 +76,7 @@ def is_successful(response: PolicyResponse) -> bool:
 
 
 def is_applied(response: PolicyResponse) -> bool:
-    """Return whether some rule was evaluated, and none failed or was skipped."""
+    """Return whether any rule was evaluated, and none failed or was skipped."""
     if response.skipped or not (response.passed or response.results):
         return False
     return is_successful(response) and not any(
@@ -91,8 +91,8 @@ def merged(
 ) -> list[PolicyResponse]:
     """Return one response per policy: audited rules first, failed ones with messages.
 
-    Kyverno merges by name only, so that it merges a Policy with a ClusterPolicy of the
-    same name (docs/behaviour/controllers 14.10): we do not copy that.
+    Kyverno merges by name only, and therefore merges a Policy with a ClusterPolicy of
+    the same name (docs/behaviour/controllers 14.10). We do not copy that.
     """
     enforcing = {response.policy.key: response for response in enforced}
     found = []
@@ -108,7 +108,7 @@ def _joined(
     parts: Sequence[PolicyResponse], with_messages: WithMessages
 ) -> PolicyResponse:
     if not all(map(is_successful, parts)):
-        # KYVERNO: next to a failure, every rule is reported (9.1) with its message.
+        # KYVERNO: if one rule fails, every rule is reported (9.1) with its message.
         parts = [
             with_messages(part) if part.passed or part.skipped else part
             for part in parts

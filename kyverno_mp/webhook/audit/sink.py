@@ -6,8 +6,9 @@ May touch: the log, this process's metric page and journal.
 Source: docs/behaviour/controllers 2.7 (audit aside), 9.1 (events);
 docs/architecture.md 3 (audit queue).
 
-A refusal is in the journal before its answer is sent, so that a kill -9 after the
-answer loses no event. The write is a copy into memory: no answer waits or fails for it.
+A denial is written to the journal before its answer is sent, so that a kill -9 after
+the answer loses no event. The write is a copy into memory, so answers neither wait for
+it nor fail because of it.
 """
 
 import asyncio
@@ -41,12 +42,13 @@ from kyverno_mp.webhook.route import VALIDATE
 
 _LOG = logging.getLogger(__name__)
 _CACHED_MAX: Final = 256
-"""Outcomes whose encoded policies are cached; each takes a few thousand bytes."""
+"""The number of outcomes whose encoded policies are cached; each takes a few thousand
+bytes."""
 _POLICIES_A_RECORD: Final = 16
 
 
 class LogSink:
-    """Logs the results of audit policies: messages only, never the object."""
+    """Logs the results of audit policies: only messages, never the object."""
 
     records_successes = False
 
@@ -86,8 +88,8 @@ class LogSink:
                     "uid": request.uid,
                 }
                 if not is_redacted(request):
-                    # A message may quote values of the object
-                    # (docs/behaviour/engine 5.6).
+                    # A message can quote values of the object (docs/behaviour/engine
+                    # 5.6).
                     fields["reason"] = rule.message
                 _LOG.info("audit", extra={"fields": fields})
 
@@ -103,7 +105,7 @@ class EventOptions:
 
 
 class JournalSink:
-    """Writes records of events to this worker's journal, which its threads share."""
+    """Writes records of events to this worker's journal; thread-safe."""
 
     def __init__(
         self,
@@ -157,10 +159,10 @@ class JournalSink:
     def _encoded(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
     ) -> list[msgspec.Raw]:
-        """Return the encoded policies, none when no event follows.
+        """Return the encoded policies, none if no event is needed.
 
         PERF: requests with the same outcome share one tuple of responses
-        (program/plans/batch.py), and encoding five refusals takes 15 us.
+        (program/plans/batch.py), and encoding five denials takes 15 us.
         """
         redacted = is_redacted(request)
         key = (id(responses), redacted, blocked, self.records_successes)

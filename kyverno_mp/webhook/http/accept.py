@@ -5,12 +5,12 @@ to protocol.
 Next: protocol. May touch: the socket, the event loop.
 Source: docs/behaviour/lessons 2.8.
 
-K8S: an API server keeps few connections for a long time; without balance, the worker
-that wakes first would have most of them.
+K8S: an API server keeps few connections for a long time; without balancing, the worker
+that wakes first would get most of them.
 
-No connection is refused: a worker with more connections than another waits 20 ms, so
-that the other can accept the new connection; then it accepts the connection itself.
-A wrong count (of a dead worker) can therefore cost no more than this delay.
+No connection is refused: a worker with more connections than another one waits 20 ms,
+so that the other one can accept the new connection, and then accepts it itself. A wrong
+count (of a dead worker) therefore costs at most this delay.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 1.0
 """A peer that does not answer the TLS shutdown must not delay a drain."""
 _LET_OTHERS_S: Final = 0.02
-"""A worker does not poll for connections while it evaluates a review: some milliseconds
-where workers share a core."""
+"""A worker does not accept connections while it evaluates a review, which takes some
+milliseconds if workers share a core."""
 _LOOK_AGAIN_S: Final = 0.005
 _EXHAUSTED_S: Final = 1.0
 
 
 class Acceptor:
-    """One worker's use of a listening socket; ``start`` and ``close`` it."""
+    """A worker's use of a listening socket; call ``start`` and ``close``."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Acceptor:
         connections: Connections,
         context: ssl.SSLContext | None,
     ) -> None:
-        """``context`` None: plain HTTP."""
+        """``context`` is None for plain HTTP."""
         self._loop = loop
         self._listener = listener
         self._connections = connections
@@ -63,7 +63,7 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting; handshakes in progress may finish."""
+        """Stop accepting; handshakes in progress can still finish."""
         if self._open:
             self._open = False
             if self._timer is None:
@@ -90,17 +90,17 @@ class Acceptor:
             # Another worker was faster, or the client has disconnected.
             return
         except OSError as error:
-            # No file descriptor or memory is left; retry when connections free some.
+            # No file descriptor or memory is left; retry when other connections end.
             _LOG.error("cannot accept a connection: %s", error.strerror)
             self._pause(_EXHAUSTED_S, self._listen)
             return
         self._start_handshake(accepted)
 
     def _may_wait(self) -> bool:
-        """Return whether the other workers may still take the connection first.
+        """Return whether other workers can still take the connection first.
 
-        After it has waited, this worker accepts at once for the same time; so it still
-        accepts half of the time if another worker hangs.
+        After it has waited, this worker accepts at once for the same time. So even if
+        another worker hangs, it still accepts half of the time.
         """
         now = self._loop.time()
         if now > self._let_until + _LET_OTHERS_S:
@@ -112,7 +112,7 @@ class Acceptor:
         self._connections.handshakes += 1
         self._connections.report_count()
         handshake = self._loop.create_task(self._handshake(accepted))
-        # The loop itself keeps weak references to tasks only.
+        # The loop itself keeps only weak references to tasks.
         self._handshakes[handshake] = None
         handshake.add_done_callback(self._handshake_done)
         if len(self._handshakes) > CONNECTIONS_MAX:

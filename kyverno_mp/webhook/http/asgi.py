@@ -2,8 +2,8 @@
 
 Room: webhook. Takes: method, path, headers, body. Gives: status, headers, body.
 Next: protocol. May touch: nothing outside its arguments.
-Source: ASGI 3.0, HTTP connection scope. For the rare requests only (health, wrong
-paths), so that Falcon's routing and error answers serve them.
+Source: ASGI 3.0, HTTP connection scope. This serves only rare requests (health, wrong
+paths), with Falcon's routing and error responses.
 """
 
 import logging
@@ -30,7 +30,7 @@ Headers = list[tuple[bytes, bytes]]
 async def call_app(
     app: App, method: bytes, path: bytes, query: bytes, headers: Headers, body: bytes
 ) -> tuple[int, Headers, bytes]:
-    """Return ``(status, headers, body)``; 500 when the app fails."""
+    """Return ``(status, headers, body)``; 500 if the app fails."""
     received = False
 
     async def receive() -> Message:

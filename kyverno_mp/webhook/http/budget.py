@@ -1,7 +1,7 @@
 """Bound the total bytes that the connections of one worker hold.
 
-Room: webhook. Takes: the bytes of each connection. Gives: calls ``evict`` on the
-oldest unfinished one. Next: connections, protocol. May touch: nothing outside its
+Room: webhook. Takes: the bytes of each connection. Gives: calls of ``evict`` on the
+oldest unfinished holder. Next: connections, protocol. May touch: nothing outside its
 arguments.
 """
 
@@ -12,14 +12,14 @@ class Holder(Protocol):
     """A connection, or a review in a thread, that holds bytes."""
 
     def evict(self) -> bool:
-        """Free the memory; False if a complete request is being evaluated."""
+        """Free the memory; return False if a complete request is being evaluated."""
 
 
 class RunningReview:
     """A review in a thread."""
 
     def evict(self) -> bool:
-        """Return False: the memory of a running thread cannot be freed."""
+        """Return False, because the memory of a running thread cannot be freed."""
         return False
 
 
@@ -41,7 +41,7 @@ class Budget:
     def hold(self, holder: Holder, size: int) -> None:
         """Set the bytes of a holder; over budget, the oldest holders are evicted.
 
-        The holder itself may be evicted, if the reviews of all others are running.
+        The holder itself can be evicted, if the reviews of all others are running.
         """
         self.total += size - self._held.get(holder, 0)
         self._held[holder] = size

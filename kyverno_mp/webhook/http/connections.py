@@ -1,7 +1,7 @@
 """Track the connections of one worker and enforce their limits.
 
 Room: webhook. Takes: the service, the app, limits, the other workers' counts. Gives:
-Connections, made in webhook/wire.py. Next: accept, protocol. May touch: the event
+Connections, created in webhook/wire.py. Next: accept, protocol. May touch: the event
 loop's clock.
 Source: docs/behaviour/controllers 2.1 (read, write and header timeouts 30 s, idle 5
 min).
@@ -28,7 +28,8 @@ WRITE_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
 _SHARE_MAX: Final = 1.25
 """A worker with more than this multiple of its fair share closes some connections, if
-it has at least two too many: a single one would move between workers endlessly."""
+it has at least two too many. A single surplus connection would move between workers
+endlessly."""
 QUIET_S: Final = 0.5
 """During a drain, a connection is closed after this time without a request."""
 
@@ -39,34 +40,35 @@ CLOSING: Final = 3
 
 
 class Connection(Protocol):
-    """The interface of a connection for Connections."""
+    """The interface of a connection as used by Connections."""
 
     state: int
     """IDLE, READING, ANSWERING or CLOSING."""
     since: float
-    """When the connection entered that state, by the event loop's clock."""
+    """The time at which the connection entered that state, by the event loop's clock.
+    """
     unread_since: float
-    """When the client stopped reading its answers, 0 while it reads."""
+    """The time at which the client stopped reading its answers, 0 while it reads."""
 
     def drain(self) -> None:
-        """Close if idle, else after the answer."""
+        """Close if idle, otherwise after the answer."""
 
     def abort(self) -> None:
         """Close at once."""
 
 
 class Peers(Protocol):
-    """The connection counts of all workers of this pod, as each reports them."""
+    """The connection counts of all workers of this pod, reported by each worker."""
 
     def report(self, connections: int) -> None:
-        """Report this worker's count; -1: it accepts no more."""
+        """Report this worker's count; -1 if it accepts no more."""
 
     def others(self) -> Sequence[int]:
         """Return the counts of the other workers that accept connections."""
 
 
 class Connections:
-    """The shared side of all connections of a worker."""
+    """The shared state of all connections of a worker."""
 
     def __init__(  # noqa: PLR0913 - one record of independent facts, keyword-only
         self,
@@ -85,7 +87,7 @@ class Connections:
         evaluating_bytes_max: int = EVALUATING_BYTES_MAX,
         peers: Peers | None = None,
     ) -> None:
-        """``peers`` None: this worker is the only one."""
+        """``peers`` is None if this worker is the only one."""
         self.loop = loop
         self.service = service
         self.app = app
@@ -98,12 +100,12 @@ class Connections:
         self._time_s = time_s
         self._peers = peers
         self.arriving = Budget(arriving_bytes_max)
-        """Requests that are incomplete or wait, and answers that nobody has read."""
+        """Incomplete or waiting requests, and unread answers."""
         self.evaluating = Budget(evaluating_bytes_max)
         """Decoded reviews that threads evaluate."""
         self.open: set[Connection] = set()
         self.handshakes = 0
-        """Connections that were accepted and are not open yet."""
+        """Accepted connections that are not open yet."""
         self.ended = 0
         """Connections that were open and have ended."""
         self.draining = False
@@ -133,8 +135,8 @@ class Connections:
     def tick(self) -> None:
         """Do periodic work, once a second.
 
-        Updates the Date header and closes connections that were idle too long, or took
-        too long for one request.
+        It updates the Date header and closes connections that were idle for too long,
+        or took too long for one request.
         """
         date = formatdate(self._time_s(), usegmt=True).encode()
         self.date_header = b"date: " + date
@@ -161,12 +163,12 @@ class Connections:
         self._weigh()
 
     def opened(self, connection: Connection) -> None:
-        """Add a connection; the acceptor reports the count to the others."""
+        """Add a connection; the acceptor reports the count to the other workers."""
         self.open.add(connection)
         if len(self.open) > CONNECTIONS_MAX:
             self._close_oldest()
         if self.draining:
-            # The drain began during the handshake; the client may send nothing.
+            # The drain began during the handshake, and the client may send nothing.
             connection.drain()
 
     def closed(self, connection: Connection) -> None:
@@ -195,7 +197,7 @@ class Connections:
         return bool(others) and self._count() > min(others)
 
     def should_close(self) -> bool:
-        """Return whether to close the connection that is answered now."""
+        """Return whether to close the current connection after its answer."""
         if self.draining or not self.letting_go:
             return self.draining
         self.letting_go -= 1
@@ -213,10 +215,10 @@ class Connections:
         return len(self.open) + self.handshakes
 
     def _weigh(self) -> None:
-        """Close half of the excess; a client that reconnects finds another worker.
+        """Close half of the surplus; clients then reconnect to another worker.
 
         A restarted worker starts without connections, and an API server that has enough
-        of them opens no new one for a long time.
+        connections opens no new one for a long time.
         """
         if self._peers is None or self.draining:
             return

@@ -48,11 +48,11 @@ class Exchange:
         self.body: bytes | bytearray = b""
         self.keep_alive = True
         self.arrived_s = 0.0
-        """When its first byte arrived, by the event loop's clock."""
+        """The time at which its first byte arrived, by the event loop's clock."""
 
 
 def is_review(exchange: Exchange) -> bool:
-    """Return whether method, content type and path are those of a resource review."""
+    """Return whether method, content type and path match a resource review."""
     if exchange.method != b"POST" or exchange.content_type != JSON:
         return False
     return route_of(exchange.target.partition(b"?")[0]) is not None

@@ -6,12 +6,12 @@ Source: RFC 9112; docs/behaviour/controllers 2.1 (timeouts); docs/behaviour/less
 the API server speaks HTTP/1.1 with JSON bodies to webhooks, so nothing else is on the
 fast path.
 
-PERF: TLS, 16 connections, one core, parse and answer only: 38,700 reviews/s this way;
-22,800 through uvicorn's protocol and a bare ASGI callable; 17,400 through Gunicorn's
-ASGI protocol with its C parser and the same callable; 14,000 with Falcon in front.
+PERF: with TLS, 16 connections and one core, this module parses and answers 38,700
+reviews/s. uvicorn's protocol with a bare ASGI callable reaches 22,800, Gunicorn's ASGI
+protocol with its C parser and the same callable 17,400, and Falcon on top 14,000.
 
 Over 400 lines: one state machine. The callbacks of the transport, of the parser and of
-an answer change the same state, so parts of it would only share their fields.
+an answer change the same state, so separate classes would only share their fields.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start idle."""
-        # uvloop's TLS transport has the methods of a Transport, not its class.
+        # uvloop's TLS transport has the methods of a Transport, but not its class.
         self._transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpRequestParser(self)
         self._enter(IDLE)
@@ -101,9 +101,9 @@ class Protocol(asyncio.Protocol):
         self._waiting.clear()
         self._enter(CLOSING)
         self._release()
-        # PERF: break the reference cycle with the parser. A busy API server
-        # opens hundreds of connections a second, and the garbage collector would run
-        # 30 MiB later.
+        # PERF: break the reference cycle with the parser. A busy API server opens
+        # hundreds of connections a second, and without this, memory would grow by 30
+        # MiB before the garbage collector runs.
         del self._parser
         self._connections.closed(self)
 
@@ -116,7 +116,7 @@ class Protocol(asyncio.Protocol):
         self._hold(self._wire_bytes)
 
     def resume_writing(self) -> None:
-        """Continue with the waiting requests, or read on."""
+        """Continue with the waiting requests, or resume reading."""
         self.unread_since = 0.0
         if self._transport is None:
             return
@@ -127,7 +127,7 @@ class Protocol(asyncio.Protocol):
             self._read_on()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; the parser's callbacks answer complete requests."""
+        """Parse the data; the parser's callbacks answer complete requests."""
         if self.state == CLOSING:
             return
         if self.state == IDLE:
@@ -186,10 +186,10 @@ class Protocol(asyncio.Protocol):
         return True
 
     def drain(self) -> None:
-        """Close if idle, else after the answer.
+        """Close if idle, otherwise after the answer.
 
-        A recently used connection may have a request in transit, which no client would
-        send again: it may still arrive, and is the last.
+        On a recently used connection, a request may be in transit, which no client
+        would send again. It can still arrive, and is the last one.
         """
         if self._transport is None:
             return
@@ -220,7 +220,7 @@ class Protocol(asyncio.Protocol):
         self._exchange.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header; trailers also arrive here, and are not needed."""
+        """Collect a header; trailers also arrive here, and are ignored."""
         if not self._in_head:
             return
         name = name.lower()
@@ -229,7 +229,7 @@ class Protocol(asyncio.Protocol):
         self._exchange.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Check what must be known before the body arrives."""
+        """Make the checks that must precede the body."""
         self._in_head = False
         exchange = self._exchange
         exchange.method = self._parser.get_method()
@@ -248,7 +248,7 @@ class Protocol(asyncio.Protocol):
             self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
 
     def _continue(self) -> None:
-        """Send 100 Continue to a client that waits for it; once per request."""
+        """Send 100 Continue to a client that waits for it, once per request."""
         self._owes_continue = False
         self._write(_CONTINUE)
 
@@ -261,7 +261,8 @@ class Protocol(asyncio.Protocol):
             self._body = body
         else:
             if type(self._body) is bytes:
-                # Not a list: with millions of tiny chunks, each would take 50 bytes.
+                # Not a list: with millions of tiny chunks, each list item would take 50
+                # bytes.
                 self._body = bytearray(self._body)
             self._body += body
         if self._too_large or self._body_bytes > self._connections.body_bytes_max:
@@ -295,7 +296,7 @@ class Protocol(asyncio.Protocol):
         self._exchange, self._body = Exchange(), b""
         self._in_head = True
         # A complete request is in state READING, unless it arrived together with
-        # another: such requests take turns with other connections.
+        # another one. Such requests take turns with other connections.
         if self.state != READING:
             exchange.arrived_s = self._connections.loop.time()
             self._wait(exchange)
@@ -327,7 +328,7 @@ class Protocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Resume reading when no request waits and the client has read its answers."""
+        """Resume reading if no request waits and the client has read its answers."""
         if self.state == ANSWERING or self.unread_since or self._transport is None:
             return
         self._is_paused = False
@@ -370,9 +371,9 @@ class Protocol(asyncio.Protocol):
         answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
 
     def _weight_with_room(self, body: bytes | bytearray) -> int:
-        """Return the size of a large body when it is decoded.
+        """Return the decoded size of a large body.
 
-        Raises HttpError if too many bytes are evaluated outside the event loop.
+        Raises: HttpError if too many bytes are evaluated outside of the event loop.
         """
         weight = decoded_bytes(body)
         if not self._connections.evaluating.has_room(weight):
@@ -383,9 +384,9 @@ class Protocol(asyncio.Protocol):
     def _hold_decoded(
         self, exchange: Exchange, answer: LateAnswer, weight: int
     ) -> None:
-        """Count the review that a thread evaluates, in place of its bytes.
+        """Count a review that a thread evaluates by its decoded size.
 
-        It counts until the thread releases it, which may be long after the answer and
+        It counts until the thread releases it, which can be long after the answer and
         after the end of the connection.
         """
         review, evaluating = RunningReview(), self._connections.evaluating
@@ -395,7 +396,7 @@ class Protocol(asyncio.Protocol):
         self._hold(self._wire_bytes)
 
     def _end_late(self, exchange: Exchange, body: bytes) -> None:
-        # Something may have closed the connection meanwhile.
+        # The connection may have been closed meanwhile.
         if self.state == ANSWERING:
             self._end_review(exchange, body)
 
@@ -432,7 +433,7 @@ class Protocol(asyncio.Protocol):
         head = response_head(status, headers, len(body), self._connections.date_header)
         if not keep_alive:
             head.append(b"connection: close")
-        # A HEAD request gets the length and no body.
+        # The response to a HEAD request has the length, but no body.
         sent = b"" if exchange.method == b"HEAD" else body
         self._write(b"\r\n".join([*head, b"", sent]))
         if keep_alive:
@@ -461,13 +462,13 @@ class Protocol(asyncio.Protocol):
             self._respond(exchange, status, headers, body)
 
     def _next(self) -> None:
-        """Continue with the request that waits longest, or wait for one."""
+        """Continue with the request that has waited longest, or wait for one."""
         if self._holds:
             self._release()
             if self._wire_bytes or self._waiting or self.unread_since:
                 self._hold(self._wire_bytes)
         if self._waiting and self._transport is not None:
-            # No recursion: a client may have sent a hundred requests at once.
+            # No recursion: a client can have sent a hundred requests at once.
             self._enter(ANSWERING)
             self._connections.loop.call_soon(self._begin_waiting)
             return
@@ -509,8 +510,8 @@ class Protocol(asyncio.Protocol):
     def _linger(self) -> None:
         """Stop reading, and close after a short delay.
 
-        A close while the client still sends would reset the connection and could
-        destroy the answer before the client reads it.
+        Closing while the client still sends would reset the connection, and the client
+        might not be able to read the answer.
         """
         self._enter(CLOSING)
         self._exchange, self._body = Exchange(), b""

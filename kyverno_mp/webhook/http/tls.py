@@ -18,7 +18,7 @@ CIPHERS: Final = ":".join(
     for cipher in ("AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305")
     for key in ("ECDSA", "RSA")
 )
-"""The six suites of TLS 1.2; TLS 1.3 has no other kind."""
+"""The six cipher suites of TLS 1.2; TLS 1.3 has only suites of this kind."""
 
 _Stamp = tuple[int, int, int]
 
@@ -27,8 +27,8 @@ class Certificates:
     """The certificate in force; ``refresh`` checks for a newer one.
 
     The listener's context never changes. At each handshake it switches to the newest
-    context, which was fully built and checked before it came into force, so that a
-    partly written or mismatched pair of files is never served.
+    context, which was fully built and checked before. A partly written or mismatched
+    pair of files is therefore never served.
     """
 
     def __init__(self, cert_file: Path, key_file: Path) -> None:
@@ -38,13 +38,14 @@ class Certificates:
         self._stamps = self._read_stamps()
         self._current = self._load()
         self.context = self._load()
-        # Called at every handshake, even when the client names no server.
+        # Called at every handshake, even if the client names no server.
         self.context.sni_callback = self._hand_over
 
     def refresh(self) -> bool:
-        """Load the files if they changed; True when a new certificate came into force.
+        """Load the files if they changed; True if a new certificate came into force.
 
-        A pair that does not load is logged, and tried again when it next changes.
+        If a pair cannot be loaded, this is logged, and the pair is retried when it
+        changes again.
         """
         try:
             stamps = self._read_stamps()
@@ -74,7 +75,7 @@ class Certificates:
         # PERF: the API server resumes no sessions and closes connections beyond 25 idle
         # ones, so session tickets for its many handshakes would be wasted.
         context.num_tickets = 0
-        # Without this empty password OpenSSL would ask for one on the terminal.
+        # Without this empty password, OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(self._cert_file, self._key_file, password="")
         return context
 

@@ -1,12 +1,12 @@
 """Write lines into compressed files of a folder, and delete the oldest ones.
 
-Room: webhook. Takes: a folder, bytes in total, the number of writers. Gives:
+Room: webhook. Takes: a folder, the total number of bytes, the number of writers. Gives:
 RecordingFiles, one per worker. Next: recorder.py, whose thread alone calls it.
 May touch: files of the folder that end in .jsonl.gz or .jsonl.gz.part; the clock.
 Source: docs/replay.md (files); RFC 1952.
 
-All files together never exceed the given bytes: each writer's open file has a reserved
-part of them, and closed files are deleted, oldest first, to keep to the rest. A file
+All files together never exceed the given bytes: a part of them is reserved for each
+writer's open file, and closed files share the rest; the oldest are deleted. A file
 whose writer died counts as closed.
 """
 
@@ -38,12 +38,12 @@ _NAME: Final = re.compile(
     r"reviews-\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]+\.jsonl\.gz(\.part)?"
 )
 _OVERHEAD_BYTES: Final = 1024
-"""The header of a file, the end of a file, and the end of a compressed block."""
+"""The size of a file's header, a file's end, and the end of a compressed block."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """The file that is written."""
+    """The file that is being written."""
 
     path: Path
     file: BinaryIO
@@ -51,7 +51,7 @@ class _Open:
 
 
 class RecordingFiles:
-    """One worker's files, and its share in the bound of the folder."""
+    """One worker's files, and its share of the folder's limit."""
 
     def __init__(
         self,
@@ -63,7 +63,10 @@ class RecordingFiles:
         on_delete: Callable[[], None] = lambda: None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """``one_of``: written into the headers; ``on_delete``: for each deletion."""
+        """``one_of`` is written into the headers.
+
+        ``on_delete`` is called for each deleted file.
+        """
         self._folder = folder
         self.file_bytes = bytes_max // (RECORDING_FILE_SHARE * max(1, writers))
         self._closed_bytes_max = bytes_max - self.file_bytes * max(1, writers)
@@ -75,14 +78,14 @@ class RecordingFiles:
         self._mark = f"{pid}-{start_ticks(pid)}"
 
     def prepare(self) -> None:
-        """Make the folder. Raises: OSError."""
+        """Create the folder. Raises: OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, line: bytes) -> bool:
-        """Append a line, in a new file when the current one is full.
+        """Append a line, in a new file if the current one is full.
 
-        False: it does not fit into a file. Raises: OSError, e.g. without free space;
-        the next line begins a new file.
+        Returns False if it does not fit into a file. Raises: OSError, e.g. without free
+        space; the next line then starts a new file.
         """
         # Deflate makes no line longer than this; the end of a file needs a few bytes.
         worst = len(line) + len(line) // 1000 + _OVERHEAD_BYTES
@@ -94,7 +97,7 @@ class RecordingFiles:
                 self.close()
                 current = self._begin()
             current.stream.write(line + b"\n")
-            # A killed worker, or a copy of the folder, has every line.
+            # The file of a killed worker, or a copy of the folder, contains every line.
             current.stream.flush(zlib.Z_SYNC_FLUSH)
         except OSError:
             self._abandon()
@@ -131,7 +134,7 @@ class RecordingFiles:
         return self._open
 
     def _make_room(self) -> None:
-        """Delete the oldest closed files above the bound of all closed ones."""
+        """Delete the oldest closed files until the others fit into the limit."""
         closed: list[tuple[int, str, int]] = []
         for path in self._folder.iterdir():
             named = _NAME.fullmatch(path.name)

@@ -1,12 +1,12 @@
-"""Define the format of a recording: a header, then one line of JSON for each review.
+"""Define the format of a recording: a header, then one line of JSON per review.
 
 Room: webhook. Takes: nothing. Gives: Header, Line and their codecs, for files.py,
 which writes them, and for cli/replay, which reads them. Next: files.py.
 May touch: nothing outside its arguments.
 Source: docs/replay.md (the format).
 
-A reader refuses another version. A field may be added without a new version; one that
-changes its meaning needs one.
+A reader rejects other versions. A field can be added without a new version; a field
+with a new meaning requires one.
 """
 
 from typing import Any, Final
@@ -16,7 +16,7 @@ import msgspec
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl.gz"
 OPEN_SUFFIX: Final = ".jsonl.gz.part"
-"""Of the file that a worker writes at the moment."""
+"""The suffix of the file that a worker is writing."""
 
 
 class Header(msgspec.Struct, rename="camel", omit_defaults=False):
@@ -28,11 +28,11 @@ class Header(msgspec.Struct, rename="camel", omit_defaults=False):
     started: str = ""
     """RFC 3339."""
     one_of: int = 1
-    """One of so many reviews is recorded."""
+    """One in this many reviews is recorded."""
 
 
 class Answer(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What the webhook answered; no message, because it may quote the object."""
+    """The webhook's answer, without a message, because it can quote the object."""
 
     allowed: bool
     policies: list[str] = []
@@ -48,14 +48,14 @@ class Line(msgspec.Struct, rename="camel", omit_defaults=True):
     time_ms: int
     """Unix time."""
     path: str
-    """Of the webhook, e.g. ``/validate/fail``."""
+    """The path of the webhook, e.g. ``/validate/fail``."""
     kind: tuple[str, str, str]
-    """(group, version, kind) that policies match on."""
+    """The (group, version, kind) that policies match."""
     request: dict[str, Any]
     """The AdmissionRequest, without the redacted values."""
     answer: Answer
     namespace_labels: dict[str, str] | None = None
-    """None: the namespace was not known."""
+    """None if the namespace was unknown."""
     roles: list[str] = []
     cluster_roles: list[str] = []
     redacted: list[str] = []

@@ -6,7 +6,7 @@ files.py; the clock.
 Source: docs/replay.md.
 
 A review is queued with its answer; a thread redacts, serializes and compresses it. The
-queue is bounded, and what does not fit is counted and left out of the recording.
+queue is bounded; reviews that do not fit are counted and dropped.
 """
 
 import logging
@@ -37,11 +37,11 @@ DROPPED: Final = "dropped"
 TOO_LARGE: Final = "too_large"
 FAILED: Final = "failed"
 _COMPLAINTS_S: Final = 60.0
-"""A full disk fails for each review: one log line a minute says so."""
+"""With a full disk, each review fails, so this is logged at most once a minute."""
 
 
 class ReviewRecorder:
-    """Records one of so many reviews of a worker."""
+    """Records one of every ``one_of`` reviews of a worker."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class ReviewRecorder:
         )
 
     def start(self) -> None:
-        """Start the thread. SAFETY: only after the fork."""
+        """Start the thread. SAFETY: call it only after the fork."""
         try:
             self._files.prepare()
         except OSError as error:
-            # Logged once at the start; each review tries again and counts the failure.
+            # Logged once at the start; each review retries and counts the failure.
             _LOG.error("reviews cannot be recorded yet: %s", error)
         self._queue.start()
 
@@ -83,8 +83,8 @@ class ReviewRecorder:
         allowed: bool,
         failed: bool,
     ) -> None:
-        """Queue one answered review; any thread may call it, and it does not block."""
-        # One number at a time, without a lock: count() is atomic.
+        """Queue one answered review; any thread can call it, and it does not block."""
+        # Without a lock, because count() is atomic.
         if next(self._numbers) % self._one_of:
             return
         raw = request.review_request
@@ -110,7 +110,7 @@ class ReviewRecorder:
         return self._counts.drain()
 
     def stop(self, timeout_s: float) -> None:
-        """Write what is queued, and finish the file."""
+        """Write the queued reviews, and finish the file."""
         if self._queue.stop(timeout_s):
             try:
                 self._files.close()
@@ -146,7 +146,8 @@ class ReviewRecorder:
         try:
             return orjson.dumps(built)
         except orjson.JSONEncodeError:
-            # orjson stops at 254 levels; the other encoder goes as deep as Python does.
+            # orjson fails beyond 254 levels; the other encoder supports any depth that
+            # Python does.
             return msgspec.json.encode(built)
 
     def _report(self, error: Exception) -> None:

@@ -1,11 +1,11 @@
 """Remove the values of Secrets, tokens and configured fields from a review.
 
 Room: webhook. Takes: the setting KYVERNO_MP_RECORD_REDACT, reviews and patches. Gives:
-copies without these values, and the places of what is missing. Next: recorder.py.
+copies without these values, and pointers to the removed values. Next: recorder.py.
 May touch: nothing outside its arguments.
 Source: docs/replay.md (what is not stored).
 
-SAFETY: values are replaced before a review is serialized; names of fields stay.
+SAFETY: values are replaced before a review is serialized; field names stay.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
 REDACTED: Final = "***"
-"""What is stored instead of a value; it is not base64, so it is no Secret's value."""
+"""The replacement for a value; it is not base64, so no Secret can have this value."""
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 _ANNOTATIONS: Final[Tokens] = ("metadata", "annotations")
@@ -27,7 +27,7 @@ COPIES: Final = (
     "objectset.rio.cattle.io/applied",
     "banzaicloud.com/last-applied",
 )
-"""Annotations in which tools keep the whole object, so every redacted field, too."""
+"""Annotations in which tools store the whole object, and so every redacted field."""
 _COPIES: Final[tuple[Tokens, ...]] = tuple((*_ANNOTATIONS, one) for one in COPIES)
 _ALWAYS: Final = (
     FieldPath("Secret", ("data",)),
@@ -46,7 +46,7 @@ class Redaction:
     """The fields that are never stored."""
 
     def __init__(self, text: str = "") -> None:
-        """Compile further fields (values/field_paths.py), beside those of _ALWAYS."""
+        """Compile further fields (values/field_paths.py) in addition to _ALWAYS."""
         self._fields = [*_ALWAYS, *field_paths(text)]
 
     def tokens_of(self, kinds: Iterable[str]) -> list[Tokens]:
@@ -64,7 +64,7 @@ class Redaction:
     ) -> tuple[dict[str, Json], tuple[str, ...]]:
         """Return the AdmissionRequest without the values, and JSON pointers to them.
 
-        ``kind``: that policies match on, e.g. Pod for an exec.
+        ``kind`` is the kind that policies match, e.g. Pod for an exec.
         """
         found = dict(raw)
         missing: list[str] = []
@@ -104,9 +104,9 @@ def _kind_of(resource: dict[str, Json]) -> str:
 
 
 def without(value: Json, tokens: Tokens) -> Json:
-    """Return a copy without the scalars below a path; the value itself if it has none.
+    """Return a copy without the scalars below a path; the same value if it has none.
 
-    Containers stay, so that names of fields and lengths of lists are known.
+    Containers stay, so that field names and lengths of lists are visible.
     """
     if type(value) is dict:
         if not tokens or tokens[0] == EACH:

@@ -1,4 +1,4 @@
-"""Record results that only a review finds, in this worker's journal, before the answer.
+"""Record results that only a review can produce, before the answer is sent.
 
 Room: webhook. Takes: a Request and its PolicyResponses. Gives: nothing; ResultSink
 appends. Next: leader/results/writer.py puts the records into EphemeralReports.
@@ -6,7 +6,7 @@ May touch: the journal of this process; counts.
 Source: docs/behaviour/controllers 2.10, 6.5; docs/pools.md 3, 4.
 
 The records are in the journal when a method returns, so a kill -9 after the answer
-loses none. Rows about a Secret quote no value of it (reports/entries.py).
+loses none. Rows about a Secret never quote its values (reports/entries.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ _DELETE: Final = "DELETE"
 
 
 class ResultSink:
-    """Appends records; threads of its process may share it."""
+    """Appends records to this worker's journal; thread-safe."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ResultSink:
         reporting: Reporting,
         now_ns: Callable[[], int],
     ) -> None:
-        """``now_ns``: the wall clock."""
+        """``now_ns`` returns the wall-clock time."""
         self._journal = journal
         self._records = records
         self._reporting = reporting
@@ -60,15 +60,16 @@ class ResultSink:
         self._rows: dict[tuple[object, ...], tuple[PolicyIR, msgspec.Raw]] = {}
 
     def takes(self, request: Request) -> bool:
-        """Return whether there is an object whose report gets results of the request.
+        """Return whether an object exists whose report gets results of the request.
 
-        KYVERNO: nothing on a dry run, a deletion or an Event, nor about something
-        without an identity, such as what a CONNECT sends (controllers 2.10).
+        KYVERNO: nothing is reported for a dry run, a deletion or an Event, nor for
+        objects without an identity, such as the options of a CONNECT (controllers
+        2.10).
         """
         return _is_reported(request) and bool(_uid_of(request))
 
     def validated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
-        """Record results that travel: of an allowed request, with their messages."""
+        """Record results of an allowed request for reports, with their messages."""
         self._append(request, responses)
 
     def evaluated(
@@ -77,9 +78,9 @@ class ResultSink:
         responses: Iterable[PolicyResponse],
         derived: Iterable[PolicyResponse],
     ) -> None:
-        """Record results of policies in CEL that no scan finds.
+        """Record results of policies in CEL that scans do not produce.
 
-        ``derived``: those that one finds, if objects are scanned.
+        ``derived`` are results that a scan also produces, if objects are scanned.
         """
         reporting = self._reporting
         found = [*responses, *(() if reporting.scans else derived)]
@@ -88,16 +89,16 @@ class ResultSink:
         )
 
     def mutated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
-        """Record what mutate rules did.
+        """Record the results of mutate rules.
 
         KYVERNO: the object may have no uid yet, so its name identifies it (6.6).
         """
         self._append_of(MUTATE, request, responses)
 
     def verified(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
-        """Record what verifyImages rules found; a scan comes later, and waits.
+        """Record the results of verifyImages rules, because scans run later.
 
-        KYVERNO: not of subresources (docs/behaviour/images 2.6).
+        KYVERNO: subresources are not reported (docs/behaviour/images 2.6).
         """
         if not request.subresource:
             found = [replace(one, results=decisive(one.results)) for one in responses]
@@ -153,9 +154,9 @@ def _encoded(policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:
 
 
 def subject_of(request: Request) -> Subject | None:
-    """Return the object of the report, None if nothing identifies it.
+    """Return the object of the report, None if the object has no identity.
 
-    KYVERNO: for a subresource, it is the object that the path names (6.6).
+    KYVERNO: for a subresource, it is the object named by the path (6.6).
     """
     name = request.name or _text(_metadata(request).get("name"))
     uid = "" if request.subresource else _uid_of(request)
@@ -167,7 +168,7 @@ def subject_of(request: Request) -> Subject | None:
         api_version=f"{group}/{version}" if group else version,
         kind=request.kind,
         name=name,
-        # A Namespace is in no namespace, though reviews say so.
+        # A Namespace is not namespaced, although its reviews contain a namespace.
         namespace="" if request.kind == "Namespace" else request.namespace,
         uid=uid,
     )

@@ -1,7 +1,7 @@
-"""Record what a request triggers by GeneratingPolicies, and allow it.
+"""Record the GeneratingPolicies that a request triggers, and allow it.
 
 Room: webhook. Takes: a Review and its GeneratingPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the triggers.
+Next: review (allow). May touch: the triggers.
 Source: docs/behaviour/cel 12d; docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/gpol/handler.go.
 """
@@ -26,7 +26,7 @@ class CelGeneratingHandler:
         self.plan = plans.plan
 
     def takes(self, _request: Request) -> bool:
-        """Accept every operation: a deletion may delete what was generated."""
+        """Accept every operation: a deletion can require deleting generated objects."""
         return True
 
     def evaluate(
@@ -56,7 +56,7 @@ class CelGeneratingHandler:
     def evaluate_rest(
         self, review: Review, plan: GeneratingPlan, _failure: Failure, _pace: Pace
     ) -> bytes:
-        """Do the same late, without matching: the pool finds out."""
+        """Record the triggers without matching; the pool evaluates the match."""
         answer = review.allow([], [])
         if _is_recorded(review):
             _record(review, plan.unchecked())
@@ -66,12 +66,12 @@ class CelGeneratingHandler:
 def _is_recorded(review: Review) -> bool:
     if review.dependencies.triggers is None or review.request.dry_run:
         return False
-    # What a policy generates would trigger it, and others, again and again.
+    # Generated objects would otherwise trigger their policies again and again.
     return review.request.username != review.dependencies.background_user
 
 
 def _record(review: Review, found: Sequence[Triggered]) -> None:
-    """Record what an allowed request triggers; a failure changes no answer."""
+    """Record the triggered policies; a failure does not change the answer."""
     triggers = review.dependencies.triggers
     if triggers is None or not found:
         return

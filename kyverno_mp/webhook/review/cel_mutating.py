@@ -1,7 +1,8 @@
 """Mutate by MutatingPolicies: answer with one patch, or with the errors of policies.
 
 Room: webhook. Takes: a Review and its MutatingPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the sink, the results for reports, the triggers.
+Next: review (allow, deny). May touch: the sink, the results for reports, the
+triggers.
 Source: docs/behaviour/cel 10.1; docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/mpol/handler.go.
 """
@@ -25,12 +26,12 @@ class CelMutatingHandler:
         self.plan = plans.plan
 
     def takes(self, _request: Request) -> bool:
-        """Accept every operation: a deletion may change other objects."""
+        """Accept every operation, because a deletion can change other objects."""
         return True
 
     def evaluate(self, review: Review, plan: MutatingPlan, pace: Pace | None) -> bytes:
         """Answer with the changes of all policies."""
-        # Before the verdict: an evaluation that is preempted has reported nothing yet.
+        # Before the verdict: a preempted evaluation has reported nothing yet.
         found = _triggered(review, plan, pace)
         done = plan.run(review.deadline_ns, pace)
         if review.is_abandoned():
@@ -77,13 +78,13 @@ def _refusal(request: Request, errors: Sequence[str]) -> str:
 
 
 def _warnings(done: CelMutations) -> Iterator[str]:
-    """Yield what failed and denies nothing: never a silent allow."""
+    """Yield the failures that do not deny; a request is never allowed silently."""
     for policy, text in done.ignored():
         yield f"Policy {policy.name}: {text}"
 
 
 def _pass_on(review: Review, done: CelMutations) -> None:
-    """Record the results for reports; a failure changes no answer."""
+    """Record the results for reports; a failure does not change the answer."""
     results = review.dependencies.results
     if results is None or not done.responses:
         return
@@ -96,7 +97,7 @@ def _pass_on(review: Review, done: CelMutations) -> None:
 def _triggered(
     review: Review, plan: MutatingPlan, pace: Pace | None
 ) -> Sequence[Triggered]:
-    """Return what the request triggers; a dry run triggers nothing.
+    """Return the policies that the request triggers; a dry run triggers none.
 
     Raises: Preempted.
     """
@@ -107,7 +108,7 @@ def _triggered(
 
 
 def _record(review: Review, found: Sequence[Triggered]) -> None:
-    """Record what an allowed request triggers; a failure changes no answer."""
+    """Record the triggered policies; a failure does not change the answer."""
     triggers = review.dependencies.triggers
     if triggers is None or not found or not review.is_let_pass:
         return

@@ -1,12 +1,12 @@
-"""Validate by policies in CEL: deny, warn, and record what audits.
+"""Validate by policies in CEL: deny, warn, and record audit results.
 
 Room: webhook. Takes: a Review and its CelPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the sink, the results for reports.
+Next: review (allow, deny). May touch: the sink, the results for reports.
 Source: docs/behaviour/cel 6 (admission); docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/vpol/handler.go.
 
-Everything is evaluated before the answer, as warnings need it. The results are events
-and metrics; those that no scan finds travel to the reports.
+Everything is evaluated before the answer, because warnings need it. The results become
+events and metrics. Results that scans do not produce are sent to the reports pool.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _WORDS = {FAIL: "failed", ERROR: "error"}
 
 
 class PlannerOfCel(Protocol[PlanT_co]):
-    """Creates the plans of one kind from one snapshot generation."""
+    """Creates the plans of one kind from one generation of the snapshot."""
 
     def plan(
         self,
@@ -43,14 +43,14 @@ class PlannerOfCel(Protocol[PlanT_co]):
         is_namespaced: bool,
         pace: Pace | None = None,
     ) -> PlanT_co | None:
-        """Select the policies of a path; None when none applies."""
+        """Select the policies of a path, None if none applies."""
 
     def require(self, keys: Iterable[str]) -> None:
         """Raise SnapshotUnusable unless the worker knows these policies."""
 
 
 class CelPlans(Generic[PlanT]):
-    """Plans with the snapshot in force, of cluster or of namespaced policies."""
+    """Plans with the snapshot in force, for cluster or for namespaced policies."""
 
     __slots__ = ("_current", "_is_namespaced")
 
@@ -72,10 +72,10 @@ class CelPlans(Generic[PlanT]):
     ) -> PlanT | None:
         """Select the policies that the path names.
 
-        Raises: SnapshotUnusable before the first snapshot and for an unknown policy,
-        so that the API server applies the failurePolicy; Preempted where ``pace`` does.
+        Raises: SnapshotUnusable before the first snapshot and for an unknown policy, so
+        that the API server applies the failurePolicy; Preempted from ``pace``.
         """
-        del failure_policies  # a path of these webhooks has the names alone
+        del failure_policies  # paths of these webhooks contain only the names
         names, keys = self._named(request, policy_key)
         if names is None:
             return None
@@ -91,7 +91,7 @@ class CelPlans(Generic[PlanT]):
     def _named(
         self, request: Request, policy_key: str
     ) -> tuple[frozenset[str] | None, Iterable[str]]:
-        """Return the names of a path, None if none is for this request, and the keys.
+        """Return the names in a path that apply to the request, or None, and the keys.
 
         A path of namespaced policies without namespaces, as upstream registers it, does
         not tell which policies this worker must know.
@@ -140,7 +140,7 @@ class CelValidatingHandler:
     def evaluate_rest(
         self, review: Review, plan: AnyPlan, failure: Failure, _pace: Pace
     ) -> bytes:
-        """Answer with the verdicts so far; the others' failurePolicy decides."""
+        """Answer with the verdicts so far; other policies' failurePolicy decides."""
         _note_left_out(review, plan)
         unfinished = [failure.message] if plan.unfinished_fails() else []
         return _answer(
@@ -217,7 +217,10 @@ def _note_left_out(review: Review, plan: AnyPlan) -> None:
 
 @lru_cache(maxsize=FINE_GRAINED_KEPT_MAX)
 def _names_of(tail: str) -> frozenset[str]:
-    """Return the names in the rest of a path. PERF: few paths, some with many names."""
+    """Return the names in the rest of a path.
+
+    PERF: there are few different paths, some with many names.
+    """
     return frozenset(filter(None, tail.split("/")))
 
 

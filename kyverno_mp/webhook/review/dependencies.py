@@ -1,6 +1,6 @@
 """Define the dependencies of the review service.
 
-Room: webhook. Takes: what wire creates. Gives: Dependencies. Next: service,
+Room: webhook. Takes: the objects that wire creates. Gives: Dependencies. Next: service,
 review. May touch: nothing.
 """
 
@@ -28,36 +28,38 @@ from kyverno_mp.webhook.review.protection import Protection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """The dependencies of a service; None: it has no such dependency."""
+    """The dependencies of a service; None if a dependency is absent."""
 
     records: Records
     monotonic_ns: Callable[[], int]
     timeout_ns: int = 10_000_000_000
-    """The deadline of a review whose caller sends none."""
+    """The deadline of a review whose caller sends no timeout."""
     filters: Filters | None = None
     protection: Protection | None = None
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
-    """Finds a namespace that ``namespaces`` does not know, in the slow lane."""
+    """Finds a namespace that is missing in ``namespaces``, in the slow lane."""
     audit_queue: AuditQueue | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
-    """None: nothing runs in the background."""
+    """None if no background pool runs."""
     results: Results | None = None
-    """None: nobody writes reports."""
+    """None if no reports pool runs."""
     recording: Recording | None = None
-    """None: nothing is recorded."""
+    """None if nothing is recorded."""
     background_user: str = ""
-    """The background pool's, whose changes of generated objects are its own."""
+    """The user of the background pool, whose own changes of generated objects are
+    ignored."""
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
     slow_lane: Lane | None = None
-    """None: reviews that may do I/O also run inline (tests, the CLI's server)."""
+    """If None, reviews that can do I/O also run inline (tests, the CLI's server)."""
     image_lane: Lane | None = None
-    """Where reviews run that may read a registry, so that a dead one delays no others;
-    None: in ``slow_lane``."""
+    """For reviews that can read from a registry, so that a dead registry delays no
+    other reviews. If None, they use ``slow_lane``."""
     long_lane: Lane | None = None
-    """Where reviews continue after their slice of the event loop; None: nowhere."""
+    """For reviews that exceeded their slice of the event loop, None if there is no such
+    lane."""
     long_evaluations: LongEvaluations = field(default_factory=LongEvaluations)
-    """The evaluations in threads, including audits, which share the CPU in turns."""
+    """The evaluations in threads, including audits; they take turns on the CPU."""
     top_kind: TopKind = built_in_kind

@@ -25,8 +25,8 @@ class Exclusions:
     def excludes(self, request: Request) -> bool:
         """Return whether the request is always allowed.
 
-        The objects are checked as well as the request: Kyverno skips every policy for
-        them, which has the same effect.
+        Both the request and its objects are checked. Kyverno skips every policy for
+        excluded objects, which has the same effect.
         """
         return (
             self._users.excludes(request)

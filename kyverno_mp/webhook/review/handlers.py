@@ -1,11 +1,11 @@
-"""The kinds of webhooks that review resources: one row each.
+"""Define the kinds of webhooks that review resources, one row each.
 
 Room: webhook. Takes: the planners of the snapshot in force. Gives: Handlers, by the
 first segment of their paths. Next: service chooses one for each review.
 May touch: nothing.
 
-Another kind of webhook needs a module with its Handler next to this one, a row here,
-and its name in webhook/route.py.
+A new kind of webhook needs a module with its Handler in this package, a row here, and
+its name in webhook/route.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ Handlers = Mapping[str, Handler[Any]]
 
 
 class _NoPlans:
-    """The webhook has no policies: every request is allowed."""
+    """The plan of a webhook without policies, which allows every request."""
 
     def plan(self, *_request: object) -> None:
         """Select no policy."""
@@ -56,9 +56,9 @@ def handlers_of(
 ) -> Handlers:
     """Return the handler of each webhook by the name in its path.
 
-    ``cel`` returns the planner of ValidatingPolicies, ``cel_mutate`` that of
-    MutatingPolicies, ``cel_generate`` that of GeneratingPolicies, ``cel_images`` that
-    of ImageValidatingPolicies; None: there are none.
+    ``cel`` returns the planner of ValidatingPolicies, ``cel_mutate`` of
+    MutatingPolicies, ``cel_generate`` of GeneratingPolicies, and ``cel_images`` of
+    ImageValidatingPolicies. None means that there are no such policies.
     """
     return {
         VALIDATE: ValidatingHandler(validate),

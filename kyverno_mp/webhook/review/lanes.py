@@ -1,4 +1,4 @@
-"""Run reviews that may do I/O, or take long, in threads outside the event loop.
+"""Run reviews that can do I/O, or take long, in threads outside of the event loop.
 
 Room: webhook. Takes: functions that return an answer's bytes. Gives: asyncio futures
 that are done by the deadline. Next: webhook/http/protocol.
@@ -22,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class LateAnswer(asyncio.Future[bytes]):
-    """An answer that may be given, by its deadline, before the work has ended.
+    """An answer that can be sent, at its deadline, before the work has ended.
 
-    ``ended`` is done when no thread runs or will run the work; until then, the work
+    ``ended`` is done when no thread runs or will run the work. Until then, the work
     keeps its input in memory.
     """
 
@@ -34,7 +34,7 @@ class LateAnswer(asyncio.Future[bytes]):
 
 
 class Lane:
-    """A bounded thread pool; refuses reviews while ``waiting_max`` wait."""
+    """A bounded thread pool; it rejects reviews while ``waiting_max`` reviews wait."""
 
     def __init__(
         self,
@@ -51,11 +51,12 @@ class Lane:
         self._running_max = threads + waiting_max
         self._monotonic_ns = monotonic_ns
         self._late: deque[tuple[LateAnswer, Callable[[Error], bytes]]] = deque()
-        """Reviews past their deadline; the first one is or was answered."""
+        """Reviews past their deadline; the first one is being answered or was answered.
+        """
         self.running = 0
         """Reviews that run or wait for a thread."""
         self.refused = 0
-        """Reviews refused so far, because the lane was full."""
+        """Reviews rejected so far because the lane was full."""
 
     def run(
         self,
@@ -66,7 +67,7 @@ class Lane:
         """Start ``work``; past the deadline, ``on_error`` returns the answer.
 
         ``work`` itself must not raise. A late thread continues until its own deadline
-        checks stop it, and occupies the pool until then.
+        checks stop it. It occupies the pool until then.
         """
         answer = LateAnswer(self._loop)
         if self.running >= self._running_max:
@@ -81,7 +82,7 @@ class Lane:
         timer = self._loop.call_later(left_s, self._expire, answer, on_error)
 
         def done(finished: Future[bytes]) -> None:
-            # The loop may already be closed when a late thread ends.
+            # The loop can already be closed when a late thread ends.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._finish, finished, answer, timer)
 
@@ -103,7 +104,7 @@ class Lane:
         timer: asyncio.TimerHandle,
     ) -> None:
         self.running -= 1
-        # First, so that the lane has a free place when the answer is awaited.
+        # First, so that the lane has a free place when the caller receives the answer.
         answer.ended.set_result(None)
         if finished.cancelled():
             timer.cancel()
@@ -118,7 +119,7 @@ class Lane:
             answer.set_result(finished.result())
 
     def _expire(self, answer: LateAnswer, on_error: Callable[[Error], bytes]) -> None:
-        """Answer without the thread; of several answers one per loop iteration."""
+        """Answer without the thread, one answer per loop iteration."""
         self._late.append((answer, on_error))
         if len(self._late) == 1:
             self._answer_late()

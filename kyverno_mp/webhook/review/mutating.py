@@ -1,7 +1,7 @@
-"""Mutate: answer with the patch of all policies, or with one policy's refusal.
+"""Mutate: answer with the patch of all policies, or with one policy's denial.
 
 Room: webhook. Takes: a Review and the MutationPlan of its rules. Gives: the answer's
-bytes. Next: review (its exits). May touch: the sink.
+bytes. Next: review (allow, deny). May touch: the sink.
 Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.6.
 """
 
@@ -36,7 +36,7 @@ class MutatingHandler:
         return ABANDONED if review.is_abandoned() else _answer(review, done)
 
     def passed(self, _review: Review) -> None:
-        """Do nothing: the validating webhook comes last."""
+        """Do nothing, because the validating webhook runs last."""
 
     def evaluate_rest(
         self, review: Review, plan: MutationPlan, failure: Failure, pace: Pace
@@ -49,12 +49,12 @@ class MutatingHandler:
 
 
 def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
-    """Answer with the changes, and warn of policies that failed."""
+    """Answer with the changes, and warn about policies that failed."""
     if done.refusal:
         return review.deny(done.refusal, done.responses)
     if done.verified:
         refused = review.dependencies.verdicts.of(done.verified).refused
-        # A request whose deadline has passed is not blocked by what is unknown.
+        # After the deadline, policies without a result do not block the request.
         if refused:
             review.report(done.verified, blocked=True)
             text = denial(review.request, refused)
@@ -69,13 +69,13 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     for policy, error in done.left_out:
         code, text = review.note(error, policy.key)
         texts.append(
-            f"kyverno left out what policy {policy.key} changes ({code}): {text}"
+            f"kyverno skipped the changes of policy {policy.key} ({code}): {text}"
         )
     return review.allow(texts, [*done.responses, *done.verified], done.patch)
 
 
 def _pass_on(review: Review, done: Mutations) -> None:
-    """Record the results for reports; a failure changes no answer."""
+    """Record the results for reports; a failure does not change the answer."""
     results = review.dependencies.results
     if results is None:
         return

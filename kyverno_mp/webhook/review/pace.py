@@ -6,8 +6,8 @@ May touch: sleeps in threads, never in the event loop.
 Source: docs/architecture.md 1 (tenants cannot hurt each other).
 
 Python runs one thread at a time. An evaluation in the event loop that exceeds its slice
-stops and starts over in a thread; the threads take turns, so the event loop never waits
-for more than about one of them.
+stops and starts over in a thread. The threads take turns, so the event loop waits for
+at most about one of them.
 """
 
 import threading
@@ -24,10 +24,10 @@ from kyverno_mp.limits import (
 
 
 class EventLoopPace:
-    """One slice, with a little more only where others had the core meanwhile.
+    """One slice, extended a little if other threads or processes used the core.
 
-    On a busy machine a slice passes while the thread waits for a core: then a cheap
-    review needs some microseconds to end, and a lane some milliseconds.
+    On a busy machine, a slice can pass while the thread waits for a core. A cheap
+    review then needs only some microseconds more, while a lane would take milliseconds.
     """
 
     __slots__ = ("_began_ns", "_most_ns", "_thread_ns", "slice_ends_ns")
@@ -37,13 +37,16 @@ class EventLoopPace:
         slice_ends_ns: int,
         thread_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """``thread_ns``: the time for which this thread had a core."""
+        """``thread_ns`` returns the CPU time of this thread."""
         self.slice_ends_ns = slice_ends_ns
         self._most_ns = slice_ends_ns + INLINE_STARVED_NS_MAX
         self._thread_ns = thread_ns
         self._began_ns = -1
-        """The thread's time when the slice ended. PERF: it costs a system call, which
-        reviews that end within their slice do not need."""
+        """The thread's CPU time at the end of the slice.
+
+        PERF: reading it is a system call, which reviews that end within their slice do
+        not need.
+        """
 
     def next_slice(self, now_ns: int) -> int:
         """Stop the evaluation in the event loop, or let it end. Raises: Preempted."""
@@ -59,7 +62,7 @@ class EventLoopPace:
 
 
 class ThreadPace:
-    """Slices of one evaluation in a thread; the others run between them."""
+    """Slices of one evaluation in a thread; other evaluations run in between."""
 
     __slots__ = ("_is_counted", "_long_evaluations", "slice_ends_ns")
 
@@ -76,7 +79,7 @@ class ThreadPace:
         return self._long_evaluations.wait_turn() + THREAD_SLICE_NS
 
     def end(self) -> None:
-        """No longer count as a long evaluation."""
+        """Stop counting as a long evaluation."""
         if self._is_counted:
             self._long_evaluations.leave()
 
@@ -110,12 +113,12 @@ class LongEvaluations:
             self.count += 1
 
     def leave(self) -> None:
-        """Count one less evaluation."""
+        """Count one evaluation less."""
         with self._lock:
             self.count -= 1
 
     def wait_turn(self) -> int:
-        """Sleep while each other evaluation runs a slice; return the time then."""
+        """Sleep while each other evaluation runs a slice; return the new time."""
         others = self.count - 1
         if others > 0:
             self._sleep(others * THREAD_SLICE_NS / 1e9)

@@ -1,4 +1,4 @@
-"""Plan with the snapshot in force.
+"""Create plans from the snapshot in force.
 
 Room: webhook. Takes: a function for the newest Planner. Gives: ports.Plans, for
 validation and for mutation. Next: handlers. May touch: nothing outside its arguments.
@@ -16,7 +16,7 @@ from kyverno_mp.program.request import Request
 
 
 class _SnapshotPlans(Generic[PlanT]):
-    """Plans by the current planner of ``current``.
+    """Plans from the current planner, which ``current`` returns.
 
     A plan keeps its planner's rules, so a review that begins before a new snapshot
     comes into force ends with the old one.
@@ -42,9 +42,9 @@ class _SnapshotPlans(Generic[PlanT]):
     ) -> PlanT | None:
         """Select the candidates.
 
-        Raises: Preempted where ``pace`` does; SnapshotUnusable before the first
-        snapshot; StateError for a policy that another replica registered and that this
-        worker does not know yet.
+        Raises: Preempted from ``pace``; SnapshotUnusable before the first snapshot;
+        StateError for a policy that another replica registered and that this worker
+        does not have yet.
         """
         planner = self._current()
         if planner is not None and policy_key:
@@ -61,19 +61,19 @@ class _SnapshotPlans(Generic[PlanT]):
 
 
 class SnapshotEvaluate(_SnapshotPlans[ValidationPlan]):
-    """Plans of validation."""
+    """Plans for validation."""
 
     __slots__ = ()
 
 
 class SnapshotMutate(_SnapshotPlans[MutationPlan]):
-    """Plans of mutation."""
+    """Plans for mutation."""
 
     __slots__ = ()
 
 
 def _require_known(key: str, knows: Callable[[str], bool]) -> None:
-    """Raise StateError for an unknown policy: nobody knows whether it matches."""
+    """Raise StateError for an unknown policy, which might match the request."""
     if not knows(key):
         raise StateError(
             "webhook.policy_unknown", f"failed to fetch policy with key: key {key}"

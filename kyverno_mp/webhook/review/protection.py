@@ -1,7 +1,7 @@
-"""Protect the objects that Kyverno manages from changes by others.
+"""Protect the objects that Kyverno manages from changes by other users.
 
-Room: webhook. Takes: our namespace, a Request. Gives: whether it is refused. Next:
-service. May touch: nothing outside its arguments.
+Room: webhook. Takes: our namespace, a Request. Gives: whether the request is denied.
+Next: service. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.4; Kyverno pkg/webhooks/handlers/protect.go.
 """
 
@@ -17,7 +17,7 @@ _NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-cont
 
 
 class Protection:
-    """Refuses changes by anyone but the ServiceAccounts of one namespace."""
+    """Rejects changes by all users except the ServiceAccounts of one namespace."""
 
     __slots__ = ("_own",)
 

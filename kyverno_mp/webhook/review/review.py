@@ -1,12 +1,12 @@
-"""Evaluate and answer one review that is decoded and planned; one exit for failures.
+"""Evaluate and answer one decoded and planned review, and handle failures.
 
 Room: webhook. Takes: Dependencies, a Route, a Request, the webhook's Handler, a plan.
 Gives: the answer's bytes. Next: service, which runs it in the event loop or in a lane.
 May touch: the log, the sink; counts.
 Source: docs/behaviour/controllers 2.4-2.9.
 
-When evaluation fails, the failurePolicy decides and the answer says so: there is never
-a silent allow.
+If evaluation fails, the failurePolicy decides and the answer says so. A request is
+never allowed silently.
 """
 
 import logging
@@ -29,10 +29,10 @@ from kyverno_mp.webhook.route import CEL_WEBHOOKS, Route
 
 _LOG = logging.getLogger(__name__)
 REST_NS_MAX: Final = 200_000_000
-"""For policies without external calls, after others failed to finish in time. They run
-in the event loop, and so for one slice at a time."""
+"""The time for policies without external calls after others failed to finish. They run
+on the event loop, so this is one slice."""
 ABANDONED: Final = b""
-"""The answer of a thread after the event loop answered without it."""
+"""The result of a thread after the event loop has answered without it."""
 PlanT = TypeVar("PlanT", bound=PlanOf)
 
 
@@ -43,38 +43,39 @@ class Handler(Plans[PlanT], Protocol[PlanT]):
         """Return whether the webhook handles such a request."""
 
     def evaluate(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
-        """Run the plan and answer through the review's exits. Raises: Preempted."""
+        """Run the plan; answer with ``allow`` or ``deny``. Raises: Preempted."""
 
     def passed(self, review: "Review") -> None:
-        """Do what follows an allowed review, before its answer is sent."""
+        """Do the follow-up tasks of an allowed review, before its answer is sent."""
 
     def evaluate_rest(
         self, review: "Review", plan: PlanT, failure: "Failure", pace: Pace
     ) -> bytes:
         """Answer with the results so far after the evaluation failed to finish.
 
-        A policy whose failure is ignored neither lifts another policy's denial nor
-        reverts another policy's mutation.
+        A policy whose failure is ignored neither removes another policy's denial nor
+        reverts its mutation.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the evaluation failed, and the effect on the answer."""
+    """The reason why an evaluation failed, and its effect on the answer."""
 
     error: Exception
     message: str
     fails: bool
-    """A candidate has failurePolicy Fail, and the path is not that of Ignore."""
+    """Whether a candidate has failurePolicy Fail, on a path that does not ignore
+    failures."""
 
     @property
     def is_late(self) -> bool:
-        """Return whether the only reason is a lack of time or room."""
+        """Return whether the evaluation failed only for lack of time or room."""
         return isinstance(self.error, DeadlinePassed | QueueFull)
 
 
 class Review:
-    """One review in progress: the state that its exits need."""
+    """One review in progress, and its answers: ``allow``, ``deny`` and ``fail``."""
 
     __slots__ = (
         "_handler",
@@ -107,18 +108,19 @@ class Review:
         self._started_ns = started_ns
         self.deadline_ns = 0
         self.is_considered = False
-        """No filter leaves the request out."""
+        """Whether no filter excluded the request."""
         self._is_abandoned = False
-        """The event loop answers; a thread still runs, or will run, the evaluation."""
+        """Whether the event loop answers while a thread still runs, or will run, the
+        evaluation."""
         self._has_failed = False
-        """The answer is, at least in part, that of failure policies."""
+        """Whether failure policies determined the answer, at least in part."""
         self.is_let_pass = False
-        """The review was answered and allowed."""
+        """Whether the review was answered and allowed."""
 
     def evaluate(self, plan: PlanOf | None, pace: Pace | None = None) -> bytes:
-        """Run the plan and answer. Raises: Preempted, where ``pace`` does.
+        """Run the plan and answer. Raises: Preempted from ``pace``.
 
-        After ``abandon``, nobody reads the answer and it is not counted.
+        After ``abandon``, the answer is discarded and not counted.
         """
         if self.is_abandoned():
             return ABANDONED
@@ -155,7 +157,7 @@ class Review:
         responses: Sequence[PolicyResponse] = (),
         patch: Sequence[dict[str, Json]] = (),
     ) -> bytes:
-        """Allow, with warnings and a JSON patch, and count."""
+        """Allow the request, with warnings and a JSON patch, and count the review."""
         self._record(responses, passed=True)
         if self.is_considered:
             self._handler.passed(self)
@@ -170,7 +172,7 @@ class Review:
         responses: Sequence[PolicyResponse] = (),
         texts: Sequence[str] = (),
     ) -> bytes:
-        """Deny, with warnings, and count."""
+        """Deny the request, with warnings, and count the review."""
         self._record(responses, passed=False)
         if self.dependencies.recording is not None and self.is_considered:
             self._keep(responses, (), allowed=False)
@@ -179,8 +181,8 @@ class Review:
     def fail(self, error: Exception, plan: PlanOf | None) -> bytes:
         """Answer when evaluation was impossible or did not finish.
 
-        Finished results stay; for each other policy, its failurePolicy decides. For an
-        internal error, the failure policies of all candidates decide together.
+        Finished results stay; for each other policy, its failurePolicy decides. After
+        an internal error, the failure policies of all candidates decide together.
         """
         code, text = self.note(error)
         self._has_failed = True
@@ -204,11 +206,11 @@ class Review:
         return self.dependencies.monotonic_ns() + REST_NS_MAX
 
     def ahead_deadline_ns(self) -> int:
-        """Return the deadline of what may as well follow after the answer."""
+        """Return the deadline of work that could also follow after the answer."""
         return self.dependencies.monotonic_ns() + RESULTS_AHEAD_NS_MAX
 
     def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
-        """Report the responses known with the answer to the sink, except on dry run."""
+        """Send the responses known with the answer to the sink, except on dry run."""
         sink = self.dependencies.sink
         if sink is None or self.request.dry_run or not responses:
             return
@@ -227,9 +229,10 @@ class Review:
         *,
         allowed: bool,
     ) -> None:
-        """Record the review; a failure here changes no answer.
+        """Record the review; a failure here does not change the answer.
 
-        Not of policies in CEL, which ``kyverno-mp replay`` does not evaluate.
+        Reviews of policies in CEL are not recorded, because ``kyverno-mp replay`` does
+        not evaluate them.
         """
         if self._route.webhook in CEL_WEBHOOKS:
             return
@@ -248,7 +251,7 @@ class Review:
             self.note(error)
 
     def note(self, error: Exception, policy: str = "") -> tuple[str, str]:
-        """Log and count why a request or a policy could not be evaluated.
+        """Log and count the reason why a request or a policy could not be evaluated.
 
         Returns: the error code, and the message for the caller.
         """
@@ -263,8 +266,8 @@ class Review:
             )
         else:
             code, text = "webhook.defect", "internal error, see the log"
-            # No exception text: it may hold a value of the object, e.g. of a Secret.
-            # Of an error that was kept, the frames are in its notes.
+            # No exception text, because it can contain a value of the object, e.g. of a
+            # Secret. If an error was stored, its frames are in its notes.
             trace = "".join(
                 traceback.format_tb(error.__traceback__)
                 or getattr(error, "__notes__", ())

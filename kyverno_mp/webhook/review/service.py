@@ -1,14 +1,14 @@
 """Answer one review: decode, filter, plan; review.py evaluates, here or in a lane.
 
 Room: webhook. Takes: Route, query, body bytes. Gives: the answer's bytes, or a future
-of them when a candidate may do I/O. Next: webhook/http/protocol.
+of them if a candidate can do I/O. Next: webhook/http/protocol.
 May touch: the slow lane; the cluster data only through webhook/ports.py.
 Source: docs/behaviour/controllers 2.2-2.9; docs/architecture.md 3 (effects decide
 scheduling).
 
 An InputError at decoding becomes a denial, or an HTTP status if the body is not a
 review. Without a snapshot the answer is 503. After any other failure the failurePolicy
-decides and the answer says so: there is never a silent allow.
+decides and the answer says so. A request is never allowed silently.
 """
 
 from typing import Any, Final
@@ -50,18 +50,18 @@ _ALWAYS_ALLOWED: Final = frozenset(
 )
 """KYVERNO: kinds to which no configuration can apply policies (controllers 2.3)."""
 _RESERVE_NS_MAX: Final = 500_000_000
-"""Time reserved to send the answer: a tenth of the timeout, at most this."""
+"""Time reserved for sending the answer: a tenth of the timeout, at most this."""
 
 
 class Service:
-    """The webhook's single path from bytes to bytes; keeps no state of a request."""
+    """The webhook's only path from bytes to bytes; keeps no state of a request."""
 
     def __init__(self, dependencies: Dependencies, handlers: Handlers) -> None:
         self._dependencies = dependencies
         self._handlers = handlers
         self._now_ns = dependencies.monotonic_ns
         self._crowded_until_ns = 0
-        """Until then reviews get a short slice, because a long one came."""
+        """Until this time, reviews get a short slice, because a long one arrived."""
         self._asks_for_namespaces = (
             dependencies.slow_lane is not None
             and dependencies.live_namespaces is not None
@@ -77,9 +77,9 @@ class Service:
     ) -> Answer:
         """Answer a review. Raises: HttpError, and nothing else.
 
-        ``arrived_ns``: when the caller began to wait, for the deadline; 0: now.
-        ``weight``: ``decoded_bytes(body)``, which takes milliseconds for a large body;
-        0: not known.
+        ``arrived_ns`` is the time at which the caller began to wait, for the deadline;
+        0 means now. ``weight`` is ``decoded_bytes(body)``, which takes milliseconds for
+        a large body; 0 means unknown.
         """
         started_ns = self._now_ns()
         try:
@@ -102,7 +102,7 @@ class Service:
             slice_ns = INLINE_CROWDED_SLICE_NS if is_crowded else INLINE_SLICE_NS
             pace = EventLoopPace(started_ns + slice_ns)
         try:
-            # Before the filters, which may name roles (2.1).
+            # Before the filters, which can refer to roles (2.1).
             self._enrich(request)
             protection = self._dependencies.protection
             if protection is not None and protection.refuses(request):
@@ -130,7 +130,7 @@ class Service:
     def _evaluate(
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
-        """Evaluate in the event loop what needs no I/O and fits into a slice."""
+        """Evaluate on the event loop if the plan needs no I/O and fits into a slice."""
         lane = self._dependencies.slow_lane
         if lane is not None and plan.needs_io:
             lane = self._lane_of(plan) or lane
@@ -141,7 +141,7 @@ class Service:
             try:
                 return review.evaluate(plan, pace)
             except Preempted:
-                # The evaluation starts over: it has reported nothing yet.
+                # The evaluation starts over; it has reported nothing yet.
                 self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
         return lane.run(
             lambda pace: review.evaluate(plan, pace),
@@ -152,7 +152,8 @@ class Service:
     def _lane_of(self, plan: PlanOf) -> Lane | None:
         """Return the lane for plans with I/O.
 
-        Registries have their own places: a dead one occupies these and no others.
+        Reviews that read from registries have a separate lane, so that a dead registry
+        blocks only these.
         """
         images = self._dependencies.image_lane
         if images is None or not (plan.needs_io and plan.reads_registry):
@@ -171,10 +172,11 @@ class Service:
         review: Review,
         picked: PlanOf | None = None,
     ) -> Answer:
-        """Plan and evaluate in the slow lane, when many rules must be linked first.
+        """Plan and evaluate in the slow lane, if many rules must be linked first.
 
-        Also when the namespace must first be read from the API server: a review can
-        arrive before the leader publishes a new namespace. Without it, no rule runs.
+        It is also used if the namespace must first be read from the API server, because
+        a review can arrive before the leader publishes a new namespace. Without the
+        namespace, no rule runs.
         """
         lane = self._dependencies.slow_lane or self._dependencies.long_lane
         if picked is not None:
@@ -201,7 +203,7 @@ class Service:
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
         """Return whether a plan depends on a namespace that is not published yet.
 
-        A Namespace that is being created is in no cluster.
+        A Namespace that is being created does not exist in the cluster yet.
         """
         return (
             self._asks_for_namespaces
@@ -237,9 +239,9 @@ class Service:
         return filters is None or not filters.excludes(request)
 
     def _enrich(self, request: Request) -> None:
-        """Add what the review lacks: the user's roles and the namespace's labels.
+        """Add data that the review lacks: the user's roles and the namespace's labels.
 
-        An unknown namespace has no labels here; a rule that needs them handles that.
+        An unknown namespace has no labels here; rules that need them handle this.
         """
         roles, namespaces = self._dependencies.roles, self._dependencies.namespaces
         if roles is not None:

@@ -1,7 +1,7 @@
 """Validate: deny by enforcing rules, warn, and audit after the answer.
 
 Room: webhook. Takes: a Review and the Plan of its rules. Gives: the answer's bytes.
-Next: review (its exits), audit queue. May touch: the sink, the audit queue.
+Next: review (allow, deny), audit queue. May touch: the sink, the audit queue.
 Source: docs/behaviour/controllers 2.4-2.9.
 """
 
@@ -38,7 +38,7 @@ class ValidatingHandler:
         """Answer with the enforcing rules, and with the rules that warn."""
         if not _triggers(review, plan):
             return self._evaluate(review, plan, pace)
-        # Before the verdict: an evaluation that is preempted has reported nothing yet.
+        # Before the verdict: a preempted evaluation has reported nothing yet.
         found = _triggered(review, plan, pace)
         answer = self._evaluate(review, plan, pace)
         if review.is_let_pass and answer is not ABANDONED:
@@ -79,7 +79,7 @@ class ValidatingHandler:
     def evaluate_rest(
         self, review: Review, plan: Plan, failure: Failure, pace: Pace
     ) -> bytes:
-        """Answer with the verdicts so far; the pool evaluates what is triggered."""
+        """Answer with the verdicts so far; the pool evaluates the triggers."""
         answer = self._evaluate_rest(review, plan, failure, pace)
         if review.is_let_pass and _triggers(review, plan):
             _record(review, _by_match(review, plan))
@@ -108,7 +108,7 @@ def _triggers(review: Review, plan: Plan) -> bool:
 
 
 def _triggered(review: Review, plan: Plan, pace: Pace | None) -> Sequence[Triggered]:
-    """Return what the request triggers; the pool evaluates what is not known here."""
+    """Return the triggered rules; the pool evaluates those that are undecided here."""
     try:
         return plan.triggered(review.deadline_ns, pace)
     except Preempted:
@@ -127,7 +127,7 @@ def _by_match(review: Review, plan: Plan) -> Sequence[Triggered]:
 
 
 def _record(review: Review, found: Sequence[Triggered]) -> None:
-    """Record what an allowed request triggers; a failure changes no answer."""
+    """Record the triggered rules; a failure does not change the answer."""
     triggers = review.dependencies.triggers
     if triggers is None or not found:
         return
@@ -140,8 +140,8 @@ def _record(review: Review, found: Sequence[Triggered]) -> None:
 def _lacks_namespace(request: Request, plan: Plan) -> bool:
     """Return whether policies need labels of a namespace that does not exist.
 
-    KYVERNO: then the request is denied, whatever the failurePolicy and whether or not
-    the rules match; a Namespace itself is in no namespace.
+    KYVERNO: such a request is denied, regardless of the failurePolicy and of whether
+    the rules match. A Namespace itself is not namespaced.
     """
     return (
         not request.namespace_known
@@ -169,7 +169,7 @@ def _let_pass(
     if needs_audit or any(r.failed() or r.errored() for r in verdict.telling):
         _audit_later(review, plan, enforced, passes_all_on=not is_ahead)
     else:
-        # PERF: another thread for this would cost 60 us.
+        # PERF: passing this to another thread would cost 60 us.
         _report_passed(review, verdict)
     return review.allow(texts, responses)
 
@@ -177,11 +177,11 @@ def _let_pass(
 def _pass_on_ahead(
     review: Review, plan: Plan, enforced: Sequence[PolicyResponse], pace: Pace | None
 ) -> bool:
-    """Record what travels to reports before the answer, as nobody could derive it.
+    """Record results for reports that only this review can produce, before the answer.
 
-    Audited results too: these rules run again with the audit. Returns whether it is
-    done; slow policies follow after the answer, which does not wait for their calls,
-    and so does all of it when it takes long.
+    Audited results are included; these rules run again with the audit. Return whether
+    the results were recorded. Slow policies follow after the answer, which does not
+    wait for their calls. If it takes too long, everything follows after the answer.
     """
     results = review.dependencies.results
     if results is None or not results.takes(review.request):
@@ -192,7 +192,7 @@ def _pass_on_ahead(
         if plan.audits:
             found = [*enforced, *plan.audit_ahead(deadline_ns, pace)]
             if plan.left_out:
-                # The audit runs these rules again, with more time, and says why they
+                # The audit runs these rules again, with more time, and reports why they
                 # fail.
                 plan.left_out.clear()
                 return False
@@ -251,7 +251,8 @@ def _warned(
 ) -> tuple[Sequence[PolicyResponse], Sequence[str]]:
     """Return the warnings of auditing policies; a failure here denies nothing.
 
-    The enforcing policies have allowed the request, and the audit runs these again.
+    The enforcing policies have allowed the request, and the audit runs the auditing
+    policies again.
     """
     try:
         found = plan.warn(review.deadline_ns, pace)
@@ -265,7 +266,7 @@ def _warned(
 
 
 def _report_passed(review: Review, verdict: AdmissionVerdict) -> None:
-    """Report passes and skips to the sink, if it records them."""
+    """Send passes and skips to the sink, if it records them."""
     sink = review.dependencies.sink
     if sink is not None and (verdict.telling or sink.records_successes):
         review.report(verdict.responses, blocked=False)
@@ -280,9 +281,9 @@ def _audit_later(
 ) -> None:
     """Queue the work that follows the answer; nothing on dry run.
 
-    ``passes_all_on``: no results for reports were recorded before the answer.
-    Kyverno audits policies of both failure policies on each path, so twice per
-    review (docs/behaviour/controllers 14.6); here each path audits its own.
+    ``passes_all_on``: no results for reports were recorded before the answer. Kyverno
+    audits policies of both failure policies on each path, so twice per review
+    (docs/behaviour/controllers 14.6). Here, each path audits only its own policies.
     """
     dependencies, request = review.dependencies, review.request
     if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:
@@ -309,7 +310,7 @@ def _audit_later(
 
 
 def _note_left_out(review: Review, plan: Plan) -> None:
-    """Log and count why policies could not be evaluated."""
+    """Log and count the reasons why policies could not be evaluated."""
     while plan.left_out:
         policy, error = plan.left_out.pop()
         review.note(error, policy.key)

@@ -1,12 +1,12 @@
-"""Remember in a journal which policies' triggers could not be recorded.
+"""Record in a journal the policies whose triggers could not be recorded.
 
 Room: webhook. Takes: names of policies. Gives: LostPolicies. Next:
 leader/triggers/writer.py writes UpdateRequests that synchronize these policies again.
 May touch: the journal of this process, its log; counts.
 Source: docs/pools.md 3 (a full journal).
 
-A policy has one record that is not taken yet, so the journal fits all policies. The
-pool syncs it only some time after, so that losses shortly after a record was taken are
+A policy has at most one unread record, so the journal has room for all policies. The
+pool syncs the policy with a delay, so that losses shortly after a record was read are
 part of the same sync.
 """
 
@@ -22,26 +22,27 @@ from kyverno_mp.webhook.ports import Records
 _LOG = logging.getLogger(__name__)
 NOT_REMEMBERED: Final = "webhook.triggers_lost"
 _PAUSE_NS: Final = 10 * 10**9
-"""Between two records of a policy: less than the pool's ABSENT_S, with reserve."""
+"""The interval between two records of a policy: less than the pool's ABSENT_S, with a
+margin."""
 
 
 class LostPolicies:
-    """Appends records; threads of its process may share it."""
+    """Appends records to the journal; thread-safe."""
 
     def __init__(
         self, journal: Journal, records: Records, now_ns: Callable[[], int]
     ) -> None:
-        """``now_ns``: the wall clock."""
+        """``now_ns`` returns the wall-clock time."""
         self._journal = journal
         self._records = records
         self._now_ns = now_ns
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
-        """By type and policy: where its last record ends in the journal, and when that
+        """By type and policy: the end of its last record in the journal, and when that
         was written."""
 
     def add(self, policies: Iterable[tuple[str, str]]) -> None:
-        """Record policies, each after the type of what it wants; "" = all."""
+        """Record policies, each with the type of its requests; "" means all."""
         with self._lock:
             for kind, policy in policies:
                 self._add(policy, kind)
@@ -55,9 +56,9 @@ class LostPolicies:
                 return
         if self._journal.append(encode_trigger(lost_record(policy, now_ns, kind))):
             self._known[kind, policy] = self._journal.written, now_ns
-            # Not for each review: under load these would be thousands of lines.
+            # Not for each review: under load, this would log thousands of lines.
             _LOG.warning(
-                "triggers of a policy could not be recorded: it is synced instead",
+                "triggers of a policy could not be recorded, so it is synced",
                 extra={"fields": {"policies": [policy]}},
             )
             return

@@ -1,13 +1,13 @@
-"""Record what a review triggers in this worker's journal, before the answer is sent.
+"""Record the rules that a review triggers, before its answer is sent.
 
 Room: webhook. Takes: a Request and its Triggered rules. Gives: nothing; TriggerSink
-appends. Next: leader/triggers/writer.py makes UpdateRequests.
+appends. Next: leader/triggers/writer.py creates UpdateRequests.
 May touch: the journal of this process; counts.
 Source: docs/behaviour/controllers 5.2; docs/pools.md 3.
 
 The record is in the journal when ``triggered`` returns, so a kill -9 after the answer
-loses nothing. Objects are recorded only if nobody can read them later, and never
-logged.
+loses nothing. Objects are recorded only if they cannot be read later, and they are
+never logged.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ _GOING: Final = frozenset({"DELETE", "CONNECT"})
 
 
 class TriggerSink:
-    """Appends records; threads of its process may share it."""
+    """Appends records to this worker's journal; thread-safe."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class TriggerSink:
         now_ns: Callable[[], int],
         lost: LostPolicies,
     ) -> None:
-        """``now_ns``: the wall clock."""
+        """``now_ns`` returns the wall-clock time."""
         self._journal = journal
         self._lost_policies = lost
         self._records = records
         self._now_ns = now_ns
 
     def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
-        """Record what an allowed request triggers, in one append."""
+        """Record the rules that an allowed request triggers, in one append."""
         record = record_of(request, found, self._now_ns())
         content = encode_trigger(record)
         if len(content) > TRIGGER_RECORD_BYTES_MAX:
@@ -83,17 +83,17 @@ class TriggerSink:
 
 
 def lost_type(wanted: Wanted) -> str:
-    """Return what tells apart the policies that lost a trigger: their API group."""
+    """Return the type by which policies that lost a trigger are recorded."""
     return wanted.type if wanted.type in _OF_CEL else GENERATE
 
 
 def record_of(
     request: Request, found: Sequence[Triggered], now_ns: int
 ) -> TriggerRecord:
-    """Return the record of what one review triggers."""
+    """Return the record of the rules that one review triggers."""
     trigger = trigger_of(request)
-    # K8S: a mutating webhook sees neither the name nor the uid that an object with
-    # generateName gets.
+    # K8S: a mutating webhook receives neither the name nor the uid of an object with
+    # generateName.
     is_unreadable = (
         request.operation in _GOING or bool(request.subresource) or trigger.is_nameless
     )
@@ -127,7 +127,7 @@ def record_of(
 def change_record(request: Request, change: Change, now_ns: int) -> TriggerRecord:
     """Return the record of a changed clone source or generated object.
 
-    It needs no review: what is generated follows from the trigger.
+    It needs no review, because generated objects depend only on the trigger.
     """
     changed = trigger_of(request)
     origin, trigger = change.origin, change.trigger
@@ -148,7 +148,7 @@ def change_record(request: Request, change: Change, now_ns: int) -> TriggerRecor
 
 
 def _objects(request: Request, *, is_unreadable: bool) -> bytes:
-    """Encode the objects; one that has a name is read live."""
+    """Encode the objects, except an object with a name, which is read live."""
     objects: dict[str, Json] = {}
     if request.old_object:
         objects["oldObject"] = request.old_object
@@ -158,7 +158,7 @@ def _objects(request: Request, *, is_unreadable: bool) -> bytes:
 
 
 def trigger_of(request: Request) -> TriggerObject:
-    """Return the object that the rules matched, as the review names it."""
+    """Return the object that the rules matched, as named in the review."""
     resource = request.object or request.old_object
     metadata = resource.get("metadata")
     if type(metadata) is not dict:
@@ -176,10 +176,10 @@ def trigger_of(request: Request) -> TriggerObject:
 
 
 def _version_before(request: Request) -> str:
-    """Return the version that an update replaces, "" where none follows it.
+    """Return the version that an update replaces, "" if no new version follows.
 
-    K8S: an update that changes nothing keeps the version, and managedFields alone say
-    who made it.
+    K8S: an update without changes keeps the version; changes of managedFields alone do
+    not count.
     """
     if request.operation != "UPDATE":
         return ""

@@ -111,7 +111,7 @@ def test_event_once(user: User) -> None:
         (note,) = _notes(one)
         assert note == (
             "ConfigMap/a/out-t is changed or deleted each time it is synchronised,"
-            " most recently by rival; policy p/r does so less and less often now"
+            " most recently by rival; policy p/r now restores it less and less often"
         )
 
 

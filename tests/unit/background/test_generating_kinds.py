@@ -122,7 +122,7 @@ def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
         assert watched(one) == wanted | {"configmaps"}
         for _ in range(2):
             one.background.hold_gauges()
-        (event,) = [each for each in one.recorded.events if "watches" in each.note]
+        (event,) = [each for each in one.recorded.events if "not watched" in each.note]
         assert event.reason == "PolicyError"
         assert event.regarding.kind == "NamespacedGeneratingPolicy"
         assert f"k{BEYOND}s.example.com (more than" in event.note
@@ -137,7 +137,7 @@ def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
         one.pass_s(3700)
         assert "data" not in (stored(api, path(BEYOND)) or {"data": ""})
         one.background.hold_gauges()
-        notes = [note for note in one.recorded.notes() if "watches" in note]
+        notes = [note for note in one.recorded.notes() if "not watched" in note]
         assert len(notes) == 2
         api.remove(f"{CEL}/generatingpolicies/p")
         one.settle()
@@ -158,7 +158,7 @@ def test_a_kind_that_may_not_be_watched_is_told(api: FakeApi) -> None:
         one.background.controllers.work_due()
         wait_for(one.background.generating.watches.unwatched)
         one.background.hold_gauges()
-        (note,) = [each for each in one.recorded.notes() if "watches" in each]
+        (note,) = [each for each in one.recorded.notes() if "not watched" in each]
         assert "k0s.example.com (" in note
         assert "may not do that" in note
         assert one.recorded.counts[BACKGROUND_UNWATCHED.name, ()] == 1

@@ -101,9 +101,9 @@ class Term:
             done = self.background.policy_controllers.work_due()
             done += self.background.controllers.work_due()
             watches = self.background.generating.watches
-            if not done and not watches.awaited:
+            if not done and not watches._awaited:
                 return
-            wait_for(lambda: not watches.awaited)  # noqa: B023 - in this round
+            wait_for(lambda: not watches._awaited)  # noqa: B023 - in this round
 
     def pass_s(self, seconds: float) -> None:
         """Let time pass, step by step, and do what becomes due."""

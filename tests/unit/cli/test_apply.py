@@ -349,7 +349,7 @@ def test_what_a_bad_document_does_to_the_others_of_its_file(
     done = command("apply", policy_file, "-r", pods_file)
     assert (FAILED in done.out) is counts
     assert done.code == int(counts)
-    assert f"left out: {policy_file}" in done.err
+    assert f"skipped: {policy_file}" in done.err
     assert "spec.rules[0].mutat" in done.err
 
 
@@ -371,7 +371,7 @@ def test_what_has_no_schema_is_left_out_alone(
         policy_file.write_text(text)
         done = command("apply", policy_file, "-r", pods_file)
         assert FAILED in done.out
-        assert f"left out: {policy_file}" in done.err
+        assert f"skipped: {policy_file}" in done.err
 
 
 @pytest.mark.parametrize(
@@ -515,9 +515,9 @@ def test_what_spoils_a_folder_is_told_with_its_place(
     (folder / "b.yaml").write_text("a: 1\nb: [\n")
     done = command("apply", folder, tmp_path / "none", "-r", pods_file)
     assert done.err == (
-        f"policy path left out: {folder}: {folder / 'b.yaml'}: line 3, column 1:"
+        f"policy path skipped: {folder}: {folder / 'b.yaml'}: line 3, column 1:"
         " did not find expected node content [policy.syntax]\n"
-        f"policy path left out: {tmp_path / 'none'}: no such file or directory\n"
+        f"policy path skipped: {tmp_path / 'none'}: no such file or directory\n"
         f"Error: could not be read: {folder / 'b.yaml'}, {tmp_path / 'none'}\n"
     )
     (folder / "b.yaml").write_text(LATEST_POLICY.replace("rules:", "ruels:"))

@@ -170,7 +170,7 @@ def test_objects_whose_namespace_is_gone_are_left_out(
     )
     done = apply("", "--jobs", jobs, policy=policy)
     assert done.out.endswith(summary(failed=2)), done.out + done.err
-    assert done.err.count("left out, its namespace is gone: gone/Pod/p0\n") == 1
+    assert done.err.count("skipped, its namespace was deleted: gone/Pod/p0\n") == 1
 
 
 CONTEXT = """

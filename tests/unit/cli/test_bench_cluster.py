@@ -104,4 +104,4 @@ def test_a_namespace_goes_before_the_measurement(
     put_pods(api, 1, "gone")
     done = command("bench", "-c", "--seconds", "0.01", "-o", "json")
     assert (done.code, json.loads(done.out)["objects"]) == (0, 2)
-    assert done.err == "left out, its namespace is gone: gone/Pod/p0\n"
+    assert done.err == "skipped, its namespace was deleted: gone/Pod/p0\n"

@@ -270,7 +270,7 @@ def test_exceptions_that_cannot_be_read_end_it(
     api.fault("policyexceptions", *[403] * 20)
     done = command("cleanup", "-c", str(file), "--exception-namespace", "e")
     assert done.code == 1
-    assert "policyexceptions are not known" in done.err
+    assert "policyexceptions cannot be listed" in done.err
     assert done.out == ""
 
 

@@ -178,5 +178,5 @@ def test_policies_in_cel_are_decoded(
     file = tmp_path / "cel.yaml"
     file.write_text(CEL_POLICY.replace(old, new))
     done = command("apply", file, "-r", tmp_path / "pods.yaml")
-    assert f"policy path left out: {file}: " in done.err
+    assert f"policy path skipped: {file}: " in done.err
     assert reason in done.err

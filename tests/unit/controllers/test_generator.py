@@ -14,7 +14,7 @@ from kyverno_mp.controllers.admission_policies.controller import (
 from kyverno_mp.controllers.admission_policies.generated import Source
 from kyverno_mp.controllers.admission_policies.objects import GeneratedObjects
 from kyverno_mp.controllers.admission_policies.plans import Plans
-from kyverno_mp.controllers.told import Told
+from kyverno_mp.controllers.generated_status import GeneratedStatus
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
@@ -118,7 +118,7 @@ class Rig:
                 directory=lambda: DIRECTORY,
                 in_force=lambda _: self.in_force,
                 submit=lambda _: None,
-                on_told=self._announce,
+                on_status_change=self._announce,
             ),
             election,
             clock,
@@ -131,16 +131,18 @@ class Rig:
         self.clock.now_s += after_s
         self.controller.reconcile(ALL)
 
-    def told(self, name: str) -> Told | None:
+    def status_of(self, name: str) -> GeneratedStatus | None:
         found = [one for one in self.policies if one.metadata.name == name]
-        return self.controller.told(found[0])
+        return self.controller.status_of(found[0])
 
     def settle(self, *names: str) -> None:
         """Have the policies generated, and their statuses tell it."""
         self.policies = [policy(name) for name in names]
         self.run()
         self.run(after_s=3)
-        assert all(self.told(name) == Told(generated=True) for name in names)
+        assert all(
+            self.status_of(name) == GeneratedStatus(generated=True) for name in names
+        )
         self.policies = [policy(name, generated=True) for name in names]
         self.run()
 
@@ -159,30 +161,30 @@ def test_what_was_generated_is_told_when_it_is_loaded(rig: Rig) -> None:
     rig.policies = [policy("a")]
     rig.run()
     assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
-    assert rig.told("a") is None
+    assert rig.status_of("a") is None
     rig.run(after_s=2.9)
-    assert (rig.told("a"), rig.announced) == (None, 0)
+    assert (rig.status_of("a"), rig.announced) == (None, 0)
     rig.run(after_s=0.2)
-    assert (rig.told("a"), rig.announced) == (Told(generated=True), 1)
+    assert (rig.status_of("a"), rig.announced) == (GeneratedStatus(generated=True), 1)
     assert rig.controller.counts()["ValidatingAdmissionPolicy"] == 1
 
 
-def test_what_is_told_before_another_policy_fails_is_announced(rig: Rig) -> None:
+def test_a_status_is_submitted_although_a_later_policy_fails(rig: Rig) -> None:
     rig.settle("a", "b")
-    told = rig.announced
+    before = rig.announced
     rig.policies = [policy("a", generated=True, asks=False), policy("b")]
     rig.api.remove(f"{POLICIES}/cpol-b")
     rig.api.fault(rf"POST {POLICIES}", 404)
     with pytest.raises(DependencyError):
         rig.run(after_s=10)
-    found = rig.told("a")
+    found = rig.status_of("a")
     assert found is not None
     assert not found.generated
-    assert rig.announced == told + 1
-    assert rig.controller.told_count == rig.announced
+    assert rig.announced == before + 1
+    assert rig.controller.status_version == rig.announced
     # A change is announced only once.
     rig.run()
-    assert rig.told("a") == found
+    assert rig.status_of("a") == found
 
 
 def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
@@ -247,7 +249,7 @@ def test_objects_of_others_with_the_label_stay(rig: Rig, owners: Json) -> None:
     assert names(rig.api) == {"cpol-a"}
     rig.policies = [policy("a")]
     rig.run(after_s=10)
-    found = rig.told("a")
+    found = rig.status_of("a")
     assert found is not None
     assert "Kyverno did not generate it" in found.message
     assert rig.api.count("(PUT|DELETE) ") == 0
@@ -259,18 +261,18 @@ def test_the_webhook_enforces_a_policy_whose_objects_were_deleted(
 ) -> None:
     rig.settle("a")
     rig.api.remove(f"/apis/{GROUP}/v1/validatingadmission{gone}")
-    told = rig.announced
+    before = rig.announced
     rig.run(after_s=10)
     assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
-    found = rig.told("a")
+    found = rig.status_of("a")
     assert found is not None
     assert not found.generated
     assert "generated again" in found.message
-    assert rig.announced == told + 1
+    assert rig.announced == before + 1
     rig.policies = [policy("a")]
     rig.run()
     rig.run(after_s=2.9)
-    assert rig.told("a") == found
+    assert rig.status_of("a") == found
     rig.run(after_s=0.2)
-    assert rig.told("a") == Told(generated=True)
-    assert rig.announced == told + 2
+    assert rig.status_of("a") == GeneratedStatus(generated=True)
+    assert rig.announced == before + 2

@@ -132,7 +132,7 @@ def test_what_is_no_readable_file_is_told_and_left_out(tmp_path: Path) -> None:
     found = Folder(tmp_path).poll(LATER)
     assert list(found.changed) == [str(tmp_path / "a.yaml")]
     assert sorted(found.problems) == [
-        f"{deep}: more than 8 levels of folders; the rest is left out",
+        f"{deep}: more than 8 levels of folders; the rest is skipped",
         f"{tmp_path / 'gone.yaml'}: broken symbolic link",
         f"{tmp_path / 'loop.yaml'}: Too many levels of symbolic links",
         f"{tmp_path / 'pipe.yaml'}: not a regular file",

@@ -133,7 +133,7 @@ def test_the_start_page_names_every_endpoint(port: int) -> None:
     for shown in (page, text):
         assert f"kyverno-mp {__version__} is ready" in shown
         assert "0 policies in force" in shown
-        assert "left out: 1 policy (a/b)" in shown
+        assert "omitted: 1 policy (a/b)" in shown
 
 
 def test_the_start_page_says_why_the_pod_is_not_ready(

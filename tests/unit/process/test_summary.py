@@ -1,4 +1,4 @@
-"""The line at the end of start: what is in force, and what was left out."""
+"""The line at the end of start: what is in force, and what was omitted."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_everything_in_force() -> None:
     status = Status(policies=(policy("a", "x", "y"), policy("b", "z", mode="audit")))
     assert summary_of(status).text() == (
         "2 policies in force with 3 rules (autogen included): 1 enforce, 1 audit;"
-        " nothing left out"
+        " nothing omitted"
     )
 
 
@@ -48,7 +48,7 @@ def test_policies_that_only_change_objects_neither_enforce_nor_audit(mode: str) 
     status = Status(policies=(policy("a", "x"), changing))
     assert summary_of(status).text() == (
         "2 policies in force with 3 rules (autogen included): 1 enforce, 0 audit,"
-        " 1 mutate or generate; nothing left out"
+        " 1 mutate or generate; nothing omitted"
     )
 
 
@@ -62,7 +62,7 @@ def test_what_was_left_out_is_named() -> None:
     found = summary_of(status)
     assert found.text() == (
         "2 policies in force with 2 rules (autogen included): 2 enforce, 0 audit;"
-        " left out: 5 policies (r0, r1, r2 and 2 more), parts of 1 policy (b),"
+        " omitted: 5 policies (r0, r1, r2 and 2 more), parts of 1 policy (b),"
         " 1 problem (reasons in /policies)"
     )
     assert found.fields()["refused"] == ("r0", "r1", "r2", "r3", "r4")

@@ -161,7 +161,7 @@ def _expressions(*texts: str, **more: Any) -> dict[str, Any]:
                 "fail",
                 (
                     "expression 'authorizer.path('/healthz').check('get').allowed()'"
-                    " resulted in error: authorization checks need a cluster to ask"
+                    " resulted in error: authorization checks need access to a cluster"
                 ),
             ),
         ),

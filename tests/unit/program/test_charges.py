@@ -132,7 +132,7 @@ def test_messages_are_cut() -> None:
     """A message may quote whole objects, once for every rule."""
     text = "x" * MESSAGE_CHARACTERS_MAX
     assert cut(text) == text
-    assert cut(text + "yyy") == f"{text} ... (3 characters left out)"
+    assert cut(text + "yyy") == f"{text} ... (3 characters omitted)"
     of = batch(
         {"pattern": {"data": {"a": "b"}}, "message": "{{ request.object.data.a }}"}
     )

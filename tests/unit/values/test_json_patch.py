@@ -73,7 +73,7 @@ def test_patch_applies(document: Any, operation: Any, wanted: Any) -> None:
         ),
         (
             {"op": "add", "path": "/z/99999999", "value": 1},
-            "an index is more than 10000 beyond its list",
+            "an index is more than 10000 beyond the list's end",
         ),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_defect_leaves_out_that_policy_and_nothing_of_it_stays() -> None:
     assert answer["allowed"]
     assert labels(answer) == {"first", "last"}
     (warning,) = answer["warnings"]
-    assert warning.startswith("kyverno left out what policy bad changes (webhook.def")
+    assert warning.startswith("kyverno skipped the changes of policy bad (webhook.def")
     assert bench.records.errors == ["webhook.defect"]
 
 

@@ -36,18 +36,18 @@ class AdmissionInput(NamedTuple):
     policies: Sequence[AdmissionPolicyIR] = ()
     params: Sequence[Json] = ()
     plurals: Plurals | None = None
-    """Of kinds that not every cluster has."""
+    """Plural names of kinds besides the built-in ones."""
     in_cluster: bool = False
-    """The parameters are all that a real cluster has."""
+    """Whether ``params`` are all parameter objects of a real cluster."""
 
 
 class Verdict(NamedTuple):
-    """The verdict of one policy; no ``result`` where it does not match."""
+    """The verdict of one policy; ``result`` is None if the policy does not match."""
 
     policy: PolicyIR
     result: RuleResult | None
     patched: dict[str, Json] | None = None
-    """The object as a mutating policy left it."""
+    """The object after a mutating policy."""
 
 
 class AdmissionPolicies:
@@ -63,7 +63,7 @@ class AdmissionPolicies:
         self._plurals = known_plurals(given.plurals)
 
     def _link(self, given: AdmissionInput) -> None:
-        # PERF: loads CEL, which runs without such policies do not need.
+        # PERF: imports CEL, which runs without such policies do not need.
         from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
         from kyverno_mp.program.admission_policy.validate import LinkedValidation
 
@@ -77,7 +77,7 @@ class AdmissionPolicies:
 
     @property
     def validates(self) -> bool:
-        """Return whether there is a ValidatingAdmissionPolicy."""
+        """Return whether the run has a ValidatingAdmissionPolicy."""
         return bool(self._validating)
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
@@ -90,11 +90,11 @@ class AdmissionPolicies:
 
     @property
     def mutates(self) -> bool:
-        """Return whether there is a MutatingAdmissionPolicy."""
+        """Return whether the run has a MutatingAdmissionPolicy."""
         return bool(self._mutating)
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
-        """Yield one verdict per matching policy; each gets its predecessor's object.
+        """Yield a verdict per matching policy; each gets the previous policy's result.
 
         Upstream logs errors; here they go to standard error.
         """
@@ -112,7 +112,7 @@ class AdmissionPolicies:
                 asked = replace(asked, object=found.patched)
 
     def _asked(self, request: Request) -> Request:
-        """Return the request as upstream builds it: always a CREATE by the user."""
+        """Return the request as upstream builds it: a CREATE by the given user."""
         plural = self._plurals.get((request.group, request.kind))
         if plural is None:
             raise unknown_kind(request)
@@ -120,7 +120,7 @@ class AdmissionPolicies:
 
 
 def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
-    """Return the request for policies in CEL: the user creates the object."""
+    """Return the request for policies in CEL, in which the user creates the object."""
     resource = {
         "group": request.group,
         "version": request.version,

@@ -1,7 +1,7 @@
-"""Apply policies in CEL that mutate, generate or delete to one object.
+"""Apply MutatingPolicies, GeneratingPolicies and DeletingPolicies to one object.
 
 Room: cli. Takes: their IR, values, a user, the targets. Gives: Verdicts. Next:
-evaluate. May touch: what the ports of CEL reach.
+evaluate. May touch: the cluster and services, through the ports of CEL.
 Source: docs/behaviour/cli 7, 8; docs/behaviour/cel 10, 12d; Kyverno
 cmd/cli/kubectl-kyverno/processor/policy_processor.go.
 """
@@ -64,7 +64,8 @@ class CelStages:
             elif isinstance(ir, GeneratingPolicyIR):
                 self._generating.append(LinkedGeneratingPolicy(ir))
             elif isinstance(ir, DeletingPolicyIR):
-                # KYVERNO: exclusions are asked for an operation that only `*` has.
+                # KYVERNO: exclusions are matched with an empty operation, which only
+                # ``*`` matches.
                 linked_one = LinkedDeletingPolicy(ir, excludes_any=False)
                 self._deleting.append(linked_one)
         self._generated = GeneratedObjects(is_cluster=given.is_cluster)
@@ -79,7 +80,7 @@ class CelStages:
         self._targets = given.targets
 
     def _types(self, given: CelInput) -> Schemas | None:
-        """Return the types of the given definitions, None if there are none."""
+        """Return the types of the CustomResourceDefinitions, None without any."""
         if given.definitions and self._defined is None:
             try:
                 definitions = load_definitions(given.definitions)
@@ -92,7 +93,8 @@ class CelStages:
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield the verdicts of MutatingPolicies on the object of the request.
 
-        KYVERNO: each has the object as the last one left it (docs/behaviour/cel 10.1).
+        KYVERNO: every verdict has the object after the last policy (docs/behaviour/cel
+        10.1).
         """
         if not self._mutating:
             return
@@ -113,9 +115,9 @@ class CelStages:
                 yield Verdict(linked.ir.policy, answer.result, current.request.object)
 
     def mutate_targets(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
-        """Yield the verdicts of policies for existing objects, one per object.
+        """Yield the verdicts of mutate-existing policies, one per target.
 
-        KYVERNO: the request need not match (docs/behaviour/cli 8).
+        KYVERNO: the request does not have to match the policy (docs/behaviour/cli 8).
         """
         if not (self._of_targets and self._targets):
             return
@@ -165,7 +167,7 @@ class CelStages:
     def delete(
         self, request: Request, runtime: Runtime, what: str = "resource"
     ) -> Iterator[Verdict]:
-        """Yield the verdicts of DeletingPolicies; ``what``: names the object."""
+        """Yield the verdicts of DeletingPolicies; messages call the object ``what``."""
         if not self._deleting:
             return
         asked = request
@@ -190,7 +192,7 @@ class CelStages:
         return Facts(request, runtime, self._ports, namespace)
 
     def _asked(self, request: Request) -> Request:
-        """Return the request as upstream builds it: always a CREATE by the user."""
+        """Return the request as upstream builds it: a CREATE by the given user."""
         plural = self._plurals.get((request.group, request.kind))
         if plural is None:
             raise unknown_kind(request)
@@ -225,7 +227,7 @@ class CelStages:
     def _found_targets(
         self, linked: LinkedMutatingPolicy, facts: Facts
     ) -> set[tuple[str, str]] | None:
-        """Return (namespace, name) of the targets that the expression finds."""
+        """Return (namespace, name) of each target that the expression selects."""
         name = linked.ir.policy.name
         try:
             found = linked.targets(facts)
@@ -245,7 +247,7 @@ def _selects(
     target: Request,
     found: set[tuple[str, str]] | None,
 ) -> bool:
-    """Return whether the target is one of the policy."""
+    """Return whether the policy selects the target."""
     if found is not None:
         return (target.namespace, target.name) in found
     targets, constraints = linked.ir.targets, linked.ir.bodies[0].constraints

@@ -1,7 +1,7 @@
-"""Apply policies of policies.kyverno.io to one object or JSON payload.
+"""Apply ValidatingPolicies to one object or JSON payload.
 
 Room: cli. Takes: ValidatingPolicyIRs, values, a user. Gives: Verdicts. Next: evaluate.
-May touch: what the ports of CEL reach.
+May touch: the cluster and services, through the ports of CEL.
 Source: docs/behaviour/cli 5 (REST mapper), 7, 8; docs/behaviour/cel 3, 6.
 """
 
@@ -37,7 +37,7 @@ NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
 class Payload(dict[str, Json]):
-    """The content of a ``--json`` file: any map, not an object of a cluster."""
+    """The content of a ``--json`` file: any map, not a Kubernetes object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ class CelInput:
 
     policies: Sequence[ValidatingPolicyIR] = ()
     plurals: Plurals | None = None
-    """Of kinds that not every cluster has."""
+    """Plural names of kinds besides the built-in ones."""
     others: "Sequence[AnyCelPolicyIR]" = ()
-    """Policies that mutate, generate or delete."""
+    """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
     targets: Sequence[dict[str, Json]] = ()
-    """The existing objects that policies may change."""
+    """Existing objects that policies can change."""
     is_cluster: bool = False
-    """A cluster is there, or is simulated."""
+    """Whether the run uses a real or simulated cluster."""
     images: "Sequence[ImageValidatingPolicyIR]" = ()
-    """Policies about images."""
+    """ImageValidatingPolicies."""
     uses_docker: bool = False
-    """Registries are read with docker's credentials."""
+    """Whether to read registries with docker's credentials."""
     layout: str = ""
-    """A folder of images that is read instead of registries."""
+    """OCI image layout folder to read instead of registries."""
     definitions: str = ""
-    """A file of CustomResourceDefinitions: the types of custom kinds."""
+    """File of CustomResourceDefinitions, which define the types of custom kinds."""
     payload_word: str = "json"
-    """What a DeletingPolicy calls a JSON payload."""
+    """Word for a JSON payload in messages of DeletingPolicies."""
 
 
 class CelPolicies:
@@ -81,7 +81,7 @@ class CelPolicies:
         self._plurals = known_plurals(given.plurals)
 
     def _link(self, policies: Sequence[ValidatingPolicyIR]) -> None:
-        # PERF: loads CEL, which runs without such policies do not need.
+        # PERF: imports CEL, which runs without such policies do not need.
         from kyverno_mp.program.validating_policy.evaluate import (
             LinkedValidatingPolicy,
         )
@@ -92,13 +92,13 @@ class CelPolicies:
 
     @property
     def validates(self) -> bool:
-        """Return whether there is a policy."""
+        """Return whether the run has a ValidatingPolicy."""
         return bool(self._for_objects or self._for_json)
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield the verdicts on an object.
 
-        KYVERNO: policies for any JSON see the object, too, after all others.
+        KYVERNO: policies in JSON mode get the object, too, after all other policies.
         """
         if self._for_objects:
             asked = self._asked(request)
@@ -111,7 +111,7 @@ class CelPolicies:
                 yield verdict
 
     def validate_payload(self, payload: Payload, runtime: Runtime) -> Iterator[Verdict]:
-        """Yield the verdicts on a payload; those for objects do not see it."""
+        """Yield the verdicts on a payload, which only policies in JSON mode get."""
         yield from self._on_json(dict(payload), runtime)
 
     def _on_json(self, content: dict[str, Json], runtime: Runtime) -> Iterator[Verdict]:
@@ -141,7 +141,7 @@ class CelPolicies:
                     yield Verdict(policy, answer.result)
 
     def _asked(self, request: Request) -> Request:
-        """Return the request as upstream builds it: always a CREATE by the user."""
+        """Return the request as upstream builds it: a CREATE by the given user."""
         plural = self._plurals.get((request.group, request.kind))
         plural = plural or self._guessed(request.kind)
         if not plural:
@@ -153,7 +153,7 @@ class CelPolicies:
         return replace(asked, old_object=EMPTY_OBJECT)
 
     def _guessed(self, kind: str) -> str:
-        """Return the first matched resource whose name begins like the kind.
+        """Return the first matched resource whose name begins with the kind.
 
         KYVERNO: docs/behaviour/cli 5, for kinds that the REST mapper does not know.
         """

@@ -1,8 +1,8 @@
-"""Run generate rules in a simulated cluster with only the trigger and the sources.
+"""Run generate rules in a simulated cluster of the trigger and the clone sources.
 
 Room: cli. Takes: compiled policies, the request of one object, clone sources. Gives:
-PolicyResponses whose results have the generated objects. Next: evaluate.
-May touch: standard error, for objects that it cannot generate. Source:
+PolicyResponses whose results contain the generated objects. Next: evaluate.
+May touch: standard error, for objects that cannot be generated. Source:
 docs/behaviour/cli 8, 11, 15.
 """
 
@@ -29,11 +29,11 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
 CloneSources = Mapping[str, Sequence[Json]]
-"""Name of a rule -> the objects that it may clone."""
+"""Name of a rule -> the objects that it can clone."""
 
 
 class _Store:
-    """The objects of one policy's run on one trigger."""
+    """The objects of one evaluation of a policy on one trigger."""
 
     def __init__(self, objects: Sequence[Json]) -> None:
         self._objects: dict[tuple[str, str, str, str], Json] = {}
@@ -62,7 +62,7 @@ class _Store:
         return [raw for _, raw in sorted(found, key=lambda each: each[0])]
 
     def keep(self, made: Generated) -> bool:
-        """Create an object; return whether it is new."""
+        """Store an object; return whether it is new."""
         key = tuple(made.target)
         if key in self._objects:
             return False
@@ -71,7 +71,7 @@ class _Store:
 
 
 class Generations:
-    """The policies of a run that have generate rules."""
+    """Policies with generate rules, linked once."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Generations:
     def apply(
         self, policy: PolicyIR, rules: Sequence[LinkedGeneration], request: Request
     ) -> PolicyResponse | None:
-        """Evaluate and generate; None when no rule has a result.
+        """Evaluate the rules and generate objects; return None if no rule has a result.
 
         KYVERNO: an object that cannot be generated leaves the results unchanged
         (docs/behaviour/cli 8).

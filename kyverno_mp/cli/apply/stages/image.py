@@ -1,4 +1,4 @@
-"""The verifyImages rules of a run, between mutation and validation.
+"""Run verifyImages rules, between mutation and validation.
 
 Room: cli. Takes: compiled policies, the ports of a run. Gives: ImageStates, responses.
 Next: evaluate. May touch: registries.
@@ -31,7 +31,7 @@ class ImageStage:
     def begin(self, resource: dict[str, Json]) -> ImageState:
         """Return the state of one object before the first policy."""
         if self._begin is None:
-            # PERF: TLS costs 20 ms, which only runs that verify images pay.
+            # PERF: importing TLS takes 20 ms; only runs that verify images need it.
             from kyverno_mp.cli.cluster.image_access import image_reviews
 
             # KYVERNO: without --registry, registries are read without credentials.
@@ -45,5 +45,5 @@ class ImageStage:
         context: RequestContext,
         state: ImageState,
     ) -> PolicyResponse:
-        """Run the rules of one policy; the state gets the new object."""
+        """Run the rules of one policy, and store the changed object in the state."""
         return verify_policy(policy, rules, context, state)

@@ -1,11 +1,11 @@
-"""Rewrite conditions, of a deny rule or preconditions, as a CEL expression.
+"""Rewrite deny conditions or preconditions as a CEL expression.
 
 Room: cli. Takes: ``any`` and ``all`` with conditions. Gives: an expression that is true
-where they hold. Next: policy.py. May touch: nothing outside its arguments.
+if the conditions are met. Next: policy.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 4.
 
-Only comparisons of the operation, or of a field that has a default, with constant texts
-are rewritten: for a field that is missing upstream's rule is an error.
+Only comparisons with constant strings are rewritten, and only of the operation or of a
+field with a default: without a default, a missing field is an error upstream.
 """
 
 import re
@@ -26,7 +26,7 @@ from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _KEY: Final = re.compile(
-    r"\{\{\s*request\.object\.((?:[A-Za-z]\w*)(?:\.[A-Za-z]\w*)*)\s*"
+    r"\{\{\s*request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)\s*"
     r"\|\|\s*(?:'([^'{}\\]*)'|\"([^\"{}\\]*)\")\s*\}\}"
 )
 _OPERATION: Final = re.compile(
@@ -34,7 +34,7 @@ _OPERATION: Final = re.compile(
 )
 _TESTS: Final = {
     "Equals": "x in {values}",
-    # KYVERNO: a quantity differs from no text that is none.
+    # KYVERNO: NotEquals is false for a quantity if the value is not a quantity.
     "NotEquals": "!(x in {values}) && !(type(x) == string && isQuantity(x))",
     "AnyIn": "type(x) == list ? x.exists(y, y in {values}) : x in {values}",
     "AllIn": "type(x) == list ? x.all(y, y in {values}) : x in {values}",
@@ -48,16 +48,16 @@ _TESTS: Final = {
     ),
 }
 _EMPTY: Final = "y == '' || y == null || y == false || y == [] || y == {}"
-"""JMESPath: ``||`` takes the other side for these."""
+"""Values for which ``||`` in JMESPath yields its right side."""
 
 
 def deny_expression(deny: Deny, root: str) -> str:
-    """Return what holds where nothing is denied. Raises: NotRewritten."""
+    """Return an expression that is false if the rule denies. Raises: NotRewritten."""
     return f"!({conditions_expression(deny.conditions, root)})"
 
 
 def conditions_expression(raw: Json, root: str) -> str:
-    """Return whether conditions hold for the object ``root``. Raises: NotRewritten."""
+    """Return an expression that tests conditions on ``root``. Raises: NotRewritten."""
     if type(raw) is not dict or not raw or set(raw) - {"any", "all"}:
         raise NotRewritten("conditions without any or all")
     clauses = []
@@ -70,7 +70,7 @@ def conditions_expression(raw: Json, root: str) -> str:
 
 
 def _test(condition: Json, root: str) -> str:
-    """Return whether a condition holds."""
+    """Return an expression that tests one condition."""
     key, operator = condition.get("key"), condition.get("operator")
     if operator not in _TESTS:
         raise NotRewritten(f"operator {operator}")
@@ -91,7 +91,7 @@ def _test(condition: Json, root: str) -> str:
 
 
 def _place(root: str, keys: list[str], default: str) -> str:
-    """Return the field, or the default where JMESPath takes it."""
+    """Return an expression for the field, with the default as in JMESPath."""
     chain = root + "".join(f".?{key}" for key in keys)
     given = f"{chain}.orValue('')"
     return f"cel.bind(y, {given}, ({_EMPTY}) ? {literal(default)} : y)"
@@ -107,7 +107,7 @@ def _constants(value: Json, operator: str) -> Iterable[str]:
 
 
 def _is_compared_otherwise(text: str) -> bool:
-    """Return whether the operators read a text as something else."""
+    """Return whether the operators do not compare the value as a plain string."""
     return (
         not text
         or parse_duration(text) is not None

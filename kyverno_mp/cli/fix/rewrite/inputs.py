@@ -1,11 +1,11 @@
-"""Make requests from the text of a policy: what passes, fails, is missing or odd.
+"""Generate requests from a policy's text, with passing, failing and odd objects.
 
 Room: cli. Takes: a ClusterPolicy, the resources it matches. Gives: AdmissionReviews as
 bytes. Next: proof.py. May touch: nothing outside its arguments.
 
-Values come from the policy: texts of patterns with and without their operators and
-wildcards, numbers and their neighbours; and from every type of JSON. The seed is fixed,
-so that the same policy is always tried with the same requests.
+Values are taken from the policy (strings of patterns with and without operators and
+wildcards, numbers and their neighbours) and from every JSON type. The seed is fixed, so
+that a policy is always tested with the same requests.
 """
 
 import random
@@ -32,32 +32,32 @@ _ODD: Final[tuple[Json, ...]] = (
 _SPLIT: Final = re.compile(r"[|&]")
 _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
-_FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*)(?:\.[A-Za-z]\w*)*)")
+_FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)")
 _VERBS: Final = ("CREATE", "CREATE", "UPDATE", "UPDATE", "DELETE")
 _FOREIGN: Final = "example.com"
-"""An API group with kinds of the same names as those that are built in."""
+"""An API group whose kinds have the names of built-in kinds."""
 _FOREIGN_SHARE: Final = 0.1
 _DEBUG_SHARE: Final = 0.2
-"""Share of the updates of Pods that are sent to a subresource, as `kubectl debug`."""
+"""Share of Pod updates that are sent to a subresource, like `kubectl debug`."""
 _PODS: Final = "pods"
 _DEBUG: Final = "ephemeralcontainers"
 _ELSEWHERE: Final = 0.25
-"""Share of the requests for an object of no name or namespace of the policy."""
+"""Share of requests for objects whose name and namespace the policy does not use."""
 _TOGETHER: Final = 400
-"""Objects that are changed in several places."""
+"""Number of objects that are changed in several places."""
 _PLACES_MAX: Final = 4
 _Path = tuple[str | int, ...]
 
 
 class Spot(NamedTuple):
-    """A place of objects, and the values that the policy has for it."""
+    """A path in objects, and the policy's values for it."""
 
     path: _Path
     values: tuple[Json, ...]
 
 
 def spots_of(rules: Sequence[Rule]) -> list[Spot]:
-    """Return the places that patterns and conditions read."""
+    """Return the paths that patterns and conditions read."""
     found: dict[_Path, list[Json]] = {}
     for rule in rules:
         validate = rule.validate
@@ -87,7 +87,7 @@ def reviews(
     objects = list(_objects(spots, randomly))
     for number in range(REWRITE_INPUTS_MAX):
         resource = resources[number % len(resources)]
-        # Each object once, then others by chance.
+        # Each object is used once; further objects are chosen at random.
         place = number // len(resources)
         changed = objects[place] if place < len(objects) else randomly.choice(objects)
         old = randomly.choice(objects)
@@ -130,7 +130,7 @@ def _conditions(value: Json) -> Iterator[dict[str, Json]]:
 
 
 def _values(given: Sequence[Json]) -> Iterator[Json]:
-    """Yield values near those of the policy."""
+    """Yield the policy's values, and similar values."""
     for value in given:
         yield value
         if type(value) is int:
@@ -152,7 +152,7 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
 
 
 def _objects(spots: Sequence[Spot], randomly: random.Random) -> Iterator[Json]:
-    """Yield objects that are empty, satisfied, changed in one place, or in several."""
+    """Yield objects: empty, passing, changed in one place, changed in several."""
     yield {}
     base: Json = {}
     for spot in spots:
@@ -186,7 +186,7 @@ def _with(base: Json, path: _Path, value: Json) -> Json:
 
 
 def _set(holder: Json, path: _Path, value: Json) -> None:
-    """Set or remove a place; a container that is missing is made."""
+    """Set or remove the value at a path; missing containers are created."""
     for key, then in pairwise(path):
         holder = _inner(holder, key, [] if type(then) is int else {})
         if holder is None:
@@ -202,7 +202,7 @@ def _set(holder: Json, path: _Path, value: Json) -> None:
 
 
 def _inner(holder: Json, key: str | int, empty: Json) -> Json:
-    """Return the container at a place, made if there is another value; None: none."""
+    """Return the container at a key, created if needed; None if this is impossible."""
     if type(key) is int:
         if type(holder) is not list:
             return None

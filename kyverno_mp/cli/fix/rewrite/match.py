@@ -32,7 +32,8 @@ _NAMESPACE: Final = "Namespace"
 class Resource(NamedTuple):
     """A resource of the API server, and its kind.
 
-    ``group``, ``version``: "*" = each; ``home``: then the group that is built in.
+    ``group``, ``version``: "*" = any; ``home``: the built-in group, used if ``group``
+    is "*".
     """
 
     group: str
@@ -43,7 +44,7 @@ class Resource(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """What a rule matches; ``guard``: "true" if the resources tell everything."""
+    """A rule's match; ``guard`` is "true" if resources and operations suffice."""
 
     resources: tuple[Resource, ...]
     operations: tuple[str, ...]
@@ -51,7 +52,7 @@ class Matched(NamedTuple):
 
 
 def matched(rule: Rule, default: Sequence[str], root: str) -> Matched:
-    """Return what a rule matches. Raises: NotRewritten.
+    """Rewrite a rule's match and exclude. Raises: NotRewritten.
 
     ``default``: the operations on which such a rule is evaluated. ``root``: the object.
     """
@@ -80,7 +81,7 @@ def _guard(
     *,
     is_all: bool,
 ) -> str:
-    """Return the conditions that resources and operations cannot express."""
+    """Return an expression for what resources and operations cannot express."""
     others = [all_of(_clauses(one, operations, root, kinds=False)) for one in filters]
     if all(one == "true" for one in others) and not (is_all and len(filters) > 1):
         return "true"
@@ -92,7 +93,7 @@ def _guard(
 
 
 def kinds_clause(kinds: Iterable[str], root: str) -> str:
-    """Return whether the object is of one of the kinds."""
+    """Return an expression that tests whether the object has one of the kinds."""
     found = sorted(set(kinds))
     if len(found) == 1:
         return f"{root}.kind == '{found[0]}'"
@@ -131,7 +132,7 @@ def _resources(text: str) -> list[Resource]:
     selector = parse_kind(text)
     if contains_wildcard(selector.kind) or selector.subresource:
         raise NotRewritten(f"kind {text}")
-    # KYVERNO: without a group, it is the kind of that name in each group.
+    # KYVERNO: a kind without a group matches the kinds of that name in all groups.
     group, version = selector.group, selector.version
     if any(one != "*" and contains_wildcard(one) for one in (group, version)):
         raise NotRewritten(f"kind {text}")
@@ -161,7 +162,7 @@ def _names_of(given: ResourceDescription) -> set[str]:
 def _clauses(
     given: ResourceDescription, operations: Sequence[str], root: str, *, kinds: bool
 ) -> list[str]:
-    """Return what a filter requires; ``kinds``: also of the kind of the object."""
+    """Return a filter's conditions; ``kinds``: include the one on the object's kind."""
     found = []
     if kinds and given.kinds:
         found.append(kinds_clause(_names_of(given), root))

@@ -1,10 +1,10 @@
 """Rewrite a pattern as a CEL expression.
 
-Room: cli. Takes: a parsed pattern. Gives: an expression that is true where the pattern
-passes, and false where it fails. Next: policy.py. May touch: nothing outside its
+Room: cli. Takes: a parsed pattern. Gives: an expression that is true if the pattern
+passes, and false if it fails. Next: policy.py. May touch: nothing outside its
 arguments.
-Source: docs/behaviour/engine 5. Anchors that skip, ranges and durations are refused by
-name.
+Source: docs/behaviour/engine 5. Anchors that skip rules, ranges and durations raise
+NotRewritten with their name.
 """
 
 from itertools import count
@@ -41,11 +41,11 @@ _ANCHORS: Final = {"": "(key)", "^": "^(key)", "<": "<(key)"}
 _ORDER: Final = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
 _PRESENT: Final = "*"
 _SHORT: Final = 30
-"""A longer test is written once, for a list of the value and its elements."""
+"""Limit for tests written twice: for a value and for the elements of a list."""
 
 
 def pattern_expression(pattern: Json, root: str) -> str:
-    """Return the expression for the object ``root``. Raises: NotRewritten."""
+    """Return an expression that tests the object ``root``. Raises: NotRewritten."""
     node = parse_pattern(pattern).root
     if type(node) is not MapPattern:
         raise NotRewritten("a pattern that is not a map")
@@ -53,13 +53,13 @@ def pattern_expression(pattern: Json, root: str) -> str:
 
 
 class _Writer:
-    """Writes one pattern; each list has a variable of its own."""
+    """Writer of one pattern's expression; each list has a separate variable."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
 
     def entries(self, node: MapPattern, holder: str) -> str:
-        """Return whether a map has what the pattern's map has."""
+        """Return an expression that tests a map against the pattern's map."""
         if node.expands or node.block:
             raise NotRewritten("wildcards in names of labels or annotations")
         return all_of(self._entry(one, holder) for one in (*node.first, *node.then))
@@ -140,7 +140,7 @@ def _scalar(leaf: Leaf, place: str) -> str:
 
 
 def _is_more_than_text(leaf: Leaf) -> bool:
-    """Return whether the text itself need not match its terms."""
+    """Return whether a value equal to the whole text must be allowed separately."""
     (first, *others), *more = leaf.alternatives
     is_one = not others and not more
     return not (is_one and isinstance(first, Atom) and not first.operator)
@@ -192,5 +192,5 @@ def _is_amount(place: str) -> str:
 
 
 def _scalars(place: str) -> tuple[str, ...]:
-    """Return what holds for texts, numbers and booleans."""
+    """Return clauses that are true for strings, numbers and booleans."""
     return f"{place} != null", f"type({place}) != map", f"type({place}) != list"

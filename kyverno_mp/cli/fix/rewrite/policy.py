@@ -1,12 +1,12 @@
 """Rewrite a ClusterPolicy as a ValidatingPolicy.
 
 Room: cli. Takes: a ClusterPolicy. Gives: the document of the ValidatingPolicy, or
-NotRewritten with what has no equal. Next: proof.py compares both.
+NotRewritten with the construct that has no equivalent. Next: proof.py compares both.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 2, 6.
 
-Each rule becomes a validation, and each autogen rule another one, so that also the
-controllers are checked that ValidatingPolicies do not know (ReplicationControllers).
+Each rule and each autogen rule becomes a validation. So controllers for which
+ValidatingPolicies have no autogen (ReplicationControllers) are checked, too.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _PATTERN_OPERATIONS: Final = ("CREATE", "UPDATE")
 _DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
-"""Resources themselves are never connected to."""
+"""Without CONNECT, which applies only to subresources."""
 _RESOURCE: Final = "variables.resource"
 _ANNOTATIONS: Final = "pod-policies.kyverno.io/"
 _VARIABLE: Final = "{{"
@@ -31,7 +31,7 @@ _PODS: Final = "pods"
 
 
 class _Check(NamedTuple):
-    """One rule in CEL, about the object and about the old object."""
+    """One rule in CEL, for the object and for the old object."""
 
     matched: Matched
     old_guard: str
@@ -86,7 +86,7 @@ def rewritten(policy: ClusterPolicy) -> Json:
 
 
 def resources_of(policy: ClusterPolicy) -> set[Resource]:
-    """Return what a policy matches that can be rewritten. Raises: NotRewritten."""
+    """Return the resources that a policy matches. Raises: NotRewritten."""
     return {one for rule in expand(policy) for one in _made(rule, "").matched.resources}
 
 
@@ -139,12 +139,11 @@ def _made(rule: Rule, action: str) -> _Check:
     return _Check(
         matched=found,
         old_guard=old.guard,
-        # KYVERNO: of a deletion, ``request.object`` is the old object.
+        # KYVERNO: for a deletion, ``request.object`` is the old object.
         body=_body(validate, _RESOURCE if denies else "object"),
         old_body=_body(validate, "oldObject"),
         message=validate.message,
-        # KYVERNO: the old object is matched as if it were created, and without
-        # preconditions.
+        # KYVERNO: the old object is matched like a CREATE, and without preconditions.
         allows_existing=action == "Enforce"
         and not rule.preconditions
         and validate.allow_existing_violations
@@ -194,7 +193,7 @@ def _body(validate: Validation, root: str) -> str:
 
 
 def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
-    """Return one rule for each group and version, with all operations."""
+    """Return a resource rule for each group and version, with all operations."""
     operations = [
         one
         for one in ("CREATE", "UPDATE", "DELETE", "CONNECT")
@@ -226,7 +225,7 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
     kinds = _kinds_of(check.matched.resources)
     if kinds & _kinds_of(others):
         raise NotRewritten("kinds of one name in several groups or versions")
-    # Another group may have the resource name for another kind.
+    # Another group may use the resource name for another kind.
     if others or any(one.group == "*" for one in check.matched.resources):
         reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
         root = _RESOURCE if reviews_deletions else "object"

@@ -1,8 +1,9 @@
 """Compare a ClusterPolicy and its ValidatingPolicy on the same requests.
 
-Room: cli. Takes: both documents, AdmissionReviews. Gives: the requests that they decide
-differently. Next: cli/fix/command.py. May touch: the clock, for deadlines.
-Source: docs/architecture.md 3: the engine is the webhook's.
+Room: cli. Takes: both documents, AdmissionReviews. Gives: the requests that the two
+policies decide differently. Next: cli/fix/command.py. May touch: the clock, for
+deadlines.
+Source: docs/architecture.md 3 (the webhook uses the same engine).
 """
 
 import time
@@ -39,7 +40,7 @@ class Difference(NamedTuple):
 
 
 class _NoLabels:
-    """The namespaces of the requests have no labels."""
+    """Namespaces without labels."""
 
     def labels(self, _namespace: str) -> dict[str, str]:
         """Return no labels."""
@@ -47,7 +48,7 @@ class _NoLabels:
 
 
 class Pair:
-    """Both policies, linked."""
+    """Both policies, linked for evaluation."""
 
     def __init__(self, before: ClusterPolicy, after: Json) -> None:
         self._engine = Engine(
@@ -60,14 +61,14 @@ class Pair:
         self._after = LinkedValidatingPolicy(compile_validating_policy(decoded))
 
     def differences(self, reviews: Iterable[tuple[str, bytes]]) -> Iterator[Difference]:
-        """Yield the requests that one denies and the other allows."""
+        """Yield the requests that one policy denies and the other allows."""
         for shown, body in reviews:
             before, after = self.verdicts(decode(body))
             if bool(before) != bool(after):
                 yield Difference(shown, before, after)
 
     def verdicts(self, request: Request) -> tuple[str, str]:
-        """Return why either denies, "" if it allows."""
+        """Return the reason of each policy's denial, "" if it allows the request."""
         context = self._engine.open(request)
         response = self._engine.explain(self._before, context)
         shared = ReviewShared(request)

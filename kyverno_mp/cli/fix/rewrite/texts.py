@@ -1,6 +1,7 @@
-"""Write parts of CEL expressions, and refuse what has no equal in CEL.
+"""Write parts of CEL expressions.
 
-Room: cli. Takes: values of a policy. Gives: texts of CEL, NotRewritten.
+Room: cli. Takes: values of a policy. Gives: CEL expressions; NotRewritten, raised for
+constructs without an equivalent.
 Next: pattern.py, match.py, deny.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 11, 12; RE2's syntax.
 """
@@ -19,16 +20,16 @@ _RESERVED: Final = frozenset(
         *("return", "true", "var", "void", "while"),
     )
 )
-"""CEL: these are no field names."""
+"""Words that CEL does not allow as field names."""
 _OF_RE2: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
 class NotRewritten(Exception):
-    """Why a rule is not rewritten: the name of the construct without an equivalent."""
+    """A rule cannot be rewritten; the message names the construct."""
 
 
 def literal(value: str) -> str:
-    """Return a literal of CEL."""
+    """Return a CEL string literal."""
     found = value.replace("\\", "\\\\").replace("'", "\\'")
     for char, escape in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         found = found.replace(char, escape)
@@ -36,31 +37,31 @@ def literal(value: str) -> str:
 
 
 def items(values: Iterable[str]) -> str:
-    """Return a list of literals."""
+    """Return a CEL list of string literals."""
     return f"[{', '.join(map(literal, values))}]"
 
 
 def field(holder: str, key: str) -> str:
-    """Return the access to a field that is there."""
+    """Return an expression that selects an existing field."""
     if _is_name(key):
         return f"{holder}.{key}"
     return f"{holder}[{literal(key)}]"
 
 
 def has(holder: str, key: str) -> str:
-    """Return whether a map has a key."""
+    """Return an expression that tests whether a map has a key."""
     if _is_name(key):
         return f"has({holder}.{key})"
     return f"{literal(key)} in {holder}"
 
 
 def absent(holder: str, key: str) -> str:
-    """Return whether a map has no key."""
+    """Return an expression that tests whether a map lacks a key."""
     return f"!{has(holder, key)}" if _is_name(key) else f"!({has(holder, key)})"
 
 
 def like(text: str, pattern: str) -> str:
-    """Return whether a text matches a pattern with wildcards."""
+    """Return an expression that matches a string against a wildcard pattern."""
     if not contains_wildcard(pattern):
         return f"{text} == {literal(pattern)}"
     inner = _OF_RE2.sub(lambda one: "\\" + one.group(), pattern)
@@ -69,13 +70,13 @@ def like(text: str, pattern: str) -> str:
 
 
 def any_of(clauses: Iterable[str]) -> str:
-    """Return whether one holds."""
+    """Return the disjunction of the clauses."""
     found = list(dict.fromkeys(clauses))
     return found[0] if len(found) == 1 else " || ".join(map(bracketed, found))
 
 
 def all_of(clauses: Iterable[str]) -> str:
-    """Return whether all hold; "true" of none."""
+    """Return the conjunction of the clauses; "true" without clauses."""
     found = [one for one in dict.fromkeys(clauses) if one != "true"]
     if not found:
         return "true"
@@ -83,7 +84,7 @@ def all_of(clauses: Iterable[str]) -> str:
 
 
 def bracketed(clause: str) -> str:
-    """Return a clause that can stand in any place."""
+    """Return the clause, in parentheses unless it is safe without them."""
     if re.fullmatch(r"!?has\([^()]*\)", clause) or re.fullmatch(
         r"[\w.]+ [=!]= (?:[\w.-]+|'[^'\\]*')", clause
     ):

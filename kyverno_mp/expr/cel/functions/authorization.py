@@ -26,12 +26,13 @@ RESOURCE_CHECK = object_type(f"{_PREFIX}ResourceCheck")
 RECORDS: dict[str, dict[str, Type]] = {
     AUTHORIZER.name: {"requestResource": RESOURCE_CHECK}
 }
-"""K8S: a variable with a dot in its name; none of these types has fields."""
+"""K8S: ``authorizer.requestResource`` is a variable whose name contains a dot, not a
+field."""
 
 
 def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
-    """Reject every check: there is no cluster or no access to its authorizer."""
-    raise CelFailed("authorization checks need a cluster to ask")
+    """Reject every check, because the cluster or its authorizer is not accessible."""
+    raise CelFailed("authorization checks need access to a cluster")
 
 
 class AccessCheck(NamedTuple):

@@ -21,7 +21,7 @@ def _encode(meter: Meter, data: bytes) -> str:
 
 
 def _decode(meter: Meter, text: str) -> bytes:
-    """Decode; padding is optional, and as in Go line breaks are ignored."""
+    """Decode base64; padding is optional and, as in Go, line breaks are ignored."""
     meter.charge_bytes(3 * text_bytes(len(text), text))
     clean = text.replace("\n", "").replace("\r", "")
     try:

@@ -61,7 +61,7 @@ _DOTTED: Final = re2.compile(_SUBDOMAIN)
 
 
 class Format(NamedTuple):
-    """A named format, which returns the problems of a string."""
+    """A named format with a validator that returns the problems of a string."""
 
     name: str
     problems: Callable[[str], list[str]]

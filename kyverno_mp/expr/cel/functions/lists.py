@@ -35,11 +35,11 @@ _COMPARABLE: Final = frozenset(
     {int, Uint, float, bool, str, bytes, Timestamp, Duration}
 )
 _PAIR_COST: Final = 5
-"""Comparing two items for equality."""
+"""The cost of comparing two items for equality."""
 _SEARCH_COST: Final = 20
-"""Starting a search in values of any type."""
+"""The base cost of a search in values of any type."""
 _COMPARED_COST: Final = 12
-"""Ordering two items."""
+"""The cost of ordering two items."""
 _SORTED_COST: Final = 6
 _NUMBER_BYTES: Final = 40
 _INSERTED_MAX: Final = 12
@@ -60,7 +60,7 @@ def _copied(meter: Meter, count: int) -> None:
 
 
 def _read(meter: Meter, items: list[Value]) -> None:
-    """Charge comparing each item with the next one."""
+    """Charge for comparing each item with the next one."""
     meter.charge(_COMPARED_COST * len(items))
     charge_texts(meter, items, 2)
 
@@ -135,7 +135,7 @@ def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value
     meter.hold(size * 5 * POINTER_BYTES)
     if first is float and size > 1 and any(map(math.isnan, keys)):
         return [items[position] for position in _inserted(keys)]
-    # PERF: for these types Python has the order of CEL, and sorts without calls.
+    # PERF: Python orders these types as CEL does, and sorts them without calls.
     if first is Timestamp or first is Duration:
         keys = [key.ns for key in keys]
     order = sorted(range(size), key=keys.__getitem__)
@@ -143,9 +143,10 @@ def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value
 
 
 def _inserted(keys: list[Value]) -> list[int]:
-    """Return the order of Go's insertion sort, which it uses for up to 12 items.
+    """Return the order of an insertion sort, which Go uses for up to 12 items.
 
-    KYVERNO: NaN is neither less nor greater, so that the result depends on the method.
+    KYVERNO: NaN compares neither as less nor as greater, so the result depends on the
+    algorithm.
     """
     if len(keys) > _INSERTED_MAX:
         raise CelFailed("NaN values cannot be ordered")
@@ -181,7 +182,7 @@ def _check_ordered(items: list[Value]) -> None:
 
 
 def _order(left: Value, right: Value) -> int:
-    """Compare two values. KYVERNO: those without an order count as equal."""
+    """Compare two values. KYVERNO: values without an order count as equal."""
     try:
         return compare(left, right)
     except CelFailed:
@@ -209,7 +210,7 @@ def _sum(zero: Value) -> Value:
 
 
 def _dynamic_sum(meter: Meter, items: list[Value]) -> Value:
-    """Sum a list of unknown type; an empty list gives an int."""
+    """Sum a list of unknown type; the sum of an empty list is an int."""
     if not items:
         return 0
     zeros: dict[type, Value] = {

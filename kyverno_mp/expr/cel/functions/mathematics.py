@@ -17,7 +17,7 @@ from kyverno_mp.values.go.duration import wrap_int64
 
 _BITS: Final = 64
 _PLACES_MAX: Final = 308
-"""Of a power of ten in a double."""
+"""The exponent of the largest power of ten that a double can represent."""
 _COMPARED_COST: Final = 14
 _COST: Final = 25
 _KINDS: Final = ("int", "uint", "double")
@@ -54,7 +54,7 @@ def _of_pair(name: str, wanted: int) -> Callable[..., Value]:
 
 
 def _extremes() -> Iterator[Declaration]:
-    """Yield what the macros ``math.least`` and ``math.greatest`` call."""
+    """Yield the functions that the macros ``math.least`` and ``math.greatest`` call."""
     for name, wanted in (("math.@min", -1), ("math.@max", 1)):
         pair, items = _of_pair(name, wanted), _of_list(name, wanted)
         for first in _KINDS:
@@ -83,8 +83,8 @@ def _half_away(value: float) -> int:
 
 
 def _round_to(meter: Meter, value: float, places: int) -> float:
-    """Round to decimal places. KYVERNO: cel 12 - overflow gives NaN, as in Go."""
-    # 400 digits are beyond any double.
+    """Round to decimal places. KYVERNO: cel 12 - overflow results in NaN, as in Go."""
+    # No double has 400 digits.
     scale = math.inf if places > _PLACES_MAX else 10.0 ** max(places, -400)
     return divide_double(meter, _whole(value * scale, _half_away), scale)
 

@@ -49,7 +49,7 @@ class Cidr(NamedTuple):
 
 
 def _address(text: str) -> Ip | str:
-    # No address is longer; a longer string is cut and does not parse.
+    # No address is longer than this; a longer string is cut, and then does not parse.
     text = text[: _TEXT_MAX + 1]
     found = parse_address(text)
     named = shown(text)
@@ -140,7 +140,7 @@ def _contains_ip(_meter: Meter, cidr: Cidr, ip: Ip) -> bool:
 def _contains_ip_text(meter: Meter, cidr: Cidr, text: str) -> bool:
     found = _address(text)
     if type(found) is str:
-        # KYVERNO: cel 11 - the API server drops the error of the address.
+        # KYVERNO: cel 11 - the API server discards the error of an invalid address.
         raise CelFailed("no such overload")
     assert type(found) is Ip
     return _contains_ip(meter, cidr, found)

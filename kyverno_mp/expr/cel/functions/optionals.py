@@ -1,9 +1,9 @@
 """Implement optional values.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
-argument is evaluated only when needed, are linked in expr/cel/linking/expressions.py.
+argument is evaluated only when needed, are linked in expr/cel/linking/optional.py.
 Next: expr/cel/catalogue.py. May touch: nothing outside its arguments. Source: cel-go
-expr/cel/library.go, optionals.
+cel/library.go, optionals.
 """
 
 from typing import Final
@@ -60,7 +60,7 @@ def _last(_meter: Meter, items: list[Value]) -> Optional:
 
 
 def _unwrap(meter: Meter, items: list[Value]) -> list[Value]:
-    """Return the values of the optionals that have one."""
+    """Return the values of all optionals that have a value."""
     meter.charge(_ITEM_COST * len(items))
     meter.charge_bytes(POINTER_BYTES * len(items))
     for item in items:

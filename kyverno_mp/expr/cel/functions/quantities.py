@@ -24,7 +24,7 @@ microseconds."""
 _PARSED_MAX: Final = 1024
 _TEXT_MAX: Final = 64
 _parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)
-"""PERF: a cluster uses the same few quantities again and again."""
+"""PERF: cached, because a cluster uses the same few quantities again and again."""
 
 
 def _quantity(meter: Meter, text: str) -> Quantity:

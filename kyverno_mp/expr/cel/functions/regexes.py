@@ -16,17 +16,18 @@ from kyverno_mp.values.go.regex import compile_regex as remembered
 
 _MET_MAX: Final = 64
 SEARCH_COST: Final = 220
-"""One search in a short string: RE2's binding is written in Python."""
+"""The cost of one search in a short string; it is high because RE2's binding is written
+in Python."""
 COMPILE_COST: Final = 40
-"""Compiling one character of an expression."""
+"""The cost of compiling one character of an expression."""
 _TOO_LARGE: Final = "error parsing regexp: expression too large"
 _MATCH_COST: Final = 150
 _INSTRUCTION_COST: Final = 10
-"""Each instruction of the compiled expression."""
+"""The cost per instruction of the compiled expression."""
 
 
 def compile_regex(pattern: str) -> Any:
-    """Compile with a cache; raises CelFailed with Go's text."""
+    """Compile a pattern, with a cache. Raises: CelFailed with Go's text."""
     found = _remembered(pattern)
     if found.compiled is None:
         raise CelFailed(found.error_text(pattern))
@@ -34,19 +35,19 @@ def compile_regex(pattern: str) -> Any:
 
 
 def compile_work(pattern: str) -> int:
-    """Return the compile time of a pattern in microseconds; it may be invalid."""
+    """Return the compile time of a pattern, even an invalid one, in microseconds."""
     return _remembered(pattern).instructions // 2
 
 
 def _remembered(pattern: str) -> Regex:
     if len(pattern) > REGEX_CHARACTERS_MAX:
         raise CelFailed(_TOO_LARGE)
-    # Nothing here reads groups, and with them RE2 takes ten times as long.
+    # No function here needs groups, and with groups RE2 takes ten times as long.
     return remembered(pattern, captures=False)
 
 
 def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
-    """Charge a tenth of the text length times the size of the program.
+    """Charge a tenth of the text's length times the size of the program.
 
     cel-go charges a quarter of the expression's length, but ``x{1000}`` is short; at
     worst RE2 visits every state for every character.
@@ -57,10 +58,10 @@ def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
 
 
 def _compile(meter: Meter, pattern: str) -> Any:
-    """Compile an expression; the first use in an evaluation pays for that.
+    """Compile an expression and charge for it on its first use in an evaluation.
 
-    Even if this worker has it cached, so that the cost of a policy is the same
-    everywhere.
+    A cached expression is charged, too, so that a policy costs the same in every
+    worker.
     """
     met = meter.regexes
     if met is None:
@@ -104,7 +105,7 @@ def _find_all(meter: Meter, text: str, pattern: str, limit: int = -1) -> list[st
     end = -1
     for one in compiled.finditer(text):
         if one.start() == one.end() == end:
-            # Go finds no empty match directly after another match.
+            # Go skips an empty match directly after another match.
             continue
         end = one.end()
         meter.charge(_MATCH_COST)

@@ -36,17 +36,17 @@ _BOOLS: Final = {
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _FLOAT: Final = re.compile(
-    r"[+-]?(?:[0-9](?:_?[0-9])*(?:\.(?:[0-9](?:_?[0-9])*)?)?|\.[0-9](?:_?[0-9])*)"
+    r"[+-]?(?:[0-9](?:_?[0-9])*+(?:\.(?:[0-9](?:_?[0-9])*+)?)?|\.[0-9](?:_?[0-9])*+)"
     r"(?:[eE][+-]?[0-9](?:_?[0-9]){0,5})?"
     r"|[+-]?(?:inf|infinity)|nan",
     re.ASCII | re.IGNORECASE,
 )
 _HEXADECIMAL_FLOAT: Final = re.compile(
-    r"[+-]?0x(?:(?:_?[0-9a-f])+(?:\.(?:[0-9a-f](?:_?[0-9a-f])*)?)?"
-    r"|\.[0-9a-f](?:_?[0-9a-f])*)p[+-]?[0-9](?:_?[0-9]){0,5}",
+    r"[+-]?0x(?:(?:_?[0-9a-f])++(?:\.(?:[0-9a-f](?:_?[0-9a-f])*+)?)?"
+    r"|\.[0-9a-f](?:_?[0-9a-f])*+)p[+-]?[0-9](?:_?[0-9]){0,5}",
     re.ASCII | re.IGNORECASE,
 )
-"""Go wants the exponent, and takes an underscore between digits and after 0x."""
+"""Go requires the exponent, and accepts underscores between digits and after 0x."""
 
 
 def _size(_meter: Meter, value: Value) -> int:
@@ -73,7 +73,7 @@ def _text_to_double(meter: Meter, text: str) -> float:
     meter.charge(len(text))
     if _FLOAT.fullmatch(text):
         found = float(text)
-        # Go refuses a number that is out of range; infinity has to be written out.
+        # Go rejects a number that is out of range; only a literal infinity is accepted.
         if abs(found) != float("inf") or "inf" in text.lower():
             return found
     if _HEXADECIMAL_FLOAT.fullmatch(text):
@@ -104,7 +104,7 @@ def _double_to_uint(_meter: Meter, value: float) -> Uint:
 def double_text(value: float) -> str:
     """Print like ``string(double)``: Go's %g with the shortest digits.
 
-    KYVERNO: 12c - 1000000.0 gives ``1e+06``.
+    KYVERNO: 12c - 1000000.0 becomes ``1e+06``.
     """
     if math.isnan(value):
         return "NaN"

@@ -35,9 +35,9 @@ _QUOTED: Final = (
 )
 _UTF8: Final = ("utf-8", "surrogatepass")
 _SHORT: Final = 16
-"""The longest part that is searched backwards without reversing."""
+"""The longest substring that is searched backwards without reversing the text."""
 _PIECE_BYTES: Final = 72
-"""One text of a few characters, in a list."""
+"""The memory of one string of a few characters in a list."""
 
 
 def _out_of_range(position: int) -> CelFailed:
@@ -57,7 +57,7 @@ def _charge_search(meter: Meter, text: str, part: str) -> None:
 def _index_of(meter: Meter, text: str, part: str, offset: int = 0) -> int:
     _charge_search(meter, text, part)
     if not part:
-        # KYVERNO: cel-go does not look at the offset of an empty part.
+        # KYVERNO: cel-go does not check the offset if the substring is empty.
         return offset
     if offset < 0:
         raise _out_of_range(offset)
@@ -72,7 +72,7 @@ def _last_index_of(meter: Meter, text: str, part: str) -> int:
 def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
     _charge_search(meter, text, part)
     if not part:
-        # KYVERNO: as above.
+        # KYVERNO: as in _index_of.
         return offset
     if offset < 0:
         raise _out_of_range(offset)
@@ -92,7 +92,7 @@ def _rfind(meter: Meter, text: str, part: str, end: int) -> int:
 
 def _lower(meter: Meter, text: str) -> str:
     meter.charge_bytes(3 * text_bytes(len(text), text))
-    # PERF: for bytes only ASCII letters change case, and all in one call.
+    # PERF: ``bytes.lower`` changes ASCII letters only, and all of them in one call.
     return text.encode(*_UTF8).lower().decode(*_UTF8)
 
 

@@ -34,9 +34,9 @@ from kyverno_mp.values.go.gotext import float_g
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6
 _PRECISION_MAX: Final = 1000
-"""Digits that one clause may request; more are unreadable."""
+"""The maximum precision of one clause; more digits are unreadable."""
 _PIECE_COST: Final = 40
-"""One clause, or the text between two, parsed by a regular expression."""
+"""The cost of one clause, or of the text between two clauses."""
 _ITEM_COST: Final = 20
 _ITEM_BYTES: Final = 80
 _INT_DIGITS: Final = 18
@@ -62,7 +62,7 @@ ONLY: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One ``%...`` of a format; ``problem``: cel-go's error for an invalid one."""
+    """One ``%...`` clause of a format; ``problem``: cel-go's error if it is invalid."""
 
     letter: str
     precision: int = _PRECISION
@@ -70,7 +70,7 @@ class Clause:
 
 
 def clauses(text: str) -> Iterator[str | Clause]:
-    """Yield the literal pieces and the clauses of a format; stop at a bad clause."""
+    """Yield the literal pieces and the clauses of a format, up to an invalid clause."""
     at = 0
     while (mark := text.find("%", at)) >= 0:
         yield text[at:mark]
@@ -161,7 +161,7 @@ def _floating(letter: str, precision: int, value: Value) -> str:
         return "∞" if number > 0 else "-∞"
     if letter == "f":
         return f"{number:,.{precision}f}"
-    # KYVERNO: the precision of %e is used as a width.
+    # KYVERNO: cel-go uses the precision of %e as a width.
     mantissa, _, exponent = f"{number:.{_PRECISION}e}".partition("e")
     return f"{mantissa}\u00d710{exponent.lstrip('+').translate(_RAISED)}"
 

@@ -35,15 +35,15 @@ SECOND: Final = 10**9
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,6}")
 _ZONES_MAX: Final = 256
 _CYCLE: Final = 146_097 * 86_400
-"""Seconds of 400 years."""
+"""The seconds in 400 years."""
 _TEXT_MAX: Final = 256
-"""Characters of a timestamp or duration; real ones are much shorter."""
+"""The maximum length of a timestamp or duration; real ones are much shorter."""
 _ZONE_COST: Final = 8_000
-"""Looking up a zone in the system's files takes about 400 microseconds."""
+"""Loading a zone from the system's files takes about 400 microseconds."""
 _SHOWN_COST: Final = 150
 _PARSED_COST: Final = 800
 _zones: "dict[str, ZoneInfo | int | str | None]" = {}
-"""A string is the error of an offset."""
+"""Zones by name; a string is the error of an invalid offset."""
 
 
 def parse_timestamp(text: str) -> Timestamp:
@@ -81,7 +81,7 @@ def timestamp_text(value: Timestamp) -> str:
 def duration_seconds_text(value: Duration) -> str:
     """Print in CEL's format: seconds, e.g. ``1.5s``."""
     whole, rest = divmod(abs(value.ns), SECOND)
-    # GO: Duration.Seconds is a double, so that nanoseconds of many years are lost.
+    # GO: Duration.Seconds is a double, so a duration of many years loses nanoseconds.
     shown = format(Decimal(repr(whole + rest / 1e9)), "f")
     sign = "-" if value.ns < 0 else ""
     return f"{sign}{shown.removesuffix('.0')}s"
@@ -137,7 +137,8 @@ def _shown(meter: Meter, value: Timestamp, zone: str) -> GoTime:
     try:
         moment = datetime.fromtimestamp(seconds, UTC).astimezone(found)
     except (OverflowError, ValueError):
-        # Local years 0 and 10000: the calendar repeats after 400 years.
+        # Python has no local years 0 and 10000, but the calendar repeats after 400
+        # years.
         near = seconds + (_CYCLE if seconds < 0 else -_CYCLE)
         moment = datetime.fromtimestamp(near, UTC).astimezone(found)
     return GoTime(seconds, nanos, from_datetime(moment).offset_s)

@@ -17,14 +17,14 @@ _PAIR_COST: Final = 120
 _ESCAPE_COST: Final = 20
 _ODD_COST: Final = 6
 _ODD_BYTES: Final = 60
-"""A piece between two escapes."""
+"""The memory of a piece between two escapes."""
 _ESCAPE_BYTES: Final = 200
 _PAIR_BYTES: Final = 400
-"""One pair of a query: its entry, its list, two strings."""
+"""The memory of one pair of a query: its entry, its list, two strings."""
 
 
 def uri_problem(text: str) -> str:
-    """Return Go's error for a URL that is not absolute, "" for a valid one."""
+    """Return Go's error for a URL that is not absolute; "" if the URL is valid."""
     found = parse_url(text)
     return f"parse {shown(text)}: {found}" if type(found) is str else ""
 
@@ -47,9 +47,9 @@ def _is_url(meter: Meter, text: str) -> bool:
 
 
 def _charge(meter: Meter, text: str) -> None:
-    """Charge parsing a URL, and two copies of its parts."""
+    """Charge for parsing a URL and for two copies of its parts."""
     meter.charge_bytes(3 * text_bytes(len(text), text))
-    # Escapes are read, and odd characters are written as up to four of them.
+    # Escapes are decoded, and a non-ASCII character is encoded as up to four escapes.
     odd = text.count("%")
     if not text.isascii():
         odd += 2 * (len(text) - len(text.encode("ascii", "ignore")))

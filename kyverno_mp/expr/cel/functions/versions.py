@@ -12,7 +12,7 @@ from kyverno_mp.expr.cel.values import CelFailed, Meter
 from kyverno_mp.values.semver import Version, parse_version, version_error
 
 _CHARACTER_COST: Final = 20
-"""Two characters may form a separate part, which takes 1.5 microseconds."""
+"""Every two characters can form a separate part, which takes 1.5 microseconds."""
 _CHARACTER_BYTES: Final = 150
 _PART_COST: Final = 4
 _COST: Final = 80
@@ -31,7 +31,7 @@ class Semver(NamedTuple):
 
 
 def _normalised(text: str) -> str:
-    """Strip a leading ``v`` and zeros, pad missing parts; "" if this is impossible."""
+    """Strip a leading ``v`` and leading zeros, and pad missing parts."""
     parts = text.removeprefix("v").split(".", 2)
     for position, part in enumerate(parts):
         if len(part.encode()) > 1:
@@ -50,7 +50,7 @@ def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa
     text = _normalised(text) if normalize else text
     found = parse_version(text)
     if found is None:
-        # The error quotes the text, so that of a long one is about its beginning.
+        # The error quotes the text, so only the beginning of a long text is used.
         raise CelFailed(version_error(text[:_QUOTED_MAX]) or "Invalid Semantic Version")
     return Semver(found)
 

@@ -82,13 +82,13 @@ _CLASSES: Final[dict[str, type]] = {
 
 
 _SHALLOW: Final = frozenset({"flatten", "sort"})
-"""KYVERNO: cel-go hands them any list, whatever its entries are."""
+"""KYVERNO: in cel-go, these functions accept a list with entries of any type."""
 
 
 def link_dispatch(
     name: str, overloads: Sequence[Overload], args: tuple[Run, ...]
 ) -> Run:
-    """Return a closure that calls the overload which fits the arguments."""
+    """Return a closure that calls the overload that matches the arguments."""
     fitting = [
         (overload.args, overload.implementation)
         for overload in overloads
@@ -112,9 +112,9 @@ def link_dispatch(
 
 
 def _fits(wanted: Type, value: Value) -> bool:
-    """Return whether an overload takes the value.
+    """Return whether an overload accepts the value.
 
-    KYVERNO: of a list and a map, cel-go looks at the first entry.
+    KYVERNO: cel-go checks only the first entry of a list or a map.
     """
     known = _CLASSES.get(wanted.name)
     if wanted.kind == "param" or known is None:
@@ -131,7 +131,7 @@ def _fits(wanted: Type, value: Value) -> bool:
 
 
 def _is_deep(wanted: Type) -> bool:
-    """Return whether more than the class of a value decides."""
+    """Return whether the choice depends on more than the class of the value."""
     inner = wanted.params if wanted.name in ("list", "map") else ()
     return any(_is_deep(one) or _CLASSES.get(one.name) is not None for one in inner)
 
@@ -163,7 +163,7 @@ class _Chooser:
         raise no_overload(self._name, *values)
 
     def remember(self, key: Any, found: Implementation) -> None:
-        """Keep the choice for values of these classes."""
+        """Cache the choice for values of these classes."""
         if not self._is_deep:
             self.memo[key] = found
 

@@ -57,8 +57,8 @@ _MAP_COST: Final = 30
 _STRUCT_COST: Final = 40
 _FOLDED_COST_MAX: Final = 2_000
 _SMALL_COST: Final = 4
-"""A right side up to this cost is charged with the left: a separate charge costs
-more."""
+"""A right side up to this cost is charged together with the left side, because a
+separate charge would cost more."""
 _KEY_TYPES: Final = frozenset({str, int, Uint, bool})
 
 
@@ -88,7 +88,7 @@ class Linker:
     # Names.
 
     def slot(self, name: str) -> int:
-        """Return the slot of a name, 0 if it is not bound."""
+        """Return the slot of a name; 0 if the name is not bound."""
         for position in range(len(self._locals) - 1, -1, -1):
             if self._locals[position] == name:
                 return self._first_local + position
@@ -99,11 +99,11 @@ class Linker:
         return name in self._records and name not in self._locals
 
     def is_lazy(self, name: str) -> bool:
-        """Return whether the slot of a name may have a Failed."""
+        """Return whether the slot of a name may contain a Failed."""
         return self.slot(name) in self._lazy
 
     def bind(self, names: tuple[str, ...], *, lazy: bool = False) -> int:
-        """Bind names to new slots; returns the first slot."""
+        """Bind names to new slots and return the first slot."""
         first = self._first_local + len(self._locals)
         self._locals.extend(names)
         if lazy:
@@ -114,20 +114,20 @@ class Linker:
         return first
 
     def unbind(self, names: tuple[str, ...]) -> None:
-        """Remove the names bound last."""
+        """Remove the most recently bound names."""
         del self._locals[-len(names) :]
 
     # Costs.
 
     def block(self, node: Node) -> tuple[Run, int]:
-        """Link a part that may run any number of times; returns its cost separately."""
+        """Link a part that may run any number of times; return its cost separately."""
         before, self.cost = self.cost, 0
         run = self.link(node)
         cost, self.cost = self.cost, before
         return run, cost
 
     def branch(self, node: Node) -> Run:
-        """Link a part that may not run; it charges itself unless it is cheap."""
+        """Link a conditional part; unless it is cheap, its closure charges its cost."""
         run, cost = self.block(node)
         if cost <= _SMALL_COST:
             self.cost += cost
@@ -279,11 +279,11 @@ class Linker:
 
 
 def _folded(run: Run, size: int) -> Run | None:
-    """Return the result of a call on literals; None for a call that fails.
+    """Return a closure with the result of a call on literals; None if it fails.
 
-    PERF: ``quantity('1Gi')`` is parsed once: functions of literals depend on nothing
-    else, and results are immutable. Slow calls and large results are left to run time,
-    because a folded result stays in memory as long as the policy.
+    PERF: ``quantity('1Gi')`` is parsed once, because its result depends only on
+    literals and is immutable. Slow calls and large results are not folded, because a
+    folded result stays in memory as long as the policy.
     """
     try:
         return constant(run([Meter(_FOLDED_COST_MAX), *([None] * size)]))

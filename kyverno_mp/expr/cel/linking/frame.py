@@ -1,8 +1,8 @@
 """Define the parts that linking CEL shares: frames, closures, and the Linker protocol.
 
-Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and
-Linker: what expr/cel/linking/path.py, expr/cel/linking/operator.py and
-expr/cel/linking/macro.py need from expr/cel/linking/expressions.py. May touch: nothing
+Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and Linker,
+the part of expr/cel/linking/expressions.py that expr/cel/linking/path.py,
+expr/cel/linking/operator.py and expr/cel/linking/macro.py need. May touch: nothing
 outside its arguments.
 Source: cel-go interpreter/planner.go.
 """
@@ -17,7 +17,7 @@ from kyverno_mp.expr.cel.syntax.names import qualified_name
 from kyverno_mp.expr.cel.values import TypeValue, Uint, Value
 
 Frame: TypeAlias = list[Any]
-"""The Meter, the variables, the bound names."""
+"""The Meter, the variables and the bound names."""
 Run: TypeAlias = Callable[[Frame], Value]
 
 _NAMES_OF_TYPES: Final = {
@@ -27,45 +27,45 @@ _NAMES_OF_TYPES: Final = {
 
 
 class Failed(NamedTuple):
-    """The error of a bound name's value, which only a use of the name raises."""
+    """The error of a bound name's value; it is raised only when the name is used."""
 
     message: str
 
 
 class Linker(Protocol):
-    """Links nodes; link.py has the one implementation."""
+    """Links nodes; expressions.py has the only implementation."""
 
     library: Library
     cost: int
-    """The cost so far of the parts that always run."""
+    """The cost of the unconditional parts linked so far."""
 
     def slot(self, name: str) -> int:
-        """Return the slot of a name, 0 if it is not bound."""
+        """Return the slot of a name; 0 if the name is not bound."""
 
     def is_record(self, name: str) -> bool:
         """Return whether the value of a name is a Record."""
 
     def is_lazy(self, name: str) -> bool:
-        """Return whether the slot of a name may have a Failed."""
+        """Return whether the slot of a name may contain a Failed."""
 
     def bind(self, names: tuple[str, ...], *, lazy: bool = False) -> int:
-        """Bind names to new slots; returns the first slot."""
+        """Bind names to new slots and return the first slot."""
 
     def unbind(self, names: tuple[str, ...]) -> None:
-        """Remove the names bound last."""
+        """Remove the most recently bound names."""
 
     def block(self, node: Node) -> tuple[Run, int]:
-        """Link a part that may run any number of times; returns its cost separately."""
+        """Link a part that may run any number of times; return its cost separately."""
 
     def branch(self, node: Node) -> Run:
-        """Link a part that may not run; it charges itself unless it is cheap."""
+        """Link a conditional part; unless it is cheap, its closure charges its cost."""
 
     def link(self, node: Node) -> Run:
         """Link one node."""
 
 
 def constant(value: Value) -> Run:
-    """Return a closure that returns a value, which must not be changed."""
+    """Return a closure that returns ``value``, which callers must not change."""
     return lambda _s: value
 
 
@@ -76,7 +76,7 @@ def constant_value(node: Node) -> Value:
 
 
 def type_value(name: str) -> TypeValue:
-    """Return a type as a value; names were checked before."""
+    """Return a type as a value; the checker has already validated the name."""
     known = TYPE_NAMES.get(name)
     return TypeValue(name if known is None else _NAMES_OF_TYPES.get(name, name))
 

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: the Linker and a Macro. Gives: closures. Next:
 expr/cel/linking/expressions.py. May touch: nothing outside its arguments. PERF: a short
-loop is charged as a whole, and an early exit gets a refund; a loop that must check the
+loop is charged in advance, with a refund on early exit; a loop that must check the
 clock is charged per iteration.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions.
 """
@@ -29,13 +29,15 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 
-# The cost in cel-go of one iteration without the body: condition and step of its fold.
+# cel-go's cost of one iteration without the body: the condition and the step of its
+# fold.
 _TURN: Final = {"all": 3, "exists": 4, "existsOne": 8, "filter": 14, "map": 12}
 _TURN_OTHER: Final = 14
 _PAIR_BYTES: Final = 96
-"""A pair of an index and an item in a list."""
+"""The memory of an (index, item) pair in a list."""
 _MADE_BYTES: Final = POINTER_BYTES + 32
-"""A list slot with a number; larger values are charged where they are created."""
+"""The memory of a list slot with a number; larger values are charged where they are
+created."""
 _ENTRY_COST: Final = 8
 
 
@@ -61,7 +63,7 @@ def link_macro(linker: Linker, node: Macro) -> Run:
 
 
 class _Loop:
-    """The range of a comprehension, the slots of its names, the cost per iteration."""
+    """The range of a comprehension, the slots of its names, and the iteration cost."""
 
     __slots__ = ("cost", "run", "slot", "two")
 
@@ -72,7 +74,7 @@ class _Loop:
         self.two = two
 
     def items(self, s: Frame) -> Any:
-        """Charge for the items and return them; pairs if the macro has two names."""
+        """Charge for the items and return them, as pairs if the macro has two names."""
         value = self.run(s)
         kind = value.__class__
         if kind is not list and kind is not dict:
@@ -94,7 +96,7 @@ class _Loop:
         return _metered(meter, items, self.cost)
 
     def refund(self, s: Frame, items: Any, used: int) -> None:
-        """Refund what an early exit did not use."""
+        """Refund the iterations that an early exit skips."""
         if items.__class__ is list:
             s[0].left += (len(items) - used) * self.cost
 
@@ -122,8 +124,8 @@ def _quantified(loop: _Loop, test: Run, *, decisive: bool) -> Run:
         items = get_items(s)
         if not items:
             return neutral
-        # SAFETY: the text only: an error knows this frame, and a frame that knows it
-        # would be a circle, which holds the whole review.
+        # SAFETY: only the text is kept. An error refers to this frame, so keeping the
+        # error here would create a reference cycle that keeps the whole review alive.
         failed = None
         for position, item in enumerate(items):
             s[places] = item
@@ -155,7 +157,7 @@ def _true(value: Value) -> bool:
 
 
 def _turns(loop: _Loop, s: Frame) -> Iterator[Value]:
-    """Put each item into its slots, then yield it."""
+    """Store each item in its slots, then yield it."""
     slot = loop.slot
     if loop.two:
         for item in loop.items(s):
@@ -293,7 +295,8 @@ def _bind(linker: Linker, node: Macro) -> Run:
         try:
             s[slot] = init(s)
         except CelFailed as error:
-            # cel-go evaluates it at its first use.
+            # cel-go evaluates the value on its first use, so the error waits until
+            # then.
             s[slot] = Failed(error.message)
         return body(s)
 

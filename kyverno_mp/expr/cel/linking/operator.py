@@ -45,13 +45,13 @@ from kyverno_mp.expr.cel.values import (
 
 
 def link_operator(linker: Linker, node: Call) -> Run | None:
-    """Link an operator; None when ``node`` is a plain function."""
+    """Link an operator; return None if ``node`` is a plain function."""
     special = _OPERATORS.get(node.function)
     return special(linker, node) if special is not None else None
 
 
 def link_member(linker: Linker, node: Call) -> Run | None:
-    """Link a member that has a specialised closure; None if there is none."""
+    """Link a member function with a specialised closure; otherwise return None."""
     special = _MEMBERS.get((node.function, len(node.args)))
     return special(linker, node) if special is not None else None
 
@@ -65,7 +65,7 @@ def _or(linker: Linker, node: Call) -> Run:
 
 
 def _logic(linker: Linker, node: Call, *, decisive: bool) -> Run:
-    """Link ``&&`` (decided by False) or ``||`` (by True); errors wait for the end."""
+    """Link ``&&`` (decided by False) or ``||`` (by True); errors are raised last."""
     linker.cost -= 1
     first = linker.link(node.args[0])
     terms = [first]
@@ -74,8 +74,8 @@ def _logic(linker: Linker, node: Call, *, decisive: bool) -> Run:
     neutral = not decisive
 
     def run(s: Frame) -> bool:
-        # SAFETY: the text only: an error knows this frame, and a frame that knows it
-        # would be a circle, which holds the whole review.
+        # SAFETY: only the text is kept. An error refers to this frame, so keeping the
+        # error here would create a reference cycle that keeps the whole review alive.
         failed = None
         for term in terms:
             try:
@@ -160,12 +160,12 @@ def _in(linker: Linker, node: Call) -> Run:
 
             def among(s: Frame) -> bool:
                 value = run(s)
-                # Only a string equals a string.
+                # Only another string can be equal to a string.
                 return value.__class__ is str and value in words
 
             return among
     if type(haystack) is ListLit and not haystack.items:
-        # cel-go does not evaluate what it looks for in nothing.
+        # cel-go does not evaluate the left side if the list is empty.
         return lambda _s: False
     other = linker.link(haystack)
     linker.cost += 8

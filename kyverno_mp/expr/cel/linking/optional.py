@@ -3,7 +3,7 @@
 Room: expr. Takes: the Linker and a Call. Gives: closures. Next:
 expr/cel/linking/operator.py, expr/cel/linking/macro.py. May touch: nothing outside its
 arguments.
-Source: cel-go expr/cel/library.go (optional types); docs/behaviour/cel 12c.
+Source: cel-go cel/library.go (optional types); docs/behaviour/cel 12c.
 """
 
 from typing import Any
@@ -26,7 +26,8 @@ from kyverno_mp.expr.cel.values import NO_VALUE, Optional, Value
 def found_in(container: Value, key: Value) -> Value:
     """Evaluate ``container[?key]``: the value or ABSENT.
 
-    KYVERNO: a value without keys does not have the key, as in ``find`` of link_path.
+    KYVERNO: a value that is not a container counts as a container without the key, as
+    in ``path.find``.
     """
     kind = container.__class__
     if kind is not Optional:
@@ -48,7 +49,7 @@ def link_optional_index(linker: Linker, node: Call) -> Run:
 
     def run(s: Frame) -> Optional:
         holder = container(s)
-        # cel-go does not evaluate the key of nothing.
+        # cel-go does not evaluate the key if the container is absent.
         found = ABSENT if holder is NO_VALUE else found_in(holder, key(s))
         return NO_VALUE if found is ABSENT else Optional(found)
 
@@ -58,7 +59,7 @@ def link_optional_index(linker: Linker, node: Call) -> Run:
 def link_or_value(linker: Linker, node: Call) -> Run:
     """Link ``target.orValue(default)``."""
     assert node.target is not None
-    # KYVERNO: in cel-go 0.27 a target that is not an optional is its own value.
+    # KYVERNO: cel-go 0.27 returns a target that is not an optional unchanged.
     literal = _literal_or_list(node.args[0])
     if literal is not ABSENT and is_chain(node.target):
         return _chain_or_literal(linker, node, literal)
@@ -81,7 +82,7 @@ def _literal_or_list(node: Node) -> Any:
 
 
 def _chain_or_literal(linker: Linker, node: Call, literal: Value) -> Run:
-    """Link ``a.?b.?c.orValue(literal)``. PERF: one closure for all of it."""
+    """Link ``a.?b.?c.orValue(literal)``. PERF: one closure."""
     assert node.target is not None
     base, names = link_chain(linker, node.target)
     _, cost = linker.block(node.args[0])
@@ -108,7 +109,7 @@ def _chain_or_literal(linker: Linker, node: Call, literal: Value) -> Run:
 
 
 def link_optional(linker: Linker, node: Node) -> Run:
-    """Link a target that must be an optional: its value, or ABSENT."""
+    """Link a target that must be an optional; the closure returns value or ABSENT."""
     if is_chain(node):
         return link_presence(linker, node)
     run = linker.link(node)
@@ -116,7 +117,7 @@ def link_optional(linker: Linker, node: Node) -> Run:
     def presence(s: Frame) -> Value:
         value = run(s)
         if value.__class__ is not Optional:
-            # KYVERNO: the macro first calls hasValue on the target.
+            # KYVERNO: the error names hasValue, which the macro calls first.
             raise no_overload("hasValue", value)
         return value.value if value.present else ABSENT
 

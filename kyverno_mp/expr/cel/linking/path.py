@@ -2,8 +2,8 @@
 
 Room: expr. Takes: the Linker and a Select. Gives: closures. Next:
 expr/cel/linking/expressions.py. May touch: nothing outside its arguments. PERF: a path
-through maps uses only subscripts. If that fails, the slow path runs again to find the
-right error, or values that are not maps.
+through maps uses only subscripts. If that fails, the slow path starts over; it supports
+other values and raises the right error.
 Source: cel-go interpreter/attributes.go; docs/behaviour/cel 12c.
 """
 
@@ -29,7 +29,7 @@ from kyverno_mp.expr.cel.values import (
 )
 
 ABSENT: Final[Any] = object()
-"""The result of the closures of ``link_presence`` for a missing field."""
+"""The result for a missing field in closures of ``link_presence``."""
 
 
 def link_select(linker: Linker, node: Select) -> Run:
@@ -118,14 +118,14 @@ def _from_slot(slot: int, names: tuple[str, ...]) -> Run:
 
 
 def walk(value: Value, names: tuple[str, ...]) -> Value:
-    """Follow a path; raises CelFailed where it ends."""
+    """Follow a path. Raises: CelFailed if a field is missing."""
     for name in names:
         value = select(value, name)
     return value
 
 
 def select(value: Value, name: str) -> Value:
-    """Evaluate ``value.name``; an optional gives an optional."""
+    """Evaluate ``value.name``; for an optional, the result is an optional."""
     if value.__class__ is dict:
         found = value.get(name, ABSENT)
         if found is not ABSENT:
@@ -150,7 +150,7 @@ def find(value: Value, name: str) -> Value:
     if value.__class__ is list:
         raise CelFailed(f"unsupported index type '{type_name(name)}' in list")
     # KYVERNO: a value without fields does not have the field (docs/behaviour/cel 12c
-    # requires an error; the real program does not raise one).
+    # requires an error; the real program raises none).
     return ABSENT
 
 
@@ -210,7 +210,7 @@ def link_presence(linker: Linker, node: Node) -> Run:
 
 
 def link_chain(linker: Linker, node: Node) -> tuple[Run, tuple[str, ...]]:
-    """Split a chain into its start and the fields after it."""
+    """Split a chain into its linked start and the names of the fields after it."""
     names = []
     while type(node) is Select and is_chain(node):
         names.append(node.field)

@@ -48,7 +48,7 @@ class Program:
         self._bound = [None] * (size - variables - 1)
 
     def evaluate(self, values: Sequence[Value], meter: Meter) -> Value:
-        """Evaluate with the values of the variables, in the order of the environment.
+        """Evaluate with the variables' values, in the order of the environment.
 
         Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
         """
@@ -96,7 +96,7 @@ class Budget:
     def run(
         self, program: Program, values: Sequence[Value], budget: RuleBudget
     ) -> Value:
-        """Evaluate and subtract the cost; the expression may run others meanwhile.
+        """Evaluate and subtract the cost; the expression may run nested expressions.
 
         ``budget``: charged with the cost, including checks of the clock. Raises: as
         Program.evaluate, and DeadlinePassed.

@@ -21,8 +21,8 @@ class Token(NamedTuple):
     at: int
 
 
-# PERF: fixed linear patterns on policy text, for which the standard engine needs no
-# encoding.
+# PERF: these patterns are fixed and linear, so the standard engine is safe; unlike RE2,
+# it needs no encoding of the text.
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\r\n\f]+|//[^\n]*)
     |(?P<float>(?:[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+
@@ -52,7 +52,7 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 
 _TOKEN_STEPS: Final = 5
-"""For parsing, checking and encoding one token."""
+"""The steps for parsing, checking and encoding one token."""
 
 
 def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
@@ -61,7 +61,7 @@ def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
 
 
 def located(message: str, text: str, at: int) -> str:
-    """Add the location to a message: line, column and the source line with a caret."""
+    """Add the location to a message: line, column, and the source line with a caret."""
     start = text.rfind("\n", 0, at) + 1
     line, column = text.count("\n", 0, at) + 1, at - start
     end = text.find("\n", at)
@@ -89,7 +89,8 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
     while at < size:
         found = _TOKEN.match(text, at)
         if found is None:
-            # Whether a character (=, &, |) is an operator depends on the next one.
+            # Whether a character (=, &, |) is an operator depends on the next
+            # character.
             end = at + (2 if text[at] in "=&|" else 1)
             message = f"Syntax error: token recognition error at: '{text[at:end]}'"
             problems.append(syntax_error(message, text, at))
@@ -108,7 +109,7 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
         tokens.append(_plain(text, at, found))
         at = found.end()
     tokens.append(Token("end", "", size))
-    # The charge comes before parsing and checking, which is nearly all of the work.
+    # Charged before parsing and checking, which are nearly all of the work.
     spend(_TOKEN_STEPS * len(tokens))
     return tokens, problems
 

@@ -1,4 +1,4 @@
-"""Check constant arguments of duration, timestamp, matches and format when compiling.
+"""Check constant arguments of duration, timestamp, matches and format at compile time.
 
 Room: expr. Takes: a function's name and its constant argument; a format and the types
 of its arguments. Gives: the errors. Next: expr/cel/check.py.
@@ -22,12 +22,12 @@ from kyverno_mp.limits import CEL_REPEATED_MAX
 from kyverno_mp.values.go.duration import parse_duration
 
 _REGEX_STEPS: Final = 20
-"""Compiling one, in addition to a step for each character."""
+"""The steps for compiling a regular expression, in addition to one per character."""
 _MICROSECONDS_PER_STEP: Final = 4
 
 
 def literal_problem(function: str, const: Const) -> str:
-    """Return the validator's text, "" if the constant is valid."""
+    """Return the validator's error; "" if the constant is valid."""
     if const.kind != "string":
         is_valid = function not in _TIMES or _is_time(function, const)
         return "" if is_valid else f"invalid {function} argument"
@@ -54,8 +54,8 @@ _TIMES: Final = ("duration", "timestamp")
 
 
 def _is_time(function: str, const: Const) -> bool:
-    """Return whether the constant, no string, is the time that the function makes."""
-    # For the type checker null may be either, but it is no valid one.
+    """Return whether a constant that is not a string is valid for the time function."""
+    # The type checker accepts null for both types, but it is not a valid constant.
     if const.kind == "null" or (const.kind == "int" and function == "duration"):
         return False
     if const.kind != "int":
@@ -85,13 +85,13 @@ _PRINTED: Final[dict[str, frozenset[str]]] = {
     "X": frozenset({"int", "uint", "string", "bytes"}),
     "o": frozenset({"int", "uint"}),
 }
-"""Letter of a clause -> names of the types that it prints."""
+"""Letter of a clause -> names of the types that the clause can print."""
 
 
 def format_problems(
     call: Call, members: Mapping[int, Type]
 ) -> Iterator[tuple[int, str]]:
-    """Yield position and text of the errors in ``"...".format([...])``.
+    """Yield the position and the text of each error in ``"...".format([...])``.
 
     ``members``: the types of all nodes in the list, by identity. Values that are not
     literals are checked at run time.
@@ -128,7 +128,7 @@ def format_problems(
 
 
 def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None:
-    """Return the node that the clause cannot print, None if there is none."""
+    """Return the node that the clause cannot print; None if it can print them all."""
     found = members[id(node)]
     if found != DYN and found.name not in _PRINTED[letter]:
         return node
@@ -147,10 +147,11 @@ def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None
 
 
 class Literals:
-    """The literals of one expression, noted by the type checker.
+    """The literals of one expression, recorded by the type checker.
 
-    ``formats_open``: how many calls of ``format`` contain the current node. The list of
-    its arguments may mix types, and its members are checked against the format.
+    ``formats_open``: how many calls of ``format`` contain the current node. Inside such
+    a call, the list of arguments may mix types, and its members are checked against the
+    format.
     """
 
     def __init__(self) -> None:
@@ -165,13 +166,13 @@ class Literals:
 
     @property
     def noted(self) -> tuple[int, int]:
-        """How many arguments and lists have been noted so far."""
+        """The numbers of arguments and lists recorded so far."""
         return len(self._arguments), len(self._items)
 
     def repeat(self, noted: tuple[int, int]) -> None:
-        """Note again what has been noted since, as long as there is little of it.
+        """Repeat the records made since ``noted``, unless there are many.
 
-        SAFETY: each call may double it.
+        SAFETY: each call may double the records.
         """
         known, lists = self._arguments, self._items
         if 2 * len(known) - noted[0] <= CEL_REPEATED_MAX:
@@ -199,7 +200,7 @@ class Literals:
     def note_items(self, found: list[tuple[int, Type]], *, every: bool) -> None:
         """Record positions and types that must be equal: items, or keys, or values.
 
-        ``every``: each that differs is an error, not only the first one.
+        ``every``: every type that differs is an error, not only the first one.
         """
         if not self.formats_open:
             self._items.append((found, every))
@@ -220,7 +221,7 @@ class Literals:
 def _mixed(
     items: list[tuple[int, Type]], found: Substitution
 ) -> Iterator[tuple[int, str]]:
-    """Yield the items whose types differ from that of the first one."""
+    """Yield the errors of the items whose types differ from the first item's type."""
     first: Type | None = None
     for at, raw in items:
         given = found.apply(raw, final=True)

@@ -54,7 +54,7 @@ _PAIR: Final = 2
 
 
 def expand_call(call: Call, text: str, *, has_math: bool) -> Node:
-    """Return the call or its expansion; raises ExpressionInvalid for a wrong use.
+    """Return the call or its expansion. Raises: ExpressionInvalid for a wrong use.
 
     ``has_math``: whether the environment has the math extension.
     """
@@ -86,7 +86,7 @@ def _is_named(node: Node, name: str) -> bool:
 
 
 def _extreme(call: Call, text: str) -> Node:
-    """Expand ``math.least`` and ``math.greatest``; three or more become a list."""
+    """Expand ``math.least`` and ``math.greatest``; over two arguments become a list."""
     args, name = call.args, f"math.{call.function}()"
     if not args:
         assert type(call.target) is Ident

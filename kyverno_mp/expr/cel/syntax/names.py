@@ -13,7 +13,7 @@ from kyverno_mp.expr.cel.nodes import Call, Ident, Node, Select
 
 
 def qualified_name(node: Node) -> str:
-    """Return ``a.b.c`` for plain selections on a name, "" for other nodes."""
+    """Return ``a.b.c`` for plain selections on a name; "" for other nodes."""
     parts = []
     while type(node) is Select and not (node.test or node.optional):
         parts.append(node.field)
@@ -24,7 +24,7 @@ def qualified_name(node: Node) -> str:
 
 
 def qualified_call(node: Call, library: Library, bound: Collection[str]) -> str:
-    """Return the namespaced function of the call, "" for a member call.
+    """Return the name of the namespaced function called; "" for a member call.
 
     A bound name hides a namespace; a variable of the environment does not.
     """

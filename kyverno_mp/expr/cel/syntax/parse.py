@@ -5,7 +5,8 @@ expr/cel/linking/expressions.py. May touch: nothing outside its arguments. The p
 uses four Python frames per bracket level, and none for chains of operators.
 Source: the CEL language definition, grammar; docs/behaviour/cel 11 (macros).
 
-Over 400 lines: one grammar, a method for each of its rules, on one list of tokens.
+Over 400 lines: one grammar, with one method per rule; all methods share one list of
+tokens.
 """
 
 from typing import Final
@@ -69,8 +70,8 @@ RESERVED_WORDS: Final = frozenset(
     }
 )
 _NO_NAMES: Final = frozenset({"in", "true", "false", "null"})
-"""Words that are operators or literals of the grammar and cannot be field names; the
-other reserved words are names after a dot."""
+"""Words that are operators or literals of the grammar, and so cannot be field names;
+the other reserved words can follow a dot."""
 _CONSTANTS: Final = {"true": True, "false": False}
 _LITERALS: Final = frozenset({"int", "uint", "double", "string", "bytes"})
 _OPERAND: Final = (
@@ -98,7 +99,8 @@ def parse(text: str, *, has_math: bool = True) -> Node:
             raise
         raise together([*problems, error]) from error
     except RecursionError:
-        # Operators of increasing precedence nest more frames than brackets do.
+        # Operators of increasing precedence need more frames per level than brackets
+        # do.
         raise ExpressionInvalid(
             "cel.depth", "expression recursion limit exceeded"
         ) from None
@@ -145,7 +147,7 @@ class _Parser:
         return self._next()
 
     def _close(self, sign: str) -> None:
-        """Consume the sign that ends a list; a comma would continue the list."""
+        """Consume the sign that ends a list; a comma is also expected here."""
         if not self._take(sign):
             raise self._unexpected(sign, ",")
 
@@ -213,7 +215,8 @@ class _Parser:
                 while self._kind() == name:
                     places.append(self._next().at)
                     terms.append(self._binary(found + 1))
-                # cel-go makes a balanced tree; its root is the operator in the middle.
+                # cel-go builds a balanced tree, whose root is the operator in the
+                # middle.
                 left = Call(name, None, tuple(terms), places[len(places) // 2])
             else:
                 left = Call(name, None, (left, self._binary(found + 1)), token.at)
@@ -376,7 +379,7 @@ class _Parser:
 
 
 def _dotted(node: Node) -> str:
-    """Return ``a.b.c`` for plain selections on a name, "" for other nodes."""
+    """Return ``a.b.c`` for plain selections on a name; "" for other nodes."""
     parts = []
     while type(node) is Select and not (node.test or node.optional):
         parts.append(node.field)

@@ -33,7 +33,7 @@ from kyverno_mp.values.kubernetes.quantity import (
 Operand: TypeAlias = float | Quantity | int
 """A scalar, a quantity, or a duration as int nanoseconds."""
 _TEXT_STEPS: Final = 16
-"""Parsing a quantity or a duration, and printing the result."""
+"""The steps for parsing a quantity or a duration and printing the result."""
 _READ_MAX: Final = 500
 _SECOND: Final = 1_000_000_000
 
@@ -70,7 +70,7 @@ def _scalar_quantity(value: float) -> Quantity:
 
 
 def _seconds(nanoseconds: int) -> float:
-    """Convert like Duration.Seconds, with whole and fraction separately."""
+    """Convert like Duration.Seconds: whole seconds and fraction separately."""
     sign = -1 if nanoseconds < 0 else 1
     whole, rest = divmod(abs(nanoseconds), _SECOND)
     return sign * (float(whole) + float(rest) / 1e9)

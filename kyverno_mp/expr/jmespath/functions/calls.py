@@ -1,4 +1,4 @@
-"""Link function calls: find the function, check the argument count, then the arguments.
+"""Link function calls: find the function, check the number and types of arguments.
 
 Room: expr. Takes: a name and linked arguments. Gives: a closure. Next:
 expr/jmespath/link.py.
@@ -83,7 +83,7 @@ def _signature(entry: FunctionEntry) -> str:
 
 
 def call_fault(table: Mapping[str, FunctionEntry], name: str | None, count: int) -> str:
-    """Return why a call of ``name`` with ``count`` arguments always fails, or ""."""
+    """Return the error of a call of ``name`` with ``count`` arguments; "" if valid."""
     if name is None:
         return "invalid node value type"
     entry = table.get(name)
@@ -101,9 +101,9 @@ def link_call(
     name: str | None,
     arguments: tuple[Closure, ...],
 ) -> Closure:
-    """Compile a call to a closure; bad names and argument counts fail at run time.
+    """Compile a call to a closure; wrong names and argument counts fail at run time.
 
-    The arguments run first even then, because in Go their errors come first.
+    Even then the arguments run first, because their errors come first in Go.
     """
     fault = call_fault(table, name, len(arguments))
     if fault or name is None:

@@ -29,12 +29,12 @@ _ALPHABET: Final = frozenset(
 _QUANTUM: Final = 4
 _RUNE_BYTES_MAX: Final = 4
 _DECODED_PER_STEP: Final = 16
-"""Characters of JSON, or bytes of invalid UTF-8, that are decoded per step."""
+"""The number of JSON characters, or bytes of invalid UTF-8, decoded per step."""
 _PORTION: Final = 16 * 1024
 
 
 def _encoded(runtime: Runtime, text: str, *, times: int = 1) -> bytes:
-    """Return the UTF-8 of a string, and charge reading it this many times."""
+    """Return the UTF-8 of a string, and charge for reading it ``times`` times."""
     width = 1 if text.isascii() else _RUNE_BYTES_MAX
     runtime.charge_bytes(len(text) * width)
     runtime.charge(len(text) * width * times // CHARACTERS_PER_STEP)
@@ -59,14 +59,14 @@ def _base64_decode(runtime: Runtime, text: str) -> Json:
         position = _corrupt_position(data, runtime)
         raise fail(f"illegal base64 data at input byte {position}")
     if not decoded.isascii():
-        # Each byte may become a character of two or four bytes.
+        # Each byte may decode to a character of two or four bytes.
         runtime.charge_bytes(_RUNE_BYTES_MAX * len(decoded))
         runtime.charge(len(decoded) // _DECODED_PER_STEP)
     return _text_of(decoded, keeps_bytes=runtime.keeps_bytes)
 
 
 def _text_of(data: bytes, *, keeps_bytes: bool) -> str:
-    """Decode UTF-8; as in Go, each invalid byte is a character by itself."""
+    """Decode UTF-8; as in Go, each invalid byte becomes a separate character."""
     text = data.decode("utf-8", "surrogateescape")
     if keeps_bytes or text.isascii():
         return text
@@ -74,7 +74,7 @@ def _text_of(data: bytes, *, keeps_bytes: bool) -> str:
 
 
 def _corrupt_position(data: bytes, runtime: Runtime) -> int:
-    """Find the byte that Go's decoder reports."""
+    """Return the position of the byte that Go's decoder reports as corrupt."""
     position = charged = 0
     while True:
         if position >= charged:
@@ -89,7 +89,7 @@ def _corrupt_position(data: bytes, runtime: Runtime) -> int:
 
 
 def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
-    """Read four characters; return the next position, and the bad byte or -1."""
+    """Read four characters; return the next position, and the error position or -1."""
     count = 0
     while count < _QUANTUM:
         if position == len(data):
@@ -138,7 +138,7 @@ def parse_json_text(runtime: Runtime, text: str) -> Json:
 def _parse_yaml(runtime: Runtime, text: str) -> Json:
     if len(text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.yaml", "text is too long to be decoded")
-    # PERF: start of the command line, as the imports below
+    # PERF: imported here, as below, to keep the start of the CLI short
     # (process/startup/preload.py).
     from kyverno_mp.expr.jmespath.yaml_text import (
         YAML_NODE_BYTES,

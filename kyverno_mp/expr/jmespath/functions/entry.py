@@ -23,7 +23,7 @@ from kyverno_mp.values.go.gotext import GoValue, go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Handler: TypeAlias = Callable[..., Json]
-"""``handler(runtime, *arguments)``; numbers are floats if the row declares it."""
+"""Called with the runtime and the arguments; numbers are floats if the row says so."""
 Kinds: TypeAlias = tuple[str, ...]
 
 STRING: Final[Kinds] = ("string",)
@@ -50,8 +50,8 @@ class FunctionEntry(NamedTuple):
     optional: int = 0
     """The number of optional last arguments."""
     effects: int = EFFECT_PURE
-    """Its external effects; a function that may block calls Runtime.before_waiting
-    first."""
+    """The function's external effects; a function that may block first calls
+    Runtime.before_waiting."""
 
 
 _FAST: Final[dict[str, frozenset[type]]] = {
@@ -64,9 +64,9 @@ _FAST: Final[dict[str, frozenset[type]]] = {
 
 
 def weigh(runtime: Runtime, value: Json) -> None:
-    """Charge one pass over an argument, so that no function reads it for free.
+    """Charge one pass over an argument, so that no function reads it without a charge.
 
-    Functions themselves charge any further work and their results.
+    The functions charge any further work and their results.
     """
     kind = type(value)
     if kind is str or kind is list or kind is dict or kind is GoSlice:
@@ -81,7 +81,7 @@ def fast_types(kinds: Kinds) -> frozenset[type]:
 
 
 def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
-    """Accept or reject a value that is not of ``fast_types``.
+    """Return a value whose type is not in ``fast_types``, or reject it.
 
     Ints become floats if the runtime treats them as float64.
     """
@@ -151,7 +151,7 @@ def conversion_panic(runtime: Runtime, value: Json, wanted: str) -> Exception:
 
 
 def same_scalar(runtime: Runtime, left: Json, right: Json) -> bool:
-    """Compare like Go's ``==`` on interfaces; it panics for equal container types."""
+    """Compare like Go's ``==`` on interfaces, which panics if both are containers."""
     kind, other = type(left), type(right)
     if kind is other:
         if kind in (list, dict, GoSlice):

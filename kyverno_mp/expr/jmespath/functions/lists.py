@@ -46,7 +46,7 @@ def _contains(runtime: Runtime, searched: Json, wanted: Json) -> Json:
     runtime.charge(len(items))
     if type(wanted) is str:
         if len(wanted) > TEXT_LIGHT_MAX:
-            # Each item may have this length.
+            # Comparing with an item may read this many characters.
             _charge_texts(runtime, [i for i in items if type(i) is str], len(wanted))
         return wanted in items
     return any(same_scalar(runtime, item, wanted) for item in items)
@@ -124,8 +124,7 @@ def _key_kind(key: Json) -> type:
 def _reverse(runtime: Runtime, value: Json) -> Json:
     if type(value) is str:
         runtime.charge_made(len(value), value)
-        # GO: functions that process a string by runes leave no bytes that are not
-        # UTF-8.
+        # GO: functions that process a string by runes replace bytes that are not UTF-8.
         return replaced_bytes(value[::-1]) if runtime.keeps_bytes else value[::-1]
     items = expect_list(runtime, value)
     runtime.charge_items(len(items))
@@ -165,7 +164,7 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
 
 
 def _charge_texts(runtime: Runtime, texts: list[str], most: int) -> None:
-    """Charge reading each string, up to this number of characters."""
+    """Charge for reading each string, up to ``most`` characters."""
     length = sum(min(len(text), most) for text in texts)
     runtime.charge(length // CHARACTERS_PER_STEP)
 

@@ -21,7 +21,7 @@ from kyverno_mp.values.go.duration import float_to_int64
 from kyverno_mp.values.jsonvalue import Json
 
 _WHOLE_FROM: Final = 4503599627370496.0
-"""2**52: floats from here on have no fraction."""
+"""2**52: larger floats have no fraction."""
 
 
 def _abs(_runtime: Runtime, value: float) -> Json:

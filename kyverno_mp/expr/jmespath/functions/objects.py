@@ -104,7 +104,7 @@ def _items(runtime: Runtime, value: Json, key_name: str, value_name: str) -> Jso
 
 
 def _charge_items(runtime: Runtime, count: int) -> None:
-    """Charge a list of maps with two entries, and a number for each."""
+    """Charge a list of maps, each with two entries and a number."""
     runtime.charge_items(2 * count)
     runtime.charge_bytes(count * (_SMALL_MAP_BYTES + _NUMBER_BYTES))
 

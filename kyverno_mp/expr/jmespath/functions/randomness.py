@@ -16,7 +16,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.jsonvalue import Json
 
 _DRAW_BYTES: Final = 200
-"""The closure that draws one character of a pattern."""
+"""The memory of the closure that draws one character of a pattern."""
 
 
 def _random(runtime: Runtime, pattern: str) -> Json:

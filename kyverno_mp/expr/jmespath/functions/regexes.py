@@ -32,17 +32,18 @@ _PRODUCT_PER_STEP: Final = 128
 """RE2's slowest engine takes time proportional to program size times text length; this
 much of the product takes about one step."""
 _COMPILE_STEPS: Final = 48
-"""PERF: compiling the shortest pattern takes 24 us. A cached one takes less, but the
-budget of a request must not depend on earlier requests."""
+"""PERF: compiling the shortest pattern takes 24 us. A cached pattern takes less, but
+the budget of a request must not depend on earlier requests."""
 _COMPILED_PER_STEP: Final = 8
 _MATCH_STEPS: Final = 8
 _PIECE_BYTES: Final = 160
 _GROUPS_MAX: Final = 100
-"""Groups of one expression in a replacement: each costs memory for every state."""
+"""The maximum number of groups in a replacement's expression: each group costs memory
+in every state."""
 
 
 def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> Any:
-    """Compile, and charge the caller; see values/go/regex.py.
+    """Compile a pattern, and charge the caller; see values/go/regex.py.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """
@@ -125,7 +126,7 @@ def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
 def _template_pieces(template: str) -> list[tuple[str, str]]:
     """Split a template into literal strings and group names.
 
-    ``$1x`` names the group ``1x``; a dollar sign that starts no name stays.
+    ``$1x`` names the group ``1x``; a dollar sign without a name after it is kept.
     """
     pieces: list[tuple[str, str]] = []
     start = 0
@@ -140,7 +141,7 @@ def _template_pieces(template: str) -> list[tuple[str, str]]:
 
 def _group(match: Any, name: str, names: dict[str, int]) -> str:
     if name.isdigit():
-        # Go reads 0 but not 01 as the number of a group.
+        # Go accepts 0, but not 01, as the number of a group.
         number = int(name) if name == "0" or name[0] != "0" else -1
     else:
         number = names.get(name, -1)
@@ -150,7 +151,7 @@ def _group(match: Any, name: str, names: dict[str, int]) -> str:
 
 
 def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
-    """Replace every match; as in Go, an empty match right after a match is skipped."""
+    """Replace every match; as in Go, skip an empty match right after another match."""
     runtime.charge_made(2 * len(text), text)
     _charge_search(runtime, compiled, text)
     steps_per_match = _MATCH_STEPS + compiled.groups

@@ -1,4 +1,4 @@
-"""Charge comparing and sorting the values of a list.
+"""Charge for comparing and sorting the values of a list.
 
 Room: expr. Takes: Runtime and values of one type. Gives: nothing, or BudgetExceeded.
 Next: lists.py, objects.py.
@@ -17,7 +17,7 @@ _COMPARISONS_PER_STEP: Final = 4
 
 
 def charge_comparisons(runtime: Runtime, values: list[Json], times: int) -> None:
-    """Charge comparing each value this many times: strings may have a common prefix."""
+    """Charge ``times`` comparisons per value; strings may have a common prefix."""
     runtime.charge(len(values) * times // _COMPARISONS_PER_STEP)
     if values and type(values[0]) is str:
         runtime.charge(len(values) // _COMPARISONS_PER_STEP)
@@ -25,7 +25,7 @@ def charge_comparisons(runtime: Runtime, values: list[Json], times: int) -> None
 
 
 def charge_sorting(runtime: Runtime, values: list[Json]) -> None:
-    """Charge sorting; raises BudgetExceeded if it would block for too long."""
+    """Charge for sorting. Raises: BudgetExceeded if it would block for too long."""
     charge_comparisons(runtime, values, len(values).bit_length())
     if len(values) > SORTED_ITEMS_MAX:
         raise BudgetExceeded("expr.sort", "list is too long to be sorted")

@@ -32,10 +32,10 @@ from kyverno_mp.values.semver import ZERO, parse_range, parse_version
 from kyverno_mp.values.wildcard import matches
 
 _PORTION: Final = 16 * 1024
-"""Characters that a loop reads between two charges."""
+"""The number of characters that a loop reads between two charges."""
 _REPLACED_PER_STEP: Final = 16
 _TEXT_BYTES: Final = 56
-"""A separate text, in addition to its characters."""
+"""The memory of a string in addition to its characters."""
 _RUNES: Final = 0x110000
 _SET_ITEM_BYTES: Final = 128
 
@@ -58,7 +58,8 @@ def _to_string(runtime: Runtime, value: Json) -> Json:
 
 
 def _compare(_runtime: Runtime, left: str, right: str) -> Json:
-    # KYVERNO: 9.2 - a Go int, so a comparison with a literal is always false.
+    # KYVERNO: 9.2 - the result is a Go int, so a comparison with a literal is always
+    # false.
     return GoInt((left > right) - (left < right))
 
 
@@ -106,7 +107,7 @@ def _replace_count(runtime: Runtime, text: str, old: str, new: str, count: int) 
 
 
 def upper(text: str) -> str:
-    """Map to upper case rune by rune, like strings.ToUpper: ``ß`` stays."""
+    """Map to upper case rune by rune, like strings.ToUpper, which keeps ``ß``."""
     if text.isascii():
         return text.upper()
     return "".join(map(_upper_rune, text))
@@ -152,7 +153,7 @@ def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
 def trim(
     runtime: Runtime, text: str, characters: str, *, left: bool, right: bool
 ) -> str:
-    """Trim characters at both ends; Python's strip takes the product of the lengths."""
+    """Trim characters at both ends; Python's strip would be quadratic."""
     runtime.charge_made(len(text), text)
     runtime.charge(len(characters))
     runtime.charge_bytes(min(len(characters), _RUNES) * _SET_ITEM_BYTES)
@@ -216,7 +217,7 @@ def _path_canonicalize(runtime: Runtime, path: str) -> Json:
     parts = path.count("/")
     runtime.charge_items(2 * parts)
     runtime.charge_bytes(parts * _TEXT_BYTES)
-    # Two leading slashes are the root in Go, but not in POSIX.
+    # Go treats two leading slashes as the root; POSIX does not.
     return posixpath.normpath("/" + path.lstrip("/") if path[0] == "/" else path)
 
 

@@ -27,7 +27,7 @@ from kyverno_mp.values.jsonvalue import Json
 _INT64_END: Final = 1 << 63
 _INT64_DIGITS: Final = 40
 _STEPS: Final = 24
-"""Parsing or printing one time."""
+"""The steps for parsing or printing one time."""
 
 
 def _read(text: str) -> GoTime:

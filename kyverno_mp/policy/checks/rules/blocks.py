@@ -23,7 +23,7 @@ def check_blocks(rule: Rule, index: int) -> Problems:
                 f"{place}.exclude", rule.name, f"path: {place}.exclude.: {text}"
             )
         if exclude.any and exclude.all:
-            # KYVERNO: the path says match (10.6).
+            # KYVERNO: the path contains match instead of exclude (10.6).
             text = "can't specify any and all together"
             yield plain(f"{place}.exclude", rule.name, f"path: {place}.match.: {text}")
     if (match.any or match.all) and match.resources != _EMPTY:

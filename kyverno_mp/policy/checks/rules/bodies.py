@@ -80,7 +80,7 @@ def _mutate_foreach_errors(
     entries: Iterable[ForEachMutation], tag: str
 ) -> Iterator[tuple[str, str]]:
     for index, entry in enumerate(entries):
-        tag = f"{tag}foreach[{index}]"  # KYVERNO: grows from entry to entry
+        tag = f"{tag}foreach[{index}]"  # KYVERNO: the path grows with each entry
         has_merge = entry.patch_strategic_merge is not None
         has_patches = bool(entry.patches_json6902)
         if entry.foreach:
@@ -89,7 +89,7 @@ def _mutate_foreach_errors(
                 yield tag, "a nested foreach cannot contain other declarations"
             else:
                 yield from _mutate_foreach_errors(entry.foreach, tag)
-            # KYVERNO: engine 10.6 - entries after a nested one are not checked.
+            # KYVERNO: engine 10.6 - entries after a nested foreach are not checked.
             return
         if has_merge == has_patches:
             yield tag, _ONE_PATCH
@@ -169,7 +169,7 @@ def _foreach_errors(entry: ForEachValidation) -> Iterator[tuple[str, str]]:
 def pattern_errors(
     pattern: Json, path: str, *, with_anchors: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """Check the anchors of a pattern; ``path`` in upstream's own spelling."""
+    """Check the anchors of a pattern; ``path`` has upstream's spelling."""
     if type(pattern) is list:
         for index, item in enumerate(pattern):
             place = f"{path}{index}/"

@@ -25,7 +25,7 @@ _KINDS: Final = {bool: "bool", int: "int64", float: "float64", dict: "map"}
 
 
 class _Block(NamedTuple):
-    """Conditions of a rule. ``name``: their position as upstream prints it."""
+    """Conditions of a rule; ``name`` is their position as upstream prints it."""
 
     raw: Json
     name: str

@@ -30,7 +30,7 @@ _ONE_SOURCE: Final = (
 
 
 def check_context(rule: Rule, index: int) -> Problems:
-    """Check the rule's own entries; upstream ignores those of foreach."""
+    """Check the rule's own entries; upstream ignores entries of foreach."""
     place = f"spec.rules[{index}]"
     if not rule.context:
         return

@@ -25,7 +25,7 @@ _ALGORITHMS: Final = ("", "sha224", "sha256", "sha384", "sha512")
 
 
 def check_images(rule: Rule, index: int, spec: Spec) -> Problems:
-    """Check every entry; a later one inherits the action that an earlier one set."""
+    """Check every entry; entries inherit the action that an earlier entry sets."""
     is_audit = spec.validation_failure_action.lower() != "enforce"
     for position, entry in enumerate(rule.verify_images):
         if entry.failure_action is not None:
@@ -35,7 +35,7 @@ def check_images(rule: Rule, index: int, spec: Spec) -> Problems:
 
 
 def check_extractors(rule: Rule, index: int) -> Problems:
-    """Refuse to mutate digests when an extractor has a query."""
+    """Reject the mutation of digests if an extractor has a query."""
     if rule.image_extractors is None:
         return
     if not any(entry.mutate_digest for entry in rule.verify_images):

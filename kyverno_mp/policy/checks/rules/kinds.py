@@ -1,4 +1,4 @@
-"""Check the kinds that match and exclude name.
+"""Check the kinds in match and exclude.
 
 Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
 outside its arguments. Unknown kinds need a cluster: see policy/checks/cluster.py.
@@ -24,7 +24,7 @@ METADATA_ONLY: Final = (
 
 
 def check_kinds(subject: Subject) -> Problems:
-    """Check wildcard kinds, which only some rules may use."""
+    """Check wildcard kinds, which only some rules can use."""
     background = subject.policy.spec.background
     for index, rule in enumerate(subject.rules):
         for place, kinds in kinds_of(rule):

@@ -1,4 +1,4 @@
-"""Check the lists of foreach: without this, a syntax error shows only at run time.
+"""Check the lists of foreach, so that syntax errors do not appear only at run time.
 
 Room: policy. Takes: a Rule and its index. Gives: problems.
 Next: compiler/expression_faults.py. May touch: nothing outside its arguments.

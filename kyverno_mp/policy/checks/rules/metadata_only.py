@@ -1,4 +1,4 @@
-"""Decide whether a rule uses only metadata, and whether labels are strings.
+"""Determine whether a rule uses only metadata, and whether labels are strings.
 
 Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rules/kinds.py, bodies.py.
 May touch: nothing outside its arguments.
@@ -30,7 +30,7 @@ def touches_metadata_only(rule: Rule) -> bool:
 
 
 def has_string_labels(rule: Rule) -> bool:
-    """Return whether labels and annotations in patterns and patches are strings.
+    """Return whether all labels and annotations in patterns and patches are strings.
 
     KYVERNO: only the first foreach entry that has a pattern is checked.
     """

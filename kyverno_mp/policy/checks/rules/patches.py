@@ -21,7 +21,7 @@ _STAND_IN: Final = "kyvernojsonpatchvariable"
 
 
 def operations_of(patch: str) -> tuple[list[dict[str, Json]], str]:
-    """Decode a patch text; return its operations, or instead of them an error."""
+    """Decode a patch text; return its operations, or an error text."""
     if not patch:
         return [], ""
     try:

@@ -21,11 +21,11 @@ Problems = Iterator[Problem]
 
 
 class DocumentScope(Protocol):
-    """Where a document applies, as far as its match block depends on it."""
+    """The scope of a document, which limits its match block."""
 
     @property
     def is_namespaced(self) -> bool:
-        """Return whether it applies in one namespace only."""
+        """Return whether the document applies only to one namespace."""
 
     @property
     def cluster_kinds(self) -> frozenset[str] | None:
@@ -36,10 +36,10 @@ class DocumentScope(Protocol):
 class Subject:
     """One policy under check.
 
-    ``rules``: the computed rules when autogen has run, otherwise the rules as written;
-    in both cases the originals come first. ``cluster_kinds``: ``Kind`` and
+    ``rules``: the computed rules if autogen has run, otherwise the rules as written; in
+    both cases the original rules come first. ``cluster_kinds``: ``Kind`` and
     ``group/version/Kind`` of all cluster-scoped kinds; None without a cluster.
-    ``knows_all_kinds``: every other kind is namespaced.
+    ``knows_all_kinds``: all other kinds are namespaced.
     """
 
     policy: AnyPolicy
@@ -49,7 +49,7 @@ class Subject:
 
     @property
     def is_namespaced(self) -> bool:
-        """Return whether it is a Policy, not a ClusterPolicy."""
+        """Return whether the policy is a Policy, not a ClusterPolicy."""
         return isinstance(self.policy, Policy)
 
 
@@ -79,7 +79,7 @@ def required(path: str, rule: str, detail: str) -> Problem:
 
 
 def _json(value: Json) -> str:
-    """Print a value as Go's json.Marshal does, in the record's order."""
+    """Encode a value like Go's json.Marshal, in the record's order."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.json.decode(msgspec.json.encode(value))
     text = msgspec.json.encode(value).decode()

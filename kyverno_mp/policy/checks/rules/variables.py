@@ -1,4 +1,4 @@
-"""Check which variables a rule may use, and where.
+"""Check which variables a rule can use, and in which fields.
 
 Room: policy. Takes: Subject, or a Rule and its index. Gives: problems. Next:
 policy/check.py. May touch: nothing outside its arguments.
@@ -35,7 +35,7 @@ ALLOWED: Final = {
     (False, True): rf"request\.|{_USER}{_ELEMENT}|target\.|{_CALL}",
     (True, True): rf"request\.|{_ELEMENT}|target\.|{_CALL}",
 }
-"""By (background mode, mutate with targets)."""
+"""(background mode, mutate with targets) -> pattern of the allowed variables."""
 
 _COMPILED: Final = {key: re2.compile(text) for key, text in ALLOWED.items()}
 _IN_SECTION: Final = re2.compile(r"\{\{[^{}]*\}\}")
@@ -109,7 +109,7 @@ def syntax_errors(raw: Json) -> Iterator[str]:
 
 
 def queries_of(text: str) -> Iterator[str]:
-    """Return the queries of a string's variables, inner ones first."""
+    """Return the queries of a string's variables, inner queries first."""
     for query, _ in _queries(text):
         yield query
 
@@ -119,7 +119,7 @@ def _is_mutate_existing(rule: Rule) -> bool:
 
 
 def user_info_errors(rules: Iterable[Rule]) -> Iterator[tuple[str, str, str]]:
-    """Return (path, rule, text) of each match or exclude that names users."""
+    """Yield (path, rule, text) of each match or exclude block that names users."""
     for index, rule in enumerate(rules):
         for name, block in (("match", rule.match), ("exclude", rule.exclude)):
             if block is None:
@@ -171,7 +171,7 @@ def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
 
 
 def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
-    """Yield each variable that the rule may not use, or that is not valid."""
+    """Yield each variable that is invalid, or that the rule is not allowed to use."""
     for section in _forbidden_sections(rule):
         text = f'rule "{rule.name}" should not have variables in {section} section'
         yield VariableError(text)
@@ -192,8 +192,8 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
     try:
         resolved = resolve_references(raw)
     except ReferenceFailed as failure:
-        # KYVERNO: 3.2 - a reference must also resolve within the rule, though at run
-        # time only the pattern is searched: so a reference with a leading slash is
+        # KYVERNO: 3.2 - a reference must also resolve within the rule, although at run
+        # time only the pattern is searched. So a reference with a leading slash is
         # never valid.
         yield VariableError(f"{failed}{failure}")
         return
@@ -244,10 +244,10 @@ def _variable_errors(
 
 
 def _queries(text: str) -> Iterator[tuple[str, int]]:
-    """Return the queries of a string with their columns, inner ones first.
+    """Return the queries of a string with their columns, inner queries first.
 
-    The value of an inner query is not known yet, so the query around it has no
-    column: 0.
+    The outer query depends on the value of an inner query, which is unknown here, so
+    its column is 0.
     """
     for turn in range(SUBSTITUTION_ROUNDS_MAX):
         found = find_variables(text)
@@ -268,7 +268,7 @@ def _queries(text: str) -> Iterator[tuple[str, int]]:
 def _query_error(
     query: str, pointer: str, mode: tuple[bool, bool], names: list[str]
 ) -> tuple[str, int]:
-    """Return the error, "" if there is none, and its offset in the query."""
+    """Return the error ("" for none) and its offset in the query."""
     problem, offset = _syntax_error(query, pointer)
     if query == "@" or problem:
         return problem, offset

@@ -22,12 +22,12 @@ from kyverno_mp.values.go.gotext import text_bytes as utf8
 
 _COST: Final = 400
 _PACKED_PER_UNIT: Final = 1
-"""Units per byte: compressing takes up to 50 ns a byte."""
+"""Units per byte: compression takes up to 50 ns per byte."""
 _HEADER_BYTES: Final = 10
 _PORTION: Final = 16 * 1024
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _WORKSPACE_BYTES: Final = 300 * 1024
-"""The tables of one compressor or decompressor."""
+"""The memory for the tables of one compressor or decompressor."""
 _WORKSPACE_COST: Final = 2_000
 
 
@@ -45,7 +45,7 @@ def _compress(meter: Meter, value: Value) -> bytes:
 
 
 def _problem(data: bytes, reason: str) -> CelFailed:
-    """Return Go's error for zlib's."""
+    """Return the Go error that corresponds to zlib's error."""
     if "check" in reason and "header" not in reason:
         return CelFailed("gzip: invalid checksum")
     if len(data) < _HEADER_BYTES:
@@ -54,7 +54,7 @@ def _problem(data: bytes, reason: str) -> CelFailed:
 
 
 def _decompress(meter: Meter, data: bytes) -> str:
-    """Return the text; each portion is charged before the next one is unpacked."""
+    """Return the decompressed text; each portion is charged before it is unpacked."""
     meter.charge(_WORKSPACE_COST)
     meter.hold(_WORKSPACE_BYTES)
     parts: list[bytes] = []
@@ -62,7 +62,8 @@ def _decompress(meter: Meter, data: bytes) -> str:
     while rest:
         unpacker = zlib.decompressobj(_GZIP)
         while not unpacker.eof:
-            # A part is held as bytes, joined, and as text of up to four bytes each.
+            # Each byte is counted once in its part, once in the joined bytes, and up to
+            # four times in the text.
             meter.charge_bytes(6 * _PORTION)
             try:
                 part = unpacker.decompress(rest, _PORTION)

@@ -56,7 +56,7 @@ _KEPT: Final = (
     "CRLDistributionPoints",
     "PolicyIdentifiers",
 )
-"""KYVERNO: of Go's Certificate, neither Subject, SignatureAlgorithm nor Version."""
+"""KYVERNO: Subject, SignatureAlgorithm and Version of Go's Certificate are missing."""
 
 
 def _decode(meter: Meter, text: str) -> Value:
@@ -64,7 +64,7 @@ def _decode(meter: Meter, text: str) -> Value:
         raise BudgetExceeded("expr.certificate", "certificate is too long")
     meter.charge(_CHARACTER_COST * len(text))
     meter.hold(_CHARACTER_BYTES * len(text))
-    # PERF: start of the command line: the library takes 50 ms.
+    # PERF: importing the library takes 50 ms, which would slow the start of the CLI.
     from kyverno_mp.expr.jmespath.certificate_document import decode_pem
 
     try:
@@ -72,12 +72,12 @@ def _decode(meter: Meter, text: str) -> Value:
     except ExpressionFailed as error:
         raise CelFailed(error.message.partition(": error parsing")[0]) from error
     if "SerialNumber" not in found:
-        return found  # a request
+        return found  # A certificate request.
     return {name: found.get(name) for name in _KEPT}
 
 
 def _int64(number: int) -> int:
-    """KYVERNO: the low 64 bits, as a signed number."""
+    """KYVERNO: return the low 64 bits as a signed number."""
     low = number % _INT64
     return low - _INT64 if low >= _INT64 >> 1 else low
 

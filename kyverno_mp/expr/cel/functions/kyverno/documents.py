@@ -40,14 +40,14 @@ _SCALARS: Final = frozenset({type(None), bool, int, float, str})
 
 
 class JsonTexts:
-    """The value of ``json``."""
+    """The value of the variable ``json``."""
 
     __slots__ = ()
     type_name = "json.Json"
 
 
 class YamlTexts:
-    """The value of ``yaml``."""
+    """The value of the variable ``yaml``."""
 
     __slots__ = ()
     type_name = "yaml.Yaml"
@@ -62,7 +62,7 @@ def _charges(meter: Meter, units: int) -> Callable[[int], None]:
 
 
 def no_text(value: Value) -> CelFailed:
-    """Return the error of a value that is no string, in the words of its type."""
+    """Return the error for a value that is not a string, worded for its type."""
     kind = value.__class__
     if kind is int or kind is Uint:
         named = type_name(value)
@@ -110,16 +110,16 @@ def _marshal(meter: Meter, _json: JsonTexts, value: Value) -> str:
 
 
 def _plain(value: Value) -> Value:
-    """Return the Go value of what JSON has no type for.
+    """Return the Go value of a value whose type JSON does not have.
 
-    KYVERNO: null is an enumeration of protobuf there, so it is printed as 0. Within
-    an object it is null.
+    KYVERNO: at the top level, null is a protobuf enum in upstream and prints as 0.
+    Inside an object it prints as null.
     """
     kind = value.__class__
     if value is None:
         return 0
     if kind is Optional:
-        # An empty one is null, not the enumeration.
+        # An empty optional is a real null, not the protobuf enum.
         return _plain(value.value) if value.present else None
     if kind is Duration:
         return value.ns
@@ -150,7 +150,7 @@ def _native(meter: Meter, value: Value, depth: int) -> Value:
     if kind in _SCALARS:
         return value
     if kind is Optional:
-        # An empty one is null; within a container it has no value.
+        # An empty optional is null at the top level; inside a container it is an error.
         if not value.present and depth < CEL_VALUE_DEPTH_MAX:
             raise CelFailed("optional.none() dereference")
         return _native(meter, value.value, depth) if value.present else None
@@ -183,7 +183,7 @@ _PRINTED: Final[dict[type, Callable[[Meter, Value], Value]]] = {
     Timestamp: lambda _m, value: timestamp_text(value),
     bytes: _base64,
 }
-"""How Go prints these as JSON: a duration in nanoseconds, bytes in base64."""
+"""Go's JSON form of other types: a duration in nanoseconds, bytes in base64."""
 
 
 def json_data(meter: Meter, value: Value) -> Value:
@@ -194,7 +194,7 @@ def json_data(meter: Meter, value: Value) -> Value:
 def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
     """Decode the first document; every number is a double."""
     text = _text_of(text)
-    # PERF: start of the command line: libyaml is loaded only by runs that use it.
+    # PERF: libyaml is loaded on first use, to keep the start of the CLI short.
     from kyverno_mp.expr.jmespath.yaml_text import (
         YAML_NODE_BYTES,
         decode_yaml,

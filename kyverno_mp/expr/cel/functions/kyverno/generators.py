@@ -19,7 +19,7 @@ _PREFIX: Final = "failed to generate resources"
 def _apply(
     meter: Meter, context: GeneratorContext, namespace: str, items: list[Value]
 ) -> bool:
-    """Generate the objects in the namespace; "" is for cluster-scoped kinds."""
+    """Generate the objects in the namespace; it is "" for cluster-scoped kinds."""
     if context.namespace and namespace != context.namespace:
         raise CelFailed(
             f'cross-namespace generation denied: policy in "{context.namespace}" cannot'
@@ -29,7 +29,7 @@ def _apply(
     if port is None:
         raise CelFailed(f"{_PREFIX}: nothing can be generated here")
     for index, item in enumerate(items):
-        # A dynamic value may be anything at run time.
+        # At run time a dynamic value can have any type.
         if item.__class__ is not dict:
             raise CelFailed(f"invalid arg 2: element {index} is not a map")
     objects = [json_data(meter, item) for item in items]

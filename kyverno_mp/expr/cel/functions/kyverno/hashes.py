@@ -15,7 +15,8 @@ from kyverno_mp.values.go.gotext import text_bytes as utf8
 
 _COST: Final = 60
 _BYTES_PER_UNIT: Final = 8
-"""MD5, the slowest, hashes about 0.5 bytes a nanosecond; this leaves room."""
+"""MD5, the slowest of the three, hashes about 0.5 bytes per nanosecond; the cost
+includes a margin."""
 
 
 def _hash(name: str) -> Callable[[Meter, str], str]:
@@ -23,7 +24,7 @@ def _hash(name: str) -> Callable[[Meter, str], str]:
         meter.charge_bytes(2 * text_bytes(len(text), text))
         data = utf8(text)
         meter.charge(len(data) // _BYTES_PER_UNIT)
-        # The author of the policy chooses the hash; it protects nothing here.
+        # The policy's author chooses the hash function; no security depends on it here.
         return hashlib.new(name, data, usedforsecurity=False).hexdigest()
 
     return run

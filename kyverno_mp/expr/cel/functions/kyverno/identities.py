@@ -1,4 +1,4 @@
-"""Implement names of service accounts.
+"""Implement the parsing of service account names.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, RECORDS. Next:
 expr/cel/catalogue.py. May touch: nothing outside its arguments.
@@ -26,7 +26,7 @@ RECORDS: Final[dict[str, dict[str, Type]]] = {
 
 
 def _service_account(meter: Meter, user: str) -> dict[str, Value]:
-    """Return Name and Namespace, both empty for any other user."""
+    """Return Name and Namespace; both are empty for other users."""
     meter.charge_bytes(LIST_BYTES + 2 * ENTRY_BYTES + 2 * text_bytes(len(user), user))
     namespace, colon, name = user.removeprefix(_PREFIX).partition(":")
     if not (colon and user.startswith(_PREFIX)):

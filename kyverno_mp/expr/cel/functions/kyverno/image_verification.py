@@ -2,12 +2,13 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, ``with_context``, the values of
 ``attestors`` and of ``getImageData``. Next: expr/cel/catalogue.py;
-program/image_policies/verification.py has the work.
+program/image_policies/verification.py implements the verification.
 May touch: registries, through the context.
 Source: Kyverno pkg/cel/libs/imageverify/{lib,impl}.go; docs/behaviour/cel 10.4.
 
-Upstream compiles its functions for each request, so they know it; here a program is
-linked once, and ``with_context`` gives each call a hidden variable that knows it.
+Upstream compiles its functions for each request, so they have access to the request.
+Here a program is linked once, and ``with_context`` passes the request to each call in a
+hidden variable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,12 @@ from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.values.jsonvalue import Json
 
 CONTEXT: Final = "@images"
-"""The hidden variable; no expression can name it."""
+"""The name of the hidden variable, which no expression can contain."""
 _CALL_COST: Final = 5_000
 
 
 class Attestor:
-    """An entry of ``attestors``; the context knows what ``terms`` are."""
+    """An entry of ``attestors``; only the verifier interprets ``terms``."""
 
     __slots__ = ("name", "terms")
     type_name = "v1beta1.Attestor"
@@ -46,13 +47,13 @@ class ImageVerifier(Protocol):
     def attestations(
         self, image: str, attestation: str, attestors: Sequence[Attestor]
     ) -> int:
-        """Return how many attestors made the attestation. Raises: CelFailed."""
+        """Return how many attestors have signed the attestation. Raises: CelFailed."""
 
     def payload(self, image: str, attestation: str) -> Json:
-        """Return what a verified attestation says. Raises: CelFailed."""
+        """Return the payload of a verified attestation. Raises: CelFailed."""
 
     def data(self, image: str) -> Json:
-        """Return manifest and configuration of the image. Raises: CelFailed."""
+        """Return the manifest and the configuration of the image. Raises: CelFailed."""
 
 
 class VerifierContext(NamedTuple):
@@ -67,7 +68,7 @@ class VerifierContext(NamedTuple):
 
 
 class GoRecord(Record):
-    """A record whose fields have the names that they have in Go."""
+    """A record whose fields have the names of the Go struct's fields."""
 
     __slots__ = ("_fields",)
     type_name = "imagedataloader.ImageData"
@@ -139,11 +140,11 @@ OVERLOADS: Final[tuple[Declaration, ...]] = (
         for name, args, result, call in _FUNCTIONS
     ),
 )
-"""As expressions write them, and as programs call them."""
+"""The functions as expressions call them, and with the hidden variable."""
 
 
 def with_context(expression: Expression) -> Expression:
-    """Return a checked expression whose calls have the hidden variable."""
+    """Return a checked expression with the hidden variable added to its calls."""
     node = expression.node
     return expression if node is None else Expression(expression.text, _rewritten(node))
 
@@ -218,7 +219,7 @@ _SETTINGS: Final = (
 
 
 def image_record(data: Mapping[str, Json]) -> GoRecord:
-    """Return image data as the native object that upstream's function gives."""
+    """Return image data as the native object that upstream's function returns."""
     manifest = _named(data["manifest"], _MANIFEST)
     manifest["Config"] = GoRecord(_named(manifest.get("Config"), _DESCRIPTOR))
     layers = manifest.get("Layers")

@@ -39,7 +39,7 @@ class ImageReference(NamedTuple):
 
 
 def parse_reference(text: str) -> ImageReference | None:
-    """Return the parts, None for a string that is no reference."""
+    """Return the parts of a reference; None if the string is not a reference."""
     return _tagged(text) or _digested(text)
 
 
@@ -71,10 +71,10 @@ def _digested(text: str) -> ImageReference | None:
 
 
 def _repository(text: str) -> tuple[str, str] | None:
-    """Return registry and repository."""
+    """Return the registry and the repository."""
     head, slash, rest = text.partition("/")
     registry, path = "", text
-    # KYVERNO: without a dot or a port, localhost is a part of the path.
+    # KYVERNO: ``localhost`` without a dot or a port is a part of the path.
     if slash and ("." in head or ":" in head):
         registry, path = head, rest
     if not (_REPOSITORY.fullmatch(path) and is_authority(registry)):
@@ -87,7 +87,7 @@ def _repository(text: str) -> tuple[str, str] | None:
 
 
 def _parsed(meter: Meter, text: str) -> ImageReference | None:
-    # The expressions read a string up to six times, and its parts are copies.
+    # The regular expressions read a string up to six times, and the parts are copies.
     meter.charge_text(20 * len(text))
     meter.charge_bytes(4 * text_bytes(len(text), text))
     return parse_reference(text)

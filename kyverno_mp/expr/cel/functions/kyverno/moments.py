@@ -22,11 +22,11 @@ _DRAWN_COST: Final = 400
 _DEFAULT: Final = "[0-9a-z]{8}"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO_NS: Final = -62_135_596_800 * 10**9
-"""Go's zero time, 1 January of the year 1, from which times are truncated."""
+"""Go's zero time, 1 January of the year 1: truncation counts from it."""
 
 
 def _runtime(meter: Meter) -> Runtime:
-    """Return the rule's Runtime; CelFailed for a constant, which has none."""
+    """Return the rule's Runtime. Raises: CelFailed in constants, which have none."""
     budget = meter.budget
     if not isinstance(budget, Runtime):
         raise CelFailed("neither the time nor random values are available here")
@@ -39,7 +39,7 @@ def _now(meter: Meter) -> Timestamp:
 
 
 def _truncated(_meter: Meter, moment: Timestamp, step: Duration) -> Timestamp:
-    """Round down, as Go does; a step that is not positive changes nothing."""
+    """Round down, as Go does; a step of zero or less changes nothing."""
     if step.ns <= 0:
         return moment
     rest = (moment.ns - _ZERO_NS) % step.ns
@@ -47,7 +47,7 @@ def _truncated(_meter: Meter, moment: Timestamp, step: Duration) -> Timestamp:
 
 
 def _cron(_meter: Meter, moment: Timestamp) -> str:
-    """Return the minute of the moment, at the offset with which it was written."""
+    """Return the cron expression of the moment's minute, at its original offset."""
     at = GoTime(moment.ns // 10**9, 0, moment.offset_s)
     _, month, day, hour, minute, _ = at.civil()
     return f"{minute} {hour} {day} {month} {at.weekday()}"

@@ -1,12 +1,12 @@
 """Implement ``resource``: get, list, post and toGVR.
 
-Room: expr. Takes: Meter and values. Gives: CLUSTER and NAMESPACED, the functions of a
-cluster policy and of a namespaced one. Next: expr/cel/catalogue.py.
+Room: expr. Takes: Meter and values. Gives: CLUSTER and NAMESPACED, the functions for
+cluster-scoped and for namespaced policies. Next: expr/cel/catalogue.py.
 May touch: the cluster, through the port of the variable.
 Source: kyverno/sdk cel/libs/resource; docs/behaviour/cel 12.
 
-A namespaced policy has the same functions without the parameter ``namespace``: its own
-namespace is implied.
+The functions for namespaced policies have no parameter ``namespace``: they use the
+policy's namespace.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from kyverno_mp.expr.effects import EFFECT_CLUSTER
 
 def _port_of(context: ResourceContext, prefix: str) -> ResourcePort:
     if context.port is None:
-        raise CelFailed(f"{prefix}: there is no cluster to ask")
+        raise CelFailed(f"{prefix}: no cluster is available")
     return context.port
 
 

@@ -34,8 +34,8 @@ def _reference(
     prefix = "failed to get global reference"
     port = context.port
     if port is None:
-        # KYVERNO: the process of the command line panics.
-        raise CelFailed(f"{prefix}: there are no global context entries here")
+        # KYVERNO: upstream's CLI panics here.
+        raise CelFailed(f"{prefix}: no global context entries are available")
     return asked(prefix, lambda: port.reference(name, projection))
 
 
@@ -43,7 +43,7 @@ def _metadata(_meter: Meter, context: ImageContext, image: str) -> Value:
     prefix = "failed to get image data"
     port = context.port
     if port is None:
-        raise CelFailed(f"{prefix}: there is no registry to ask")
+        raise CelFailed(f"{prefix}: no registry is available")
     return asked(prefix, lambda: port.metadata(image, context.deadline_ns))
 
 
@@ -66,7 +66,7 @@ def _http_post(
 
 
 def _exchanged(meter: Meter, context: HttpContext, request: HttpRequest) -> Value:
-    """Return the answer; any status is one."""
+    """Return the response, whatever its status."""
     prefix = "request failed"
     if context.is_namespaced:
         raise CelFailed(f"{prefix}: {_NO_NAMESPACED}")

@@ -25,7 +25,7 @@ _PAIR_COST: Final = 12
 def _map_of(
     meter: Meter, keys: list[Value], values: list[Value], key: str, value: str
 ) -> dict[str, Value]:
-    """Return entry by entry the key of one list with the value of the other."""
+    """Return a map with keys from the first list and values from the second."""
     if len(keys) != len(values):
         raise CelFailed(
             "listObjToMap must take lists of equal length."
@@ -36,7 +36,7 @@ def _map_of(
     found: dict[str, Value] = {}
     for one, other in zip(keys, values, strict=True):
         if one.__class__ is not dict:
-            # Upstream's process panics.
+            # Upstream panics here.
             raise CelFailed(f"failed to convert {type_name(one)} to a map")
         name = one.get(key)
         if name.__class__ is not str:
