@@ -304,6 +304,12 @@ LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 policies of a namespace, in every process that links them. A document of 1.5 MiB can
 take 180 MiB and seconds to link, and a tenant can create many."""
 
+LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
+LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
+"""Estimated memory of the PolicyExceptions of one namespace: of those that name one
+policy, and of all. Each rule that an exception names has a copy; one that matches by
+namespace and name takes about 8 KiB. Those beyond it exempt nothing."""
+
 UNLINKED_POLICY_BYTES_MAX = 256 * 1024
 """Estimated memory of a policy that is not linked. Its rules still match, and each
 match is an error. If its match blocks exceed the limit, the policy is an error for
