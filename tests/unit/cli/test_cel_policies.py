@@ -177,7 +177,7 @@ def test_a_test_of_what_is_deleted(command: Command, folder: Path) -> None:
 
 
 def test_a_test_of_existing_objects(command: Command, folder: Path) -> None:
-    """The row is that of the target; the constraints are those of the targets."""
+    """The result row names the target, and constraints apply to targets."""
     policy = MUTATING + "  evaluation: {mutateExisting: {enabled: true}}\n"
     rule = '{apiGroups: [""], apiVersions: [v1], operations: ["*"], resources: [%s]}'
     found = rule % "configmaps"
@@ -216,7 +216,7 @@ def test_lint(command: Command, folder: Path, text: str, code: str) -> None:
 def test_exclusions_of_a_deletion(
     command: Command, folder: Path, operation: str, deleted: int
 ) -> None:
-    """A failure means: another verdict than upstream's, which has no operation."""
+    """Otherwise, the verdict would differ from upstream's, which sets no operation."""
     rule = "{apiGroups: [''], apiVersions: [v1], resources: [pods]}"
     rule = rule.replace("}", f", operations: [{operation}]}}")
     wanted = f"    excludeResourceRules: [{rule}]\n  conditions:"
@@ -227,7 +227,7 @@ def test_exclusions_of_a_deletion(
 
 
 def test_lint_for_the_server(command: Command, folder: Path) -> None:
-    """What the webhook of upstream refuses, too."""
+    """Upstream's webhook also rejects these policies."""
     text = DELETING.replace("* * * * *", "every day")
     text = text.replace("resourceRules:", "excludeResourceRules:")
     (folder / "policy.yaml").write_text(text)
@@ -285,7 +285,7 @@ spec: {entries: [{name: a, port: 1}, {name: b}]}
 def test_a_custom_kind_is_merged_by_its_definition(
     command: Command, tmp_path: Path, *, is_defined: bool
 ) -> None:
-    """The elements of a list would be lost."""
+    """Otherwise, list elements would be lost."""
     policy, _, widget = WIDGETS.partition("---")
     (tmp_path / "p.yaml").write_text(policy)
     (tmp_path / "w.yaml").write_text(widget)
@@ -314,7 +314,7 @@ def test_a_custom_kind_is_merged_by_its_definition(
 
 
 def _documents(out: str) -> str:
-    """Return the YAML of an output that has other lines, too."""
+    """Return the YAML documents of an output that also has other lines."""
     lines = out.splitlines()
     first = lines.index("apiVersion: example.org/v1")
     last = lines.index("---", first)

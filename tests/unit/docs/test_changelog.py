@@ -1,4 +1,7 @@
-"""The changelog is by version. A failure means: a release has no heading of its own."""
+"""The changelog is ordered by version.
+
+A failure means: a release has no heading.
+"""
 
 import re
 
