@@ -99,7 +99,7 @@ def test_a_subresource_is_matched_by_its_owner(
 
 
 def test_an_unknown_owner_of_a_subresource_is_an_error() -> None:
-    """If the kind cannot be determined, the error must not read "no policy matches"."""
+    """A failure to find the kind must not be treated as "no policy matches"."""
     body = review(
         kind={"group": "autoscaling", "version": "v1", "kind": "Scale"},
         resource={"group": "x.io", "version": "v1", "resource": "widgets"},

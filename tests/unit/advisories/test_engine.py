@@ -125,7 +125,7 @@ spec:
 
 
 def test_two_exceptions_exempt_no_more_than_their_union() -> None:
-    """GHSA-gg4x-fgg2-h9w9 (GO-2026-4285): together they exempted everything."""
+    """GHSA-gg4x-fgg2-h9w9 (GO-2026-4285): two exceptions together exempted all."""
     more = "".join(
         EXCEPTION.replace("NAME", name)
         .replace("PODS", '"x*"')

@@ -88,7 +88,7 @@ MAP = (
     ],
 )
 def test_api_calls_stay_in_the_namespace(path: str) -> None:
-    """CVE-2026-22039 (GHSA-8p9x-46gm-qfx2): paths are checked when they are final."""
+    """CVE-2026-22039 (GHSA-8p9x-46gm-qfx2): the substituted path is checked."""
     assert judge(CALL, path=path) == (False, [])
 
 
@@ -100,12 +100,15 @@ def test_api_calls_within_the_namespace_are_made() -> None:
 
 @pytest.mark.parametrize("namespace", ["kube-system", "default/../kube-system", "*"])
 def test_config_maps_stay_in_the_namespace(namespace: str) -> None:
-    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): the same check for ConfigMaps."""
+    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): reads of ConfigMaps are checked, too."""
     assert judge(MAP, namespace=namespace) == (False, [])
 
 
 def test_services_are_not_reached_from_namespaced_policies() -> None:
-    """GHSA-fmqp-4wfc-w3v7, GHSA-qr4g-8hrp-c4rw, GHSA-459x-q9hg-4gpq: denied."""
+    """Namespaced policies cannot call services.
+
+    GHSA-fmqp-4wfc-w3v7, GHSA-qr4g-8hrp-c4rw, GHSA-459x-q9hg-4gpq.
+    """
     call = (
         "{name: found, apiCall: {method: GET, service: {url:"
         ' "http://169.254.169.254/latest/meta-data"}}}'
@@ -155,7 +158,7 @@ PARAMS = "paramKind: {apiVersion: v1, kind: Secret}"
     ],
 )
 def test_parameters_stay_in_the_namespace(reference: str) -> None:
-    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): the same check for CEL's parameters."""
+    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): CEL's parameters are checked, too."""
     objects = Objects()
     params = f"{PARAMS}\n        paramRef: {reference}"
     text = CEL.replace("PARAMS", params).replace(

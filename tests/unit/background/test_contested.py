@@ -66,7 +66,7 @@ def _change(user: User, one: Term) -> None:
 
 
 def _contest(user: User, one: Term) -> None:
-    """Undo each of the first reverts at once; keep the following change."""
+    """Change the object until it is no longer reverted at once."""
     for _ in range(REVERTS_AT_ONCE):
         assert _contested(one) == 0
         _change(user, one)

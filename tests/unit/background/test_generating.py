@@ -255,7 +255,7 @@ def test_another_holder_goes_on_wherever_the_lease_was_lost(
 
 
 def test_a_policy_for_deletions(api: FakeApi) -> None:
-    """Otherwise, a deletion would generate nothing, or too early."""
+    """Otherwise, a deletion would generate nothing, or it would generate too early."""
     expression = DATA.replace("object.", "oldObject.")
     policy(api, expression, operations=("DELETE",), sync=False)
     with held(api) as one:
@@ -361,7 +361,7 @@ def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
 
 
 def test_an_object_of_others_stays_as_it_is(api: FakeApi) -> None:
-    """Otherwise, a policy would take over and later delete a foreign object."""
+    """Otherwise, a policy would take over and later delete another writer's object."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api)
     with held(api) as one:
@@ -621,7 +621,7 @@ def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
 
 
 def test_labels_of_two_triggers_delete_nothing(api: FakeApi) -> None:
-    """Otherwise, a user without any policy could have foreign objects deleted."""
+    """Otherwise, a user without any policy could have other users' objects deleted."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)

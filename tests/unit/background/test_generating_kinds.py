@@ -1,7 +1,7 @@
 """GeneratingPolicies: which kinds of generated objects are recorded and watched.
 
-A failure means: one namespace's policies prevent others from noticing changes, or a
-policy that never generated anything uses up places.
+A failure means: one namespace's policies keep others from noticing changes, or a policy
+that never generated anything uses up slots for watches.
 """
 
 from typing import Any
@@ -111,7 +111,7 @@ def cluster(api: FakeApi) -> None:
 
 
 def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
-    """Otherwise, one namespace could use up all places without a message."""
+    """Otherwise, one namespace could use up all slots without a message."""
     kind_policy(api, BEYOND + 1, namespace="a")
     policy(api)
     with held(api) as one:
@@ -166,7 +166,7 @@ def test_a_kind_that_may_not_be_watched_is_told(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) -> None:
-    """Otherwise, a policy without permissions would use up places for ever."""
+    """Otherwise, a policy without permissions would use up slots for ever."""
     for _ in range(1000):
         api.fault("POST .*/k0s", FORBIDDEN)
     kind_policy(api, count)
@@ -187,7 +187,7 @@ def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) 
 
 
 def test_an_object_of_others_takes_no_place(api: FakeApi) -> None:
-    """Otherwise, a foreign object would be watched for a policy that ignores it."""
+    """Otherwise, another writer's object would be watched for a policy."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api)
     with held(api) as one:

@@ -104,7 +104,7 @@ def test_a_source_created_again_while_the_trigger_fails(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("fault", [None, 403, 500])
 def test_an_object_of_another_kind_is_no_clone(api: FakeApi, fault: int | None) -> None:
-    """Its source would be searched for among objects of the clone's kind."""
+    """Otherwise, its source would be searched for among objects of the wrong kind."""
     policy(api, _OTHER_KIND)
     source(api)
     with held(api) as one:

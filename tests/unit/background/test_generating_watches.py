@@ -129,7 +129,7 @@ def test_a_policy_that_never_generates_the_same(
 
 
 def test_a_change_of_others_during_a_write_is_followed(api: FakeApi) -> None:
-    """Otherwise, a foreign change during a write would remain for an hour."""
+    """Otherwise, another writer's change during a write would remain for an hour."""
     policy(api)
     client = LateAnswers(api)
     with held(api, client=client) as one:

@@ -264,7 +264,7 @@ def _of_nameless(uid: str) -> Json:
 
 
 def test_conditions_are_for_the_trigger(api: FakeApi) -> None:
-    """This holds if the targets have separate constraints."""
+    """Conditions apply to the trigger if the targets have separate constraints."""
     condition = [{"name": "c", "expression": "object.kind == 'Secret'"}]
     _policy(api, matchConditions=condition)
     with term(api) as one:
@@ -378,7 +378,7 @@ def test_a_failure_is_told_and_tried_again(api: FakeApi) -> None:
 
 
 def test_a_failure_quotes_no_secret(api: FakeApi) -> None:
-    """This also holds if the target is a Secret."""
+    """A target that is a Secret must not be quoted."""
     targets = {"resourceRules": [_SECRETS]}
     _policy(api, "Object{metadata: {'hush': object}}", targets=targets)
     with term(api) as one:

@@ -241,7 +241,7 @@ def test_mark_of_a_failing_request(api: FakeApi) -> None:
     ("state", "left"), [("", []), ("Pending", []), ("Completed", []), ("Skip", ["ur"])]
 )
 def test_states(api: FakeApi, state: str, left: list[str]) -> None:
-    """Foreign requests are processed in the states that upstream processes."""
+    """Other programs' requests are processed in the states that upstream processes."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()

@@ -184,7 +184,7 @@ def test_a_policy_that_is_not_reported(api: FakeApi) -> None:
 
 
 def test_rows_quote_no_secret(api: FakeApi) -> None:
-    """Rows quote no Secret of a trigger or a target, and no name made from one."""
+    """Rows quote no Secret that is a trigger or a target, and no name built from it."""
     secret = api.put(
         f"{SECRETS.format('a')}/t",
         apiVersion="v1",
@@ -251,7 +251,7 @@ def test_what_finds_no_room_is_counted(
 
 
 def test_a_deleted_trigger_has_no_report(api: FakeApi) -> None:
-    """A trigger that never had a uid has no report, either."""
+    """A deleted trigger, or a trigger that never had a uid, has no report."""
     body = _generates()
     body["match"]["any"][0]["resources"]["operations"] = ["DELETE"]
     policy(api, body)

@@ -481,7 +481,7 @@ def test_a_namespaced_policy_and_the_exceptions_of_others(
 def test_no_run_while_exceptions_are_not_known(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, an interrupted watch of exceptions would cost exempt objects."""
+    """Otherwise, exempt objects would be deleted while the watch is interrupted."""
     serve_kinds(api)
     deleting(api)
     config_map(api, "one")

@@ -406,7 +406,7 @@ def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
 
 
 def test_an_account_without_get_reads_by_a_list(api: FakeApi, due: Any) -> None:
-    """Upstream needs only list and delete, so existing grants may lack get."""
+    """Upstream needs only list and delete, so existing grants may lack ``get``."""
     policy(api)
     config_map(api, "one")
     api.fault("GET /api/v1/namespaces/a/configmaps/one", 403)

@@ -166,7 +166,7 @@ def test_a_patch_of_nothing(command: Command, tmp_path: Path, name: str) -> None
 def test_later_policies_see_no_object(
     command: Command, tmp_path: Path, kind: str
 ) -> None:
-    """KYVERNO: this is also true after a policy that does not match."""
+    """KYVERNO: later policies get no object even if the first one does not match."""
     first = policy("first", {"mutate": merge(labels={"a": "b"})}, kind)
     deny = {"deny": {"conditions": {"any": [{"key": 1, "operator": "Equals"}]}}}
     deny["deny"]["conditions"]["any"][0]["value"] = 1

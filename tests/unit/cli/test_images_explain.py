@@ -1,4 +1,4 @@
-"""``images explain`` shows the data found, the matching attestor, the failed check."""
+"""``images explain`` shows the found data, the matching attestor, the failed check."""
 
 import json
 from pathlib import Path

@@ -88,7 +88,7 @@ def test_policies_in_lists_are_loaded(
 
 
 def test_a_named_object_is_no_list(command: Command, tmp_path: Path) -> None:
-    """A custom kind may have such a name and ``items``: it is judged as one object."""
+    """A custom kind can end in List and have ``items``: it is judged as one object."""
     policy, resource = tmp_path / "policy.yaml", tmp_path / "resource.yaml"
     policy.write_text(LATEST_POLICY.replace("[Pod]", "[AllowList]"))
     raw = listed("AllowList", BARE, metadata={"name": "mine", "namespace": "apps"})

@@ -217,7 +217,7 @@ def test_a_policy_that_does_not_compile_is_an_error(
 
 
 def test_namespaced_policies(command: Command, folder: Path) -> None:
-    """On the command line, they apply to every namespace (docs/behaviour/cel 1)."""
+    """Namespaced policies apply to every namespace here (docs/behaviour/cel 1)."""
     text = POLICY.replace("kind: Val", "kind: NamespacedVal")
     text = text.replace("{name: no-latest}", "{name: no-latest, namespace: team}")
     (folder / "policy.yaml").write_text(text)

@@ -327,7 +327,7 @@ def test_a_stranger_fails(command: Command, rig: Rig) -> None:
 def test_one_bad_reference_does_not_switch_verification_off(
     command: Command, rig: Rig
 ) -> None:
-    """Upstream then finds no image in the object and has no result at all."""
+    """With a bad reference, upstream finds no image in the object and has no result."""
     rig.signed("app")
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1", "Bad Image!!"))
     assert {status for status, _ in found} == {"error"}

@@ -222,7 +222,7 @@ def test_no_warnings_without_schemas() -> None:
 
 
 def test_params_without_schema_are_not_a_variable() -> None:
-    """K8S: the type checker reports this, although the policy has parameters."""
+    """K8S: the type checker reports an error although the policy has parameters."""
     known = {"paramKind": {"apiVersion": "none.test/v1", "kind": "None"}}
     (found,) = warnings_of(expressions("params.x == 1", **known))
     assert "undeclared reference to 'params'" in found

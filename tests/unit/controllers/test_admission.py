@@ -227,7 +227,7 @@ def test_a_deleted_authority_is_trusted_until_its_leaf_is_gone(api: FakeApi) -> 
 
 
 def test_a_replica_serves_on_when_the_pair_was_deleted(api: FakeApi) -> None:
-    """It remains ready because its workers hold the pair, independent of the Secret."""
+    """The replica remains ready because its workers still hold the pair."""
     holder, other = Replica(api), Replica(api, "two")
     assert holder.election.step()
     holder.rounds(NOW, 6)
@@ -434,7 +434,7 @@ def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> N
 def test_who_holds_the_lease_again_mends_what_another_holder_left(
     api: FakeApi,
 ) -> None:
-    """This also holds without an event here in the meantime."""
+    """The webhooks are restored even if this replica received no event meanwhile."""
     replica = led(api)
     replica.election.release()
     api.remove(CONFIGURATION)

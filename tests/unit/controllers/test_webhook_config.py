@@ -460,7 +460,7 @@ def conditional(*conditions: dict[str, str]) -> ClusterPolicy | Policy:
 def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
     conditions: list[dict[str, str]],
 ) -> None:
-    """The API server would reject the whole configuration; workers evaluate them."""
+    """The API server would reject all webhooks; workers still evaluate conditions."""
     (webhook,) = computed(conditional(*conditions)).validating["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail"
     assert "matchConditions" not in webhook

@@ -122,7 +122,7 @@ PATH = "/apis/wgpolicyk8s.io/v1alpha2/namespaces/team/policyreports/"
 
 
 def test_results_follow_the_stored_reports() -> None:
-    """Foreign reports are included; a malformed one is named and hides no other."""
+    """Other programs' reports count; a malformed one is named and hides no other."""
     with running() as api:
         results = Results(lambda: 0.0)
         api.put(f"{PATH}a", **report("a", "pass", "fail"))

@@ -265,7 +265,7 @@ def test_a_token_is_required_if_there_is_one(
     *,
     is_admitted: bool,
 ) -> None:
-    """This holds for every page, even a missing one, and for every user name."""
+    """Every page requires the token, even a missing page, under any user name."""
     caplog.set_level("DEBUG")
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

@@ -146,7 +146,7 @@ def test_every_definition_is_there(objects: list[dict[str, Any]]) -> None:
 
 
 def test_accounts_are_upstreams(objects: list[dict[str, Any]], manifest: str) -> None:
-    """Each account has a `:core` role and a role for users' own extensions."""
+    """Each account has a `:core` role, and another role that users can extend."""
     names = ROLES[manifest]
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
     assert accounts == {f"kyverno-{role}-controller" for role in names}
@@ -260,7 +260,7 @@ def test_each_pool_may_take_its_lease(objects: list[dict[str, Any]]) -> None:
 
 
 def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
-    """No wildcard, no verb that can extend permissions, no Secrets except our own two.
+    """No wildcards, no verbs that can extend permissions, only our own two Secrets.
 
     Tokens are allowed only for the named accounts
     (test_each_pool_runs_once_and_as_its_own_account).
@@ -291,7 +291,7 @@ def writes_of(objects: list[dict[str, Any]], role: str) -> dict[str, set[str]]:
 def test_the_background_role_writes_what_it_uses(
     objects: list[dict[str, Any]],
 ) -> None:
-    """Besides generated objects, it writes requests, Events, results, Lease, record."""
+    """Besides generated objects: requests, Events, results, its Lease, its record."""
     changes = {"create", "delete", "patch", "update"}
     generated = (
         *("ingresses", "ingressclasses", "networkpolicies"),
@@ -309,7 +309,7 @@ def test_the_background_role_writes_what_it_uses(
 
 
 def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
-    """It writes reports of both groups and its Lease, and deletes reviews' records."""
+    """The role writes reports and its Lease, and deletes the records of reviews."""
     changes = {"create", "delete", "update"}
     patched = {*changes, "patch"}
     names = ("policyreports", "reports")
@@ -524,7 +524,7 @@ def test_no_pod_of_ours_is_more_than_restricted(objects: list[dict[str, Any]]) -
 
 
 def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> None:
-    """It runs as the manifest's user and has the expected entry point."""
+    """The image runs as the manifest's user and has the expected entry point."""
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = {
         name
@@ -545,7 +545,7 @@ def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> No
 
 
 def test_the_image_has_what_setup_asks_for() -> None:
-    """It contains every requirement except the omitted ones, at one allowed version."""
+    """The image contains all requirements except omitted ones, in allowed versions."""
     text = (DEPLOY / "requirements.txt").read_text()
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
     assert "kubernetes" not in pinned

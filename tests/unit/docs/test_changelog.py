@@ -1,4 +1,4 @@
-"""The changelog is ordered by version.
+"""The changelog lists the versions in order, newest first.
 
 A failure means: a release has no heading.
 """

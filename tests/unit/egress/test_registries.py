@@ -145,7 +145,7 @@ def test_few_calls_at_once(
 def test_a_registry_that_hangs_leaves_half_of_the_threads(
     registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call without a free place fails quickly, and its thread becomes free."""
+    """A call without a free slot fails quickly, and its thread becomes free."""
     monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", 0.01)
     transport = RegistryTransport(_OPEN, to_loopback, threads=4)
     threads = [
@@ -168,7 +168,7 @@ def test_a_registry_that_hangs_leaves_half_of_the_threads(
 
 
 def test_helpers_take_no_place_of_others(registry: type[_Registry], host: str) -> None:
-    """A review waits for its helpers: a hanging registry takes only one place."""
+    """A review waits for its helpers: a hanging registry takes only one slot."""
     own = threading.local()
     transport = RegistryTransport(
         _OPEN, to_loopback, threads=2, is_helper=lambda: getattr(own, "helps", False)
@@ -222,7 +222,7 @@ def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("a.example", "b.example", "a.example", "c.example"):
         with pytest.raises(DeadlinePassed, match="lookup"):
             transport(call(name), time.monotonic_ns() + 200_000_000)
-    # Each name is looked up once, and the third name finds no free place.
+    # Each name is looked up once, and the third name finds no free slot.
     assert sorted(asked) == ["a.example", "b.example"]
     gate.set()
     lookups = Lookups(resolve)

@@ -187,7 +187,7 @@ def test_nobody_waits_for_a_result_that_is_not_kept(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
     for number in range(limits.IMAGE_TOO_LARGE_MAX):
         cache.put(number.to_bytes(32, "big"), "x" * limits.IMAGE_CACHED_BYTES_MAX)
-    # The oldest entries are dropped, which costs one more wait.
+    # The oldest keys are forgotten, which costs only one more wait.
     with cache.flight(KEY, 0):
         assert len(list(tmp_path.glob("*.lock"))) == 1
 

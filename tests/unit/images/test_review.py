@@ -1,4 +1,4 @@
-"""A review reads only needed data before its deadline, and caches it by access."""
+"""A review reads only needed data before its deadline, and caches it per access."""
 
 import datetime as dt
 from collections.abc import Iterator

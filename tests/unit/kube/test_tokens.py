@@ -1,4 +1,4 @@
-"""Tokens of other accounts are renewed in time, and rarely requested or lost early."""
+"""Tokens of other accounts: renewed in time, rarely requested, never lost early."""
 
 from collections.abc import Iterator
 

@@ -88,7 +88,7 @@ def leader(api: FakeApi, tmp_path: Path) -> Iterator[Leader]:
 
 
 class Generation:
-    """A policy each version of which the workers have at once."""
+    """A policy; the workers have each of its versions at once."""
 
     def __init__(self, leader: Leader, path: str, informer: Informer[Any]) -> None:
         self.leader = leader

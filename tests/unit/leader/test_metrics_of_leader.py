@@ -1,4 +1,4 @@
-"""Unreadable policies and lists are reported by name, reason and age."""
+"""Data that the leader cannot read is reported by name, reason and age."""
 
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import core

@@ -101,7 +101,7 @@ def configurations(api: FakeApi) -> int:
 def test_a_leader_leads_and_ends_in_order(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]", *, asked: bool
 ) -> None:
-    """After the handshake, it deregisters first and publishes until it ends."""
+    """After the handshake, the leader deregisters first and publishes until it ends."""
     wait_for(lambda: holder(api) == "one", START_S)
     wait_for(lambda: configurations(api) >= 2, START_S)
     assert b"BEGIN CERTIFICATE" in (tmp_path / "tls.crt").read_bytes()
@@ -124,7 +124,7 @@ def test_a_leader_leads_and_ends_in_order(
 def test_a_defect_in_a_controller_leaves_the_others_at_work(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """It keeps the lease, publishes policies, and logs the traceback."""
+    """The leader keeps the lease, publishes policies, and logs the traceback."""
     wait_for(lambda: holder(api) == "one", START_S)
     secrets = "/api/v1/namespaces/kyverno/secrets"
     # No object of a real API server has this structure.
@@ -141,7 +141,7 @@ def test_a_defect_in_a_controller_leaves_the_others_at_work(
 def test_a_leader_without_a_webhook_publishes_and_writes_nothing(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """It takes no lease, and creates no certificate, webhook or watch for reviews."""
+    """Such a leader needs no lease, certificate, webhook, or watch for reviews."""
     api.put("/api/v1/namespaces/labelled", metadata={"labels": {"a": "b"}})
     page = ControlPage.open(tmp_path / "run" / "snapshot")
     wait_for(lambda: page.generation("namespaces") > 0, START_S)

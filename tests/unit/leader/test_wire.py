@@ -434,7 +434,7 @@ def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
 
 
 def test_a_new_authority_is_registered_as_soon_as_it_is_made(leader: Leader) -> None:
-    """The API server must trust it before a replica uses a certificate signed by it."""
+    """The API server must trust an authority before a replica uses its certificates."""
     path = f"{KYVERNO}/secrets/kyverno-svc.kyverno.svc.kyverno-tls-ca"
     leader.api.put(POLICY, **policy())
     leader.until(leader.resources)
@@ -469,7 +469,7 @@ def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
 def test_a_leader_that_published_nothing_has_heard_nothing(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """Workers get no policies from it, so the previous leader's time remains."""
+    """Workers get no policies from this leader, so the previous time stays valid."""
     before = LeaderHealth(trusted=True, confirmed_ns=5)
     write_leader_health(tmp_path, before)
     leader = Leader(api, tmp_path)
@@ -488,7 +488,7 @@ def test_a_leader_that_published_nothing_has_heard_nothing(
 def test_who_does_not_hold_the_lease_writes_nothing(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """It still publishes its policies and its own health."""
+    """Such a leader still publishes its policies and its own health."""
     leader = Leader(api, tmp_path)
     api.put(POLICY, **policy())
     try:
