@@ -40,7 +40,7 @@ UPPER = DATA.replace('"out"', '"other"')
 def data_of(api: FakeApi) -> ClusterData:
     client = api.client()
     kinds = LiveKinds(lambda: None, client)
-    # This stands in for the leader's publication.
+    # This look-up loads the kinds that the leader would have published.
     assert kinds.plural_of("v1", "ConfigMap")
     objects = LiveObjects(client, kinds)
     return ClusterData(

@@ -237,7 +237,7 @@ def test_a_source_that_goes_before_its_clone_is_seen(api: FakeApi) -> None:
 
 
 def test_a_change_before_the_first_list_of_a_watch_is_reverted(api: FakeApi) -> None:
-    """Such a change is too late for the comparison and too early for the watch."""
+    """A change between the comparison and the first list must not be lost."""
     policy(api)
     with held(api) as one:
         generated(api, one)

@@ -127,7 +127,7 @@ class Play:
 
 
 def _other_rule() -> Json:
-    """Return another rule of this policy, with equal triggers and kind."""
+    """Return another rule of this policy that has equal triggers and an equal kind."""
     made = rule("other", data={"data": {"other": "rule"}})
     made["generate"]["name"] = "other-{{request.object.metadata.name}}"
     return made

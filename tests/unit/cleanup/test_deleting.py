@@ -77,7 +77,7 @@ def data_of(api: FakeApi) -> ClusterData:
     """Return the ports of the pool, without the leader's published data."""
     client = api.client()
     kinds = LiveKinds(lambda: None, client)
-    # This stands in for the leader's publication.
+    # This look-up loads the kinds that the leader would have published.
     assert kinds.plural_of("v1", "ConfigMap")
     return ClusterData(
         namespaces=_Labels(api),
@@ -574,7 +574,7 @@ def test_an_installation_without_these_kinds_is_healthy(
 def test_a_policy_is_ready_before_its_first_run(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, the policy would look not ready until its first scheduled run."""
+    """Otherwise, the policy would appear not ready until its first scheduled run."""
     serve_kinds(api)
     deleting(api, schedule="@yearly")
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
@@ -626,7 +626,7 @@ def test_a_policy_without_permissions_is_not_ready(
 def test_a_grant_for_named_objects_is_enough(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, a policy with minimal permissions would look broken."""
+    """Otherwise, a policy with minimal permissions would appear broken."""
     serve_kinds(api)
     api.may = lambda asked: asked.get("name") == "old" or asked["verb"] == "create"
     rule = {
@@ -644,7 +644,7 @@ def test_a_grant_for_named_objects_is_enough(
 def test_a_policy_that_is_corrected_becomes_ready(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, it would remain not ready until its first run, or for ever."""
+    """Otherwise, the policy would remain not ready until its first run, or for ever."""
     serve_kinds(api)
     deleting(api, schedule="soon")
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
@@ -663,7 +663,7 @@ def test_a_policy_that_is_corrected_becomes_ready(
 def test_a_status_that_cannot_be_written_is_reported_at_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, nobody would notice before the policy is due."""
+    """Otherwise, users would not notice before the policy is due."""
     serve_kinds(api)
     deleting(api, schedule="@yearly")
     api.fault("PUT .*deletingpolicies/d/status", *[403] * 50)

@@ -1,4 +1,4 @@
-"""Compare when a document is omitted, its path is dropped, or a policy is skipped.
+"""Documents are omitted, paths are dropped, and policies are skipped as in upstream.
 
 Upstream first checks a document against its kind's definition. An unknown field drops
 the path, any other fault omits the document, and the exit code is 0 in both cases. A
@@ -263,7 +263,10 @@ def test_what_is_left_out_ends_with_0_and_what_is_skipped_with_1(
 
 
 def test_an_item_of_a_list_spoils_nothing(command: Command, pods_file: Path) -> None:
-    """Each item is loaded separately, even if it is no policy (policy/load.go)."""
+    """List items are loaded one by one, even an item that is no policy.
+
+    Source: policy/load.go.
+    """
     file = pods_file.parent / "list.yaml"
     good = LATEST_POLICY.replace("\n", "\n  ").strip()
     unknown = good.replace("rules:", "ruels:")

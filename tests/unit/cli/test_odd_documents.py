@@ -107,7 +107,7 @@ def test_policies(
 def test_names_that_are_no_texts(
     command: Command, tmp_path: Path, metadata: str, path: str
 ) -> None:
-    """Such names are read as empty strings, and the run continues."""
+    """Names of other types are read as empty strings, and the run continues."""
     policy = _rule("Namespace", "validate: {message: No., deny: {}}")
     (tmp_path / "policy.yaml").write_text(policy)
     resource = f"apiVersion: v1\nkind: Namespace\nmetadata: {metadata}\n"

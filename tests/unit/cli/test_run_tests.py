@@ -280,7 +280,7 @@ def test_sources_of_clones(
 
 
 def test_policy_that_is_refused_says_why(command: Command, folder: Path) -> None:
-    """As in the real program, the policy's row is skipped and has the reason."""
+    """The real program also skips the policy's row and shows the reason."""
     policy = (folder / "policy.yaml").read_text()
     lists = "      foreach: [{list: '{{ request.object.spec.containers }}'}]\n"
     assert policy.count("    validate:\n") == 1

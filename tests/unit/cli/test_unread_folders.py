@@ -186,7 +186,7 @@ def test_links_are_followed(command: Command, good: Path) -> None:
     "text", ["", "# only a comment\n", "---\n---\n", "\ufeff", "null\n"]
 )
 def test_files_that_hold_nothing(command: Command, good: Path, text: str) -> None:
-    """These files were read and are empty, so this is no failure."""
+    """Files that were read and are empty are no failure."""
     folder = good.parent / "folder"
     folder.mkdir()
     (folder / "policy.yaml").write_text(text)

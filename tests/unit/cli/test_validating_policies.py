@@ -137,7 +137,7 @@ def test_an_exception_among_the_policies(command: Command, folder: Path) -> None
 def test_selectors_of_objects(
     command: Command, folder: Path, selector: str, wanted: list[str]
 ) -> None:
-    """As in the real program, the absent old object has no labels."""
+    """The absent old object has no labels, as in the real program."""
     labelled = pod("good", "nginx:1.25").replace(
         "name: good", "labels: {app: web}\n  name: good"
     )
@@ -158,7 +158,7 @@ def test_selectors_of_objects(
 def test_labels_of_namespaces(
     command: Command, folder: Path, labels: str, wanted: str
 ) -> None:
-    """As in the real program, only an unknown namespace has its name as a label."""
+    """Only an unknown namespace has its name as a label, as in the real program."""
     term = "{key: kubernetes.io/metadata.name, operator: DoesNotExist}"
     text = POLICY.replace(
         "  matchConstraints:\n",
@@ -269,7 +269,7 @@ def test_lint(
 
 
 def test_lint_for_the_server(command: Command, folder: Path) -> None:
-    """These policies are rejected by the webhook or not evaluated by the server."""
+    """Some policies are rejected by the webhook or not evaluated by the server."""
     file = folder / "policy.yaml"
     head = POLICY.partition("  matchConstraints:")[0]
     named = head.replace("kind: Val", "kind: NamespacedVal").replace(

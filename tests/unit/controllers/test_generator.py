@@ -188,7 +188,7 @@ def test_a_status_is_submitted_although_a_later_policy_fails(rig: Rig) -> None:
 
 
 def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
-    """Such policies are tried last in the next pass; each pass allows few failures."""
+    """Failed policies are tried last in the next pass; each pass has few failures."""
     bad = [f"a{number}" for number in range(GENERATED_POLICY_FAILURES_MAX + 1)]
     rig.settle(*bad, "z")
     rig.policies = [policy(name, message="other") for name in (*bad, "z")]

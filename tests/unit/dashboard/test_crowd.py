@@ -86,7 +86,7 @@ def answer(link: socket.socket) -> str:
 
 
 def test_requests_without_the_token_close_none_that_has_it(slow: Slow) -> None:
-    """Such requests are answered at once, before the page of the first reader."""
+    """Requests without a token are answered at once, before the reader's page."""
     with serving(slow) as port, ExitStack() as stack:
         reader = stack.enter_context(connected(port))
         reader.sendall(head("reader"))

@@ -24,7 +24,7 @@ _WIDTH: Final = 100
 
 def help_pages() -> str:
     """Return the output of each command for ``--help``."""
-    # As in a real run, commands take the help flags of the first context.
+    # Commands take the help flags of the first context, so it must be a real run's.
     root = click.Context(
         cli, info_name="kyverno-mp", terminal_width=_WIDTH, **cli.context_settings
     )

@@ -236,7 +236,7 @@ def test_bindings_are_visible_to_following_members() -> None:
 
 
 def test_integers_of_the_payload_are_int64() -> None:
-    """Such integers never equal a float, but arithmetic and ordering accept them."""
+    """Payload integers never equal a float, but arithmetic and ordering accept them."""
     payload = {"a": 3}
     assert (
         judge({"(a == `3`)": False, "(a > `2`)": True, "(a + `1`)": 4}, payload) == []

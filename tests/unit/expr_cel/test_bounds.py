@@ -199,7 +199,7 @@ _CALLS = (
     "optional.of(1).optMap(v, {})",
     "[{}]",
 )
-"""Each uses the previous expression as its target, its range or its body."""
+"""Each macro uses the previous expression as its target, its range or its body."""
 _PAIRS = list(combinations_with_replacement(_CALLS, 2))
 
 

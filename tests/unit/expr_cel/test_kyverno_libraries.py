@@ -323,7 +323,7 @@ def test_a_namespaced_policy_calls_no_service() -> None:
 
 
 def test_a_result_of_get_is_not_compared_with_null() -> None:
-    """Its map type is not nullable (docs/behaviour/cel 12)."""
+    """The map type of the result is not nullable (docs/behaviour/cel 12)."""
     with pytest.raises(ExpressionInvalid, match="found no matching overload"):
         evaluate("resource.get('v1', 'pods', 'n', 'p') == null")
 

@@ -164,9 +164,10 @@ def test_a_background_pool_carries_out_every_rule(body: dict[str, object]) -> No
 
 
 def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
-    """Their webhooks call the Ignore path, where no policy with Fail is evaluated.
+    """The policies' webhooks call the Ignore path.
 
-    See docs/behaviour/controllers 2.5 (forceFailurePolicyIgnore).
+    No policy with Fail is evaluated there. See docs/behaviour/controllers 2.5
+    (forceFailurePolicyIgnore).
     """
     changes = Changes({"x": policy("a").encode()}, ())
     for forced, expected in ((False, "Fail"), (True, "Ignore")):

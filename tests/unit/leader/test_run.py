@@ -141,7 +141,7 @@ def test_a_defect_in_a_controller_leaves_the_others_at_work(
 def test_a_leader_without_a_webhook_publishes_and_writes_nothing(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """Such a leader needs no lease, certificate, webhook, or watch for reviews."""
+    """A leader without a webhook needs no lease, certificate, or watch for reviews."""
     api.put("/api/v1/namespaces/labelled", metadata={"labels": {"a": "b"}})
     page = ControlPage.open(tmp_path / "run" / "snapshot")
     wait_for(lambda: page.generation("namespaces") > 0, START_S)

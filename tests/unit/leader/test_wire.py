@@ -488,7 +488,7 @@ def test_a_leader_that_published_nothing_has_heard_nothing(
 def test_who_does_not_hold_the_lease_writes_nothing(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """Such a leader still publishes its policies and its own health."""
+    """A leader without the lease still publishes its policies and its own health."""
     leader = Leader(api, tmp_path)
     api.put(POLICY, **policy())
     try:
