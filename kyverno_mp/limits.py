@@ -827,6 +827,10 @@ REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
 connections. The authors of Pods choose the hosts."""
 
+REGISTRY_HOSTS_NAMED_MAX = 20
+"""Registries, logs and mirrors that metrics of one process name, each with some ten
+outcomes; clusters pull from some five registries."""
+
 REGISTRY_CALLS_PER_HOST_MAX = 8
 """Concurrent calls of one process to one registry, and at most half of its threads for
 images. A registry that hangs cannot block more."""
@@ -892,6 +896,10 @@ failure policy decides. At 25 ms per image, the last one waits 200 ms with 8 thr
 
 REGISTRY_SECRETS_MAX = 64
 """Secrets with registry credentials that one process caches for a minute."""
+
+IMAGE_KEY_SECRETS_MAX = 256
+"""Public keys from Secrets that one process keeps for a minute, less than 1 KiB each:
+some hundred namespaces with policies that name a Secret of their own."""
 
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 """One Secret: the API server's limit."""

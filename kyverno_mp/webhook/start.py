@@ -254,6 +254,7 @@ class _Attached:
             self._image_cache.add,
             self._registry_calls.add,
             self._verifications.add,
+            read_key_secret=live.read_key_secret if live else None,
         )
         ports = ClusterData(
             config_maps=live.config_maps if live else self.cluster_data,

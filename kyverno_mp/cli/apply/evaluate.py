@@ -173,7 +173,7 @@ class Evaluator:
             from kyverno_mp.cli.apply.stages import image_policies
 
             self._image_policies = image_policies.ImagePolicies(
-                cel, values, user, cluster_data.cel
+                cel, values, user, cluster_data
             )
         self._values = values
         self._user = user

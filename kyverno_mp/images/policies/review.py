@@ -12,7 +12,7 @@ A tag is resolved once per review, and all verification is about that digest.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic_ns
 
@@ -40,6 +40,7 @@ from kyverno_mp.images.policies.data import ReadImage, read_image
 from kyverno_mp.images.policies.identity import check_identities
 from kyverno_mp.images.policies.statements import payloads_of
 from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.images.references import KeyProviders, referenced_key
 from kyverno_mp.images.sigstore.log_search import Send, search_log
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor_entry import Signed
@@ -76,6 +77,8 @@ class PolicyReader:
     tenants_send: Send | None = None
     helpers: Helpers | None = None
     """Read several images of a review concurrently; None: one after the other."""
+    providers: KeyProviders = field(default_factory=dict)
+    """Read the keys that references name."""
 
     def begin(self) -> "PolicyReview":
         """Begin a review."""
@@ -182,6 +185,30 @@ class PolicyReview:
         until = self._until(deadline_ns)
         return notary.document_of(artifacts, image.place, digest, until)
 
+    def with_key(
+        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+    ) -> AttestorQuery:
+        """Return the attestor with the key in place of a reference to one.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        if isinstance(attestor, NotaryQuery):
+            return attestor
+        return self._with_key(asked, attestor, self._until(deadline_ns))
+
+    def _with_key(
+        self, asked: ImageQuery, attestor: CosignQuery, until_ns: int
+    ) -> CosignQuery:
+        if attestor.identities is not None or attestor.key != "":
+            # KYVERNO: ``kms`` only counts without ``data``, and never with identities.
+            return attestor
+        tenant = asked.namespace if asked.access.is_tenants else None
+        providers = self._reader.providers
+        key = referenced_key(attestor.kms, tenant, providers, until_ns)
+        if key == attestor.kms:
+            return attestor
+        return attestor._replace(key=key, kms="")
+
     def _image(self, asked: ImageQuery, deadline_ns: int) -> ReadImage:
         """Return the image, which is read once even if the read fails."""
         # SAFETY: with another kind of access, the reference may be another image or
@@ -229,6 +256,7 @@ class PolicyReview:
                 raise DeadlinePassed("images.deadline", text)
 
         trust = reader.trust.root(attestor.tuf, is_tenants=is_tenants)
+        attestor = self._with_key(asked, attestor, until_ns)
         terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
         return replace(terms, tick=tick, hold=self._valid.hold)
 

@@ -13,10 +13,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class ImageQuery(NamedTuple):
-    """One image, and the access settings for its registry."""
+    """One image, and the access settings for its registry.
+
+    ``namespace``: the namespace of a namespaced policy.
+    """
 
     image: str
     access: RegistryAccess = RegistryAccess()
+    namespace: str = ""
 
 
 class TufQuery(NamedTuple):
