@@ -658,6 +658,10 @@ SERVICE_ADDRESSES_MAX = 16
 WEBHOOK_TIMEOUT_S_MAX = 30
 """timeoutSeconds of a webhook: a limit of the API server."""
 
+CERTIFICATE_KEYS_KEPT_MAX = 4
+"""Parsed private keys that a replica keeps: those of the authority and of the server,
+each before and after a renewal."""
+
 FINE_GRAINED_KEPT_MAX = 1024
 """Policies with their own webhook path that a worker remembers after their deletion."""
 
@@ -766,6 +770,10 @@ IMAGE_TIMESTAMP_BYTES_MAX = 64 * 1024
 
 IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 """One file of a TUF repository: the limit for targets metadata of python-tuf."""
+
+IMAGE_TRUSTED_ROOT_BYTES_MAX = 1024 * 1024
+"""A trusted root within an ImageValidatingPolicy: upstream's own limit. Sigstore's has
+7 KiB."""
 
 IMAGE_TRUST_FILES_MAX = 100
 """Files read from a TUF repository: keys and certificates. Sigstore has ten."""

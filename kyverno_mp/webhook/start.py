@@ -310,7 +310,9 @@ class _Attached:
             places.snapshot,
             control,
             GENERATING_POLICIES,
-            lambda segment, _previous: self._wrap_generating_policies(engine, segment),
+            lambda segment, _previous: self._wrap_generating_policies(
+                engine, segment, background_user(settings)
+            ),
             on_refused=self._refused,
         )
 
@@ -573,7 +575,7 @@ class _Attached:
         )
 
     def _wrap_generating_policies(
-        self, engine: Engine, segment: Segment
+        self, engine: Engine, segment: Segment, background_user: str
     ) -> _LinkedGeneratingPolicies:
         policies = GeneratingPolicySegment(segment)
         source = CelSource(
@@ -581,7 +583,7 @@ class _Attached:
             policies,
             lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
         )
-        planner = GeneratingPlanner(source, self.knows_generating)
+        planner = GeneratingPlanner(source, self.knows_generating, background_user)
         return _LinkedGeneratingPolicies(policies, planner)
 
     def _wrap_image_policies(

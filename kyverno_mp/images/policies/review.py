@@ -41,6 +41,7 @@ from kyverno_mp.images.policies.identity import check_identities
 from kyverno_mp.images.policies.statements import payloads_of
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.references import KeyProviders, referenced_key
+from kyverno_mp.images.sigstore.identity import check_extensions
 from kyverno_mp.images.sigstore.log_search import Send, search_log
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor_entry import Signed
@@ -255,7 +256,9 @@ class PolicyReview:
                 text = "the signatures were not checked in time"
                 raise DeadlinePassed("images.deadline", text)
 
-        trust = reader.trust.root(attestor.tuf, is_tenants=is_tenants)
+        trust = reader.trust.root(
+            attestor.tuf, is_tenants=is_tenants, given=attestor.trusted_root
+        )
         attestor = self._with_key(asked, attestor, until_ns)
         terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
         return replace(terms, tick=tick, hold=self._valid.hold)
@@ -325,7 +328,9 @@ class PolicyReview:
         Raises: ExpressionFailed, DependencyError.
         """
         trust = self._reader.trust.root(
-            attestor.tuf, is_tenants=asked.access.is_tenants
+            attestor.tuf,
+            is_tenants=asked.access.is_tenants,
+            given=attestor.trusted_root,
         )
         trust.check(until_ns)
         log = attestor.log
@@ -357,6 +362,8 @@ class PolicyReview:
                 # This raises if the bundle has no statement.
                 statement_of(one)
                 check_bundle(one, material, demands)
+                assert one.certificate is not None  # it was verified
+                check_extensions(one.certificate, wanted[0])
             except Unproved as error:
                 reasons.append(str(error))
             else:

@@ -36,6 +36,7 @@ class CosignQuery(NamedTuple):
 
     ``log`` None: a signature needs an entry in one of the trust root's logs. Signatures
     are in ``repository`` ("": the image's repository) under a tag with ``tag_prefix``.
+    ``trusted_root`` is JSON that replaces the TUF repository, or None.
     """
 
     key: str | None = None
@@ -50,6 +51,7 @@ class CosignQuery(NamedTuple):
     log: LogTerms | None = None
     tuf: TufQuery | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+    trusted_root: str | None = None
 
 
 class NotaryQuery(NamedTuple):
