@@ -576,7 +576,7 @@ spec:
 def test_numbers_of_an_object_that_no_rule_changes(
     command: Command, tmp_path: Path
 ) -> None:
-    """As the real program: doubles with an exponent, and integers after a change."""
+    """The real program prints doubles with an exponent, and integers after a change."""
     (tmp_path / "p.yaml").write_text(LABELS)
     both = ODD.replace("NAME", "named"), ODD.replace("NAME", "other")
     (tmp_path / "r.yaml").write_text("---".join(both))
@@ -606,7 +606,7 @@ spec:
 
 
 def test_an_object_that_stays_is_a_failure(command: Command, tmp_path: Path) -> None:
-    """As the real program, also with --audit-warn."""
+    """The results equal the real program's, with and without --audit-warn."""
     (tmp_path / "p.yaml").write_text(STAYING)
     (tmp_path / "r.yaml").write_text(pod("a"))
     given = ("apply", tmp_path / "p.yaml", "-r", tmp_path / "r.yaml")

@@ -145,7 +145,7 @@ spec:
 
 
 def test_objects_of_a_template(command: Command, folder: Path) -> None:
-    """As those of an expression; annotations are properties of the row (1.19)."""
+    """Results equal an expression's; annotations are properties of the row (1.19)."""
     made = [
         apply(command, folder, one).out.split("applied to apps/Pod/good:")[1]
         for one in (GENERATING, TEMPLATE)

@@ -217,7 +217,7 @@ spec:
 def test_numbers_of_a_payload(
     command: Command, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    """As the real program: doubles in JSON; an empty payload is a map."""
+    """As in the real program, numbers are doubles, and an empty payload is a map."""
     (tmp_path / "v.yaml").write_text(NUMBERS)
     (tmp_path / name).write_text(text)
     done = command("apply", tmp_path / "v.yaml", "--json", tmp_path / name)
