@@ -1,4 +1,4 @@
-"""Answers and denial messages are Kyverno's (docs/behaviour/controllers 2.2, 2.8)."""
+"""Answers and denial messages equal Kyverno's (docs/behaviour/controllers 2.2, 2.8)."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_warnings_are_returned() -> None:
 
 
 def test_denied_has_a_message_and_no_code() -> None:
-    """A user of kubectl reads what the recorded webhook made it show."""
+    """A kubectl user is shown the message in this place, as in the recorded webhook."""
     assert json.loads(denied("u", "\n\nno"))["response"] == {
         "uid": "u",
         "allowed": False,
@@ -81,7 +81,7 @@ def test_block_decision(given: PolicyResponse, expected: bool) -> None:  # noqa:
 
 
 def test_denial_text() -> None:
-    """Rules that passed or were skipped are not named; audit failures are (2.8)."""
+    """Passed and skipped rules are not named; audit failures are (2.8)."""
     given = [
         response("b", "pass", "fail", "skip", "error"),
         response("a", "fail", action="Audit"),
@@ -95,7 +95,7 @@ def test_denial_text() -> None:
 
 
 def test_verdicts_on_shared_responses() -> None:
-    """Each tuple has its own verdict, which is cached."""
+    """Each tuple of responses has a separate verdict, which is cached."""
     verdicts = AdmissionVerdicts()
     passed, failed = (response("p", "pass"),), (response("p", "fail"),)
     assert not verdicts.of(passed).refused
@@ -104,7 +104,7 @@ def test_verdicts_on_shared_responses() -> None:
 
 
 def test_policies_of_one_name_share_an_entry() -> None:
-    """KYVERNO: the later one stays (docs/behaviour/controllers 14.10)."""
+    """KYVERNO: the later policy's entry is kept (docs/behaviour/controllers 14.10)."""
     given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
     text = denial(POD, AdmissionVerdicts().of(given).refused)
     assert text.endswith("\n\np:\n  r1: 'message: 1'\n")

@@ -53,7 +53,7 @@ def test_all_fields_are_read() -> None:
 
 
 def test_delete_has_an_old_object_only() -> None:
-    """KYVERNO: DELETE is evaluated by the old object (docs/behaviour/engine 1.7)."""
+    """KYVERNO: DELETE is evaluated on the old object (docs/behaviour/engine 1.7)."""
     request = decode(review(operation="DELETE", object=None, oldObject=POD))
     assert (request.object, request.old_object) == ({}, POD)
 
@@ -85,7 +85,7 @@ def test_a_subresource_is_matched_by_its_owner(
     subresource: str,
     expected: str,
 ) -> None:
-    """Policies name Pod/exec (controllers 2.3), the review a PodExecOptions."""
+    """Policies name Pod/exec (controllers 2.3); the review names PodExecOptions."""
     request = decode(
         review(
             kind=dict(zip(("group", "version", "kind"), kind, strict=True)),
@@ -99,7 +99,7 @@ def test_a_subresource_is_matched_by_its_owner(
 
 
 def test_an_unknown_owner_of_a_subresource_is_an_error() -> None:
-    """An error in finding the kind must not become "no policy matches"."""
+    """A failure to find the kind must not be treated as "no policy matches"."""
     body = review(
         kind={"group": "autoscaling", "version": "v1", "kind": "Scale"},
         resource={"group": "x.io", "version": "v1", "resource": "widgets"},
@@ -156,8 +156,8 @@ def nested(depth: int) -> object:
 
 
 def test_nesting_is_bounded() -> None:
-    """Recursive walks over an object must not exhaust the stack."""
-    # The review, the request and the object are three levels themselves.
+    """Deep nesting must not exhaust the stack of recursive functions."""
+    # The review, the request and the object already are three levels.
     fits = nested(JSON_DEPTH_MAX - 3)
     assert decode(review(object={"a": fits})).object == {"a": fits}
     with pytest.raises(RequestInvalid):
@@ -165,7 +165,7 @@ def test_nesting_is_bounded() -> None:
 
 
 def test_few_values_may_be_nested_deep() -> None:
-    """A failure means: one megabyte stops a worker while its levels are counted."""
+    """Otherwise, one megabyte would block a worker while its levels are counted."""
     depth = 300
     fit = DEEP_CONTAINERS_MAX // depth - 1
     deep = nested(depth)
@@ -191,7 +191,7 @@ def test_the_keys_of_a_large_review_are_bounded(more: int) -> None:
     "text", ["aa:bb:cc:dd:ee:ff\n", '{"a":1,"b":2},\n', '\\\\":":\\"', "::\\"]
 )
 def test_colons_in_texts_are_no_keys(text: str) -> None:
-    """Otherwise an object with a list of addresses can never be changed again."""
+    """Otherwise, an object with a list of addresses could never be changed again."""
     texts = text * (DECODED_KEYS_MAX // text.count(":") + 1)
     texts += " " * (4 << 20)
     body = review(object={"data": texts})
@@ -217,7 +217,7 @@ def test_keys_are_counted_beside_texts(more: int) -> None:
 
 
 def test_decoding_takes_hardly_longer_than_parsing() -> None:
-    """Nothing can interrupt it, and nothing else is answered meanwhile."""
+    """Decoding cannot be interrupted, and it delays all other answers."""
     lists = b"[" + b",".join([b"[[[]]]"] * 200_000) + b"]"
     body = review(object={"a": "HERE"}).replace(b'"HERE"', lists)
     gc.disable()
@@ -283,7 +283,7 @@ def test_any_value_in_any_field_gives_an_answer(field: str, value: object) -> No
 def test_a_review_without_required_fields_is_refused(
     changes: dict[str, object], reason: str
 ) -> None:
-    """It would be allowed, because nothing matches."""
+    """Otherwise, the review would be allowed because no policy matches it."""
     with pytest.raises(RequestInvalid, match=reason) as caught:
         decode(review(**changes))
     assert caught.value.code == "admission.incomplete"

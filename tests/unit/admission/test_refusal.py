@@ -1,4 +1,4 @@
-"""A review that cannot be evaluated is denied with its own uid, broken or not."""
+"""A review that cannot be evaluated is denied with its uid, even if it is malformed."""
 
 import json
 import time
@@ -83,7 +83,7 @@ def test_a_valid_review_has_the_uid_that_decoding_finds(
 
 @pytest.mark.parametrize("piece", [b'\\"', b'a\\"', b'"",', b'{"a":', b"[{},"])
 def test_the_scan_is_bounded(piece: bytes) -> None:
-    """A failure means: ten mebibytes of quotes stop a worker for seconds."""
+    """Otherwise, ten mebibytes of quotes would block a worker for seconds."""
     body = b'{"request":{"a":"' + piece * (5 << 20)
     start = time.process_time()
     uid_of(body)

@@ -1,4 +1,4 @@
-"""The memory of a decoded review is estimated in advance, and never too low."""
+"""The memory of a decoded review is estimated in advance and never underestimated."""
 
 import json
 import tracemalloc
@@ -14,7 +14,7 @@ from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.limits import DECODED_BYTES_MAX, DECODED_TIMES_MAX
 
 STORED_BYTES_MAX = 3 << 19
-"""etcd: the largest object that it stores."""
+"""Size of the largest object that etcd stores."""
 DENSE = {
     "empty maps": "{},",
     "empty lists": "[],",
@@ -35,7 +35,7 @@ DENSE = {
 
 
 def taken(body: bytes) -> int:
-    """Return the memory of the decoded value."""
+    """Return the memory that the decoded value takes."""
     tracemalloc.start()
     try:
         value = orjson.loads(body)
@@ -78,14 +78,14 @@ VALUES = st.recursive(
 @given(VALUES)
 @settings(max_examples=150, deadline=None)
 def test_any_value_takes_no_more_than_the_estimate(value: object) -> None:
-    """A hundred of each, so that what decoding itself takes once does not count."""
+    """A hundred copies make the fixed cost of decoding negligible."""
     body = json.dumps([value] * 100, separators=(",", ":")).encode()
     assert taken(body) <= decoded_bytes(body) + 4096
 
 
 @pytest.mark.parametrize("name", DENSE)
 def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
-    """A failure means: nobody can change an object that is in the cluster."""
+    """Otherwise, an object that is already in the cluster could not be changed."""
     stored = filled(DENSE[name], STORED_BYTES_MAX - 200)
     item = '{"metadata":{"name":"x"},"a":' + stored + "}"
     review = (
@@ -97,7 +97,7 @@ def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["empty maps", "empty lists", "small maps"])
 def test_ten_mebibytes_of_nothing_are_not_decoded(name: str) -> None:
-    """A failure means: 10 MiB of braces become a quarter of a gibibyte."""
+    """Otherwise, 10 MiB of braces would take 256 MiB of memory."""
     body = filled(DENSE[name], 10 << 20).encode()
     assert decoded_bytes(body) > DECODED_BYTES_MAX
     tracemalloc.start()

@@ -1,6 +1,7 @@
-"""Where each of the 28 advisories of upstream is held as a test, or why not yet.
+"""The tests of upstream's 28 advisories, or the reason why a test is missing.
 
-Takes: nothing. Gives: INDEX, which test_index.py holds complete and true.
+Takes: nothing.
+Gives: INDEX, which test_index.py keeps complete and correct.
 Source: docs/behaviour/lessons 4.2 (its numbers).
 """
 
@@ -8,10 +9,10 @@ from typing import Final, NamedTuple
 
 
 class Row(NamedTuple):
-    """One advisory: its ids, its tests as ``file::function``, what is left for later.
+    """One advisory: its ids, its tests as ``file::function``, and the missing part.
 
-    ``later`` says which part of it has nothing to stand on yet; a row has tests, or
-    ``later``, or both.
+    ``later`` names the part that cannot be tested yet; a row has tests, ``later``, or
+    both.
     """
 
     ids: str

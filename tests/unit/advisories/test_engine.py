@@ -1,4 +1,4 @@
-"""Errors that upstream swallowed, panicked on, or paid for without end."""
+"""Inputs that made upstream ignore an error, panic, or work without a limit."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def bench(
 
 
 def test_terminating_objects_are_judged() -> None:
-    """CVE-2023-34091 (GHSA-hq4m-4948-64cc): finalizers were a way round."""
+    """CVE-2023-34091 (GHSA-hq4m-4948-64cc): finalizers bypassed policies."""
     made = pod()
     made["metadata"] |= {
         "deletionTimestamp": "2026-01-01T00:00:00Z",
@@ -47,7 +47,7 @@ GUARD = '{message: m, pattern: {spec: {"=(ephemeralContainers)": [{image: "!bad"
 
 @pytest.mark.parametrize("kind", ["Pod/ephemeralcontainers", "Pod/*", "*/*"])
 def test_ephemeral_containers_are_judged(kind: str) -> None:
-    """CVE-2023-34091's class: a rule that names a subresource sees its reviews."""
+    """Like CVE-2023-34091: a rule that names a subresource gets its reviews."""
     text = POLICY.replace("[Pod]MATCH", f'["{kind}"]').replace("CONTEXT", "")
     judge = Bench(text.replace("VALIDATE", GUARD))
     made = pod(ephemeralContainers=[{"name": "d", "image": "bad"}])
@@ -56,7 +56,7 @@ def test_ephemeral_containers_are_judged(kind: str) -> None:
 
 
 class NoLabels:
-    """Namespaces of which nothing is known, or that cannot be looked up."""
+    """Namespaces that are unknown, or that cannot be looked up."""
 
     def __init__(self, error: Exception | None) -> None:
         self._error = error
@@ -83,7 +83,7 @@ def test_an_error_in_matching_is_no_mismatch() -> None:
     ["@ | nonexistent", "@ | [0]", "@.a.b | length(@)", "`null` | keys(@)", "[]", "&a"],
 )
 def test_no_expression_kills_a_worker(expression: str) -> None:
-    """CVE-2025-47281 (GHSA-r5p3-955p-5ggq): ``{{@ | nonexistent}}`` made a panic."""
+    """CVE-2025-47281 (GHSA-r5p3-955p-5ggq): ``{{@ | nonexistent}}`` caused a panic."""
     key = json.dumps("{{ " + expression + " }}")
     validate = (
         f"{{message: m, deny: {{conditions: {{all: [{{key: {key}, operator: Equals,"
@@ -125,7 +125,7 @@ spec:
 
 
 def test_two_exceptions_exempt_no_more_than_their_union() -> None:
-    """GHSA-gg4x-fgg2-h9w9 (GO-2026-4285): together they let everything pass."""
+    """GHSA-gg4x-fgg2-h9w9 (GO-2026-4285): two exceptions together exempted all."""
     more = "".join(
         EXCEPTION.replace("NAME", name)
         .replace("PODS", '"x*"')
@@ -144,7 +144,7 @@ def test_two_exceptions_exempt_no_more_than_their_union() -> None:
 
 
 def test_seccomp_is_judged_in_every_place_and_version() -> None:
-    """CVE-2023-33191 (GHSA-33hq-f2mf-jm3c): a version-specific check was evaded."""
+    """CVE-2023-33191 (GHSA-33hq-f2mf-jm3c): a version-specific check was bypassed."""
     unconfined = {"seccompProfile": {"type": "Unconfined"}}
     container = {"name": "c", "image": "i"}
     for version in ("v1.19", "v1.24", "v1.25", "latest"):
@@ -159,7 +159,7 @@ def test_seccomp_is_judged_in_every_place_and_version() -> None:
 
 
 def test_odd_elements_in_foreach_kill_no_worker() -> None:
-    """CVE-2026-41485 (GHSA-fpjq-c37h-cqcv): a nil in forEach was a crash loop."""
+    """CVE-2026-41485 (GHSA-fpjq-c37h-cqcv): a nil in forEach caused a crash loop."""
     judge = bench(
         "{message: m, foreach: [{list: request.object.spec.containers,"
         ' pattern: {image: "a*"}}]}'

@@ -1,4 +1,4 @@
-"""Every advisory has a row, and every row names tests that are there."""
+"""Every advisory has a row, and every row names existing tests."""
 
 import ast
 from functools import lru_cache

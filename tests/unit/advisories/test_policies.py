@@ -1,4 +1,4 @@
-"""Fields that nobody reads, doors and markup that nobody meant."""
+"""Ignored fields of policies, unintended network access, and injected markup."""
 
 import json
 from pathlib import Path
@@ -27,10 +27,10 @@ spec:
 
 
 class Labels:
-    """Namespaces with one label, which contains their name."""
+    """Namespaces with a single label that contains their name."""
 
     def labels(self, namespace: str) -> dict[str, str]:
-        """Return the label of any namespace."""
+        """Return the label of the namespace."""
         return {"name": namespace}
 
 
@@ -51,20 +51,20 @@ FIELDS: dict[str, tuple[Any, Any]] = {
     "clusterRoles": (["edit"], ["view"]),
     "subjects": ([USER], [{**USER, "name": "bob"}]),
 }
-"""Of every field a value that holds for the request, and one that does not."""
+"""For each field, a value that matches the request and a value that does not."""
 USER_FIELDS = ("roles", "clusterRoles", "subjects")
 
 
 class Roles:
-    """What roles alice has."""
+    """The roles of the user alice."""
 
     def roles_of(self, *_: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the same for everybody."""
+        """Return these roles for every user."""
         return ("default:dev",), ("edit",)
 
 
 def test_fields_of_a_match_are_all_here() -> None:
-    """CVE-2025-29778 (GHSA-46mp-8w32-6g94): a field was read, and then ignored."""
+    """CVE-2025-29778 (GHSA-46mp-8w32-6g94): a field was parsed, but then ignored."""
     known = ResourceDescription.__struct_encode_fields__
     known += ResourceFilter.__struct_encode_fields__
     assert {*FIELDS, "resources"} == set(known)
@@ -72,7 +72,7 @@ def test_fields_of_a_match_are_all_here() -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_of_a_match_decides(name: str) -> None:
-    """CVE-2025-29778 (GHSA-46mp-8w32-6g94): one that does not hold ends the match."""
+    """CVE-2025-29778 (GHSA-46mp-8w32-6g94): each field can prevent a match."""
     made = pod()
     made["metadata"] |= {"annotations": {"a": "1"}, "labels": {"l": "1"}}
     for value, holds in zip(FIELDS[name], (True, False), strict=True):
@@ -95,7 +95,7 @@ def test_every_field_of_a_match_decides(name: str) -> None:
     ],
 )
 def test_cel_of_rules_reaches_nothing(text: str) -> None:
-    """CVE-2026-4789 (GHSA-rggm-jjmc-3394): http.Get of a namespaced policy was SSRF."""
+    """CVE-2026-4789 (GHSA-rggm-jjmc-3394): http.Get allowed SSRF."""
     compiled = build_cel(CEL(expressions=(CELValidation(expression=text),)), "")
     (validation,) = compiled.validations
     assert "undeclared reference" in validation.expression.error
@@ -132,7 +132,7 @@ PATCHES = [
 def test_malformed_patches_in_foreach_end_no_process(
     tmp_path: Path, patch: str, elements: str
 ) -> None:
-    """CVE-2026-41485 (GHSA-fpjq-c37h-cqcv): a nil patch was a crash loop."""
+    """CVE-2026-41485 (GHSA-fpjq-c37h-cqcv): a nil patch caused a crash loop."""
     policy, objects = tmp_path / "p.yaml", tmp_path / "o.yaml"
     policy.write_text(MUTATION.replace("LIST", "x").replace("PATCH", patch))
     objects.write_text(
@@ -150,7 +150,7 @@ SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 def test_no_text_of_an_object_is_markup(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
-    """CVE-2026-44245 (GHSA-q98m-7w8c-w388): result properties were run as HTML."""
+    """CVE-2026-44245 (GHSA-q98m-7w8c-w388): result properties were rendered as HTML."""
     match = json.dumps({"resources": {"kinds": ["Pod"]}})
     text = POLICY.replace("MATCH", match).replace(
         "message: m", 'message: "{{ request.object.metadata.annotations.a }}"'
@@ -164,7 +164,7 @@ def test_no_text_of_an_object_is_markup(
     assert run(["apply", str(policy), *flags]) == 1
     out = capsys.readouterr().out
     if form == "sarif":
-        # Data, not markup; readers take ``text`` as plain text.
+        # The field holds data instead of markup: readers treat ``text`` as plain text.
         messages = [one["message"] for one in json.loads(out)["runs"][0]["results"]]
         assert [set(message) for message in messages] == [{"text"}]
         return

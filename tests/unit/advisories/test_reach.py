@@ -1,4 +1,4 @@
-"""What a namespaced policy may reach: its own namespace, whatever a path looks like."""
+"""A namespaced policy reaches only its own namespace, however a path is written."""
 
 import pytest
 
@@ -30,7 +30,7 @@ spec:
 
 
 class Cluster:
-    """A cluster that would give everything away, and remembers what was asked."""
+    """A cluster that answers every query and records the queries."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -47,7 +47,7 @@ class Cluster:
 
 
 def judge(context: str, **annotations: str) -> tuple[bool, list[str]]:
-    """Judge a Pod with annotations; return (allowed, what the cluster was asked)."""
+    """Judge a Pod with annotations; return (allowed, queries to the cluster)."""
     cluster = Cluster()
     cluster_data = ClusterData(config_maps=cluster, api_calls=cluster)
     bench = Bench(RULE.replace("CONTEXT", context), cluster_data=cluster_data)
@@ -88,24 +88,27 @@ MAP = (
     ],
 )
 def test_api_calls_stay_in_the_namespace(path: str) -> None:
-    """CVE-2026-22039 (GHSA-8p9x-46gm-qfx2): checked after substitution and cleaning."""
+    """CVE-2026-22039 (GHSA-8p9x-46gm-qfx2): the substituted path is checked."""
     assert judge(CALL, path=path) == (False, [])
 
 
 def test_api_calls_within_the_namespace_are_made() -> None:
-    """CVE-2026-22039: the guard must not close the door it stands at."""
+    """CVE-2026-22039: the check must not block allowed calls."""
     path = "/api/v1/namespaces/default/pods?limit=1"
     assert judge(CALL, path=path) == (True, [path])
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "default/../kube-system", "*"])
 def test_config_maps_stay_in_the_namespace(namespace: str) -> None:
-    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): the ConfigMap loader has the same guard."""
+    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): reads of ConfigMaps are checked, too."""
     assert judge(MAP, namespace=namespace) == (False, [])
 
 
 def test_services_are_not_reached_from_namespaced_policies() -> None:
-    """GHSA-fmqp-4wfc-w3v7, GHSA-qr4g-8hrp-c4rw, GHSA-459x-q9hg-4gpq: closed."""
+    """Namespaced policies cannot call services.
+
+    GHSA-fmqp-4wfc-w3v7, GHSA-qr4g-8hrp-c4rw, GHSA-459x-q9hg-4gpq.
+    """
     call = (
         "{name: found, apiCall: {method: GET, service: {url:"
         ' "http://169.254.169.254/latest/meta-data"}}}'
@@ -114,7 +117,7 @@ def test_services_are_not_reached_from_namespaced_policies() -> None:
 
 
 class Objects:
-    """Objects of all namespaces, which remember what was asked."""
+    """Objects of all namespaces; records the queries."""
 
     def __init__(self) -> None:
         self.asked: list[ObjectQuery] = []
@@ -155,7 +158,7 @@ PARAMS = "paramKind: {apiVersion: v1, kind: Secret}"
     ],
 )
 def test_parameters_stay_in_the_namespace(reference: str) -> None:
-    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): so does the loader of CEL's parameters."""
+    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): CEL's parameters are checked, too."""
     objects = Objects()
     params = f"{PARAMS}\n        paramRef: {reference}"
     text = CEL.replace("PARAMS", params).replace(
@@ -175,7 +178,7 @@ def test_parameters_stay_in_the_namespace(reference: str) -> None:
     ],
 )
 def test_cel_of_namespaced_policies_has_no_http(expression: str) -> None:
-    """CVE-2026-4789 (GHSA-rggm-jjmc-3394): it called out for whoever wrote a policy."""
+    """CVE-2026-4789 (GHSA-rggm-jjmc-3394): a policy's author could call any address."""
     text = CEL.replace("PARAMS", "").replace("EXPRESSION", expression)
     response = Bench(text).ask(pod())
     assert response["allowed"] is False
@@ -225,7 +228,7 @@ def test_exceptions_count_where_the_operator_says(
     namespace: str,
     counts: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """CVE-2024-48921 (GHSA-qjvc-p88j-j9rm): those of any namespace were honoured."""
+    """CVE-2024-48921 (GHSA-qjvc-p88j-j9rm): exceptions of any namespace applied."""
     library = PolicyStore(exception_filter(settings))
     files = {"p.yaml": GUARDED, "e.yaml": EXCEPTION.replace("NAMESPACE", namespace)}
     changed = {name: text.encode() for name, text in files.items()}

@@ -1,7 +1,7 @@
-"""Changes of objects as users make them: admitted by our webhook, then stored.
+"""Changes by users: each is admitted by our webhook and then stored.
 
-What the webhook records goes through its journal and the leader's writer, and becomes
-UpdateRequests on the fake API server.
+The webhook's records pass through its journal and the leader's writer, which turns them
+into UpdateRequests on the fake API server.
 """
 
 import json
@@ -22,10 +22,10 @@ POOL = "system:serviceaccount:kyverno:kyverno-background-controller"
 
 
 class User:
-    """Creates, updates and deletes objects; all reviews see the policies of now."""
+    """Creates, updates and deletes objects; reviews use the current policies."""
 
     def __init__(self, api: FakeApi, folder: Path, most: int = 1000) -> None:
-        """``most``: so many reviews may wait in the journal."""
+        """``most`` is the capacity of the journal in reviews."""
         folder.mkdir(exist_ok=True)
         self.api = api
         self.name = "alice"
@@ -70,7 +70,7 @@ class User:
         self.write()
 
     def refused_update(self, path: str, *, write: bool = True, **fields: Json) -> Json:
-        """Ask for an update that we allow and others refuse; return the new object."""
+        """Request an update that another webhook denies; return the new object."""
         old = stored(self.api, path)
         assert old is not None
         metadata = {**old["metadata"], **fields.get("metadata", {})}
@@ -87,13 +87,13 @@ class User:
         self.write()
 
     def refused_delete(self, path: str, *, write: bool = True) -> None:
-        """Ask for a deletion that we allow and others refuse."""
+        """Request a deletion that another webhook denies."""
         self.review("DELETE", None, stored(self.api, path))
         if write:
             self.write()
 
     def review(self, operation: str, new: Json, old: Json) -> None:
-        """Let the webhook review an admission; what follows waits in the journal."""
+        """Let the webhook answer a review; its records wait in the journal."""
         bench = Bench(
             self._policies(),
             triggers=self.sink(),
@@ -113,7 +113,7 @@ class User:
         assert bench.records.errors == []
 
     def sink(self) -> TriggerSink:
-        """Return a worker's sink; all use the same journals."""
+        """Return a worker's sink; all sinks use the same journals."""
         lost = LostPolicies(self._lost, self.records, self._now_ns)
         return TriggerSink(self._journal, self.records, self._now_ns, lost)
 

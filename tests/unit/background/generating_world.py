@@ -40,7 +40,7 @@ UPPER = DATA.replace('"out"', '"other"')
 def data_of(api: FakeApi) -> ClusterData:
     client = api.client()
     kinds = LiveKinds(lambda: None, client)
-    # As if the leader had published them.
+    # This look-up loads the kinds that the leader would have published.
     assert kinds.plural_of("v1", "ConfigMap")
     objects = LiveObjects(client, kinds)
     return ClusterData(
@@ -122,7 +122,7 @@ def request(  # noqa: PLR0913 - the parts of a request
     deletes: bool = False,
     carried: bool = False,
 ) -> None:
-    """Store an UpdateRequest, as the leader makes one of a recorded review."""
+    """Store an UpdateRequest as the leader creates it from a recorded review."""
     review: Json = {
         "uid": "1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -154,12 +154,12 @@ def request(  # noqa: PLR0913 - the parts of a request
 
 
 def source(api: FakeApi, value: str = "1") -> Json:
-    """Store what policies clone; another object of its kind surrounds it."""
+    """Store the source that policies clone, beside another object of its kind."""
     return api.put(SOURCE, apiVersion="v1", kind="Secret", data={"from": value})
 
 
 def generated(api: FakeApi, one: Term, **changes: Any) -> Json:
-    """Let a new trigger generate; return it."""
+    """Let a new trigger generate an object; return the trigger."""
     raw = trigger(api)
     request(api, raw, **changes)
     one.settle()

@@ -1,7 +1,7 @@
-"""What admission knows before the watches of the pool have brought it.
+"""Requests that refer to changes which the pool's watches have not delivered yet.
 
-A failure means: a request is dropped by an older policy, exception or label, and what
-it asks for never comes.
+A failure means: a request is processed by an older policy, exception or label and
+dropped, and its object is never generated.
 """
 
 import re
@@ -43,7 +43,7 @@ def cluster(api: FakeApi) -> None:
 
 
 def _unwatched(one: Term) -> None:
-    """From now on the pool learns of nothing but UpdateRequests."""
+    """Stop all watches of the pool except the watch of UpdateRequests."""
     one.settle()
     for informer in one.background.policies.informers:
         informer.stop()
@@ -74,7 +74,7 @@ def _mutating(match: Json) -> Json:
 
 @pytest.mark.parametrize("kind", ["generate", "mutate"])
 def test_a_policy_that_matches_since_its_last_change(api: FakeApi, kind: str) -> None:
-    """The rule of the older version does not match the trigger."""
+    """The rule in the cached older version does not match the trigger."""
     with term(api) as one:
         _store(api, kind, _of("Secret", selector={"matchLabels": {"team": "none"}}), 1)
         _unwatched(one)
@@ -96,7 +96,7 @@ def _store(api: FakeApi, kind: str, match: Json, generation: int) -> None:
 
 
 def test_a_policy_that_matches_no_longer(api: FakeApi) -> None:
-    """That it does not apply costs one call for the policy, and no write."""
+    """A request whose policy no longer applies costs one read and no write."""
     with term(api) as one:
         policy(api, rule(data=_DATA))
         one.settle()
@@ -111,7 +111,7 @@ def test_a_policy_that_matches_no_longer(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("deletes", [False, True])
 def test_an_exception_that_is_gone(api: FakeApi, *, deletes: bool) -> None:
-    """It neither keeps an object from being made, nor takes one that is there."""
+    """A deleted exception neither prevents an object nor removes an existing one."""
     exceptions = Settings(
         namespace="kyverno", policy_exceptions=True, exception_namespace="kyverno"
     )
@@ -160,7 +160,7 @@ def _exceptions(one: Term) -> int:
 
 
 class _Labels:
-    """The copy of the namespaces' labels that the leader published."""
+    """The published copy of the namespaces' labels."""
 
     def __init__(self, labels: dict[str, str]) -> None:
         self._labels = labels
@@ -194,7 +194,7 @@ def test_labels_that_are_newer_than_the_copy(
 
 
 def test_a_watch_that_is_interrupted(api: FakeApi) -> None:
-    """Then requests are processed by the policy as it is stored."""
+    """During the interruption, requests are processed with the stored policy."""
     with term(api) as one:
         policy(api, rule(sync=False, data={"data": {"from": "older"}}))
         _unwatched(one)
@@ -207,7 +207,7 @@ def test_a_watch_that_is_interrupted(api: FakeApi) -> None:
 
 
 def test_a_policy_that_goes_between_its_record_and_the_write(api: FakeApi) -> None:
-    """The object that is written afterwards is deleted, too."""
+    """If its policy is deleted first, an object written afterwards is deleted, too."""
     with term(api) as one:
         policy(api, rule(data=_DATA))
         one.settle()

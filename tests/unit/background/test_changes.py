@@ -1,4 +1,4 @@
-"""Changes of clone sources and of generated objects: order, waits, many objects."""
+"""Changes of clone sources and of generated objects: order, delays, many objects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +58,7 @@ def _begin(user: User, one: Term) -> None:
 
 
 def _review(user: User, path: str, operation: str, **fields: Json) -> None:
-    """Admit a change that is not stored yet; its UpdateRequest is."""
+    """Admit a change that is not stored yet, and store its UpdateRequest."""
     old = stored(user.api, path)
     assert old is not None
     user.review(operation, None if operation == "DELETE" else {**old, **fields}, old)
@@ -66,7 +66,7 @@ def _review(user: User, path: str, operation: str, **fields: Json) -> None:
 
 
 def test_edit_that_is_stored_late(user: User) -> None:
-    """A generated object is reverted although its request came before the edit."""
+    """A generated object is reverted even if its request arrived before the edit."""
     policy(user.api, rule(data=_DATA))
     with term(user.api) as one:
         _begin(user, one)
@@ -92,7 +92,7 @@ def test_deletion_that_is_stored_late(user: User) -> None:
 
 
 def test_deletion_that_waits_for_a_finalizer(user: User) -> None:
-    """The object is made again when its name is free, however long that takes."""
+    """The object is created again when its name is free, however long that takes."""
     policy(user.api, rule(data=_DATA))
     with term(user.api) as one:
         _begin(user, one)
@@ -139,7 +139,7 @@ def test_source_that_is_deleted_late(user: User) -> None:
 
 
 def test_one_request_for_all_clones_of_a_source(user: User) -> None:
-    """All objects follow their source, of all rules and policies that synchronise."""
+    """All clones follow their source, for all synchronising rules and policies."""
     other = rule("other", clone=_CLONE)
     other["generate"]["name"] = "other-{{request.object.metadata.name}}"
     loose = rule("loose", sync=False, clone=_CLONE)
@@ -165,7 +165,7 @@ def test_one_request_for_all_clones_of_a_source(user: User) -> None:
 
 
 def test_a_source_of_one_element(user: User) -> None:
-    """Of a foreach rule, a deleted source takes its own clone along, and no other."""
+    """When a source of a foreach rule is deleted, only its own clone is deleted."""
     clone = {"namespace": "b", "name": "{{element}}"}
     target = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"}
     made = rule()
@@ -189,7 +189,7 @@ def test_a_source_of_one_element(user: User) -> None:
 
 
 def test_writes_of_the_pool_start_nothing(user: User) -> None:
-    """What the pool writes, and the label of a source, make no request."""
+    """The pool's own writes, including the labels of sources, cause no requests."""
     policy(user.api, rule(clone=_CLONE))
     _source(user)
     with term(user.api) as one:
@@ -211,7 +211,7 @@ def test_sources_are_left_alone_by_rules_without_synchronize(user: User) -> None
 
 
 def test_trigger_and_source_in_one(user: User) -> None:
-    """An object that is source and trigger of a rule is both."""
+    """An object that is source and trigger of a rule is treated as both."""
     made = rule(clone=_CLONE)
     made["match"]["any"][0]["resources"] = {"kinds": ["ConfigMap"], "namespaces": ["b"]}
     made["generate"]["namespace"] = "a"
@@ -233,7 +233,7 @@ def test_trigger_and_source_in_one(user: User) -> None:
 def test_a_source_created_again_while_its_rule_fails(
     user: User, *, is_foreach: bool
 ) -> None:
-    """What the trigger lacks would count as a source that is gone."""
+    """Otherwise, a field missing in the trigger would look like a deleted source."""
     value = "{{request.object.metadata.annotations.value}}"
     clone = {"namespace": "b", "name": value}
     made = rule()

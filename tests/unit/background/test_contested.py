@@ -1,4 +1,4 @@
-"""Objects that others change or delete each time.
+"""Objects that another writer changes or deletes again after each revert.
 
 A failure means: two controllers loop.
 """
@@ -66,7 +66,7 @@ def _change(user: User, one: Term) -> None:
 
 
 def _contest(user: User, one: Term) -> None:
-    """Undo each of the first changes at once, and leave the next one."""
+    """Change the object until it is no longer reverted at once."""
     for _ in range(REVERTS_AT_ONCE):
         assert _contested(one) == 0
         _change(user, one)
@@ -84,7 +84,7 @@ def _notes(one: Term) -> list[str]:
 
 
 def test_pauses_grow(user: User) -> None:
-    """The pauses are 1, 2, 4, ... 300 s, and each ends with one revert."""
+    """The pauses are 1, 2, 4, ... 300 s, and each is followed by one revert."""
     with term(user.api) as one:
         _begin(user, one)
         _contest(user, one)
@@ -162,7 +162,7 @@ def test_new_content_is_written_at_once(user: User) -> None:
 
 
 def test_others_that_give_in(user: User) -> None:
-    """The request ends, without a write, when the object is as it should be."""
+    """The request ends without a write when the object is in its desired state."""
     with term(user.api) as one:
         _begin(user, one)
         _contest(user, one)
@@ -188,7 +188,7 @@ def test_other_objects_of_the_rule_are_not_put_off(user: User) -> None:
 
 
 def test_a_trigger_that_comes_and_goes_is_no_contest(user: User) -> None:
-    """What the pool deleted itself is made again at once, however often."""
+    """An object that the pool itself deleted is always created again at once."""
     with term(user.api) as one:
         _begin(user, one)
         for _ in range(2 * REVERTS_AT_ONCE):

@@ -1,7 +1,7 @@
-"""PolicyExceptions have compile steps of their own in the background pool, too.
+"""The background pool also limits the compile steps of each PolicyException.
 
-A failure means: an exception of a tenant holds the pool, or exempts from a generate
-rule although the leader ignores it (limits.COMPILE_EXCEPTION_STEPS_MAX).
+A failure means: a tenant's exception blocks the pool, or exempts objects from a
+generate rule although the leader ignores it (limits.COMPILE_EXCEPTION_STEPS_MAX).
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""GeneratingPolicies: what becomes of generated objects, event by event.
+"""GeneratingPolicies: the fate of generated objects after each kind of event.
 
-Expected labels and texts are upstream's (pkg/cel/libs/context.go, pkg/event); where
-1.18 deletes and creates again, an update is in place, as in 1.19.
+Expected labels and texts are upstream's (pkg/cel/libs/context.go, pkg/event). Where
+1.18 deletes and recreates an object, we update it in place, as 1.19 does.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ def cluster(api: FakeApi) -> None:
 
 
 def test_an_object_has_upstreams_labels(api: FakeApi) -> None:
-    """Neither this program nor Kyverno would find its objects again."""
+    """Otherwise, neither this program nor Kyverno would find its objects again."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)
@@ -78,7 +78,7 @@ def test_an_object_has_upstreams_labels(api: FakeApi) -> None:
 
 
 def test_a_clone_names_its_source(api: FakeApi) -> None:
-    """Changes of the source would not reach it; or it would keep what is not its."""
+    """Otherwise, a clone would ignore changes of its source."""
     raw = source(api)
     policy(api, CLONES)
     with held(api) as one:
@@ -102,7 +102,7 @@ EDITS: list[tuple[str, Json]] = [
 def test_an_object_changed_by_hand(
     api: FakeApi, _name: str, edit: Json, *, sync: bool
 ) -> None:
-    """A synchronised object would stay as others made it; another would not."""
+    """Only a synchronised object is reverted; any other object keeps the change."""
     policy(api, sync=sync)
     with held(api) as one:
         generated(api, one)
@@ -123,7 +123,7 @@ def test_an_object_changed_by_hand(
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_an_object_deleted_by_hand(api: FakeApi, *, sync: bool) -> None:
-    """A synchronised object would stay away; another would come back."""
+    """Only a synchronised object is created again."""
     policy(api, sync=sync)
     with held(api) as one:
         generated(api, one)
@@ -134,7 +134,7 @@ def test_an_object_deleted_by_hand(api: FakeApi, *, sync: bool) -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_trigger_that_changes(api: FakeApi, *, sync: bool) -> None:
-    """The object would not follow, or be away for a moment."""
+    """Otherwise, the object would become outdated or be missing for a moment."""
     policy(api, sync=sync)
     with held(api) as one:
         generated(api, one)
@@ -149,7 +149,7 @@ def test_a_trigger_that_changes(api: FakeApi, *, sync: bool) -> None:
 
 
 def test_an_update_that_the_policy_does_not_list(api: FakeApi) -> None:
-    """What was generated would be lost with a label of its trigger."""
+    """Otherwise, the object would be deleted because its trigger got another label."""
     policy(api, operations=("CREATE",))
     with held(api) as one:
         generated(api, one)
@@ -160,7 +160,7 @@ def test_an_update_that_the_policy_does_not_list(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
-    """A synchronised object would stay; another would go."""
+    """Only a synchronised object is deleted."""
     policy(api, sync=sync)
     with held(api) as one:
         generated(api, one)
@@ -171,7 +171,7 @@ def test_a_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
-    """A synchronised object would stay; another would go."""
+    """Only a synchronised object is deleted."""
     policy(api, sync=sync)
     with held(api) as one:
         raw = generated(api, one)
@@ -182,7 +182,7 @@ def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
 
 
 def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
-    """An admission comes before its deletion, and others may refuse it."""
+    """Admission precedes the deletion, which another webhook may still refuse."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)
@@ -202,7 +202,7 @@ def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
 
 
 def test_what_a_deletion_has_generated_stays(api: FakeApi) -> None:
-    """The next sync would delete it: its trigger is gone."""
+    """Otherwise, the next sync would delete the object because its trigger is gone."""
     expression = DATA.replace("object.", "oldObject.")
     policy(api, expression, operations=("DELETE",))
     with held(api) as one:
@@ -216,7 +216,10 @@ def test_what_a_deletion_has_generated_stays(api: FakeApi) -> None:
 
 
 def test_the_record_of_generate_rules_is_another(api: FakeApi) -> None:
-    """One record would erase the other, and what goes with its policy would stay."""
+    """With a shared record, one kind of policy would erase the other's entries.
+
+    Objects that should be deleted with their policy would then remain.
+    """
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -230,7 +233,7 @@ def test_the_record_of_generate_rules_is_another(api: FakeApi) -> None:
 def test_another_holder_goes_on_wherever_the_lease_was_lost(
     api: FakeApi, writes: int
 ) -> None:
-    """A trigger would be lost with its holder, or its object be left behind."""
+    """Otherwise, a trigger would be lost, or its object would remain."""
     policy(api, DATA, UPPER)
     raw = trigger(api)
     request(api, raw)
@@ -252,7 +255,7 @@ def test_another_holder_goes_on_wherever_the_lease_was_lost(
 
 
 def test_a_policy_for_deletions(api: FakeApi) -> None:
-    """A deletion would generate nothing, or for an object that still exists."""
+    """Otherwise, a deletion would generate nothing, or it would generate too early."""
     expression = DATA.replace("object.", "oldObject.")
     policy(api, expression, operations=("DELETE",), sync=False)
     with held(api) as one:
@@ -267,7 +270,7 @@ def test_a_policy_for_deletions(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_source_that_changes_or_goes(api: FakeApi, *, sync: bool) -> None:
-    """Clones would keep what their source no longer has, or follow unasked."""
+    """Otherwise, clones would keep outdated content, or change without permission."""
     source(api)
     policy(api, CLONES, sync=sync)
     with held(api) as one:
@@ -281,7 +284,7 @@ def test_a_source_that_changes_or_goes(api: FakeApi, *, sync: bool) -> None:
 
 
 def test_a_policy_that_changes(api: FakeApi) -> None:
-    """What it no longer generates would stay, or the new object would be missing."""
+    """Otherwise, an outdated object would remain, or the new one would be missing."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -307,7 +310,7 @@ ENDS: list[tuple[str, Json, str | None]] = [
 def test_a_policy_that_is_deleted(
     api: FakeApi, _name: str, spec: Json, left: str | None, *, is_held: bool
 ) -> None:
-    """Objects would stay for ever, or go although they should not."""
+    """Otherwise, objects would remain for ever, or be deleted without reason."""
     policy(api, **spec)
     with held(api) as one:
         generated(api, one)
@@ -315,7 +318,7 @@ def test_a_policy_that_is_deleted(
             api.remove(f"{CEL}/generatingpolicies/p")
             one.settle()
     if not is_held:
-        # While nobody holds the lease.
+        # The policy is deleted while no replica holds the lease.
         api.remove(f"{CEL}/generatingpolicies/p")
         with held(api) as one:
             one.settle()
@@ -324,7 +327,7 @@ def test_a_policy_that_is_deleted(
 
 
 def test_clones_stay_when_their_policy_goes(api: FakeApi) -> None:
-    """KYVERNO: only data goes with its policy."""
+    """KYVERNO: only objects generated from data are deleted with their policy."""
     source(api)
     policy(api, CLONES)
     with held(api) as one:
@@ -335,7 +338,7 @@ def test_clones_stay_when_their_policy_goes(api: FakeApi) -> None:
 
 
 def test_synchronize_switched_off(api: FakeApi) -> None:
-    """Objects would still follow, or go with their policy."""
+    """Otherwise, objects would still be updated, or be deleted with their policy."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -348,7 +351,7 @@ def test_synchronize_switched_off(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("existing", [True, False])
 def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
-    """Triggers that were there before the policy would be left out, or not."""
+    """Triggers older than the policy generate only if the policy says so."""
     trigger(api)
     trigger(api, "other", team="red", value="3")
     policy(api, sync=False, evaluation={"generateExisting": {"enabled": existing}})
@@ -358,7 +361,7 @@ def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
 
 
 def test_an_object_of_others_stays_as_it_is(api: FakeApi) -> None:
-    """A policy would take over, and delete, what somebody else made."""
+    """Otherwise, a policy would take over and later delete another writer's object."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api)
     with held(api) as one:
@@ -369,7 +372,7 @@ def test_an_object_of_others_stays_as_it_is(api: FakeApi) -> None:
 
 
 def test_another_replica_writes_nothing(api: FakeApi) -> None:
-    """Each take-over would write every object again."""
+    """Otherwise, each take-over would write every object again."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -380,7 +383,7 @@ def test_another_replica_writes_nothing(api: FakeApi) -> None:
 
 
 def test_a_replica_that_takes_over_watches(api: FakeApi) -> None:
-    """Changes would be noticed by the replica that generated, and no other."""
+    """Otherwise, only the replica that generated an object would notice its changes."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -392,7 +395,7 @@ def test_a_replica_that_takes_over_watches(api: FakeApi) -> None:
 
 
 def test_a_namespaced_policy_stays_in_its_namespace(api: FakeApi) -> None:
-    """A tenant would write into another namespace, or the cluster."""
+    """Otherwise, a tenant could write into another namespace or into the cluster."""
     elsewhere = DATA.replace("object.metadata.namespace", '"b"', 1)
     policy(api, elsewhere, namespace="a")
     with held(api) as one:
@@ -407,7 +410,7 @@ def test_a_namespaced_policy_stays_in_its_namespace(api: FakeApi) -> None:
 
 
 def test_policies_of_one_name(api: FakeApi) -> None:
-    """The end of one would delete the objects of the other."""
+    """Otherwise, deleting one policy would delete the objects of the other."""
     policy(api, UPPER, namespace="a")
     policy(api)
     with held(api) as one:
@@ -443,7 +446,7 @@ FAILURES: list[tuple[str, str, str]] = [
     ("_name", "text", "reason"), FAILURES, ids=[one[0] for one in FAILURES]
 )
 def test_failures_are_told(api: FakeApi, _name: str, text: str, reason: str) -> None:
-    """Nobody would learn why nothing was generated."""
+    """Otherwise, users would not learn why nothing was generated."""
     policy(api, text)
     with held(api) as one:
         generated(api, one)
@@ -458,7 +461,7 @@ def test_failures_are_told(api: FakeApi, _name: str, text: str, reason: str) -> 
 
 
 def test_nothing_is_left_of_a_policy_that_fails_in_part(api: FakeApi) -> None:
-    """A later error would leave some of the objects behind."""
+    """Otherwise, an error would leave some of the objects behind."""
     policy(api, DATA, "generator.apply(object.none, [])")
     with held(api) as one:
         generated(api, one)
@@ -467,7 +470,7 @@ def test_nothing_is_left_of_a_policy_that_fails_in_part(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("exempt", [True, False])
 def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
-    """An exempt trigger would generate, or any exception would exempt it."""
+    """Otherwise, an exempt trigger would generate, or any exception would exempt it."""
     policy(api)
     name = "t" if exempt else "x"
     api.put(
@@ -498,7 +501,7 @@ def bait(  # noqa: PLR0913 - the parts of labels
     uid: str = "",
     policy_namespace: str = "",
 ) -> str:
-    """Store an object of somebody else with labels of a policy; return its path."""
+    """Store another writer's object with the labels of a policy; return its path."""
     labels = {
         "app.kubernetes.io/managed-by": "kyverno",
         f"{PREFIX}policy-name": "p",
@@ -528,7 +531,7 @@ NAMED_BY_LABELS = {
 def test_labels_show_a_tenant_no_object_of_others(
     api: FakeApi, name: str, *, is_event: bool
 ) -> None:
-    """A tenant would read a Secret of another namespace by labels of its own."""
+    """Otherwise, a tenant could read another namespace's Secret by setting labels."""
     kind, namespace = NAMED_BY_LABELS[name]
     rule = {
         "apiGroups": [""],
@@ -569,7 +572,7 @@ def test_labels_show_a_tenant_no_object_of_others(
 
 @pytest.mark.parametrize("is_event", [True, False])
 def test_labels_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
-    """A user without any policy would make one generate for what it left alone."""
+    """Otherwise, a user without a policy could create triggers by setting labels."""
     named = DATA.replace('"out"', '"out-" + object.metadata.name')
     trigger(api, "older")
     policy(api, named)
@@ -591,7 +594,7 @@ def test_labels_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
 
 @pytest.mark.parametrize("created", ["2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z"])
 def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
-    """What it no longer generates would stay with every take-over."""
+    """Otherwise, an outdated object would remain after each take-over."""
     raw = policy(api)
     metadata = {**raw["metadata"], "creationTimestamp": "2026-01-01T00:00:01Z"}
     path = f"{CEL}/generatingpolicies/p"
@@ -611,14 +614,14 @@ def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
         one.settle()
         one.settle()
     is_newer = created.endswith("2Z")
-    # Of an older trigger only labels say that it was one.
+    # For an older trigger, only the labels show that it was one.
     assert content(api) == (None if is_newer else "1")
     other = f"{CONFIG_MAPS.format('a')}/other"
     assert content(api, other) == ("1" if is_newer else None)
 
 
 def test_labels_of_two_triggers_delete_nothing(api: FakeApi) -> None:
-    """A user without any policy would have the objects of others deleted."""
+    """Otherwise, a user without any policy could have other users' objects deleted."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)
@@ -633,7 +636,7 @@ def test_labels_of_two_triggers_delete_nothing(api: FakeApi) -> None:
 
 
 def test_labels_in_part_change_no_object(api: FakeApi) -> None:
-    """The object would name its trigger in part, and stay when that is deleted."""
+    """Otherwise, the object would name another trigger and outlive its own."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)
@@ -659,7 +662,7 @@ LABELS_OF_SOURCES = {
 def test_a_clone_is_its_policys_whatever_its_source_was(
     api: FakeApi, name: str
 ) -> None:
-    """A clone would follow nothing, or be the object of a tenant's policy."""
+    """Otherwise, a clone would follow no source, or belong to a tenant's policy."""
     raw = source(api)
     labels = {f"{PREFIX}{key}": one for key, one in LABELS_OF_SOURCES[name].items()}
     raw = api.put(SOURCE, **{**raw, "metadata": {**raw["metadata"], "labels": labels}})
@@ -678,7 +681,7 @@ def test_a_clone_is_its_policys_whatever_its_source_was(
 
 
 def test_a_tenants_policy_deletes_in_its_namespace_alone(api: FakeApi) -> None:
-    """What has the labels of a tenant's policy would go with it, wherever it is."""
+    """Otherwise, labelled objects in other namespaces would also be deleted."""
     policy(api, UPPER, namespace="a")
     path = bait(api, "b", trigger_namespace="a", name="t", policy_namespace="a")
     with held(api) as one:
@@ -691,13 +694,13 @@ def test_a_tenants_policy_deletes_in_its_namespace_alone(api: FakeApi) -> None:
 
 
 def unserved(api: FakeApi, plural: str) -> None:
-    """Answer 404 for a kind, as while its definition is replaced."""
+    """Answer 404 for a kind, as if its definition was being replaced."""
     for _ in range(1000):
         api.fault(f"GET .*/{plural}[/?]?.*", 404)
 
 
 def test_a_kind_that_is_not_served_deletes_nothing(api: FakeApi) -> None:
-    """A definition that is replaced would delete all that is synchronised."""
+    """Otherwise, replacing a definition would delete all synchronised objects."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -726,7 +729,7 @@ def test_a_kind_that_is_not_served_deletes_nothing(api: FakeApi) -> None:
 
 
 def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
-    """Without the namespaced kind, what deleted policies generated would stay."""
+    """Without the namespaced kind, objects of deleted policies are still cleaned up."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -745,7 +748,7 @@ def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
 
 
 def test_synchronize_switched_off_and_on(api: FakeApi) -> None:
-    """Objects from before would follow no change, and stay without their policy."""
+    """Otherwise, older objects would ignore changes and outlive their policy."""
     policy(api)
     with held(api) as one:
         generated(api, one)

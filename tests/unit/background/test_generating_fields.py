@@ -44,7 +44,7 @@ def templates(*texts: str) -> list[Json]:
 
 @pytest.mark.parametrize("server_side", [True, False])
 def test_a_template_follows_its_trigger(api: FakeApi, *, server_side: bool) -> None:
-    """What a template generates would be left behind, or written in another way."""
+    """Otherwise, a template's object would be outdated, or written the wrong way."""
     policy(api, generate=templates(TEMPLATE), useServerSideApply=server_side)
     with held(api) as one:
         generated(api, one)
@@ -63,7 +63,7 @@ def test_a_template_follows_its_trigger(api: FakeApi, *, server_side: bool) -> N
 
 
 def test_an_object_of_others_is_not_applied(api: FakeApi) -> None:
-    """Server-side apply would take its fields."""
+    """Otherwise, server-side apply would take over another writer's fields."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api, useServerSideApply=True)
     with held(api) as one:
@@ -73,7 +73,7 @@ def test_an_object_of_others_is_not_applied(api: FakeApi) -> None:
 
 
 def test_a_template_that_fails_leaves_nothing(api: FakeApi) -> None:
-    """A part of what a policy generates would be there."""
+    """Otherwise, only some of the policy's objects would exist."""
     fails = TEMPLATE.replace("name: out", "name: (( object.x ))")
     policy(api, generate=templates(TEMPLATE, fails))
     with held(api) as one:
@@ -84,7 +84,7 @@ def test_a_template_that_fails_leaves_nothing(api: FakeApi) -> None:
 
 
 def test_a_tenants_template_stays_in_its_namespace(api: FakeApi) -> None:
-    """A tenant would write where it may not."""
+    """Otherwise, a tenant could write into another namespace."""
     away = TEMPLATE.replace("(( object.metadata.namespace ))", "z")
     policy(api, namespace="a", generate=templates(away))
     with held(api) as one:

@@ -1,7 +1,7 @@
 """GeneratingPolicies: which kinds of generated objects are recorded and watched.
 
-A failure means: the policies of one namespace make those of others follow no change, or
-a policy that never generated anything takes up room.
+A failure means: one namespace's policies keep others from noticing changes, or a policy
+that never generated anything uses up slots for watches.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ WANTED: list[tuple[str, Json, dict[str, int]]] = [
     ("_name", "wanted", "counts"), WANTED, ids=[one[0] for one in WANTED]
 )
 def test_what_is_watched(_name: str, wanted: Json, counts: dict[str, int]) -> None:
-    """One author would use up what others need."""
+    """Otherwise, one author could use up the watches that others need."""
     found = chosen(wanted)
     groups = [group for group, _ in found]
     assert {group: groups.count(group) for group in set(groups)} == counts
@@ -77,7 +77,7 @@ def test_what_is_watched(_name: str, wanted: Json, counts: dict[str, int]) -> No
 
 
 def kind_policy(api: FakeApi, count: int, **changes: Any) -> None:
-    """Store a policy that generates an object of each of some kinds."""
+    """Store a policy that generates one object each of ``count`` kinds."""
     objects = ", ".join(
         f'{{"apiVersion": dyn("example.com/v1"), "kind": dyn("K{number}"),'
         ' "metadata": dyn({"name": "out"})}'
@@ -111,7 +111,7 @@ def cluster(api: FakeApi) -> None:
 
 
 def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
-    """Its policies would take all places, or changes be missed silently."""
+    """Otherwise, one namespace could use up all slots without a message."""
     kind_policy(api, BEYOND + 1, namespace="a")
     policy(api)
     with held(api) as one:
@@ -128,7 +128,7 @@ def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
         assert f"k{BEYOND}s.example.com (more than" in event.note
         assert one.recorded.counts[BACKGROUND_UNWATCHED.name, ()] == 1
         assert any("are not watched" in text for text in one.background.problems())
-        # A change is not noticed, but undone by the scan.
+        # The change goes unnoticed until the next scan reverts it.
         made = stored(api, path(BEYOND))
         assert made is not None
         api.put(path(BEYOND), **{**made, "data": "hand"})
@@ -145,7 +145,7 @@ def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
 
 
 def test_a_kind_that_may_not_be_watched_is_told(api: FakeApi) -> None:
-    """Nobody would learn that changes are not noticed."""
+    """Otherwise, users would not learn that changes go unnoticed."""
     for _ in range(20):
         api.fault("GET .*/k0s[?].*watch=1", FORBIDDEN)
     kind_policy(api, 1)
@@ -166,7 +166,7 @@ def test_a_kind_that_may_not_be_watched_is_told(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) -> None:
-    """A policy without permissions would keep the places of others for good."""
+    """Otherwise, a policy without permissions would use up slots for ever."""
     for _ in range(1000):
         api.fault("POST .*/k0s", FORBIDDEN)
     kind_policy(api, count)
@@ -174,7 +174,7 @@ def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) 
         generated(api, one)
         assert recorded(api) == {"K0", "K1"} - {f"K{count}"}
         assert watched(one) == {"K0": set(), "K1": {"k1s"}}[f"K{count - 1}"]
-        # All attempts fail, and the next scan comes.
+        # All attempts fail until the next scan.
         one.pass_s(3700)
         if count == 1:
             assert recorded(api) == set()
@@ -187,7 +187,7 @@ def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) 
 
 
 def test_an_object_of_others_takes_no_place(api: FakeApi) -> None:
-    """What the policy leaves alone would be watched for it."""
+    """Otherwise, another writer's object would be watched for a policy."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api)
     with held(api) as one:
@@ -200,7 +200,7 @@ def test_an_object_of_others_takes_no_place(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("writes", range(8))
 def test_a_holder_that_ends_between_record_and_write(api: FakeApi, writes: int) -> None:
-    """An object would be left that no record names, or a record without objects."""
+    """Otherwise, an object would have no record, or a record would have no objects."""
     kind_policy(api, 1)
     request(api, trigger(api))
     with held(api, holds_lease=held_for(writes)) as one:

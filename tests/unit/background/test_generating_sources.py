@@ -1,4 +1,4 @@
-"""GeneratingPolicies that fail: which clones go with their source, and which stay.
+"""GeneratingPolicies that fail: which clones are deleted with their source.
 
 A failure means: clones are deleted although their source exists, or outlive it.
 """
@@ -45,7 +45,7 @@ def cluster(api: FakeApi) -> None:
 
 
 def unannotated(api: FakeApi) -> Json:
-    """Store the trigger without what the expression reads of it."""
+    """Store the trigger without the annotation that the expression reads."""
     return api.put(
         "/api/v1/namespaces/a/pods/t",
         apiVersion="v1",
@@ -63,7 +63,7 @@ def put_other(api: FakeApi, value: str = "1") -> None:
 def test_a_source_that_cannot_be_read(
     api: FakeApi, status: int, *, is_held: bool
 ) -> None:
-    """It was created again; an outage of its reads would delete its clone."""
+    """Otherwise, a failed read of a recreated source would delete its clone."""
     policy(api, _PLAIN)
     source(api)
     with held(api) as one:
@@ -86,7 +86,7 @@ def test_a_source_that_cannot_be_read(
 
 
 def test_a_source_created_again_while_the_trigger_fails(api: FakeApi) -> None:
-    """What the trigger lacks would count as a source that is gone."""
+    """Otherwise, a field missing in the trigger would look like a deleted source."""
     policy(api, _CONDITIONAL)
     source(api)
     with held(api) as one:
@@ -104,7 +104,7 @@ def test_a_source_created_again_while_the_trigger_fails(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("fault", [None, 403, 500])
 def test_an_object_of_another_kind_is_no_clone(api: FakeApi, fault: int | None) -> None:
-    """Among objects of its own kind its source is never found."""
+    """Otherwise, its source would be searched for among objects of the wrong kind."""
     policy(api, _OTHER_KIND)
     source(api)
     with held(api) as one:
@@ -124,7 +124,7 @@ def test_an_object_of_another_kind_is_no_clone(api: FakeApi, fault: int | None) 
 
 
 def test_clones_of_the_same_kind_name_their_source(api: FakeApi) -> None:
-    """Its deletion would go unnoticed."""
+    """Otherwise, the deletion of the source would go unnoticed."""
     policy(api, _PLAIN)
     raw = source(api)
     with held(api) as one:
@@ -139,7 +139,7 @@ def test_clones_of_the_same_kind_name_their_source(api: FakeApi) -> None:
 def test_one_of_two_sources_is_created_again(
     api: FakeApi, expressions: int, *, is_first: bool
 ) -> None:
-    """Its clone would go with that of the other one."""
+    """Otherwise, its clone would be deleted with the other source's clone."""
     texts = [_PLAIN, _OF_OTHER] if is_first else [_OF_OTHER, _PLAIN]
     if expressions == 1:
         other = _READ.replace('"source"', '"other"')
@@ -164,7 +164,7 @@ def test_one_of_two_sources_is_created_again(
 
 
 def test_sources_of_two_expressions_go_together(api: FakeApi) -> None:
-    """The first expression that fails would hide the source of the second one."""
+    """Otherwise, the first failing expression would hide the second one's source."""
     policy(api, _PLAIN, _OF_OTHER)
     source(api)
     put_other(api)
@@ -178,7 +178,7 @@ def test_sources_of_two_expressions_go_together(api: FakeApi) -> None:
 
 
 def test_a_source_that_goes_while_nothing_can_be_read(api: FakeApi) -> None:
-    """After the last attempt for its deletion the clone would stay for ever."""
+    """Otherwise, the clone would remain for ever after the last failed attempt."""
     policy(api, _PLAIN)
     source(api)
     with held(api) as one:

@@ -1,6 +1,6 @@
-"""GeneratingPolicies: what the watches of generated objects lead to, and what not.
+"""GeneratingPolicies: the reactions to watch events of generated objects.
 
-A failure means: a policy writes without end, or clones outlive their source.
+A failure means: a policy writes in an endless loop, or clones outlive their source.
 """
 
 import threading
@@ -44,11 +44,11 @@ Json = Any
 RANDOM = DATA.replace('annotations["value"]', 'annotations["value"] + random()')
 RANDOM_NAMES = DATA.replace('"out"', '"out-" + random("[a-z]{12}")')
 ROUNDS = 20
-"""More than any change needs; a policy that never ends does not end here, either."""
+"""More rounds than any change needs; an endless loop is cut off here."""
 
 
 class LateAnswers(Client):
-    """Returns from a write when the watches have brought it."""
+    """A client whose writes return after the watches have delivered the change."""
 
     def __init__(self, api: FakeApi) -> None:
         super().__init__(Pool(api.access), "late")
@@ -63,7 +63,7 @@ class LateAnswers(Client):
 
 
 class HeldLists(Client):
-    """Answers the watch of ConfigMaps when ``opened`` is set, or refuses it."""
+    """Delays the watch of ConfigMaps until ``opened`` is set, or refuses it."""
 
     def __init__(self, api: FakeApi, *, refuses: bool = False) -> None:
         super().__init__(Pool(api.access), "held")
@@ -80,9 +80,9 @@ class HeldLists(Client):
 
 
 def settled(one: Term, *, is_watching: bool = True) -> bool:
-    """Do what is due for a while; return whether it came to an end.
+    """Do the pending work for a limited number of rounds; return whether it ended.
 
-    ``is_watching``: the watches of what was generated can list it.
+    ``is_watching`` says whether the watches of generated objects can list them.
     """
     for _ in range(ROUNDS):
         if is_watching:
@@ -95,7 +95,7 @@ def settled(one: Term, *, is_watching: bool = True) -> bool:
 
 
 def aged(api: FakeApi, path: str, raw: Json, day: str) -> Json:
-    """Say of an object when it was created."""
+    """Set the creation time of an object."""
     metadata = {**raw["metadata"], "creationTimestamp": f"{day}T00:00:00Z"}
     return api.put(path, **{**raw, "metadata": metadata})
 
@@ -110,7 +110,7 @@ def cluster(api: FakeApi) -> None:
 def test_a_policy_that_never_generates_the_same(
     api: FakeApi, text: str, *, is_late: bool
 ) -> None:
-    """Each write of its own would be taken for a change, and lead to the next one."""
+    """Otherwise, each write of the pool would look like a change and cause another."""
     aged(api, f"{CEL}/generatingpolicies/p", policy(api, text), "2026-01-01")
     client = LateAnswers(api)
     path = "/api/v1/namespaces/a/pods/t"
@@ -129,7 +129,7 @@ def test_a_policy_that_never_generates_the_same(
 
 
 def test_a_change_of_others_during_a_write_is_followed(api: FakeApi) -> None:
-    """What others did while a write was under way would stay for an hour."""
+    """Otherwise, another writer's change during a write would remain for an hour."""
     policy(api)
     client = LateAnswers(api)
     with held(api, client=client) as one:
@@ -149,7 +149,7 @@ def test_a_change_of_others_during_a_write_is_followed(api: FakeApi) -> None:
 
 
 def test_changes_that_wait_for_a_write_are_bounded() -> None:
-    """Memory would grow with what others do while the API server does not answer."""
+    """Otherwise, changes would use up memory while the API server does not answer."""
     written = Written(lambda: 0.0)
     decided: list[int] = []
     maps, key = core("configmaps"), ("a", "out")
@@ -181,7 +181,7 @@ def put_other(api: FakeApi) -> None:
 def test_sources_that_go_together(
     api: FakeApi, gone: list[str], *, is_held: bool
 ) -> None:
-    """The clones of all but the last one, or of all, would stay for ever."""
+    """Otherwise, some or all of the clones would remain for ever."""
     source(api)
     put_other(api)
     policy(api, BOTH)
@@ -193,7 +193,7 @@ def test_sources_that_go_together(
                 api.remove(path)
             one.settle()
     if not is_held:
-        # While nobody holds the lease.
+        # The sources are deleted while no replica holds the lease.
         for path in gone:
             api.remove(path)
         with held(api) as one:
@@ -203,7 +203,7 @@ def test_sources_that_go_together(
 
 
 def test_a_source_that_goes_and_a_trigger_that_changes(api: FakeApi) -> None:
-    """The later event would hide the earlier one, and the clone stay."""
+    """Otherwise, the later event would hide the earlier one and keep the clone."""
     source(api)
     policy(api, CLONES, DATA)
     with held(api) as one:
@@ -217,7 +217,7 @@ def test_a_source_that_goes_and_a_trigger_that_changes(api: FakeApi) -> None:
 
 
 def test_a_source_that_goes_before_its_clone_is_seen(api: FakeApi) -> None:
-    """A clone that was written a moment too late would stay for ever."""
+    """Otherwise, a clone that was written a moment too late would remain for ever."""
     source(api)
     put_other(api)
     policy(api, CLONES)
@@ -237,7 +237,7 @@ def test_a_source_that_goes_before_its_clone_is_seen(api: FakeApi) -> None:
 
 
 def test_a_change_before_the_first_list_of_a_watch_is_reverted(api: FakeApi) -> None:
-    """It was too late for the comparison, and too early for the watch."""
+    """A change between the comparison and the first list must not be lost."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -255,7 +255,7 @@ def test_a_change_before_the_first_list_of_a_watch_is_reverted(api: FakeApi) -> 
 
 
 def test_a_watch_that_cannot_list_holds_nothing_up(api: FakeApi) -> None:
-    """What was changed while no pool ran would stay."""
+    """Otherwise, changes made while no pool was running would remain."""
     policy(api)
     with held(api) as one:
         generated(api, one)
@@ -272,7 +272,7 @@ def test_a_watch_that_cannot_list_holds_nothing_up(api: FakeApi) -> None:
 
 
 def test_clones_stay_with_their_sources(api: FakeApi) -> None:
-    """A take-over would delete clones, or write them again."""
+    """Otherwise, a take-over would delete clones or write them again."""
     source(api)
     put_other(api)
     policy(api, BOTH)

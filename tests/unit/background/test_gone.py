@@ -1,4 +1,4 @@
-"""Kinds that are removed or refused while the pool uses them stop nothing else."""
+"""A kind that is removed or refused during its use does not stop other work."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -47,7 +47,7 @@ def _rules(**more: Json) -> list[Json]:
 
 @pytest.fixture
 def one(api: FakeApi) -> Iterator[Term]:
-    """A pool that generated a Widget and a ConfigMap."""
+    """A pool that has generated a Widget and a ConfigMap."""
     serve_kinds(api, _widgets())
     trigger(api)
     policy(api, *_rules(generateExisting=True))
@@ -59,7 +59,7 @@ def one(api: FakeApi) -> Iterator[Term]:
 
 
 def _remove_kind(api: FakeApi) -> None:
-    """Remove the definition of Widgets, and Widgets with it."""
+    """Remove the definition of Widgets, and thereby all Widgets."""
     api.remove(f"{WIDGETS.format('a')}/out-t")
     serve_kinds(api)
     api.fault("/apis/example.io/v1/", *[404] * 1000)
@@ -67,7 +67,7 @@ def _remove_kind(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_policy_goes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
-    """ConfigMaps would stay for ever because nobody can list Widgets."""
+    """Otherwise, ConfigMaps would remain for ever because Widgets cannot be listed."""
     if is_refused:
         api.fault(_LISTS, *[403] * 1000)
     else:
@@ -82,7 +82,7 @@ def test_a_policy_goes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_policy_changes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
-    """A new rule would generate nothing because nobody can list Widgets."""
+    """Otherwise, a new rule would not run because Widgets cannot be listed."""
     if is_refused:
         api.fault(_LISTS, *[403] * 1000)
     else:
@@ -97,7 +97,7 @@ def test_a_policy_changes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
 
 
 def test_a_kind_that_was_removed(api: FakeApi, one: Term) -> None:
-    """Objects would be deleted, because triggers of a removed kind seem deleted."""
+    """Triggers of a removed kind must not look deleted."""
     kinds = Kinds(api.client(), one.time)
     assert kinds.serves("example.io/v1", "Widget")
     _remove_kind(api)

@@ -1,4 +1,4 @@
-"""Triggers that found no room in the journal: their policies are synced again."""
+"""Triggers that do not fit into the journal: their policies are synced again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ _DATA = {"data": {"from": _VALUE}}
 
 @pytest.fixture
 def user(api: FakeApi, tmp_path: Path) -> Iterator[User]:
-    """A user of a cluster whose worker has room for one review."""
+    """A user of a cluster whose worker's journal has room for one review."""
     new_cluster(api)
     one = User(api, tmp_path / "journals", most=1)
     yield one
@@ -48,7 +48,7 @@ def _made(api: FakeApi, name: str) -> Json:
 
 
 def _crowd(user: User) -> None:
-    """Fill the journal: no leader takes what is in it."""
+    """Fill the journal, which no leader empties."""
     user.write = lambda: None  # type: ignore[method-assign]
     user.create(_path("first"), **_fields())
 
@@ -59,7 +59,7 @@ def _relieve(user: User) -> None:
 
 
 def test_created_triggers(user: User) -> None:
-    """All objects exist at last; those of triggers from before do not."""
+    """Lost triggers get their objects; triggers older than the loss get none."""
     api = user.api
     old = {"creationTimestamp": "2020-01-01T00:00:00Z"}
     api.put(_path("old"), **_fields(**old))
@@ -84,7 +84,7 @@ def test_created_triggers(user: User) -> None:
 
 
 def test_changed_and_deleted_triggers(user: User) -> None:
-    """Updates are followed, and what is no longer wanted is deleted."""
+    """Updates are applied, and objects that are no longer wanted are deleted."""
     api = user.api
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -107,7 +107,7 @@ def test_changed_and_deleted_triggers(user: User) -> None:
 
 
 def test_changed_source(user: User) -> None:
-    """Whose clones a source has is not known: all policies are synced."""
+    """The clones of a lost source are not known, so all policies are synced."""
     api = user.api
     source = f"{CONFIG_MAPS.format('b')}/source"
     user.create(source, apiVersion="v1", kind="ConfigMap", data={"from": "1"})
@@ -124,7 +124,7 @@ def test_changed_source(user: User) -> None:
 
 
 def test_trigger_of_an_update_rule(user: User) -> None:
-    """A rule that lists UPDATE alone applies to lost triggers, too."""
+    """A rule that lists only UPDATE also applies to lost triggers."""
     api = user.api
     made = rule(data=_DATA)
     made["match"]["any"][0]["resources"]["operations"] = ["UPDATE"]

@@ -68,7 +68,7 @@ def _run(api: FakeApi, one: Term, **fields: Json) -> None:
 
 
 def test_target_is_patched(api: FakeApi) -> None:
-    """The patch is merged into the target, and the request is done."""
+    """The patch is merged into the target, and the request is completed."""
     policy(api, _rule())
     with term(api) as one:
         _run(api, one)
@@ -78,7 +78,7 @@ def test_target_is_patched(api: FakeApi) -> None:
 
 
 def test_nothing_to_change(api: FakeApi) -> None:
-    """A target that is already as wanted is not written."""
+    """A target that is already in the desired state is not written."""
     policy(api, _rule({"data": {"kept": "yes"}}))
     with term(api) as one:
         _run(api, one)
@@ -87,7 +87,7 @@ def test_nothing_to_change(api: FakeApi) -> None:
 
 
 def test_selector(api: FakeApi) -> None:
-    """Targets by label: only those that have it are changed."""
+    """Only targets that have the label are changed."""
     _target(api, "one", chosen="yes")
     _target(api, "two", chosen="no")
     target = {
@@ -104,7 +104,7 @@ def test_selector(api: FakeApi) -> None:
 
 
 def test_target_preconditions(api: FakeApi) -> None:
-    """A target whose preconditions do not hold is left alone, which is no failure."""
+    """A target whose preconditions do not hold is skipped, which is no failure."""
     target = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -130,7 +130,7 @@ def test_target_preconditions(api: FakeApi) -> None:
 
 
 def test_conflict(api: FakeApi) -> None:
-    """When another writer is faster, the patch is made of what that wrote."""
+    """After a conflict, the patch is computed from the other writer's version."""
     policy(api, _rule())
     with term(api) as one:
         raced: list[str] = []
@@ -149,7 +149,7 @@ def test_conflict(api: FakeApi) -> None:
 
 
 def test_failure(api: FakeApi) -> None:
-    """A variable that cannot be resolved leaves the reason in the status."""
+    """A variable that cannot be resolved is reported in the status."""
     policy(api, of_open(_rule({"data": {"from": "{{request.object.absent}}"}})))
     with term(api) as one:
         request(api, open_trigger(api), kind="mutate")
@@ -163,7 +163,7 @@ def test_failure(api: FakeApi) -> None:
 
 
 def test_deleted_trigger(api: FakeApi) -> None:
-    """The object of a deletion comes with the request, for it cannot be read."""
+    """The request contains the deleted object because it can no longer be read."""
     policy(api, _rule({"data": {"gone": "{{request.oldObject.metadata.name}}"}}))
     with term(api) as one:
         raw = trigger(api)
@@ -180,7 +180,7 @@ def test_deleted_trigger(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_policy_update(api: FakeApi, *, wanted: bool) -> None:
-    """With mutateExistingOnPolicyUpdate a policy runs for the triggers there are."""
+    """With mutateExistingOnPolicyUpdate, a policy runs for all existing triggers."""
     trigger(api)
     policy(api, _rule(mutateExistingOnPolicyUpdate=wanted))
     with term(api) as one:
@@ -189,7 +189,7 @@ def test_policy_update(api: FakeApi, *, wanted: bool) -> None:
 
 
 def test_status_of_a_policy(api: FakeApi) -> None:
-    """A change of nothing but a policy's status makes nobody look at its triggers."""
+    """A change of only a policy's status does not cause a scan of its triggers."""
     trigger(api)
     stored_policy = policy(api, _rule(mutateExistingOnPolicyUpdate=True))
     with term(api) as one:
@@ -204,7 +204,7 @@ def test_status_of_a_policy(api: FakeApi) -> None:
 
 
 def test_whole_controller(api: FakeApi) -> None:
-    """The threads do the same, and end."""
+    """The threads produce the expected effects and stop on request."""
     policy(api, _rule())
     settings = Settings(namespace="kyverno", background_workers=2)
     with term(api, settings=settings) as one:

@@ -1,7 +1,7 @@
 """MutatingPolicies that change existing objects: triggers, targets, exceptions.
 
-Red here means: an UpdateRequest of a MutatingPolicy changes nothing, changes what is
-none of its business, or loses the change of another writer.
+A failure means: an UpdateRequest of a MutatingPolicy changes nothing, changes unrelated
+objects, or loses the change of another writer.
 """
 
 import json
@@ -141,7 +141,7 @@ def _labels(api: FakeApi, namespace: str = "a", name: str = "target") -> Json:
 
 
 def test_conditions_of_targets(api: FakeApi) -> None:
-    """1.19: objects that the policy spares would be changed."""
+    """Since 1.19, the policy skips targets that do not meet its conditions."""
     text = "object.metadata.?labels.changes.orValue('no') == 'yes'"
     _target(api, "b", "chosen", changes="yes")
     conditions = [{"name": "c", "expression": text}]
@@ -204,7 +204,7 @@ def test_constraints_choose_the_targets(
 
 
 def test_request_is_that_of_the_trigger(api: FakeApi) -> None:
-    """And the object of the request is the trigger, ``object`` the target."""
+    """In the request, the object is the trigger; ``object`` is the target."""
     _policy(
         api,
         "Object{metadata: Object.metadata{labels: Object.metadata.labels{"
@@ -219,7 +219,7 @@ def test_request_is_that_of_the_trigger(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_trigger_without_a_name_yet(api: FakeApi, count: int) -> None:
-    """Pods of a ReplicaSet: a mutating webhook sees neither their name nor uid."""
+    """A mutating webhook gets neither name nor uid of a ReplicaSet's new Pod."""
     _policy(
         api,
         "Object{metadata: Object.metadata{labels: Object.metadata.labels{"
@@ -239,7 +239,7 @@ def test_a_trigger_without_a_name_yet(api: FakeApi, count: int) -> None:
 
 
 def _of_nameless(uid: str) -> Json:
-    """Return the UpdateRequest of a review, as the leader writes it."""
+    """Return the UpdateRequest that the leader writes for a review."""
     metadata = {"namespace": "a", "generateName": "web-"}
     raw = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
     review = {
@@ -264,7 +264,7 @@ def _of_nameless(uid: str) -> Json:
 
 
 def test_conditions_are_for_the_trigger(api: FakeApi) -> None:
-    """Where the targets have constraints of their own."""
+    """Conditions apply to the trigger if the targets have separate constraints."""
     condition = [{"name": "c", "expression": "object.kind == 'Secret'"}]
     _policy(api, matchConditions=condition)
     with term(api) as one:
@@ -378,7 +378,7 @@ def test_a_failure_is_told_and_tried_again(api: FakeApi) -> None:
 
 
 def test_a_failure_quotes_no_secret(api: FakeApi) -> None:
-    """Of a target that is one."""
+    """A target that is a Secret must not be quoted."""
     targets = {"resourceRules": [_SECRETS]}
     _policy(api, "Object{metadata: {'hush': object}}", targets=targets)
     with term(api) as one:
@@ -390,7 +390,7 @@ def test_a_failure_quotes_no_secret(api: FakeApi) -> None:
 
 
 def test_conflict(api: FakeApi) -> None:
-    """When another writer is faster, the policy is evaluated on what that wrote."""
+    """After a conflict, the policy is evaluated on the other writer's version."""
     _policy(api)
     with term(api) as one:
         raced: list[str] = []
@@ -419,7 +419,7 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 def test_a_kind_that_is_not_served_is_waited_for(
     api: FakeApi, plural: str, *, is_defined: bool
 ) -> None:
-    """A trigger would be dropped as done, or an exempt target would be changed."""
+    """Otherwise, a trigger would be dropped, or an exempt target would be changed."""
     _policy(api)
     if is_defined:
         api.put(
@@ -432,7 +432,7 @@ def test_a_kind_that_is_not_served_is_waited_for(
         namespace="kyverno", policy_exceptions=True, exception_namespace="*"
     )
     with term(api, settings=settings) as one:
-        # A policy is read by its name, then listed; exceptions are listed.
+        # A policy is read by name and then listed; exceptions are only listed.
         times = 1 if plural == "policyexceptions" else 2
         api.fault(f"GET .*v1beta1/{plural}(?!.*watch)", *[404] * times)
         _run(api, one)
@@ -462,7 +462,7 @@ def _version(raw: Json) -> str:
 
 
 def test_lost_triggers_are_found(api: FakeApi) -> None:
-    """A record that found no room: the policy is synced with what was written since."""
+    """After a lost record, the policy is synced with triggers written since then."""
     condition = [{"name": "c", "expression": "object.metadata.name == 't'"}]
     _policy(api, matchConditions=condition)
     _trigger(api)

@@ -37,7 +37,7 @@ def _renamed(*, sync: bool) -> Json:
 
 
 def _again(api: FakeApi, new: Json) -> None:
-    """Delete the policy and create another one of its name."""
+    """Delete the policy, and create another policy with its name."""
     api.remove(f"{POLICIES}/p")
     policy(api, new)
 

@@ -1,4 +1,4 @@
-"""What the API server refuses stops nothing else, and is done after a grant."""
+"""A request refused by the API server stops no other work and is retried."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ _FOR_EVER = [403] * 1000
 
 @pytest.fixture
 def api(api: FakeApi) -> FakeApi:
-    """A cluster that serves Widgets."""
+    """An API server that serves Widgets."""
     one = resource("widgets", "Widget")
     kind = {**one["responseKind"], "group": "example.io"}
     serve_kinds(api, ("example.io", "v1", [{**one, "responseKind": kind}]))
@@ -82,7 +82,7 @@ def _maps(name: str = "maps", **more: Json) -> Json:
 def test_a_removed_rule_does_not_stop_the_others(
     api: FakeApi, one: Term, verb: str
 ) -> None:
-    """A new rule would wait until the objects of an old one can be deleted."""
+    """A new rule must not wait until the objects of an old rule can be deleted."""
     policy(api, _both())
     one.settle()
     assert stored(api, f"{_WIDGETS}/w-t")
@@ -98,7 +98,7 @@ def test_a_removed_rule_does_not_stop_the_others(
 
 
 def test_a_rule_that_generates_elsewhere(api: FakeApi, one: Term) -> None:
-    """Objects elsewhere would never be made: no label names their triggers."""
+    """No label names the trigger of an object elsewhere, which must be created."""
     policy(api, _both())
     one.settle()
     assert stored(api, f"{_MAPS}/c-t")
@@ -113,14 +113,14 @@ def test_a_rule_that_generates_elsewhere(api: FakeApi, one: Term) -> None:
 def test_objects_whose_labels_cannot_be_taken(
     api: FakeApi, one: Term, status: int
 ) -> None:
-    """Those whose labels were taken before the failure would never be followed."""
+    """Objects that lost their labels before the failure must still be updated."""
     trigger(api, "s")
     policy(api, _maps())
     one.settle()
     moved = _maps()
     moved["generate"]["name"] = "new-{{request.object.metadata.name}}"
     del moved["generate"]["generateExisting"]
-    # The names of both are sorted: the labels of the first one are gone already.
+    # The names are sorted, so the labels of the first object are already removed.
     api.fault("(PUT|PATCH) .*/configmaps/out-t", *[status] * 12)
     policy(api, moved, generation=2)
     one.settle()
@@ -130,7 +130,7 @@ def test_objects_whose_labels_cannot_be_taken(
 
 
 def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
-    """After a grant nothing would happen before the next scan."""
+    """Otherwise, nothing would happen between a grant and the next scan."""
     made = _maps()
     more = {"resources": {"kinds": ["Widget"]}}
     made["match"]["any"].insert(0, more)
@@ -145,7 +145,7 @@ def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
 
 
 def test_an_object_that_may_not_be_written(api: FakeApi, one: Term) -> None:
-    """The objects after the refused one would be missing until a grant."""
+    """Otherwise, the objects after the refused one would be missing until a grant."""
     api.fault("POST .*/widgets", *_FOR_EVER)
     policy(api, _both())
     one.settle()
@@ -157,7 +157,7 @@ def test_an_object_that_may_not_be_written(api: FakeApi, one: Term) -> None:
 
 
 def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
-    """Its ConfigMap would stay because nobody can list Widgets."""
+    """Otherwise, its ConfigMap would remain because Widgets cannot be listed."""
     api.remove(f"{SECRETS.format('a')}/t")
     user = User(api, tmp_path / "journals")
     fields = {"apiVersion": "v1", "kind": "Secret", "metadata": {"labels": MATCHED}}
@@ -180,7 +180,7 @@ def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
 def test_a_policy_goes_with_objects_that_cannot_be_deleted(
     api: FakeApi, one: Term
 ) -> None:
-    """The objects after the refused one would stay."""
+    """Otherwise, the objects after the refused one would remain."""
     policy(api, _both())
     one.settle()
     api.fault("DELETE .*/widgets/", *_FOR_EVER)
@@ -193,7 +193,7 @@ def test_a_policy_goes_with_objects_that_cannot_be_deleted(
 
 
 def test_lost_triggers(api: FakeApi, tmp_path: Path) -> None:
-    """A rule whose objects cannot be listed would keep the others from theirs."""
+    """A rule whose objects cannot be listed must not block the other rules."""
     api.remove(f"{SECRETS.format('a')}/t")
     user = User(api, tmp_path / "journals", most=1)
     policy(api, rule("widgets", **_WIDGET, data={"spec": {}}), _maps())
@@ -219,7 +219,7 @@ def test_lost_triggers(api: FakeApi, tmp_path: Path) -> None:
 def test_a_lost_change_with_an_object_that_may_not_be_written(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """What the trigger does not ask for any more would stay until a grant."""
+    """Otherwise, objects that are no longer wanted would remain until a grant."""
     api.remove(f"{SECRETS.format('a')}/t")
     user = User(api, tmp_path / "journals", most=1)
     made = _both()

@@ -1,4 +1,4 @@
-"""Requests: retries, marks, absent triggers, permissions, the number of calls."""
+"""UpdateRequests: retries, marks, absent triggers, permissions, number of calls."""
 
 import threading
 from typing import Any
@@ -71,7 +71,7 @@ def test_calls_per_object(api: FakeApi) -> None:
 
 
 def test_failure_is_told_and_tried_again(api: FakeApi) -> None:
-    """A refused write leaves state, reason and count; a later grant makes it good."""
+    """A refused write records state, reason and count; a later retry succeeds."""
     policy(api, of_open(rule(data=_DATA)))
     with term(api) as one:
         one.settle()
@@ -116,7 +116,7 @@ def test_outage_counts_no_attempt(api: FakeApi) -> None:
 
 
 def test_absent_trigger_is_dropped(api: FakeApi) -> None:
-    """A trigger that another webhook refused drops its request after 30 s."""
+    """A request whose trigger was denied by another webhook is dropped after 30 s."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -132,7 +132,7 @@ def test_absent_trigger_is_dropped(api: FakeApi) -> None:
 
 
 def test_trigger_that_is_stored_late(api: FakeApi) -> None:
-    """A request may be here before its trigger is."""
+    """A request may arrive before its trigger is stored."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -147,7 +147,7 @@ def test_trigger_that_is_stored_late(api: FakeApi) -> None:
 
 
 def test_update_that_is_stored_late(api: FakeApi) -> None:
-    """While the trigger has the version before the request, that is waited for."""
+    """The pool waits until the trigger has a newer version than before the request."""
     value = "{{request.object.metadata.annotations.value}}"
     policy(api, rule(data={"data": {"from": value}}))
     with term(api) as one:
@@ -166,7 +166,7 @@ def test_update_that_is_stored_late(api: FakeApi) -> None:
 
 
 def test_update_that_changes_nothing(api: FakeApi) -> None:
-    """A trigger that keeps its version is taken as it is after 30 s."""
+    """A trigger whose version does not change is processed after 30 s."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -181,7 +181,7 @@ def test_update_that_changes_nothing(api: FakeApi) -> None:
 
 
 def test_another_object_of_the_name(api: FakeApi) -> None:
-    """A trigger that was recreated under its name is another one."""
+    """A trigger that was recreated under its name is a different object."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -196,7 +196,7 @@ def test_another_object_of_the_name(api: FakeApi) -> None:
 
 
 def test_mark_survives(api: FakeApi) -> None:
-    """A mark that comes while a request is processed makes it be processed again."""
+    """A request that is marked during its processing is processed again."""
     value = "{{request.object.metadata.annotations.value}}"
     policy(api, rule(data={"data": {"from": value}}))
     with term(api) as one:
@@ -205,7 +205,8 @@ def test_mark_survives(api: FakeApi) -> None:
         once = threading.Event()
 
         def mark(method: str, target: str) -> None:
-            # After the trigger was read, before the request is removed.
+            # The mark is set after the trigger was read and before the request is
+            # deleted.
             if method == "DELETE" and "updaterequests" in target and not once.is_set():
                 once.set()
                 trigger(api, value="2")
@@ -221,7 +222,7 @@ def test_mark_survives(api: FakeApi) -> None:
 
 
 def test_mark_of_a_failing_request(api: FakeApi) -> None:
-    """A mark makes a request due that waits for its next attempt."""
+    """A mark makes a request due that is waiting for its next attempt."""
     policy(api, rule(clone={"namespace": "b", "name": "source"}))
     with term(api) as one:
         one.settle()
@@ -240,7 +241,7 @@ def test_mark_of_a_failing_request(api: FakeApi) -> None:
     ("state", "left"), [("", []), ("Pending", []), ("Completed", []), ("Skip", ["ur"])]
 )
 def test_states(api: FakeApi, state: str, left: list[str]) -> None:
-    """Requests of others are processed in the states that upstream processes."""
+    """Other programs' requests are processed in the states that upstream processes."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -252,7 +253,7 @@ def test_states(api: FakeApi, state: str, left: list[str]) -> None:
 
 
 def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
-    """A request for a policy that is not known yet is not lost."""
+    """A request for a policy that is not in the cache yet is not lost."""
     with term(api) as one:
         _generate_unwatched(one)
         assert stored(api, _OUT) is not None
@@ -260,7 +261,7 @@ def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_policy_that_comes_and_goes_unwatched(api: FakeApi, *, stays: bool) -> None:
-    """The next holder deletes what it generated, unless the rule keeps it."""
+    """The next holder deletes the policy's objects unless the rule keeps them."""
     with term(api) as one:
         _generate_unwatched(one, orphanDownstreamOnPolicyDelete=stays)
     api.remove(f"{POLICIES}/p")
@@ -289,7 +290,7 @@ def test_policy_that_goes_while_its_rule_runs(api: FakeApi) -> None:
 
 
 def _generate_unwatched(one: Term, **fields: Json) -> None:
-    """Generate by a policy that the watch does not bring."""
+    """Generate by a policy that the watch does not deliver."""
     one.settle()
     for informer in one.background.policies.informers:
         informer.stop()
@@ -302,7 +303,7 @@ def _generate_unwatched(one: Term, **fields: Json) -> None:
 
 
 def test_request_for_no_policy(api: FakeApi) -> None:
-    """What names a policy or a rule that is gone is done."""
+    """A request that names a deleted policy or rule is completed."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -314,7 +315,7 @@ def test_request_for_no_policy(api: FakeApi) -> None:
 
 
 def test_named_resources_of_upstream(api: FakeApi) -> None:
-    """Of the objects that a request of upstream names, only the rule's are deleted."""
+    """Of the objects that an upstream request names, only the rule's are deleted."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -338,7 +339,7 @@ def test_named_resources_of_upstream(api: FakeApi) -> None:
 
 
 def test_policy_with_300_objects(api: FakeApi) -> None:
-    """Deleting a policy costs a call for each object, and a few lists."""
+    """Deleting a policy costs one call for each object, and a few lists."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -356,7 +357,7 @@ def test_policy_with_300_objects(api: FakeApi) -> None:
 
 
 def test_deletions_name_the_version(api: FakeApi) -> None:
-    """Each deletion has the uid and the version that was seen."""
+    """Each deletion has the uid and the version that were read."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -369,7 +370,7 @@ def test_deletions_name_the_version(api: FakeApi) -> None:
 
 
 def test_labels_that_change_during_the_deletion(api: FakeApi) -> None:
-    """An object whose labels were taken away after the list stays."""
+    """An object that lost its labels after the list was read is not deleted."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -401,7 +402,7 @@ def test_lease_that_is_lost(api: FakeApi) -> None:
 
 
 def test_generate_existing(api: FakeApi) -> None:
-    """A rule with generateExisting makes objects for the triggers that there are."""
+    """A rule with generateExisting generates objects for all existing triggers."""
     trigger(api)
     trigger(api, "other", labels={"team": "red"})
     policy(api, rule(data=_DATA, generateExisting=True))
@@ -412,7 +413,7 @@ def test_generate_existing(api: FakeApi) -> None:
 
 
 def test_defaults_of_the_server(api: FakeApi) -> None:
-    """What the API server adds is no difference: the second time nothing is written."""
+    """Defaults set by the API server are ignored: the second run writes nothing."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -426,7 +427,7 @@ def test_defaults_of_the_server(api: FakeApi) -> None:
 
 
 def test_finalizers_stay(api: FakeApi) -> None:
-    """An update keeps what other controllers need."""
+    """An update keeps the finalizers of other controllers."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -461,7 +462,7 @@ def test_source_is_labelled(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_source_changes_before_its_label(api: FakeApi, *, is_gone: bool) -> None:
-    """Without the label, admission does not record the change: what was read is old."""
+    """Without the label, admission does not record changes, so the data is stale."""
     path = f"{CONFIG_MAPS.format('b')}/source"
     api.put(path, apiVersion="v1", kind="ConfigMap", data={"from": "first"})
     policy(api, rule(clone={"namespace": "b", "name": "source"}))
@@ -490,7 +491,7 @@ def test_a_source_changes_before_its_label(api: FakeApi, *, is_gone: bool) -> No
 
 @pytest.mark.parametrize("synchronize", [True, False])
 def test_a_rule_gets_another_target(api: FakeApi, *, synchronize: bool) -> None:
-    """Its triggers get the new object, though the old one names them no more."""
+    """Triggers get the new object, although the old object no longer names them."""
     policy(api, rule(data=_DATA, synchronize=synchronize))
     with term(api) as one:
         one.settle()
@@ -512,7 +513,7 @@ def test_a_rule_gets_another_target(api: FakeApi, *, synchronize: bool) -> None:
 
 
 def test_clone_list(api: FakeApi) -> None:
-    """A deleted source of a cloneList takes its own clone with it, and no other."""
+    """When a source of a cloneList is deleted, only its own clone is deleted."""
     for name in ("one", "two"):
         api.put(
             f"{CONFIG_MAPS.format('b')}/{name}",
@@ -546,7 +547,7 @@ def test_clone_list(api: FakeApi) -> None:
 
 
 def test_foreach(api: FakeApi) -> None:
-    """Each element makes an object; the policy's end takes them all."""
+    """Each element generates an object; deleting the policy deletes all of them."""
     made = rule()
     made["generate"] = {
         "synchronize": True,
@@ -577,7 +578,7 @@ def test_foreach(api: FakeApi) -> None:
 
 
 def test_objects_of_other_triggers(api: FakeApi) -> None:
-    """A deleted trigger takes its own object with it, and not those of others."""
+    """When a trigger is deleted, only its own object is deleted."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -593,7 +594,7 @@ def test_objects_of_other_triggers(api: FakeApi) -> None:
 
 
 def test_clones_of_a_rule_with_data(api: FakeApi) -> None:
-    """Of a rule with both, the end of the policy takes the data; the clones stay."""
+    """When the policy is deleted, objects from data are deleted, and clones remain."""
     source = f"{CONFIG_MAPS.format('b')}/source"
     api.put(source, apiVersion="v1", kind="ConfigMap")
     target = {"list": "['x']", "apiVersion": "v1", "kind": "ConfigMap"}
@@ -619,7 +620,7 @@ def test_clones_of_a_rule_with_data(api: FakeApi) -> None:
 
 
 def test_deletion_that_generates(api: FakeApi) -> None:
-    """A rule that lists DELETE generates from the object that the request carries."""
+    """A rule that lists DELETE generates from the object in the request."""
     made = rule(data=_DATA)
     made["match"]["any"][0]["resources"]["operations"] = ["DELETE"]
     made["generate"]["name"] = "out-{{request.oldObject.metadata.name}}"
@@ -640,7 +641,7 @@ def test_deletion_that_generates(api: FakeApi) -> None:
 
 
 def test_server_side_apply(api: FakeApi) -> None:
-    """With useServerSideApply objects are applied by the manager ``generate``."""
+    """With useServerSideApply, the field manager ``generate`` applies objects."""
     policy(api, rule(data=_DATA), useServerSideApply=True)
     with term(api) as one:
         one.settle()
@@ -654,7 +655,7 @@ def test_server_side_apply(api: FakeApi) -> None:
 def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
     api: FakeApi,
 ) -> None:
-    """The kind is a variable, so admission of the policy could not refuse it."""
+    """The kind is a variable, so the policy's admission could not reject it."""
     kind = "{{request.object.data.kind}}"
     api.put(
         "/apis/kyverno.io/v1/namespaces/a/policies/p",
@@ -672,7 +673,7 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
         one.settle()
         status = _request(api)["status"]
         assert status["state"] == "Failed"
-        # The kind is a value of a Secret, so the text that names it stays out.
+        # The kind is the value of a Secret, so messages must not contain it.
         assert status["message"].startswith("background.scope: ")
         assert "Namespace" not in status["message"]
         assert not api.count("POST /api/v1/namespaces$")
@@ -682,7 +683,7 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
 def test_last_attempt_at_what_a_policy_change_leads_to(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is counted, logged, and left until the next scan."""
+    """The last failure is counted and logged; the next scan tries again."""
     trigger(api)
     existing = {**rule(clone={"namespace": "b", "name": "absent"})}
     policy(api, existing, generateExisting=True)

@@ -1,7 +1,7 @@
-"""What generate and mutate-existing rules did becomes rows for the reports.
+"""Outcomes of generate and mutate-existing rules become rows of reports.
 
 Expected values: Kyverno pkg/background/{generate,mutate}, pkg/utils/report/results.go.
-A failure means: a user of upstream misses a row, or a row says something else.
+A failure means: a user of upstream misses a row, or a row has other content.
 """
 
 from typing import Any
@@ -63,7 +63,7 @@ def _follow(one: Term, recorder: Recorder) -> None:
     found = RuleResults(
         recorder.append, recorder.reporting, one.recorded, lambda: _NOW_NS
     )
-    # The term began without them; its parts share the dependencies.
+    # The term began without the journal; all its parts share the dependencies.
     object.__setattr__(one.dependencies, "results", found)
 
 
@@ -100,7 +100,7 @@ def _mutates(kind: str = "ConfigMap", target: str = "ConfigMap") -> Json:
 
 
 def test_generated_objects_are_named(api: FakeApi) -> None:
-    """In the row of the trigger; those that were there before are not."""
+    """The trigger's row names new objects, but no objects that already existed."""
     policy(api, _generates())
     recorder = Recorder()
     raw = _open(api)
@@ -125,7 +125,7 @@ def test_generated_objects_are_named(api: FakeApi) -> None:
 
 
 def test_a_patched_target_is_named(api: FakeApi) -> None:
-    """Also if it was as it should be."""
+    """The target is named even if it was already in the desired state."""
     api.put(
         f"{CONFIG_MAPS.format('b')}/target", apiVersion="v1", kind="ConfigMap", data={}
     )
@@ -155,7 +155,7 @@ def test_a_patched_target_is_named(api: FakeApi) -> None:
 def test_the_operator_chooses(
     api: FakeApi, types: Any, words: Any, kind: str, expected: int
 ) -> None:
-    """The settings enableReporting and allowedResults."""
+    """The settings enableReporting and allowedResults select the rows."""
     api.put(
         f"{CONFIG_MAPS.format('b')}/target", apiVersion="v1", kind="ConfigMap", data={}
     )
@@ -169,7 +169,7 @@ def test_the_operator_chooses(
 
 
 def test_a_policy_that_is_not_reported(api: FakeApi) -> None:
-    """The label reports.kyverno.io/disabled."""
+    """The label reports.kyverno.io/disabled prevents rows for the policy."""
     stored = policy(api, _generates())
     labels = {"reports.kyverno.io/disabled": "true"}
     metadata = {"generation": 1, "labels": labels}
@@ -184,7 +184,7 @@ def test_a_policy_that_is_not_reported(api: FakeApi) -> None:
 
 
 def test_rows_quote_no_secret(api: FakeApi) -> None:
-    """Neither of the trigger, nor of a target, nor in a name."""
+    """Rows quote no Secret that is a trigger or a target, and no name built from it."""
     secret = api.put(
         f"{SECRETS.format('a')}/t",
         apiVersion="v1",
@@ -205,7 +205,7 @@ def test_rows_quote_no_secret(api: FakeApi) -> None:
 
 
 def test_a_failed_target_quotes_no_secret(api: FakeApi) -> None:
-    """The error of a rule may quote its target."""
+    """A rule's error may quote its target."""
     api.put(
         f"{SECRETS.format('b')}/target",
         apiVersion="v1",
@@ -237,7 +237,7 @@ def test_a_failed_target_quotes_no_secret(api: FakeApi) -> None:
 def test_what_finds_no_room_is_counted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, room: int, limit: int, code: str
 ) -> None:
-    """The rule runs all the same."""
+    """The rule runs even if its row does not fit into the journal."""
     monkeypatch.setattr(module, "RESULT_RECORD_BYTES_MAX", limit)
     policy(api, _generates())
     recorder = Recorder(room=room)
@@ -251,7 +251,7 @@ def test_what_finds_no_room_is_counted(
 
 
 def test_a_deleted_trigger_has_no_report(api: FakeApi) -> None:
-    """Nor does one that never had a uid."""
+    """A deleted trigger, or a trigger that never had a uid, has no report."""
     body = _generates()
     body["match"]["any"][0]["resources"]["operations"] = ["DELETE"]
     policy(api, body)

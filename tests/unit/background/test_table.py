@@ -1,6 +1,7 @@
-"""Every cell of the table in docs/background.md, played on the fake API server.
+"""The test plays every cell of the table in docs/background.md on the fake API server.
 
-A row is an event, a column a kind of rule, a cell what becomes of the object.
+A row is an event, a column is a kind of rule, and a cell describes the effect on the
+object.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,7 +90,7 @@ class Play:
         policy(self.api, *rules, _other_rule(), generation=self.generation)
 
     def wanted(self) -> Json:
-        """Return what the rule makes of things as they are now."""
+        """Return the content that the rule should generate in the current state."""
         if self.kind == "clone":
             source = stored(self.api, _SOURCE)
             assert source is not None
@@ -109,12 +110,12 @@ class Play:
         self.user.update(_TRIGGER, metadata=metadata)
 
     def play(self) -> None:
-        """Do what is due; a replica that lost its lease does nothing."""
+        """Do the pending work; a replica that lost its lease does nothing."""
         self.term.settle()
         self.term.pass_s(40)
 
     def begin(self) -> None:
-        """Let the trigger be created and its object be made."""
+        """Create the trigger and let its object be generated."""
         self.user.create(
             _TRIGGER,
             apiVersion="v1",
@@ -126,14 +127,14 @@ class Play:
 
 
 def _other_rule() -> Json:
-    """A rule of the same policy, for the same triggers, of the same kind."""
+    """Return another rule of this policy that has equal triggers and an equal kind."""
     made = rule("other", data={"data": {"other": "rule"}})
     made["generate"]["name"] = "other-{{request.object.metadata.name}}"
     return made
 
 
 def _edited(play: Play) -> None:
-    """Change the object, unnoticed by admission."""
+    """Change the object without an admission review."""
     found = stored(play.api, _OUT)
     assert found is not None
     play.api.put(_OUT, **{**found, "data": {"by": "hand"}})
@@ -319,7 +320,7 @@ _EVENTS: dict[str, Callable[[Play], None]] = {
 
 
 def _others(api: FakeApi) -> None:
-    """Store objects that look like the generated one, and are not of the rule."""
+    """Store objects that look like the generated object but are not the rule's."""
     labels = {
         "app.kubernetes.io/managed-by": "kyverno",
         f"{PREFIX}policy-name": "p",
@@ -349,7 +350,7 @@ _SAFE = ("unlabelled", "of-other-policy", "of-no-rule", "unmanaged")
 
 @pytest.mark.parametrize(("event", "column", "cell"), list(_cells()))
 def test_cell(api: FakeApi, tmp_path: Path, event: str, column: str, cell: str) -> None:
-    """What the page says of an event and a kind of rule is what happens."""
+    """The effect equals the page's description for the event and the kind of rule."""
     new_cluster(api)
     with ExitStack() as stack:
         play = Play(api, stack, column, tmp_path / "journals")
@@ -387,6 +388,6 @@ def test_cell(api: FakeApi, tmp_path: Path, event: str, column: str, cell: str) 
 
 
 def test_all_rows_are_played() -> None:
-    """No row of the page is without its event."""
+    """Every row of the page has an event in this test."""
     assert {one.values[0] for one in _cells()} == set(_EVENTS)
     assert MATCHED

@@ -1,4 +1,4 @@
-"""Requests whose admission others refuse, or whose effect comes late."""
+"""Requests whose admission another webhook denies, or whose effect is delayed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +72,7 @@ def _patching() -> Json:
 
 @pytest.fixture(params=["generate", "mutate"])
 def on_delete(request: pytest.FixtureRequest, user: User) -> Iterator[tuple[Term, Any]]:
-    """A rule for deletions, its trigger, and how to see its effect."""
+    """A rule for deletions, its trigger, and a function that reads its effect."""
     api = user.api
     api.put(_TARGET, apiVersion="v1", kind="ConfigMap", data={})
     is_generate = request.param == "generate"
@@ -101,7 +101,7 @@ def _end(user: User) -> None:
 
 
 def test_deletion_that_others_refuse(user: User, on_delete: tuple[Term, Any]) -> None:
-    """It has no effect, and its request is deleted with a reason."""
+    """A denied deletion has no effect, and its request is deleted with a reason."""
     one, effect = on_delete
     user.refused_delete(_TRIGGER)
     one.pass_s(40)
@@ -113,7 +113,7 @@ def test_deletion_that_others_refuse(user: User, on_delete: tuple[Term, Any]) ->
 def test_deletion_that_a_finalizer_delays(
     user: User, on_delete: tuple[Term, Any]
 ) -> None:
-    """The rule runs when the trigger is gone, however long that takes."""
+    """The rule runs when the trigger is deleted, however long that takes."""
     one, effect = on_delete
     _end(user)
     one.pass_s(600)
@@ -156,7 +156,7 @@ def _from(api: FakeApi) -> str:
 
 
 def test_refused_update_after_an_accepted_one(user: User) -> None:
-    """Both become one request; the accepted one has its effect after 30 s."""
+    """Both become one request; the accepted update takes effect after 30 s."""
     with term(user.api) as one:
         _synced(user, one)
         user.update(_TRIGGER, **_value("2"))
@@ -168,7 +168,7 @@ def test_refused_update_after_an_accepted_one(user: User) -> None:
 
 
 def test_updates_that_are_refused_again_and_again(user: User) -> None:
-    """They do not keep an accepted one waiting."""
+    """Denied updates do not delay an accepted one."""
     with term(user.api) as one:
         _synced(user, one)
         user.update(_TRIGGER, **_value("2"))
@@ -176,7 +176,7 @@ def test_updates_that_are_refused_again_and_again(user: User) -> None:
             user.refused_update(_TRIGGER, **_value(f"no-{number}"))
             one.pass_s(5)
         assert _from(user.api) == "2"
-        # The last of them may still be stored.
+        # The last update may still be stored.
         assert len(requests_left(user.api)) == 1
         one.pass_s(40)
         assert requests_left(user.api) == []
@@ -198,7 +198,7 @@ def test_update_that_is_stored_after_refused_ones(user: User) -> None:
 
 
 def test_update_of_a_trigger_that_goes(user: User) -> None:
-    """A refused update does not bring back what went with its trigger."""
+    """A denied update does not recreate objects deleted with their trigger."""
     with term(user.api) as one:
         _synced(user, one)
         user.refused_update(_TRIGGER, **_value("no"))

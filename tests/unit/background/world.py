@@ -1,4 +1,4 @@
-"""A small cluster on the fake API server, and the background pool in it, by hand."""
+"""A small cluster on the fake API server, with a background pool that tests drive."""
 
 import time
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ PREFIX = "generate.kyverno.io/"
 
 
 class Time:
-    """A clock that a test turns."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
-        # Deadlines of calls are by the real clock.
+        # Deadlines of calls use the real clock.
         self.now_s = time.monotonic()
 
     def __call__(self) -> float:
@@ -36,14 +36,14 @@ class Time:
 
 
 def data_of(api: FakeApi) -> ClusterData:
-    """Return cluster data that reads objects live."""
+    """Return cluster data that reads objects live from the API server."""
     client = api.client()
     objects = LiveObjects(client, LiveKinds(lambda: None, client))
     return ClusterData(objects=objects, scopes=objects)
 
 
 class Term:
-    """One term as holder: informers run, the work is done by ``settle``."""
+    """One term as the lease holder: informers run, and ``settle`` does the work."""
 
     def __init__(self, api: FakeApi, **changes: Any) -> None:
         self.api = api
@@ -94,7 +94,7 @@ class Term:
         return int(informer.notified_version or 0) >= newest
 
     def settle(self) -> None:
-        """Do all that is due, until nothing is."""
+        """Do the pending work until none is left."""
         while True:
             self.catch_up()
             self.background.adopt()
@@ -106,7 +106,7 @@ class Term:
             wait_for(lambda: not watches._awaited)  # noqa: B023 - in this round
 
     def pass_s(self, seconds: float) -> None:
-        """Let time pass, step by step, and do what becomes due."""
+        """Let time pass, step by step, and do the work that becomes due."""
         end_s = self.time.now_s + seconds
         while self.time.now_s < end_s:
             self.time.now_s = min(end_s, self.time.now_s + max(2.0, seconds / 20))
@@ -115,7 +115,7 @@ class Term:
 
 @contextmanager
 def term(api: FakeApi, **changes: Any) -> Iterator[Term]:
-    """Hold the lease for the time of the block."""
+    """Hold the lease until the block ends."""
     one = Term(api, **changes)
     one.start()
     try:
@@ -125,12 +125,12 @@ def term(api: FakeApi, **changes: Any) -> Iterator[Term]:
 
 
 def new_cluster(api: FakeApi) -> None:
-    """Let discovery serve what the tests use, and pass changes to all watches."""
+    """Serve the kinds that the tests use, and send changes to all watches."""
     serve_kinds(api)
 
 
 def rule(name: str = "r", *, sync: bool = True, **body: Json) -> Json:
-    """Return a rule on labelled Secrets that generates a ConfigMap beside each."""
+    """Return a rule on labelled Secrets that generates a ConfigMap for each."""
     target = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -192,7 +192,7 @@ def open_trigger(api: FakeApi, name: str = "t") -> Json:
 
 
 def of_open(one: Json) -> Json:
-    """Return the rule for ConfigMaps in place of Secrets."""
+    """Return the rule for ConfigMaps instead of Secrets."""
     resources = {"kinds": ["ConfigMap"], "selector": {"matchLabels": MATCHED}}
     return {**one, "match": {"any": [{"resources": resources}]}}
 
@@ -220,7 +220,7 @@ def request(  # noqa: PLR0913 - the parts of a request
     kind: str = "generate",
     **fields: Json,
 ) -> Json:
-    """Store an UpdateRequest for a trigger, as the webhook side does."""
+    """Store an UpdateRequest for a trigger, as the leader does after a review."""
     spec: Json = {
         "requestType": kind,
         "policy": policy,
@@ -243,7 +243,7 @@ def request(  # noqa: PLR0913 - the parts of a request
 
 
 def stored(api: FakeApi, path: str) -> Json | None:
-    """Return an object, None when there is none."""
+    """Return an object, or None if it does not exist."""
     base, _, name = path.rpartition("/")
     with api.lock:
         for key, raw in api.objects.items():
@@ -254,6 +254,6 @@ def stored(api: FakeApi, path: str) -> Json | None:
 
 
 def requests_left(api: FakeApi) -> list[str]:
-    """Return the names of the requests that are stored."""
+    """Return the names of the stored requests."""
     with api.lock:
         return sorted(key[3] for key in api.objects if key[2] == "updaterequests")

@@ -1,4 +1,4 @@
-"""Expressions and checks of chainsaw tests mean what they mean in chainsaw."""
+"""Expressions and checks of chainsaw tests have the same meaning as in chainsaw."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ NAMES = {"name": "p", "namespace": "ns", "count": 2.0, "error": None}
     ],
 )
 def test_values_are_filled_and_keys_are_not(value: Any, filled: Any) -> None:
-    """Keys in parentheses are anchors of policies and expressions of checks."""
+    """Keys in parentheses are policy anchors or check expressions, so they are kept."""
     assert fill(value, NAMES) == filled
 
 
@@ -60,7 +60,7 @@ def test_checks(check: Any, payload: Any, names: Any, *, is_met: bool) -> None:
 
 
 def test_of_an_expected_object_only_the_reference_is_filled() -> None:
-    """The rest is an assertion tree, whose expressions see the actual value."""
+    """The other fields are an assertion tree, evaluated against the actual values."""
     wanted = {
         "kind": "Pod",
         "apiVersion": "v1",
@@ -84,7 +84,7 @@ def test_files_give_their_objects_in_order(tmp_path: Path) -> None:
 
 
 def test_a_text_at_the_end_of_a_file_ends_its_line(tmp_path: Path) -> None:
-    """K8S: kubectl and chainsaw read files line by line and end the last line."""
+    """K8S: kubectl and chainsaw read files by line and terminate the last line."""
     (tmp_path / "a.yaml").write_text("kind: A\ntext: |\n  x")
     (found,) = read_objects({"file": "a.yaml"}, tmp_path, {})
     assert found["text"] == "x\n"

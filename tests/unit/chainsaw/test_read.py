@@ -1,6 +1,6 @@
-"""The reader of chainsaw tests understands every step, or says that it does not.
+"""The reader of chainsaw tests understands every step, or reports that it does not.
 
-A failure means: an end-to-end case passes because a step of it was left out.
+A failure means: an end-to-end case passes because one of its steps was skipped.
 """
 
 from pathlib import Path
@@ -77,7 +77,10 @@ def test_a_template_is_put_in_with_its_bindings(tmp_path: Path) -> None:
 
 
 def test_timeouts_come_from_the_nearest_place(tmp_path: Path) -> None:
-    """Configuration, then test, then operation; what none says is the default."""
+    """An operation overrides its test, and a test overrides the configuration.
+
+    A timeout that none of them sets has the default value.
+    """
     test = read_test(_write(tmp_path))
     create, wanted, script, _events, _sleep = test.operations()
     assert create.timeout_s == 10
@@ -87,7 +90,7 @@ def test_timeouts_come_from_the_nearest_place(tmp_path: Path) -> None:
 
 
 def test_templating_may_be_off(tmp_path: Path) -> None:
-    """A configuration decides, unless the test or the operation says otherwise."""
+    """The configuration applies unless the test or the operation overrides it."""
     path = _write(tmp_path)
     off = f"{CONFIGURATION}  templating: {{enabled: false}}\n"
     (tmp_path / ".chainsaw.yaml").write_text(off)

@@ -1,4 +1,4 @@
-"""A small cluster on the fake API server, and the clean-up controller in it."""
+"""A small cluster on the fake API server with a clean-up controller."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ _ALL_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 def serve_kinds(api: FakeApi, *more: Json) -> None:
-    """Let discovery show ConfigMaps, Secrets, Pods, Namespaces, and ``more``."""
+    """Serve ConfigMaps, Secrets, Pods, Namespaces, Events, and ``more``."""
     core = [
         resource("configmaps", "ConfigMap"),
         resource("secrets", "Secret"),
@@ -68,7 +68,7 @@ def _groups(groups: Sequence[tuple[str, str, list[Json]]]) -> Json:
 
 
 def at(second: float) -> str:
-    """Return a time on the first day of 2026, as the API server writes it."""
+    """Return a time on the first day of 2026 in the API server's format."""
     moment = datetime.fromtimestamp(1767225600 + int(second), UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -115,7 +115,7 @@ class Recorded:
 def dependencies_of(
     api: FakeApi, recorded: Recorded, clock: Clock, **changes: Any
 ) -> CleanupDependencies:
-    """Return the dependencies of a holder that may do everything."""
+    """Return the dependencies of a lease holder with all permissions."""
     client = changes.pop("client", None) or api.client()
     return dependencies_with(client, recorded, clock, **changes)
 
@@ -123,7 +123,7 @@ def dependencies_of(
 def dependencies_with(
     client: Client, recorded: Recorded, clock: Clock, **changes: Any
 ) -> CleanupDependencies:
-    """Return the same for a client that there is already."""
+    """Return the dependencies of a lease holder that uses the given client."""
     given: dict[str, Any] = {
         "client": client,
         "cluster_data": ClusterData(),
@@ -138,7 +138,7 @@ def dependencies_with(
 
 
 class Controller:
-    """Clean-up driven by hand: informers run, the work is done by ``settle``."""
+    """Clean-up driven by a test: informers run, and ``settle`` does the work."""
 
     def __init__(self, api: FakeApi, dependencies: CleanupDependencies) -> None:
         self.api = api
@@ -171,7 +171,7 @@ class Controller:
             wait_for(lambda one=informer: self._is_current(one))
 
     def settle(self) -> None:
-        """Do all that is due, until nothing is."""
+        """Do the pending work until none is left."""
         while True:
             self.catch_up()
             done = self.cleanup.controllers.work_due()
@@ -200,7 +200,7 @@ class Controller:
 
 @contextmanager
 def controller(api: FakeApi, dependencies: CleanupDependencies) -> Iterator[Controller]:
-    """Run a controller that a test drives."""
+    """Create a controller that a test drives."""
     one = Controller(api, dependencies)
     one.start()
     try:
@@ -211,7 +211,7 @@ def controller(api: FakeApi, dependencies: CleanupDependencies) -> Iterator[Cont
 
 @contextmanager
 def running_cleanup(dependencies: CleanupDependencies) -> Iterator[threading.Thread]:
-    """Run the real thing in a thread until the block ends."""
+    """Run the real clean-up role in a thread until the block ends."""
     stop = threading.Event()
     thread = threading.Thread(target=run, args=(dependencies, stop), daemon=True)
     thread.start()
@@ -313,7 +313,7 @@ def config_map(  # noqa: PLR0913 - the parts of an object
 
 
 def names(api: FakeApi, plural: str = "configmaps") -> list[str]:
-    """Return ``namespace/name`` of what there still is."""
+    """Return the ``namespace/name`` of all existing objects."""
     with api.lock:
         return sorted(f"{key[1]}/{key[3]}" for key in api.objects if key[2] == plural)
 
@@ -331,10 +331,10 @@ def condition_of(api: FakeApi, name: str = "p", namespace: str = "") -> Json:
 
 
 def once(api: FakeApi, pattern: str, act: Callable[[], Any]) -> Callable[[], bool]:
-    """Return a lease that is held, and acts when a request was seen for the first time.
+    """Return a held lease that calls ``act`` after the first matching request.
 
-    The controller asks for its lease before each write, so the act comes between the
-    request and the next one.
+    The controller checks its lease before each write, so ``act`` runs between that
+    request and the next write.
     """
     left = [act]
 
@@ -347,7 +347,7 @@ def once(api: FakeApi, pattern: str, act: Callable[[], Any]) -> Callable[[], boo
 
 
 def held_for(writes: int) -> Callable[[], bool]:
-    """Return a lease that is lost after it was asked for so often."""
+    """Return a lease that is lost after ``writes`` checks."""
     left = [writes]
 
     def holds() -> bool:

@@ -1,7 +1,8 @@
 """Runs of DeletingPolicies against an API server: deletions, status, exceptions.
 
 Expected texts and names are those of upstream 1.18 (pkg/controllers/deleting,
-pkg/event, pkg/metrics); what clean-up policies share is tested in test_policies.py.
+pkg/event, pkg/metrics); behaviour shared with clean-up policies is tested in
+test_policies.py.
 """
 
 from typing import Any
@@ -49,7 +50,7 @@ def recorded() -> Recorded:
 
 @pytest.fixture
 def due(api: FakeApi, clock: TurnedClock, recorded: Recorded) -> Any:
-    """Let the controller do the run of the first minute, with changed dependencies."""
+    """Let the controller do the first minute's run, with changed dependencies."""
 
     def settle(**changes: Any) -> None:
         clock.turn(61)
@@ -73,10 +74,10 @@ class _Labels:
 
 
 def data_of(api: FakeApi) -> ClusterData:
-    """Return the ports of the pool, without what its leader publishes."""
+    """Return the ports of the pool, without the leader's published data."""
     client = api.client()
     kinds = LiveKinds(lambda: None, client)
-    # As if the leader had published them.
+    # This look-up loads the kinds that the leader would have published.
     assert kinds.plural_of("v1", "ConfigMap")
     return ClusterData(
         namespaces=_Labels(api),
@@ -119,7 +120,7 @@ def constraints(**given: Json) -> Json:
 def test_a_run_deletes_what_matches_when_it_is_due(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Objects would stay, go too early, or go without a trace."""
+    """Otherwise, objects would remain, or be deleted too early or without a record."""
     serve_kinds(api)
     deleting(api, conditions=condition("object.metadata.name != 'kept'"))
     config_map(api, "one")
@@ -207,7 +208,7 @@ MATCHES: list[tuple[str, Json, list[str]]] = [
                 "namespaceObject.metadata.labels['env'] == 'test'",
             )
         },
-        # The other namespace has no such label: an error keeps the object.
+        # The other namespace lacks the label: an error keeps the object.
         ["b/new", "b/old"],
     ),
     (
@@ -233,7 +234,7 @@ MATCHES: list[tuple[str, Json, list[str]]] = [
 def test_constraints_and_conditions(
     api: FakeApi, due: Any, _name: str, spec: Json, left: list[str]
 ) -> None:
-    """Objects would go that the policy does not select, or stay."""
+    """Otherwise, unselected objects would be deleted, or selected ones would remain."""
     spec = dict(spec)
     operations = spec.pop("operations", None)
     if operations:
@@ -251,7 +252,7 @@ def test_constraints_and_conditions(
 
 
 def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> None:
-    """A tenant would delete the objects of another, or of the cluster."""
+    """Otherwise, a tenant could delete objects of another tenant or of the cluster."""
     deleting(api, namespace="a", resources=("configmaps", "namespaces"))
     for place in ("a", "b"):
         namespace(api, place)
@@ -259,7 +260,7 @@ def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> 
     due()
     assert names(api) == ["b/one"]
     assert names(api, "namespaces") == ["/a", "/b"]
-    # Other lists of all namespaces are for TTL labels.
+    # All other lists across namespaces are for TTL labels.
     assert not api.count(r"GET /api/v1/configmaps\?(?!.*labelSelector)")
     assert deleting_status(api, namespace="a")["lastExecutionTime"]
 
@@ -267,7 +268,7 @@ def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> 
 def test_a_namespaced_policy_reads_its_own_namespace_only(
     api: FakeApi, due: Any
 ) -> None:
-    """A tenant would read the objects of another with the pool's permissions."""
+    """Otherwise, a tenant could read another tenant's objects through the pool."""
     text = "resource.get('v1', 'secrets', 'key').data.on == 'yes'"
     deleting(api, namespace="a", conditions=condition(text))
     for place in ("a", "b"):
@@ -290,7 +291,7 @@ def test_a_namespaced_policy_reads_its_own_namespace_only(
 def test_resources_that_cannot_be_deleted_are_reported(
     api: FakeApi, due: Any, resources: tuple[str, ...], text: str
 ) -> None:
-    """A policy would do nothing, and nobody would know."""
+    """Otherwise, users would not learn why a policy deletes nothing."""
     deleting(api, resources=resources)
     config_map(api, "one")
     due()
@@ -303,7 +304,7 @@ def test_resources_that_cannot_be_deleted_are_reported(
 def test_a_namespace_that_was_just_labelled_spares_its_objects(
     api: FakeApi, due: Any
 ) -> None:
-    """The leader's copy of a Namespace may be older than a label that spares it."""
+    """The leader's copy of a Namespace may be older than a label that exempts it."""
     text = "!('keep' in namespaceObject.metadata.labels)"
     deleting(api, conditions=condition(text))
     namespace(api, "a", keep="yes")
@@ -324,7 +325,7 @@ def test_a_namespace_that_was_just_labelled_spares_its_objects(
 def test_deletions_have_the_policys_propagation_and_preconditions(
     api: FakeApi, due: Any
 ) -> None:
-    """Dependents would go, or an object that changed since it was judged."""
+    """Otherwise, dependents or recently changed objects could be deleted."""
     deleting(api, deletionPropagationPolicy="Orphan")
     config_map(api, "one")
     due()
@@ -344,7 +345,7 @@ def test_deletions_have_the_policys_propagation_and_preconditions(
 def test_a_policy_that_cannot_run_deletes_nothing(
     api: FakeApi, due: Any, recorded: Recorded, spec: Json, text: str
 ) -> None:
-    """Objects would go by a policy that nobody understands."""
+    """Otherwise, objects would be deleted by a malformed policy."""
     deleting(api, **spec)
     config_map(api, "one")
     due()
@@ -357,7 +358,7 @@ def test_a_policy_that_cannot_run_deletes_nothing(
 
 
 def test_dry_run_and_budget(api: FakeApi, due: Any) -> None:
-    """The annotations of clean-up policies would not protect from these."""
+    """Otherwise, the protective annotations would have no effect on these policies."""
     deleting(api, "dry", annotations={DRY_RUN: "true"})
     deleting(api, "halted", annotations={BUDGET: "1"})
     config_map(api, "one")
@@ -369,7 +370,7 @@ def test_dry_run_and_budget(api: FakeApi, due: Any) -> None:
 
 
 def test_policies_of_both_families_with_one_name(api: FakeApi, due: Any) -> None:
-    """One of them would not run, or would run by the text of the other."""
+    """Otherwise, one policy would not run, or would run with the other's text."""
     policy(api, "same", match={"any": [{"resources": {"kinds": ["Secret"]}}]})
     deleting(api, "same")
     config_map(api, "one")
@@ -382,7 +383,7 @@ def test_policies_of_both_families_with_one_name(api: FakeApi, due: Any) -> None
 
 
 def test_a_run_that_was_interrupted_is_resumed(api: FakeApi, due: Any) -> None:
-    """What a dead holder left would stay until the next run."""
+    """Otherwise, objects left by a dead holder would remain until the next run."""
     running = {
         "type": "CleanedUp",
         "status": "False",
@@ -441,7 +442,7 @@ EXEMPTIONS: list[tuple[str, Json, Settings, list[str]]] = [
 def test_exceptions(
     api: FakeApi, due: Any, _name: str, spec: Json, settings: Settings, left: list[str]
 ) -> None:
-    """Exempt objects would go, or an exception would count that must not."""
+    """Otherwise, exempt objects would be deleted, or a disallowed exception used."""
     deleting(api)
     exception(api, **spec)
     config_map(api, "old")
@@ -451,7 +452,7 @@ def test_exceptions(
 
 
 def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) -> None:
-    """Its author would read with the policy's permissions, or objects would go."""
+    """Otherwise, the exception's author could read with the policy's permissions."""
     deleting(api)
     text = "resource.get('v1', 'secrets', 'a', 's').data.on == 'yes'"
     exception(api, matchConditions=condition(text))
@@ -466,7 +467,7 @@ def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) ->
 def test_a_namespaced_policy_and_the_exceptions_of_others(
     api: FakeApi, due: Any
 ) -> None:
-    """Another tenant would revoke a policy."""
+    """Otherwise, another tenant could exempt objects from a policy."""
     deleting(api, namespace="a")
     deleting(api, namespace="b")
     refs = [{"name": "d", "kind": "NamespacedDeletingPolicy"}]
@@ -480,7 +481,7 @@ def test_a_namespaced_policy_and_the_exceptions_of_others(
 def test_no_run_while_exceptions_are_not_known(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Exempt objects would go whenever the watch of exceptions is interrupted."""
+    """Otherwise, exempt objects would be deleted while the watch is interrupted."""
     serve_kinds(api)
     deleting(api)
     config_map(api, "one")
@@ -503,7 +504,7 @@ def test_no_run_while_exceptions_are_not_known(
 def test_exceptions_whose_kind_is_not_served(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, *, is_defined: bool
 ) -> None:
-    """Exempt objects would go while the definition is replaced: it answers 404."""
+    """A definition that is being replaced answers 404; exempt objects must remain."""
     serve_kinds(api)
     deleting(api)
     config_map(api, "one")
@@ -530,7 +531,7 @@ def test_exceptions_whose_kind_is_not_served(
 def test_an_exception_that_comes_during_a_run_ends_it(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """The rest of the objects would go although they are exempt now."""
+    """Otherwise, the remaining objects would be deleted despite the exception."""
     serve_kinds(api)
     deleting(api)
     for number in range(20):
@@ -558,7 +559,7 @@ def test_an_exception_that_comes_during_a_run_ends_it(
 def test_an_installation_without_these_kinds_is_healthy(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """An older installation of Kyverno's CRDs would never be healthy."""
+    """Otherwise, an older installation of Kyverno's CRDs would never be healthy."""
     serve_kinds(api)
     needs = dependencies_of(api, recorded, clock.clock)
     with controller(api, needs) as one:
@@ -573,7 +574,7 @@ def test_an_installation_without_these_kinds_is_healthy(
 def test_a_policy_is_ready_before_its_first_run(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Users would see it as not ready for as long as its schedule says."""
+    """Otherwise, the policy would appear not ready until its first scheduled run."""
     serve_kinds(api)
     deleting(api, schedule="@yearly")
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
@@ -586,7 +587,7 @@ def test_a_policy_is_ready_before_its_first_run(
         assert (granted["status"], granted["reason"]) == ("True", "Succeeded")
         assert granted["lastTransitionTime"] == "2026-01-01T00:00:00Z"
         assert granted["observedGeneration"] == 1
-        # No run, and nothing is written again while nothing changes.
+        # The policy does not run, and an unchanged status is not written again.
         assert "lastExecutionTime" not in status
         writes = api.count("PUT .*deletingpolicies/d/status")
         clock.turn(301)
@@ -601,7 +602,7 @@ def test_a_policy_is_ready_before_its_first_run(
 def test_a_policy_without_permissions_is_not_ready(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, denied: str, namespace: str
 ) -> None:
-    """It would delete nothing, and its author would learn that at its first run."""
+    """Otherwise, its author would learn about missing permissions at the first run."""
     serve_kinds(api)
     api.may = lambda asked: asked["verb"] != denied or asked["resource"] != "configmaps"
     deleting(api, namespace=namespace, schedule="@yearly")
@@ -625,7 +626,7 @@ def test_a_policy_without_permissions_is_not_ready(
 def test_a_grant_for_named_objects_is_enough(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """A policy with the least permissions would look broken."""
+    """Otherwise, a policy with minimal permissions would appear broken."""
     serve_kinds(api)
     api.may = lambda asked: asked.get("name") == "old" or asked["verb"] == "create"
     rule = {
@@ -643,7 +644,7 @@ def test_a_grant_for_named_objects_is_enough(
 def test_a_policy_that_is_corrected_becomes_ready(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """It would stay not ready until its first run, or for ever."""
+    """Otherwise, the policy would remain not ready until its first run, or for ever."""
     serve_kinds(api)
     deleting(api, schedule="soon")
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
@@ -662,7 +663,7 @@ def test_a_policy_that_is_corrected_becomes_ready(
 def test_a_status_that_cannot_be_written_is_reported_at_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Nobody would know until the policy is due."""
+    """Otherwise, users would not notice before the policy is due."""
     serve_kinds(api)
     deleting(api, schedule="@yearly")
     api.fault("PUT .*deletingpolicies/d/status", *[403] * 50)

@@ -1,4 +1,4 @@
-"""Lost leases, dead and suspended holders: each due object is deleted exactly once."""
+"""Despite lost leases and dead or suspended holders, objects are deleted once."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ OBJECTS = 6
 def test_another_holder_goes_on_wherever_the_lease_was_lost(
     api: FakeApi, writes: int
 ) -> None:
-    """The rest of a run would wait for the next one, or objects would go twice."""
+    """Otherwise, the rest of a run would be postponed, or objects deleted twice."""
     serve_kinds(api)
     policy(api, schedule="@hourly")
     for number in range(OBJECTS):
@@ -57,12 +57,12 @@ def test_another_holder_goes_on_wherever_the_lease_was_lost(
 
 
 def _is_first(api: FakeApi) -> bool:
-    """Return whether the run is that of the first holder: only old objects go."""
+    """Return whether the first holder did the run: only old objects are deleted."""
     return bool(status_of(api)["lastExecutionTime"] == at(3600))
 
 
 def test_two_holders_at_a_time_delete_nothing_twice(api: FakeApi) -> None:
-    """A lease does not fence: a suspended holder may wake and go on."""
+    """A lease does not fence: a suspended holder may resume and continue."""
     serve_kinds(api)
     policy(api, schedule="@every 1s", created_s=0)
     for number in range(60):
@@ -77,7 +77,7 @@ def test_two_holders_at_a_time_delete_nothing_twice(api: FakeApi) -> None:
 
 
 def test_run_ends_when_the_lease_is_lost(api: FakeApi) -> None:
-    """A former holder would go on writing."""
+    """Otherwise, a former holder would continue to write."""
     serve_kinds(api)
     held = threading.Event()
     held.set()
@@ -98,7 +98,7 @@ def test_run_ends_when_the_lease_is_lost(api: FakeApi) -> None:
 
 
 def test_health_names_what_fails(api: FakeApi) -> None:
-    """A clean-up that does nothing would look healthy."""
+    """Otherwise, a clean-up that does nothing would look healthy."""
     serve_kinds(api)
     api.fault("GET /apis/kyverno.io/v2/cleanuppolicies", *[403] * 100)
     recorded = Recorded()

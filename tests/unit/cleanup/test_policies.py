@@ -1,4 +1,4 @@
-"""Runs of clean-up policies against an API server: deletions, times and reports."""
+"""Runs of clean-up policies against an API server: deletions, times, and reports."""
 
 import re
 from typing import Any
@@ -44,7 +44,7 @@ def recorded() -> Recorded:
 
 @pytest.fixture
 def due(api: FakeApi, clock: TurnedClock, recorded: Recorded) -> Any:
-    """Let the controller do the run of the first minute, with changed dependencies."""
+    """Let the controller do the first minute's run, with changed dependencies."""
 
     def settle(**changes: Any) -> None:
         clock.turn(61)
@@ -64,7 +64,7 @@ def condition(key: str, operator: str, value: Json) -> Json:
 def test_a_run_deletes_what_matches_when_it_is_due(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Objects would stay, or go too early."""
+    """Otherwise, objects would remain or be deleted too early."""
     serve_kinds(api)
     policy(api)
     config_map(api, "one")
@@ -160,7 +160,7 @@ MATCHES: list[tuple[str, Json, list[str]]] = [
 def test_match_exclude_and_conditions(
     api: FakeApi, due: Any, case: str, spec: Json, left: list[str]
 ) -> None:
-    """The wrong objects would go."""
+    """Otherwise, the wrong objects would be deleted."""
     del case
     policy(api, **spec)
     for namespace in ("a", "b"):
@@ -179,7 +179,7 @@ def test_match_exclude_and_conditions(
 
 
 def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> None:
-    """The author of a policy in one namespace would delete the objects of others."""
+    """Otherwise, a namespaced policy's author could delete other tenants' objects."""
     kinds = {"any": [{"resources": {"kinds": ["ConfigMap", "Namespace"]}}]}
     policy(api, namespace="a", match=kinds)
     config_map(api, "mine")
@@ -196,7 +196,7 @@ def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> 
 def test_objects_are_deleted_as_they_were_judged(
     api: FakeApi, due: Any, recorded: Recorded
 ) -> None:
-    """A deletion without preconditions takes objects that changed in the meantime."""
+    """Without preconditions, a deletion would remove objects that changed meanwhile."""
     policy(api, deletionPropagationPolicy="Orphan")
     stored = config_map(api, "one")
     due()
@@ -220,7 +220,7 @@ def test_objects_are_deleted_as_they_were_judged(
 
 
 def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -> None:
-    """After a crash in between, the same run would begin again."""
+    """Otherwise, the run would start again after a crash."""
     policy(api)
     config_map(api, "one")
     due()
@@ -233,7 +233,7 @@ def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -
 
 
 def test_a_deletion_costs_two_calls(api: FakeApi, due: Any) -> None:
-    """More calls make large runs a load for the API server."""
+    """More calls would make large runs a load on the API server."""
     policy(api)
     for number in range(200):
         config_map(api, f"c{number}")
@@ -246,7 +246,7 @@ def test_a_deletion_costs_two_calls(api: FakeApi, due: Any) -> None:
 def test_missed_runs_collapse_into_one(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """After an outage of an hour, sixty runs would follow one another."""
+    """Otherwise, sixty runs would follow an outage of one hour."""
     serve_kinds(api)
     policy(api)
     config_map(api, "one")
@@ -274,7 +274,7 @@ CHANGES: list[tuple[str, Json, list[str]]] = [
 def test_objects_are_judged_again_before_they_go(
     api: FakeApi, due: Any, case: str, change: Json, left: list[str]
 ) -> None:
-    """An object that was saved after the list would be deleted all the same."""
+    """Otherwise, an object that was updated after the list would still be deleted."""
     del case
     policy(api, conditions=condition("{{ target.data.keep }}", "Equals", "no"))
     config_map(api, "one", data={"keep": "no"})
@@ -297,7 +297,7 @@ def test_objects_are_judged_again_before_they_go(
 
 
 def test_a_change_between_read_and_delete_is_noticed(api: FakeApi, due: Any) -> None:
-    """The precondition fails; the object is read and judged again, then deleted."""
+    """When the precondition fails, the object is read, judged and deleted again."""
     policy(api)
     config_map(api, "one")
     api.fault("^DELETE", 409)
@@ -310,7 +310,7 @@ def test_a_change_between_read_and_delete_is_noticed(api: FakeApi, due: Any) -> 
 def test_a_missing_permission_is_named_and_stops_nothing_else(
     api: FakeApi, due: Any, recorded: Recorded, verb: str
 ) -> None:
-    """The operator would not know what to grant."""
+    """Otherwise, the operator would not know which permission to grant."""
     kinds = {"any": [{"resources": {"kinds": ["Secret", "ConfigMap"]}}]}
     policy(api, match=kinds)
     config_map(api, "one")
@@ -329,7 +329,7 @@ def test_a_missing_permission_is_named_and_stops_nothing_else(
 def test_a_status_that_may_not_be_written_is_told_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Nothing would be deleted any more, and only the log would say so."""
+    """Otherwise, nothing would be deleted any more, and only the log would say so."""
     serve_kinds(api)
     policy(api)
     config_map(api, "one")
@@ -364,7 +364,7 @@ def test_a_status_that_may_not_be_written_is_told_once(
 def test_a_refusal_of_an_older_version_is_forgotten(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, edit: Json
 ) -> None:
-    """/healthz would be red because of a run that nobody wants any more."""
+    """Otherwise, /healthz would fail because of a run of an outdated policy version."""
     serve_kinds(api)
     policy(api)
     config_map(api, "one")
@@ -384,7 +384,7 @@ def test_a_refusal_of_an_older_version_is_forgotten(
 
 @pytest.mark.parametrize("where", ["Role", "resourceNames", "named namespaces"])
 def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
-    """A policy would need wider permissions than it uses."""
+    """Otherwise, a policy would need more permissions than it uses."""
     resources: Json = {"kinds": ["ConfigMap"]}
     if where == "resourceNames":
         resources["names"] = ["one"]
@@ -406,7 +406,7 @@ def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
 
 
 def test_an_account_without_get_reads_by_a_list(api: FakeApi, due: Any) -> None:
-    """Upstream needs list and delete only, and grants were made for it."""
+    """Upstream needs only list and delete, so existing grants may lack ``get``."""
     policy(api)
     config_map(api, "one")
     api.fault("GET /api/v1/namespaces/a/configmaps/one", 403)
@@ -418,7 +418,7 @@ def test_an_account_without_get_reads_by_a_list(api: FakeApi, due: Any) -> None:
 def test_a_dry_run_deletes_nothing_and_lists_what_would_go(
     api: FakeApi, due: Any, recorded: Recorded, source: str
 ) -> None:
-    """Whoever tries a policy would lose objects."""
+    """Otherwise, a user who tries a policy would lose objects."""
     annotations = {DRY_RUN: "true"} if source == "annotation" else {DRY_RUN: "false"}
     policy(
         api,
@@ -437,7 +437,7 @@ def test_a_dry_run_deletes_nothing_and_lists_what_would_go(
 
 
 def test_a_long_dry_run_is_shortened(api: FakeApi, due: Any) -> None:
-    """A status of ten thousand names would be refused by the API server."""
+    """Otherwise, the API server would reject a status with ten thousand names."""
     policy(api, annotations={DRY_RUN: "true"})
     for number in range(60):
         config_map(api, f"{'x' * 100}{number}")
@@ -470,7 +470,10 @@ def test_a_run_beyond_its_budget_deletes_nothing(
     *,
     is_halted: bool,
 ) -> None:
-    """A mistaken policy would empty a cluster. It wants three of five objects."""
+    """Otherwise, a mistaken policy could empty a cluster.
+
+    Here, the policy selects three of five objects.
+    """
     policy(
         api,
         annotations={BUDGET: annotation} if annotation else {},
@@ -512,7 +515,7 @@ def test_a_policy_that_cannot_be_read_deletes_nothing(
     spec: Json,
     reason: str,
 ) -> None:
-    """A mistyped budget would be none."""
+    """Otherwise, a mistyped budget would mean no budget."""
     policy(api, annotations=annotations, **spec)
     config_map(api, "one")
     due()
@@ -523,7 +526,7 @@ def test_a_policy_that_cannot_be_read_deletes_nothing(
 
 
 def test_a_resumed_run_spares_what_is_younger(api: FakeApi, due: Any) -> None:
-    """A run that a dead holder began at 0:00:30 is resumed with its objects."""
+    """A dead holder's run, started at 0:00:30, is resumed with its old objects."""
     running = {
         "type": "CleanedUp",
         "reason": "Running",
@@ -544,7 +547,7 @@ def test_a_resumed_run_spares_what_is_younger(api: FakeApi, due: Any) -> None:
 
 
 def test_a_run_of_an_edited_policy_is_not_resumed(api: FakeApi, due: Any) -> None:
-    """The new text would delete outside its schedule."""
+    """Otherwise, the edited policy would delete outside its schedule."""
     running = {
         "type": "CleanedUp",
         "reason": "Running",
@@ -562,7 +565,7 @@ def test_a_run_of_an_edited_policy_is_not_resumed(api: FakeApi, due: Any) -> Non
 
 
 def test_a_run_stops_when_its_policy_goes_or_changes(api: FakeApi, due: Any) -> None:
-    """Objects would go by a policy that is no more."""
+    """Otherwise, objects would be deleted by a policy that no longer exists."""
     policy(api)
     for number in range(20):
         config_map(api, f"c{number:02}")
@@ -573,7 +576,7 @@ def test_a_run_stops_when_its_policy_goes_or_changes(api: FakeApi, due: Any) -> 
 def test_the_api_server_away_in_the_middle_of_a_run(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """The rest of the run would be forgotten."""
+    """Otherwise, the rest of the run would be lost."""
     serve_kinds(api)
     policy(api, schedule="@hourly")
     for number in range(10):
@@ -597,7 +600,7 @@ def test_the_api_server_away_in_the_middle_of_a_run(
 def test_large_runs_cause_few_events(
     api: FakeApi, due: Any, recorded: Recorded
 ) -> None:
-    """A thousand deletions would flood the API server with Events."""
+    """Otherwise, a thousand deletions would flood the API server with Events."""
     policy(api)
     for number in range(40):
         config_map(api, f"c{number}")
@@ -608,14 +611,14 @@ def test_large_runs_cause_few_events(
 
 
 class _Labels:
-    """Namespaces with labels; b is unknown."""
+    """Labels of namespaces; the namespace b is unknown."""
 
     def labels(self, namespace: str) -> dict[str, str] | None:
         return {"a": {"tier": "old"}, "c": {}}.get(namespace)
 
 
 def test_labels_of_namespaces(api: FakeApi, due: Any) -> None:
-    """Objects would go although nobody knows whether their namespace is selected."""
+    """Otherwise, objects would be deleted in a namespace with unknown labels."""
     selector = {"matchLabels": {"tier": "old"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
     policy(api, match={"any": [{"resources": resources}]})
@@ -628,7 +631,7 @@ def test_labels_of_namespaces(api: FakeApi, due: Any) -> None:
 
 @pytest.mark.parametrize("tier", ["old", "new"])
 def test_newer_labels_of_a_namespace(api: FakeApi, due: Any, tier: str) -> None:
-    """Objects would be deleted although a new label exempts their namespace."""
+    """Otherwise, objects would be deleted although a new label exempts them."""
     selector = {"matchLabels": {"tier": "old"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
     policy(api, match={"any": [{"resources": resources}]})
@@ -673,7 +676,7 @@ def test_labels_that_cannot_be_read_forget_nothing(
 def test_a_policy_that_changes_while_its_watch_is_interrupted(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Objects would go by a policy that is no more."""
+    """Otherwise, objects would be deleted by a policy that no longer exists."""
     serve_kinds(api)
     policy(api, schedule="@hourly")
     for number in range(20):
@@ -698,7 +701,7 @@ def test_a_policy_that_changes_while_its_watch_is_interrupted(
 
 
 class _Calls:
-    """API calls of context entries: each gives the same answer, and is counted."""
+    """API calls of context entries: each returns the same value and is counted."""
 
     def __init__(self) -> None:
         self.requests: list[ApiRequest] = []
@@ -710,7 +713,7 @@ class _Calls:
 
 
 def test_context_entries_are_loaded_once_per_run(api: FakeApi, due: Any) -> None:
-    """Each object would cost a call, twice."""
+    """Otherwise, each object would cost two calls."""
     entry = {
         "name": "old",
         "apiCall": {"urlPath": "/api/v1/namespaces", "jmesPath": "items"},
@@ -729,7 +732,7 @@ def test_context_entries_are_loaded_once_per_run(api: FakeApi, due: Any) -> None
 
 
 def test_resource_filters_and_managed_resources(api: FakeApi, due: Any) -> None:
-    """Objects that the operator exempts, or that Kyverno needs, would be deleted.
+    """Otherwise, exempt objects or objects that Kyverno needs would be deleted.
 
     Upstream passes the kind as the subresource, so a filter has to have a wildcard
     there (docs/behaviour/controllers 7, Matching).
@@ -750,7 +753,7 @@ def test_resource_filters_and_managed_resources(api: FakeApi, due: Any) -> None:
 
 
 def test_objects_that_are_being_deleted_are_left_alone(api: FakeApi, due: Any) -> None:
-    """Each run would delete an object with a finalizer once more."""
+    """Otherwise, each run would delete an object with a finalizer again."""
     policy(api)
     api.put(
         "/api/v1/namespaces/a/configmaps/going",
@@ -764,7 +767,7 @@ def test_objects_that_are_being_deleted_are_left_alone(api: FakeApi, due: Any) -
 def test_a_run_of_very_many_objects_goes_in_parts(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of a million objects would not fit into memory."""
+    """Otherwise, the names of a million objects would not fit into memory."""
     monkeypatch.setattr("kyverno_mp.cleanup.scan.CLEANUP_RUN_OBJECTS_MAX", 3)
     policy(api)
     for number in range(8):
@@ -778,7 +781,7 @@ def test_a_run_of_very_many_objects_goes_in_parts(
 def test_the_budget_counts_the_objects_of_all_parts(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part alone would be within the budget."""
+    """Otherwise, each part alone would be within the budget."""
     monkeypatch.setattr("kyverno_mp.cleanup.scan.CLEANUP_RUN_OBJECTS_MAX", 3)
     policy(api, annotations={BUDGET: "5"})
     for number in range(8):
@@ -789,7 +792,7 @@ def test_the_budget_counts_the_objects_of_all_parts(
 
 
 def test_an_object_that_is_listed_twice_counts_once(api: FakeApi, due: Any) -> None:
-    """A list restarts when its pages expire: 60 % of one page more are not all."""
+    """When pages expire, the list restarts; the restart must not inflate the total."""
     count = KUBE_PAGE_OBJECTS + 1
     policy(api, annotations={BUDGET: "60%"})
     for number in range(count):
@@ -805,7 +808,7 @@ def test_an_object_that_is_listed_twice_counts_once(api: FakeApi, due: Any) -> N
 def test_a_run_that_takes_long_to_decide_ends(
     api: FakeApi, due: Any, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """One costly policy would occupy a thread for hours."""
+    """Otherwise, one costly policy would occupy a thread for hours."""
     policy(api, schedule="@hourly", created_s=-3600)
     config_map(api, "one")
     config_map(api, "two")
@@ -821,7 +824,7 @@ def test_a_run_that_takes_long_to_decide_ends(
 def test_answers_of_context_entries_are_bounded(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call for each object would keep each answer for the whole run."""
+    """Otherwise, the responses for all objects would be kept for the whole run."""
     monkeypatch.setattr("kyverno_mp.cleanup.evaluator.CLEANUP_ANSWERS_MAX", 2)
     path = "/api/v1/namespaces/{{ target.metadata.name }}"
     entry = {"name": "old", "apiCall": {"urlPath": path, "jmesPath": "items"}}
@@ -838,7 +841,7 @@ def test_answers_of_context_entries_are_bounded(
 def test_policies_of_one_namespace_run_one_at_a_time(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """One namespace would occupy every thread."""
+    """Otherwise, one namespace would occupy every thread."""
     serve_kinds(api)
     policy(api, "first", namespace="a")
     policy(api, "second", namespace="a")
@@ -859,7 +862,8 @@ def test_policies_of_one_namespace_run_one_at_a_time(
     )
     with controller(api, dependencies) as one:
         one.cleanup.controllers.work_due()
-        # While the run of one went on, the cluster's policy ran and the other waited.
+        # During the first policy's run, the cluster's policy ran and the second one
+        # waited.
         assert results
         assert status_of(api, "cluster")
         reasons = [
@@ -878,7 +882,7 @@ def test_policies_beyond_the_bound_are_reported_and_run_later(
     recorded: Recorded,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They would be forgotten for good."""
+    """Otherwise, these policies would never run."""
     monkeypatch.setattr("kyverno_mp.cleanup.start.CLEANUP_POLICIES_MAX", 2)
     serve_kinds(api)
     for number in range(3):
@@ -907,7 +911,7 @@ def test_policies_beyond_the_bound_are_reported_and_run_later(
 def test_an_edit_that_the_cache_has_not_seen_counts(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """A policy that was just set to a dry run would delete once more."""
+    """Otherwise, a policy that was just set to a dry run would delete once more."""
     serve_kinds(api)
     policy(api)
     config_map(api, "one")
@@ -923,7 +927,7 @@ def test_an_edit_that_the_cache_has_not_seen_counts(
 def test_a_run_that_another_replica_did_is_not_done_again(
     api: FakeApi, due: Any
 ) -> None:
-    """Two holders would do the same run: one of them was suspended before it."""
+    """Otherwise, a holder that was suspended before its run would repeat the run."""
     policy(api)
     config_map(api, "one")
     done = {"type": "CleanedUp", "reason": "Succeeded", "status": "True"}
@@ -941,7 +945,7 @@ def test_a_run_that_another_replica_did_is_not_done_again(
 
 @pytest.mark.parametrize("tier", ["old", "new", ""])
 def test_namespaces_that_are_new_or_gone(api: FakeApi, due: Any, tier: str) -> None:
-    """A run would fail because of an object that went with its namespace."""
+    """Otherwise, a run would fail because objects were deleted with their namespace."""
     selector = {"matchLabels": {"tier": "old"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
     policy(api, match={"any": [{"resources": resources}]})
@@ -956,13 +960,13 @@ def test_namespaces_that_are_new_or_gone(api: FakeApi, due: Any, tier: str) -> N
     due(cluster_data=ClusterData(namespaces=_Labels(), objects=objects))
     assert names(api) == ([] if tier == "old" else ["b/one", "b/two"])
     assert condition_of(api)["reason"] == "Succeeded"
-    # Once in the run, and before each deletion.
+    # The labels are read once in the run, and before each deletion.
     asked = api.count("GET /api/v1/namespaces/b$")
     assert asked == (3 if tier == "old" else 1)
 
 
 def test_a_kind_that_is_removed_during_a_run(api: FakeApi, due: Any) -> None:
-    """A run would fail because of objects that went with their kind."""
+    """Otherwise, a run would fail because objects were deleted with their kind."""
     policy(api)
     config_map(api, "one")
     one, many = "/api/v1/namespaces/a/configmaps/one$", "/a/configmaps.fieldSelector="
@@ -977,7 +981,7 @@ def test_a_kind_that_is_removed_during_a_run(api: FakeApi, due: Any) -> None:
 def test_a_holder_that_ends_leaves_no_alert(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Its replica would report a halted policy for ever that another one runs."""
+    """Otherwise, its replica would always report a policy that another one runs."""
     serve_kinds(api)
     policy(api, annotations={BUDGET: "0"})
     config_map(api, "one")

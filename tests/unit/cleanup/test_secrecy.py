@@ -50,7 +50,7 @@ def _run(api: FakeApi, **spec: Json) -> Recorded:
 def test_conditions_that_fail(
     api: FakeApi, caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
-    """Whoever may read policies, but no Secrets, would read one."""
+    """Otherwise, a user who can read policies but no Secrets could read a Secret."""
     caplog.set_level(logging.DEBUG)
     failing = [{"key": key, "operator": "Equals", "value": "1"}]
     recorded = _run(api, conditions={"all": failing})
@@ -66,7 +66,7 @@ def test_conditions_that_fail(
 def test_deletions_that_webhooks_refuse(
     api: FakeApi, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    """A webhook may quote what it refuses to have deleted."""
+    """A webhook's denial may quote the object."""
     caplog.set_level(logging.DEBUG)
     refusal = {"code": code, "reason": "Refused", "message": _BY_WEBHOOK}
     api.fault("DELETE .*/secrets/one", refusal)
@@ -78,7 +78,7 @@ def test_deletions_that_webhooks_refuse(
 
 
 def test_missing_permissions_are_named(api: FakeApi) -> None:
-    """The operator would not know what to grant."""
+    """Otherwise, the operator would not know which permission to grant."""
     refusal = {"code": 403, "reason": "Forbidden", "message": _BY_RBAC}
     api.fault("DELETE .*/secrets/one", refusal)
     [note] = _run(api).notes()

@@ -1,4 +1,4 @@
-"""Objects with a TTL label against an API server: times of deletion and reports."""
+"""Objects with a TTL label against an API server: deletion times and reports."""
 
 from typing import Any
 
@@ -45,11 +45,11 @@ def labelled(api: FakeApi, name: str, value: str, **fields: Json) -> Json:
 
 
 def calls(api: FakeApi) -> int:
-    """Return the number of requests, without watches that start again."""
+    """Return the number of requests without restarted watches."""
     return api.count("") - api.count("watch=1")
 
 
-# Created at 2026-01-01T00:00:10Z; the value, and the second of its deletion.
+# Each row is a label's value and the second of deletion, after 2026-01-01T00:00:00Z.
 TIMES: list[tuple[str, float]] = [
     ("30s", 40),
     ("10m", 610),
@@ -68,7 +68,7 @@ TIMES: list[tuple[str, float]] = [
 def test_an_object_goes_at_its_time(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, value: str, second: float
 ) -> None:
-    """Objects would go too early, or never."""
+    """Otherwise, objects would be deleted too early, or never."""
     serve_kinds(api)
     labelled(api, "one", value, created_s=10)
     clock.turn(11)
@@ -89,7 +89,7 @@ def test_an_object_goes_at_its_time(
 def test_a_deletion_is_one_call_with_preconditions(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """More calls are slow; without preconditions a changed object would go."""
+    """Without preconditions, a changed object would be deleted."""
     serve_kinds(api)
     stored = [labelled(api, f"c{number}", "1s") for number in range(50)]
     clock.turn(60)
@@ -112,7 +112,10 @@ def test_a_deletion_is_one_call_with_preconditions(
 def test_the_propagation_policy(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, said: str, sent: str | None
 ) -> None:
-    """Dependents would stay, or go, against the annotation. The case counts."""
+    """Otherwise, dependents would be deleted or kept against the annotation.
+
+    The annotation's value is case-sensitive.
+    """
     serve_kinds(api)
     labelled(api, "one", "1s", annotations={PROPAGATION: said})
     clock.turn(60)
@@ -124,7 +127,7 @@ def test_the_propagation_policy(
 def test_an_invalid_value_is_reported_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Each change of the object, and each round, would cause an Event."""
+    """Otherwise, each change of the object and each round would cause an Event."""
     serve_kinds(api)
     labelled(api, "one", "soon")
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
@@ -150,7 +153,7 @@ def test_an_invalid_value_is_reported_once(
 def test_a_changed_label_counts(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """An object whose label was taken off or put later would go all the same."""
+    """Otherwise, an object with a removed or postponed label would be deleted."""
     serve_kinds(api)
     for name in ("later", "sooner", "off"):
         labelled(api, name, "30s")
@@ -169,7 +172,7 @@ def test_a_changed_label_counts(
 def test_one_failing_kind_does_not_stop_the_others(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Upstream stops all of TTL clean-up (docs/behaviour/controllers 14.29)."""
+    """In upstream, one failing kind stops all clean-up (controllers 14.29)."""
     serve_kinds(api)
     labelled(api, "one", "1s", plural="secrets")
     api.fault("GET /api/v1/configmaps", *[403] * 1000)
@@ -191,7 +194,7 @@ def test_one_failing_kind_does_not_stop_the_others(
 def test_a_refused_deletion_waits_a_minute_or_for_a_change(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Each round of the timers would send the call that was just refused again."""
+    """Otherwise, each round of the timers would repeat the refused call."""
     serve_kinds(api)
     for name in ("same", "changed"):
         labelled(api, name, "1s")
@@ -219,7 +222,7 @@ def test_a_refused_deletion_waits_a_minute_or_for_a_change(
 def test_only_what_the_account_may_clean_up_is_watched(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """The API server would refuse a watch each half minute, for ever."""
+    """Otherwise, the API server would refuse a watch every half minute."""
     serve_kinds(api)
 
     def may(asked: Json) -> bool:
@@ -248,7 +251,7 @@ def test_only_what_the_account_may_clean_up_is_watched(
 def test_kinds_and_permissions_are_refreshed(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Objects of a new CustomResourceDefinition would never go."""
+    """Otherwise, objects of a new CustomResourceDefinition would never be deleted."""
     serve_kinds(api)
     widgets = resource("widgets", "Widget")
     path = "/apis/x.io/v1/namespaces/a/widgets/one"
@@ -274,7 +277,7 @@ def test_kinds_and_permissions_are_refreshed(
 def test_a_refresh_costs_few_calls_when_nothing_changed(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Three access reviews for each kind, each minute, as upstream does."""
+    """Upstream sends three access reviews for each kind every minute."""
     serve_kinds(api)
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
         before = calls(api)
@@ -289,7 +292,7 @@ def test_the_number_of_watches_is_bounded(
     recorded: Recorded,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A cluster with thousands of kinds would take thousands of threads."""
+    """Otherwise, a cluster with thousands of kinds would need thousands of threads."""
     monkeypatch.setattr("kyverno_mp.cleanup.ttl.watches.CLEANUP_WATCHES_MAX", 2)
     assert limits.CLEANUP_WATCHES_MAX > 2
     serve_kinds(api)
@@ -305,7 +308,7 @@ def test_objects_beyond_the_timers_are_found_again(
     recorded: Recorded,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A full queue would forget objects."""
+    """Otherwise, a full queue would lose objects."""
     monkeypatch.setattr("kyverno_mp.cleanup.ttl.timers.CLEANUP_TTL_TIMERS_MAX", 5)
     serve_kinds(api)
     for number in range(12):
@@ -324,7 +327,7 @@ def test_objects_beyond_the_timers_are_found_again(
 def test_a_step_of_the_wall_clock_delays_nothing_for_long(
     api: FakeApi, recorded: Recorded
 ) -> None:
-    """Timers count monotonic time; the label means the wall's."""
+    """Timers use monotonic time, but the label refers to the wall clock."""
     serve_kinds(api)
     labelled(api, "one", "1h")
     clock = TurnedClock()
@@ -341,7 +344,7 @@ def test_a_step_of_the_wall_clock_delays_nothing_for_long(
 def test_a_conflict_is_tried_again(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """An object that changes often would never go."""
+    """Otherwise, an object that changes often would never be deleted."""
     serve_kinds(api)
     labelled(api, "one", "1s")
     clock.turn(60)
@@ -358,7 +361,7 @@ def test_a_conflict_is_tried_again(
 def test_a_dry_run_tells_each_object_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Whoever tries it would lose objects."""
+    """Otherwise, a user who tries a label would lose objects."""
     serve_kinds(api)
     labelled(api, "one", "1s")
     clock.turn(60)
@@ -376,7 +379,7 @@ def test_a_dry_run_tells_each_object_once(
 def test_objects_being_deleted_are_left_alone(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """An object with a finalizer would be deleted again and again."""
+    """Otherwise, an object with a finalizer would be deleted again and again."""
     serve_kinds(api)
     metadata = {
         "creationTimestamp": at(0),
@@ -394,7 +397,7 @@ def test_objects_being_deleted_are_left_alone(
 def test_another_holder_goes_on(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, writes: int
 ) -> None:
-    """Objects would go twice, or be forgotten."""
+    """Otherwise, objects would be deleted twice or forgotten."""
     serve_kinds(api)
     for number in range(5):
         labelled(api, f"c{number}", "1s")

@@ -1,4 +1,4 @@
-"""A small, strict API server for the commands with ``--cluster``."""
+"""A small, strict API server for commands with ``--cluster``."""
 
 import json
 from collections.abc import Iterator

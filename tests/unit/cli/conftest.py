@@ -12,7 +12,7 @@ from tests.unit.cli.cluster import api  # noqa: F401 - a fixture
 
 @dataclass
 class Done:
-    """What one command left behind."""
+    """The exit code and the output of one command."""
 
     code: int
     out: str

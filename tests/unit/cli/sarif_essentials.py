@@ -1,4 +1,4 @@
-"""The part of the SARIF 2.1.0 schema that this program writes, as a JSON schema."""
+"""The part of the SARIF 2.1.0 schema that this program uses, as a JSON schema."""
 
 from jsonschema import Draft202012Validator
 
@@ -126,7 +126,7 @@ _SCHEMA = {
 
 
 def check_sarif(log: dict[str, object]) -> list[dict[str, object]]:
-    """Check a log against the essentials; returns its results."""
+    """Check a log against the schema; return its results."""
     Draft202012Validator(_SCHEMA).validate(log)
     runs = log["runs"]
     assert isinstance(runs, list)

@@ -1,4 +1,4 @@
-"""Apply, test and lint with policies of the API server itself."""
+"""Apply, test and lint with the API server's own policies."""
 
 import json
 from pathlib import Path
@@ -73,8 +73,8 @@ def test_apply(command: Command, folder: Path) -> None:
         done.out
     )
     assert "1 - few not seen" in done.out
-    # Two passes and a skip of the mutation; scored does not make a warning
-    # (docs/behaviour/cli 9).
+    # Two passes and the mutation's skip; scored causes no warning (docs/behaviour/cli
+    # 9).
     assert done.out.endswith("pass: 3, fail: 2, warn: 0, error: 0, skip: 1 \n")
     assert (done.code, done.err) == (1, "")
 
@@ -131,7 +131,7 @@ def test_lint(command: Command, folder: Path) -> None:
 
 
 def test_explain(command: Command, tmp_path: Path) -> None:
-    """Policies of the API server are shown with what they match and their bindings."""
+    """Policies of the API server are shown with their matches and bindings."""
     file = tmp_path / "p.yaml"
     file.write_text(
         """

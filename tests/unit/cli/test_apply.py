@@ -1,4 +1,4 @@
-"""Apply prints what pipelines read, whatever the flags, with the right exit code."""
+"""Apply prints the output that pipelines read, and exits with the right code."""
 
 import json
 import re
@@ -325,9 +325,9 @@ def test_workers_carry_all_stages(
 @pytest.mark.parametrize(
     ("beside", "counts"),
     [
-        # A value of the wrong type: that document alone is left out.
+        # A value of the wrong type: only that document is skipped.
         ({"rules": [{"name": "x", "mutate": {"patchesJson6902": [1]}}]}, True),
-        # An unknown field: the whole path.
+        # An unknown field: the whole path is skipped.
         ({"rules": [{"name": "x", "mutat": {}}]}, False),
     ],
 )
@@ -487,7 +487,7 @@ spec:
 def test_what_is_not_evaluated_never_passes(
     command: Command, tmp_path: Path, pods_file: Path, flags: tuple[str, ...]
 ) -> None:
-    """A pipeline that relies on signatures must not be green."""
+    """A pipeline that relies on signatures must not succeed."""
     policy = tmp_path / "signed.yaml"
     policy.write_text(VERIFYING)
     done = command("apply", policy, "-r", pods_file, *flags)
@@ -503,7 +503,7 @@ def test_what_is_not_evaluated_is_told_in_tables(
     policy = tmp_path / "signed.yaml"
     policy.write_text(VERIFYING)
     done = command("apply", policy, "-r", pods_file, "-t", "--detailed-results")
-    # The table wraps the text.
+    # The table wraps the message.
     assert done.out.count("verifyImages.attestations") == 2
 
 
@@ -540,7 +540,7 @@ def test_the_line_of_a_document_that_is_no_yaml_is_that_of_the_file(
 
 
 def test_pod_security_reads_files_as_go_does(command: Command, tmp_path: Path) -> None:
-    """A field of the wrong type is an error also where no control looks."""
+    """A field of the wrong type is an error even if no control reads it."""
     policy, pods = tmp_path / "policy.yaml", tmp_path / "pods.yaml"
     policy.write_text(
         "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {name: p}\n"
@@ -576,7 +576,7 @@ spec:
 def test_numbers_of_an_object_that_no_rule_changes(
     command: Command, tmp_path: Path
 ) -> None:
-    """As the real program: doubles with an exponent, and integers after a change."""
+    """The real program prints doubles with an exponent, and integers after a change."""
     (tmp_path / "p.yaml").write_text(LABELS)
     both = ODD.replace("NAME", "named"), ODD.replace("NAME", "other")
     (tmp_path / "r.yaml").write_text("---".join(both))
@@ -606,7 +606,7 @@ spec:
 
 
 def test_an_object_that_stays_is_a_failure(command: Command, tmp_path: Path) -> None:
-    """As the real program, also with --audit-warn."""
+    """The results equal the real program's, with and without --audit-warn."""
     (tmp_path / "p.yaml").write_text(STAYING)
     (tmp_path / "r.yaml").write_text(pod("a"))
     given = ("apply", tmp_path / "p.yaml", "-r", tmp_path / "r.yaml")

@@ -91,7 +91,7 @@ def test_an_object_of_two_groups_or_versions_counts_once(
     assert " to 1 resource(s)" in apply("Event").out
     assert " to 1 resource(s)" in apply("HorizontalPodAutoscaler").out
     assert api.count(f"GET /apis/autoscaling/v1/{name}") == 0
-    # The version that a policy names is the one it gets.
+    # A kind that the policy names with a version is listed in this version.
     apply("autoscaling/v1/HorizontalPodAutoscaler,HorizontalPodAutoscaler")
     assert api.count(f"GET /apis/autoscaling/v1/{name}") == 1
     assert api.count(f"GET /apis/autoscaling/v2/{name}") == 1
@@ -159,7 +159,7 @@ def test_a_namespace_that_cannot_be_read_ends_the_run(api: FakeApi, apply: Any) 
 def test_objects_whose_namespace_is_gone_are_left_out(
     api: FakeApi, apply: Any, jobs: int, match: str
 ) -> None:
-    """A namespace may be deleted after its objects were listed."""
+    """A namespace may be deleted after its objects are listed."""
     put_pods(api, 2)
     put_pods(api, 1, "gone")
     policy = POLICY.replace("{resources: {kinds: [KINDS]}}", match)
@@ -246,7 +246,7 @@ spec:
 
 
 def test_parameters_are_those_of_the_cluster(api: FakeApi, apply: Any) -> None:
-    """They are looked for in the namespace of the object, and nowhere else."""
+    """Parameters are read only from the object's namespace."""
     put_pods(api, 3)
     api.put("/api/v1/namespaces/apps/configmaps/settings", data={"most": "2"})
     api.put("/api/v1/namespaces/a/configmaps/settings", data={"most": "0"})
@@ -310,7 +310,7 @@ def test_what_policies_in_cel_may_not_read(api: FakeApi, apply: Any) -> None:
 def test_with_a_cluster_a_policy_with_bindings_has_constraints(
     api: FakeApi, apply: Any
 ) -> None:
-    """Offline its bindings alone say what it is for (docs/behaviour/cli 21)."""
+    """Without a cluster, only its bindings define its scope (docs/behaviour/cli 21)."""
     put_pods(api, 2)
     api.put("/api/v1/namespaces/apps/configmaps/settings", data={"most": "9"})
     policy = f"{PARAMS}---{POLICY.replace('KINDS', 'ConfigMap')}"
@@ -360,7 +360,7 @@ spec:
 def test_every_policy_in_cel_gets_the_objects_of_the_cluster(
     api: FakeApi, apply: Any, policy: str
 ) -> None:
-    """A policy would be told to do nothing in a cluster in which it does."""
+    """Otherwise, a policy that applies in the cluster would seem to do nothing."""
     put_pods(api, 2)
     done = apply("", policy=policy)
     assert "Applying 1 policy rule(s) to 2 resource(s)" in done.out

@@ -1,6 +1,6 @@
-"""``bench`` measures every rule, and the slow one comes first.
+"""``bench`` measures every rule and lists the slowest rule first.
 
-A failure means: somebody tunes the wrong policy.
+A failure means: a user tunes the wrong policy.
 """
 
 import json

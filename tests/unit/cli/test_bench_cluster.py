@@ -1,6 +1,6 @@
-"""``bench --cluster`` takes what the flags do not name from the cluster.
+"""``bench --cluster`` reads everything that flags do not name from the cluster.
 
-A failure means: somebody tunes a policy that the cluster does not have.
+A failure means: a user tunes a policy that the cluster does not have.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.unit.kube.test_discovery import group, resource
 
 
 def _store(api: FakeApi, text: str) -> None:
-    """Serve the kinds of policies, and store those of a YAML text."""
+    """Serve the kinds of policies, and store the policies of a YAML text."""
     kinds = [
         resource("clusterpolicies", "ClusterPolicy", scope="Cluster"),
         resource("policies", "Policy"),
@@ -98,7 +98,7 @@ def test_a_policy_that_is_refused_is_named(api: FakeApi, command: Command) -> No
 def test_a_namespace_goes_before_the_measurement(
     api: FakeApi, command: Command
 ) -> None:
-    """Nothing would be measured because of an object that is gone."""
+    """Otherwise, one deleted object would prevent all measurements."""
     _store(api, SLOW)
     put_pods(api, 2)
     put_pods(api, 1, "gone")

@@ -1,9 +1,10 @@
-"""Where a document is left out, where its path is lost, where a policy is skipped.
+"""Documents are omitted, paths are dropped, and policies are skipped as in upstream.
 
-Upstream holds a document against the definition of its kind first: an unknown field
-loses the path, anything else leaves the document out, and both end with 0. What passes
-is checked, and a policy that fails is skipped, which ends with 1. For every constraint
-of every definition a document is made that is valid except for this one.
+Upstream first checks a document against its kind's definition. An unknown field drops
+the path, any other fault omits the document, and the exit code is 0 in both cases. A
+valid document is then checked as a policy; if this check fails, the policy is skipped,
+and the exit code is 1. For every constraint of every definition, a document is tested
+that violates only this constraint.
 """
 
 import json
@@ -41,7 +42,7 @@ Case = tuple[str, Json, str]
 
 
 def sound(schema: Json) -> Json:
-    """Return the least that fits the schema."""
+    """Return the smallest document that satisfies the schema."""
     if "enum" in schema:
         return schema["enum"][0]
     wanted = schema.get("type")
@@ -55,14 +56,14 @@ def sound(schema: Json) -> Json:
 
 
 def cases(schema: Json, path: str, put: Put) -> Iterator[Case]:
-    """Yield documents that differ from a sound one in one place each."""
+    """Yield documents that differ from a valid one in a single place."""
     if "type" not in schema:
         return
     least = sound(schema)
     yield f"{path}: sound", put(least), LOADED
     for value in WRONG[schema["type"]]:
         yield f"{path}: {value!r}", put(value), LEFT_OUT
-    # A map where none belongs has fields that nobody knows, within a list, too.
+    # A map in place of another type has unknown fields, even within a list.
     for value in ({"zzz": 1}, [{"zzz": 1}], [[{"zzz": None}]]):
         if type(value) is not {"object": dict, "array": list}.get(schema["type"]):
             yield f"{path}: {value!r}", put(value), LOST
@@ -151,7 +152,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Json], str]:
 
 
 DIFFERENT = {json.dumps(schema): key for key, schema in SCHEMAS.items()}
-"""Kinds with the same definition are compared with it once."""
+"""Kinds with equal definitions are tested once."""
 
 
 @pytest.mark.parametrize("key", DIFFERENT.values(), ids="/".join)
@@ -196,7 +197,7 @@ def _rule(**body: Json) -> Json:
 def test_conditions_that_gos_types_cannot_hold_lose_the_path(
     load: Callable[[Json], str], conditions: Json, wanted: str
 ) -> None:
-    """The schema leaves them free; what comes then is Go's decoder (cli 4)."""
+    """The schema does not restrict conditions; Go's decoder does (cli 4)."""
     key = ("ClusterPolicy", "kyverno.io/v1")
     deny = {"deny": {"conditions": conditions}}
     patch = {"patchStrategicMerge": {"metadata": {"labels": {"a": "b"}}}}
@@ -219,7 +220,7 @@ def test_conditions_that_gos_types_cannot_hold_lose_the_path(
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        # The definition refuses it: left out.
+        # The definition rejects the document, so it is omitted.
         ("failureAction: Enforce", "failureAction: nonsense", 0),
         ("failureAction: Enforce", "failureAction: ''", 0),
         ("- name: tagged", "- name: 1", 0),
@@ -231,10 +232,10 @@ def test_conditions_that_gos_types_cannot_hold_lose_the_path(
         ("      any:", "      all: []\n      any:", 0),
         ("    validate:", "    context: [{name: a}]\n    validate:", 0),
         ("  name: no-latest", "  name: no-latest\n  name: no-latest", 0),
-        # The path is lost.
+        # The whole path is dropped.
         ("failureAction: Enforce", "failureAktion: Enforce", 0),
         ("    validate:", "    preconditions: {all: [1]}\n    validate:", 0),
-        # Kyverno refuses it: skipped.
+        # Kyverno rejects the policy, so it is skipped.
         ("      pattern:", "      anyPattern: [{a: 1}]\n      pattern:", 1),
         ("    validate:", "    mutate: {targets: [{kind: a}]}\n    validate:", 1),
         ("resources: {kinds: [Pod]}", "subjects: [{kind: Nobody, name: a}]", 1),
@@ -262,7 +263,10 @@ def test_what_is_left_out_ends_with_0_and_what_is_skipped_with_1(
 
 
 def test_an_item_of_a_list_spoils_nothing(command: Command, pods_file: Path) -> None:
-    """Each item by itself, also one of a kind that is no policy's (policy/load.go)."""
+    """List items are loaded one by one, even an item that is no policy.
+
+    Source: policy/load.go.
+    """
     file = pods_file.parent / "list.yaml"
     good = LATEST_POLICY.replace("\n", "\n  ").strip()
     unknown = good.replace("rules:", "ruels:")

@@ -145,7 +145,7 @@ spec:
 
 
 def test_objects_of_a_template(command: Command, folder: Path) -> None:
-    """As those of an expression; annotations are properties of the row (1.19)."""
+    """Results equal an expression's; annotations are properties of the row (1.19)."""
     made = [
         apply(command, folder, one).out.split("applied to apps/Pod/good:")[1]
         for one in (GENERATING, TEMPLATE)
@@ -219,7 +219,7 @@ def test_a_test_of_what_is_deleted(command: Command, folder: Path) -> None:
 
 
 def test_a_test_of_existing_objects(command: Command, folder: Path) -> None:
-    """The row is that of the target; the constraints are those of the targets."""
+    """The result row names the target, and constraints apply to targets."""
     policy = MUTATING + "  evaluation: {mutateExisting: {enabled: true}}\n"
     rule = '{apiGroups: [""], apiVersions: [v1], operations: ["*"], resources: [%s]}'
     found = rule % "configmaps"
@@ -258,7 +258,7 @@ def test_lint(command: Command, folder: Path, text: str, code: str) -> None:
 def test_exclusions_of_a_deletion(
     command: Command, folder: Path, operation: str, deleted: int
 ) -> None:
-    """A failure means: another verdict than upstream's, which has no operation."""
+    """Otherwise, the verdict would differ from upstream's, which sets no operation."""
     rule = "{apiGroups: [''], apiVersions: [v1], resources: [pods]}"
     rule = rule.replace("}", f", operations: [{operation}]}}")
     wanted = f"    excludeResourceRules: [{rule}]\n  conditions:"
@@ -269,7 +269,7 @@ def test_exclusions_of_a_deletion(
 
 
 def test_lint_for_the_server(command: Command, folder: Path) -> None:
-    """What the webhook of upstream refuses, too."""
+    """Upstream's webhook also rejects these policies."""
     text = DELETING.replace("* * * * *", "every day")
     text = text.replace("resourceRules:", "excludeResourceRules:")
     (folder / "policy.yaml").write_text(text)
@@ -327,7 +327,7 @@ spec: {entries: [{name: a, port: 1}, {name: b}]}
 def test_a_custom_kind_is_merged_by_its_definition(
     command: Command, tmp_path: Path, *, is_defined: bool
 ) -> None:
-    """The elements of a list would be lost."""
+    """Otherwise, list elements would be lost."""
     policy, _, widget = WIDGETS.partition("---")
     (tmp_path / "p.yaml").write_text(policy)
     (tmp_path / "w.yaml").write_text(widget)
@@ -356,7 +356,7 @@ def test_a_custom_kind_is_merged_by_its_definition(
 
 
 def _documents(out: str) -> str:
-    """Return the YAML of an output that has other lines, too."""
+    """Return the YAML documents of an output that also has other lines."""
     lines = out.splitlines()
     first = lines.index("apiVersion: example.org/v1")
     last = lines.index("---", first)

@@ -1,4 +1,4 @@
-"""``cleanup``: what clean-up policies would delete, against a small API server."""
+"""``cleanup`` previews deletions by clean-up policies, with a small API server."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeApi]:
 def test_a_file_is_shown_as_a_table(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """Nobody could see what a policy does before it does it."""
+    """Otherwise, users could not preview the deletions of a policy."""
     file = tmp_path / "policy.yaml"
     file.write_text(FILE)
     done = command("cleanup", "--cluster", str(file))
@@ -74,7 +74,7 @@ def test_a_file_is_shown_as_a_table(
 
 
 def test_a_stored_policy_is_shown_as_json(api: FakeApi, command: Command) -> None:
-    """Programs could not check a policy before its next run."""
+    """Otherwise, programs could not check a policy before its next run."""
     policy(api, "mine", namespace="a", schedule="@hourly")
     policy(api, "theirs", schedule="@hourly")
     config_map(api, "elsewhere", namespace="b")
@@ -89,7 +89,7 @@ def test_a_stored_policy_is_shown_as_json(api: FakeApi, command: Command) -> Non
 
 
 def test_filters_of_the_cluster_apply(api: FakeApi, command: Command) -> None:
-    """Objects would be shown that the service leaves alone."""
+    """Otherwise, objects would be shown that the service ignores."""
     policy(api, "all", schedule="@hourly")
     filters = {"resourceFilters": "[*/*,kyverno,*][*/*,a,t*]"}
     config_map(api, "kyverno", namespace="kyverno", data=filters)
@@ -101,7 +101,7 @@ def test_filters_of_the_cluster_apply(api: FakeApi, command: Command) -> None:
 def test_what_cannot_be_decided_is_told(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """An object that the service keeps would be missing without a word."""
+    """Otherwise, an object that the service keeps would be missing silently."""
     config_map(api, "bare")
     file = tmp_path / "policy.yaml"
     file.write_text(FILE.replace("ConfigMap", "ConfigMap, Widget"))
@@ -136,7 +136,7 @@ def test_mistakes(
 def test_a_policy_that_cannot_run_is_refused(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """The preview would show objects of a policy that never runs."""
+    """Otherwise, the preview would show objects of a policy that never runs."""
     assert api is not None
     file = tmp_path / "policy.yaml"
     file.write_text(FILE.replace("TZ=Asia/Tokyo 0 3 *", "0 3"))
@@ -148,7 +148,7 @@ def test_a_policy_that_cannot_run_is_refused(
 def test_a_namespace_goes_while_the_command_runs(
     api: FakeApi, command: Command
 ) -> None:
-    """The command would end, or report a problem, because of what is gone."""
+    """Otherwise, a deleted namespace would end the command or be reported."""
     selector = {"matchLabels": {"team": "a"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
     policy(api, "all", schedule="@hourly", match={"any": [{"resources": resources}]})
@@ -177,7 +177,7 @@ spec:
 def test_a_deleting_policy_of_a_file(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """Policies in CEL would be left out without a word."""
+    """Otherwise, policies in CEL would be skipped without a message."""
     file = tmp_path / "policy.yaml"
     file.write_text(IN_CEL)
     done = command("cleanup", "--cluster", str(file))
@@ -192,7 +192,7 @@ def test_a_deleting_policy_of_a_file(
 
 
 def test_stored_deleting_policies(api: FakeApi, command: Command) -> None:
-    """A namespaced one would be shown with objects of other namespaces."""
+    """Otherwise, a namespaced policy would be shown with other namespaces' objects."""
     text = "namespaceObject.metadata.labels['env'] == 'test'"
     deleting(api, "mine", namespace="a")
     deleting(api, "all", conditions=[{"name": "c", "expression": text}])
@@ -204,13 +204,13 @@ def test_stored_deleting_policies(api: FakeApi, command: Command) -> None:
     mine, classic, every = json.loads(done.out)["policies"]
     assert (mine["policy"], mine["kind"]) == ("a/mine", "NamespacedDeletingPolicy")
     assert [one["name"] for one in mine["objects"]] == ["one", "three", "two"]
-    # One name, two kinds: both are shown.
+    # Two kinds share one name, and both are shown.
     assert (classic["kind"], every["kind"]) == (
         "ClusterCleanupPolicy",
         "DeletingPolicy",
     )
     assert [one["name"] for one in every["objects"]] == ["elsewhere"]
-    # The label is missing there: what cannot be decided stays.
+    # The label is missing there, so the object is kept and reported.
     assert done.code == 1
     assert len(every["problems"]) == 3
 
@@ -218,7 +218,7 @@ def test_stored_deleting_policies(api: FakeApi, command: Command) -> None:
 def test_the_pool_deletes_what_was_shown(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """The preview would be of another program than the service."""
+    """Otherwise, the preview would differ from the service's actions."""
     file = tmp_path / "policy.yaml"
     file.write_text(IN_CEL)
     [shown] = json.loads(command("cleanup", "--cluster", str(file), "-o", "json").out)[
@@ -245,7 +245,7 @@ def test_exceptions_count_as_the_operator_says(
     flags: tuple[str, ...],
     left: list[str],
 ) -> None:
-    """Objects would be shown that an exception keeps."""
+    """Otherwise, objects would be shown that an exception keeps."""
     file = tmp_path / "policy.yaml"
     file.write_text(IN_CEL)
     expression = "object.metadata.name == 'one'"
@@ -264,7 +264,7 @@ def test_exceptions_count_as_the_operator_says(
 def test_exceptions_that_cannot_be_read_end_it(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """Objects would be shown that an exception keeps, although that is not known."""
+    """Otherwise, objects would be shown that an unread exception may keep."""
     file = tmp_path / "policy.yaml"
     file.write_text(IN_CEL)
     api.fault("policyexceptions", *[403] * 20)
@@ -277,7 +277,7 @@ def test_exceptions_that_cannot_be_read_end_it(
 def test_what_an_expression_posts_is_not_stored(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """A preview would create objects."""
+    """Otherwise, a preview would create objects."""
     file = tmp_path / "policy.yaml"
     posts = (
         "resource.post('v1', 'configmaps', 'a',"
@@ -299,7 +299,7 @@ def test_what_an_expression_posts_is_not_stored(
 def test_a_deleting_policy_that_cannot_run_is_refused(
     api: FakeApi, command: Command, tmp_path: Path, before: str, after: str, text: str
 ) -> None:
-    """The preview would show objects of a policy that never runs."""
+    """Otherwise, the preview would show objects of a policy that never runs."""
     assert api is not None
     file = tmp_path / "policy.yaml"
     file.write_text(IN_CEL.replace(before, after))

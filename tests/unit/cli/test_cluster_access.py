@@ -1,4 +1,4 @@
-"""Which cluster is meant, and with whose credentials."""
+"""The choice of the cluster and of the credentials."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ def test_the_flag_goes_before_the_environment(tmp_path: Path) -> None:
 
 
 def part(file: Path, **named: Any) -> Path:
-    """Write a kubeconfig of single entries: ``cluster={"c": {...}}``."""
+    """Write a kubeconfig with single entries: ``cluster={"c": {...}}``."""
     config = {
         f"{kind}s": [{"name": name, kind: block} for name, block in entries.items()]
         for kind, entries in named.items()
@@ -50,7 +50,7 @@ def cluster(host: str, **more: Any) -> dict[str, Any]:
 
 
 def test_files_are_merged_and_the_first_of_each_name_counts(tmp_path: Path) -> None:
-    """As kubectl: a context of one file may name a cluster of another."""
+    """As in kubectl, a context in one file may name a cluster in another file."""
     one = part(
         tmp_path / "one",
         context={"a": {"cluster": "c", "user": "u"}},
@@ -247,7 +247,7 @@ def test_without_either_that_of_the_user_counts(tmp_path: Path) -> None:
 def plugin(
     folder: Path, answer: object, code: int = 0, api: str = API
 ) -> dict[str, Any]:
-    """Write a program that keeps what it was given and answers; return its block."""
+    """Write a program that records its input and answers; return its exec block."""
     script = folder / "plugin"
     text = answer if isinstance(answer, str) else json.dumps(answer)
     script.write_text(

@@ -1,4 +1,4 @@
-"""What create writes is accepted by the commands that read it."""
+"""Files written by ``create`` are accepted by the commands that read them."""
 
 from pathlib import Path
 

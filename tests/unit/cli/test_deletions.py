@@ -1,7 +1,7 @@
 """Mutate rules on a deletion, as the real program 1.18.2 answers.
 
-Every expected status and text was printed by it. A failure means: a pipeline that
-applies policies to deletions sees other results than with Kyverno.
+The real program printed every expected status and text. A failure means: a pipeline
+that applies policies to deletions sees other results than with Kyverno.
 """
 
 import json
@@ -166,7 +166,7 @@ def test_a_patch_of_nothing(command: Command, tmp_path: Path, name: str) -> None
 def test_later_policies_see_no_object(
     command: Command, tmp_path: Path, kind: str
 ) -> None:
-    """KYVERNO: also after a policy that does not match."""
+    """KYVERNO: later policies get no object even if the first one does not match."""
     first = policy("first", {"mutate": merge(labels={"a": "b"})}, kind)
     deny = {"deny": {"conditions": {"any": [{"key": 1, "operator": "Equals"}]}}}
     deny["deny"]["conditions"]["any"][0]["value"] = 1

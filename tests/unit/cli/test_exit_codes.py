@@ -1,6 +1,7 @@
-"""The exit codes of every command are those of its help page.
+"""Every command's exit codes equal the codes on its help page.
 
-A failure means: a pipeline that reads the help treats a failure as a success.
+A failure means: a pipeline whose author followed the help treats a failure as a
+success.
 """
 
 from pathlib import Path
@@ -33,7 +34,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 contexts: [{name: c, context: {cluster: c}}]
 current-context: c
 """
-# command, its further arguments, and the code. Words in capitals are files, see below.
+# Each row has a command, its arguments, and the code; capitals stand for files below.
 SCENES = """
 apply | POLICY -r GOOD | 0
 apply | POLICY -r BAD | 1

@@ -1,4 +1,4 @@
-"""A file of the wrong shape is reported with its line, never with a traceback."""
+"""A malformed file is reported with its line, never with a traceback."""
 
 from pathlib import Path
 

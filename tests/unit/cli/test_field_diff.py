@@ -1,4 +1,4 @@
-"""Differences are reported by field, in the test file's own terms."""
+"""Differences are reported by field, with the terms of the test file."""
 
 from pathlib import Path
 

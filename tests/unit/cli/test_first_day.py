@@ -1,6 +1,7 @@
-"""What a newcomer meets on the first day: empty files, misspelt paths, odd policies.
+"""Mistakes of new users: empty files, misspelt paths, odd policies.
 
-A failure means: a command says nothing, or something that does not lead to the mistake.
+A failure means: a command prints nothing, or a message that does not lead to the
+mistake.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Fix rewrites old syntax and nothing else, and what it writes works as before."""
+"""Fix rewrites only old syntax, and the rewritten files work as before."""
 
 from pathlib import Path
 
@@ -88,7 +88,8 @@ def test_test_file(command: Command, tmp_path: Path, pods_file: Path) -> None:
     (tmp_path / "values.yaml").write_text("globalValues: {a: b}\n")
     file = tmp_path / "kyverno-test.yaml"
     file.write_text(OLD_TEST)
-    # Its old fields are unknown; without them it would be reported as deprecated.
+    # The old fields are unknown; without them, the file would be reported as
+    # deprecated.
     assert 'unknown field "resource"' in command("test", tmp_path).out
     done = command("fix", "test", tmp_path, "--save", "--compress")
     assert "uses deprecated `status` field" in done.out

@@ -1,6 +1,6 @@
-"""A rewritten policy decides as before, and what has no equal is named.
+"""A rewritten policy decides as before, and parts without an equivalent are named.
 
-The expressions themselves are not looked at: what counts is what both policies decide.
+The tests compare only the decisions of both policies, never their expressions.
 """
 
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_both_decide_alike(name: str) -> None:
 
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_the_requests_are_denied_and_allowed(name: str) -> None:
-    """Otherwise the comparison would show nothing."""
+    """Otherwise, the comparison would prove nothing."""
     before = decode(REWRITTEN[name])
     assert isinstance(before, ClusterPolicy)
     pair = Pair(before, rewrite(REWRITTEN[name]).document)
@@ -169,7 +169,7 @@ def test_the_requests_are_denied_and_allowed(name: str) -> None:
 
 @pytest.mark.parametrize(("before", "verdict"), [(True, False), (False, True)])
 def test_kubectl_debug_of_a_pod(before: bool, verdict: bool) -> None:  # noqa: FBT001
-    """A Pod that was in violation before is let through by both."""
+    """Both policies allow a Pod that already violated them."""
     raw = REWRITTEN["autogen"]
     pair = Pair(_decoded(raw), rewrite(raw).document)
     request = _request("Pod", "pods", {"hostPID": True})
@@ -191,7 +191,7 @@ def test_kinds_of_other_groups(
     group: str,
     denied: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """A kind without a group is that kind in each group."""
+    """A kind without a group matches this kind in every group."""
     kinds = {"any": [{"resources": {"kinds": [kind]}}]}
     raw = pattern({"spec": {"type": "A"}}, match=kinds)
     pair = Pair(_decoded(raw), rewrite(raw).document)
@@ -361,7 +361,7 @@ def test_actions_labels_and_settings_are_kept() -> None:
 def test_a_difference_withholds_the_policy(
     monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> None:
-    """As if the rewriting had a defect: nothing is written; the request is shown."""
+    """After a simulated defect, nothing is written, and the request is shown."""
     original = rewritten
 
     def wrong(given: ClusterPolicy) -> Json:

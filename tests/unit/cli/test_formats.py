@@ -1,6 +1,6 @@
-"""Annotations and TAP are well-formed, and no text breaks out of them.
+"""Annotations and TAP are well-formed, and no text can escape its field.
 
-A failure means: a message of a policy forges a result or a workflow command.
+A failure means: a policy's message forges a result or a workflow command.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""``generate``: what generate rules would do, against a small API server."""
+"""``generate`` previews the actions of generate rules, with a small API server."""
 
 import json
 from collections.abc import Iterator
@@ -61,10 +61,10 @@ def _trigger(user: User, name: str) -> None:
 
 @pytest.fixture
 def cluster(api: FakeApi, tmp_path: Path) -> FakeApi:
-    """Leave things as they are after some changes that nobody noticed.
+    """Create the state after some unnoticed changes.
 
-    ``new`` has no object, that of ``edited`` differs, ``gone`` is gone, ``same`` is in
-    line.
+    The trigger ``new`` has no object, the object of ``edited`` differs, ``gone`` is
+    deleted, and ``same`` has its desired object.
     """
     user = User(api, tmp_path / "journals")
     policy(api, rule(data=_data()))
@@ -83,14 +83,14 @@ def cluster(api: FakeApi, tmp_path: Path) -> FakeApi:
 
 
 def _sent(api: FakeApi) -> int:
-    """Count the requests that store something."""
+    """Count the requests that write an object."""
     return api.count(_WRITES) - api.count(r"dryRun=All")
 
 
 def test_a_stored_policy_is_shown_as_a_table(
     cluster: FakeApi, command: Command
 ) -> None:
-    """Nobody could see what a policy does before it does it."""
+    """Otherwise, users could not preview the actions of a policy."""
     before = dict(cluster.objects)
     done = command("generate", "--cluster", "p")
     assert (done.code, done.err) == (0, "")
@@ -123,7 +123,7 @@ def test_a_stored_policy_is_shown_as_a_table(
 def test_the_pool_does_what_was_shown(
     cluster: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """The preview would be of another program than the service."""
+    """Otherwise, the preview would differ from the service's actions."""
     done = command("generate", "--cluster", "p", "-o", "json")
     [shown] = json.loads(done.out)["policies"]
     user = User(cluster, tmp_path / "journals")
@@ -147,7 +147,7 @@ def test_the_pool_does_what_was_shown(
 def test_a_file_that_lacks_a_rule(
     cluster: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """Deletions by a removed rule would not be seen before the policy is stored."""
+    """Otherwise, deletions due to a removed rule could not be previewed."""
     raw = dict(policy(cluster, rule(data=_data())))
     other = rule("other", sync=False, data=_data("2"), generateExisting=True)
     other["generate"]["name"] = "other-{{request.object.metadata.name}}"
@@ -170,7 +170,7 @@ def test_a_file_that_lacks_a_rule(
 
 
 def test_values_of_secrets_are_hidden(api: FakeApi, command: Command) -> None:
-    """A terminal's log would hold them."""
+    """Otherwise, a terminal's log would contain secret values."""
     source = {"data": {"new": "bmV3", "same": "c2FtZQ=="}}
     api.put(f"{SECRETS.format('b')}/source", apiVersion="v1", kind="Secret", **source)
     made = rule(clone={"namespace": "b", "name": "source"})
@@ -191,7 +191,7 @@ def test_values_of_secrets_are_hidden(api: FakeApi, command: Command) -> None:
 
 
 def test_what_cannot_be_decided_is_told(api: FakeApi, command: Command) -> None:
-    """An object that the service makes would be missing without a word."""
+    """Otherwise, a pending object would be missing without a message."""
     policy(api, rule(clone={"namespace": "b", "name": "absent"}))
     metadata = {"labels": MATCHED}
     path = f"{SECRETS.format('a')}/t"
@@ -220,7 +220,7 @@ def test_mistakes(
 
 
 def test_a_kind_that_may_not_be_listed(cluster: FakeApi, command: Command) -> None:
-    """Nothing would be shown, although most of it is known."""
+    """Otherwise, nothing would be shown although most of it is known."""
     cluster.fault(r"GET /api/v1/configmaps\?", *[403] * 100)
     done = command("generate", "--cluster", "p", "-o", "json")
     assert done.code == 1
@@ -266,7 +266,7 @@ def _cel_policy(
 
 @pytest.fixture
 def in_cel(api: FakeApi, tmp_path: Path) -> FakeApi:
-    """Leave the same state as ``cluster``, of a GeneratingPolicy."""
+    """Create the state of ``cluster`` with a GeneratingPolicy."""
     _cel_policy(api, existing=True)
     for name in ("edited", "gone", "same"):
         trigger(api, name)
@@ -284,7 +284,7 @@ def in_cel(api: FakeApi, tmp_path: Path) -> FakeApi:
 def test_a_generating_policy_is_shown_as_a_table(
     in_cel: FakeApi, command: Command
 ) -> None:
-    """Policies in CEL would be left out without a word."""
+    """Otherwise, policies in CEL would be skipped without a message."""
     before = dict(in_cel.objects)
     done = command("generate", "--cluster", "g")
     assert (done.code, done.err) == (0, "")
@@ -308,7 +308,7 @@ def test_a_generating_policy_is_shown_as_a_table(
 def test_the_pool_does_what_was_shown_of_a_generating_policy(
     in_cel: FakeApi, command: Command
 ) -> None:
-    """The preview would be of another program than the service."""
+    """Otherwise, the preview would differ from the service's actions."""
     done = command("generate", "--cluster", "g", "-o", "json")
     [shown] = json.loads(done.out)["policies"]
     assert (shown["kind"], shown["unchanged"]) == ("GeneratingPolicy", 1)
@@ -327,7 +327,7 @@ def test_the_pool_does_what_was_shown_of_a_generating_policy(
 def test_a_file_of_a_generating_policy_that_matches_less(
     in_cel: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """Deletions by a narrower policy would not be seen before it is stored."""
+    """Otherwise, deletions by a narrower policy could not be previewed."""
     raw = dict(_cel_policy(in_cel))
     raw["spec"]["matchConditions"] = [
         {"name": "same", "expression": "object.metadata.name == 'same'"}
@@ -343,7 +343,7 @@ def test_a_file_of_a_generating_policy_that_matches_less(
 
 
 def test_what_expressions_post_or_fail_at(in_cel: FakeApi, command: Command) -> None:
-    """A preview would create objects, or hide that a policy cannot be evaluated."""
+    """Otherwise, a preview would create objects or hide evaluation errors."""
     posts = (
         "resource.post('v1', 'configmaps', 'a',"
         " {'metadata': {'name': 'made'}}).metadata.nothing == 'x'"
@@ -357,7 +357,7 @@ def test_what_expressions_post_or_fail_at(in_cel: FakeApi, command: Command) -> 
 
 
 def test_a_namespaced_generating_policy(api: FakeApi, command: Command) -> None:
-    """A tenant's preview would show what the pool never does."""
+    """Otherwise, a tenant's preview would show actions that never happen."""
     _cel_policy(api, namespace="b")
     trigger(api, "t")
     assert stored(api, f"{SECRETS.format('a')}/t") is not None
@@ -373,7 +373,7 @@ def test_a_namespaced_generating_policy(api: FakeApi, command: Command) -> None:
 def test_exceptions_from_generating_policies(
     api: FakeApi, command: Command, flags: tuple[str, ...], made: list[str]
 ) -> None:
-    """Objects would be shown for triggers that an exception exempts."""
+    """Otherwise, objects would be shown for exempt triggers."""
     _cel_policy(api)
     trigger(api, "t")
     api.put(
@@ -388,7 +388,7 @@ def test_exceptions_from_generating_policies(
 def test_a_generating_policy_that_does_not_compile(
     api: FakeApi, command: Command
 ) -> None:
-    """The preview would show nothing, as if there was nothing to do."""
+    """Otherwise, the preview would be empty, as if no action was pending."""
     _cel_policy(api, text="object.metadata.name")
     done = command("generate", "--cluster", "g")
     assert done.code == 2

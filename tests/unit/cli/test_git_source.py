@@ -1,4 +1,4 @@
-"""Policies and tests come from git repositories, and nothing else does."""
+"""Policies and tests can be read from git repositories, but nothing else can."""
 
 import os
 import subprocess

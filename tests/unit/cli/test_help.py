@@ -1,7 +1,7 @@
 """Every help page is complete: examples that run, exit codes, suggestions, ``-h``.
 
-A failure means: somebody copies an example that does not work, or meets a flag that the
-help does not explain.
+A failure means: a user copies an example that does not work, or finds a flag without an
+explanation.
 """
 
 import re
@@ -92,7 +92,7 @@ def test_no_empty_default_is_shown(command: Command, path: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("path", PATHS, ids=IDS)
 def test_examples_are_accepted(path: tuple[str, ...], tmp_path: Path) -> None:
-    """Flags exist, values are allowed, nothing that is required is missing."""
+    """All flags exist, all values are allowed, and no required argument is missing."""
     (tmp_path / "file").touch()
     assert _found(path).examples
     for example in _found(path).examples:

@@ -1,4 +1,4 @@
-"""What a new user may get wrong ends with words and a code, never with a trace."""
+"""Mistakes of new users end with a message and an exit code, never a traceback."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``images explain``: what was found, which attestor holds, and which check fails."""
+"""``images explain`` shows the found data, the matching attestor, the failed check."""
 
 import json
 from pathlib import Path
@@ -172,7 +172,7 @@ def test_what_cannot_be_used(command: Command, tmp_path: Path, what: str) -> Non
 
 
 def test_another_kind_of_policy_is_named(command: Command, tmp_path: Path) -> None:
-    """Otherwise the author of an ImageValidatingPolicy looks for a mistake in it."""
+    """Otherwise, an ImageValidatingPolicy's author would search it for a mistake."""
     text = {
         "apiVersion": "policies.kyverno.io/v1",
         "kind": "ImageValidatingPolicy",

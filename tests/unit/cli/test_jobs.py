@@ -1,4 +1,4 @@
-"""Workers give what one process gives; a lost one is reported, never waited for."""
+"""Workers return the results of a single process; a lost worker is reported."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from kyverno_mp.cli.shell.jobs import run_steps
 
 
 def _advance(_number: int) -> None:
-    """Take the place of a progress bar."""
+    """Stand in for a progress bar."""
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 50])

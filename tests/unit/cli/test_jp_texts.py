@@ -1,4 +1,4 @@
-"""``jp query`` where Go's texts are not those of another language."""
+"""Outputs of ``jp query`` in which Go's texts differ from Python's."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ NO_LOG = {
 
 
 class Rig:
-    """An image of one signer, a Pod that runs it, and perhaps a Secret with a key."""
+    """A signed image, a Pod that runs it, and optionally a Secret with the key."""
 
     def __init__(self, host: str, contents: Contents, api: FakeApi) -> None:
         self.signer, self.api, self.host = Signer(), api, host

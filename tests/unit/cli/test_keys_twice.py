@@ -1,4 +1,7 @@
-"""Duplicate keys in files of JSON. Source: runs of ``kyverno`` 1.18.2."""
+"""Duplicate keys in JSON files.
+
+Source: runs of ``kyverno`` 1.18.2.
+"""
 
 from pathlib import Path
 
@@ -105,15 +108,15 @@ def test_names_of_user_files_differ_in_case(command: Command, files: Path) -> No
         ("<<: {foo: bar}\nfoo: qux", ['2: key "foo"']),
         ("foo: qux\n<<: {foo: bar}", ['2: key "foo"']),
         ("<<: {<<: {foo: a}, foo: bar}", ['1: key "foo"']),
-        # Of merged maps the first wins, so Go merges it last.
+        # The first of several merged maps has precedence, so Go merges it last.
         (
             "foo: bar\n<<: [{a: b}, {foo: c, a: d}]\nfoo: e",
             ['2: key "foo"', '2: key "a"', '3: key "foo"'],
         ),
         ("x: &a\n  foo: bar\n<<: *a\nfoo: z", ['4: key "foo"']),
-        # As often as the map is decoded.
+        # A duplicate is reported each time the map is decoded.
         ("x: &a {foo: 1, foo: 2}\ny: *a\n<<: *a", ['1: key "foo"'] * 3),
-        # The line of the value.
+        # The reported line is the value's.
         ("foo:\n  bar\nfoo:\n  bar", ['4: key "foo"']),
         ('"<<": a\n"<<": bar', ['2: key "<<"']),
         ("0x1: a\n1: b", ["2: key 1"]),

@@ -1,4 +1,4 @@
-"""Lint finds all faults at once, at the lines where they stand."""
+"""Lint finds all faults in one run and reports their lines."""
 
 import json
 from pathlib import Path
@@ -188,7 +188,7 @@ spec:
 
 
 def test_expressions_that_do_not_compile(command: Command, tmp_path: Path) -> None:
-    """Each is reported with its line, and its column within the text."""
+    """Each expression is reported with its line and its column within the text."""
     file = tmp_path / "p.yaml"
     file.write_text(EXPRESSIONS)
     found = [
@@ -239,7 +239,7 @@ DENYING = """  - name: r{n}
         ("{{ nofunc(request.object) }}", "`1`", 12, "nofunc: unknown function: nofunc"),
         ("{{ to_upper() }}", "`1`", 12, "to_upper: incorrect number of args"),
         ("{{ merge() }}", "`1`", 12, "merge: Invalid arity."),
-        # Within an argument, and around an inner variable.
+        # The faults are within an argument and around an inner variable.
         ("{{ length(nofunc(v)) }}", "`1`", 12, "nofunc: unknown function: nofunc"),
         ("{{ to_upper('{{ v }}', v) }}", "`1`", 12, "to_upper: incorrect number of"),
         ("{{ v }}", "nofunc(@)", 10, "nofunc: unknown function: nofunc"),

@@ -1,6 +1,6 @@
-"""``lint`` and ``explain`` say what the server refuses, before it does.
+"""``lint`` and ``explain`` predict the policies that the server refuses.
 
-A failure means: a pipeline passes a policy that is not in force in the cluster.
+A failure means: a pipeline accepts a policy that is not in force in the cluster.
 """
 
 import json
@@ -52,7 +52,7 @@ CONDITIONS = f"""{HEAD}  webhookConfiguration:
     - {{name: "not a name", expression: "true"}}
   rules:{VALIDATE}
 """
-# policy, the codes of errors for the server, those for the command line.
+# Each row has a policy, the server's error codes, and the command line's error codes.
 CASES = {
     "sound": (f"{HEAD}  rules:{VALIDATE}", set(), set()),
     "one rule": (f"{HEAD}  rules:{VALIDATE}{IMAGES}", {"leader.unsupported"}, set()),
@@ -125,7 +125,7 @@ def test_lint(command: Command, tmp_path: Path, name: str) -> None:
 # A folder has no objects to delete: only a cluster runs clean-up policies.
 @pytest.mark.parametrize("name", [one for one in CASES if one != "clean-up"])
 def test_the_server_does_as_lint_says(tmp_path: Path, name: str) -> None:
-    """What is not in force, or not admitted, has an error, with the server's code."""
+    """Every policy that is not admitted or not in force has the server's error code."""
     text, server, _ = CASES[name]
     file = tmp_path / "p.yaml"
     file.write_text(text)

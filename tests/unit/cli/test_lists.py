@@ -1,6 +1,6 @@
-"""Objects are judged one by one, however many lists a file wraps around them.
+"""Objects are judged one by one, even if a file wraps them in several lists.
 
-The outcome of the plain documents is what every wrapping is compared with.
+Every wrapping must have the outcome of the plain documents.
 """
 
 import json
@@ -88,7 +88,7 @@ def test_policies_in_lists_are_loaded(
 
 
 def test_a_named_object_is_no_list(command: Command, tmp_path: Path) -> None:
-    """A custom kind may be called so and hold ``items``: it is judged as it is."""
+    """A custom kind can end in List and have ``items``: it is judged as one object."""
     policy, resource = tmp_path / "policy.yaml", tmp_path / "resource.yaml"
     policy.write_text(LATEST_POLICY.replace("[Pod]", "[AllowList]"))
     raw = listed("AllowList", BARE, metadata={"name": "mine", "namespace": "apps"})
@@ -108,7 +108,7 @@ def test_a_named_object_is_no_list(command: Command, tmp_path: Path) -> None:
 def test_an_item_that_is_no_object_ends_the_run(
     command: Command, policy_file: Path, tmp_path: Path, item: Json, lacking: str
 ) -> None:
-    """As a document of its own does; with its place in the list."""
+    """The run ends as for a separate document; the error names the list position."""
     file = tmp_path / "list.yaml"
     file.write_text(yaml.safe_dump(listed("List", [PODS[0], item])))
     done = command("apply", policy_file, "-r", file)

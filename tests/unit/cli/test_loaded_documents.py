@@ -1,8 +1,8 @@
-"""Compare what is loaded of a policy file with what the real program loads.
+"""Compare the policies loaded from a file with the real program's.
 
-A failure means: a policy counts that upstream leaves out, or the other way round:
-names, labels, status, null in maps of strings, empty lists, repeated keys. The answers
-in ``loaded_documents.json`` are those of Kyverno 1.18.2's own loader.
+A failure means: a policy is loaded that upstream skips, or vice versa: names, labels,
+status, null in maps of strings, empty lists, repeated keys. Kyverno 1.18.2's own loader
+produced the answers in ``loaded_documents.json``.
 """
 
 import json
@@ -34,7 +34,7 @@ def _count(found: PolicySet) -> int:
 
 @pytest.mark.parametrize("case", _CASES)
 def test_the_answer_is_the_real_loaders(tmp_path: Path, case: dict[str, str]) -> None:
-    """Left out alone, its neighbour stays; or the whole path is left out."""
+    """Either only the document is skipped, or the whole path with its neighbour."""
     found = _load(tmp_path, case["text"] + _NEIGHBOUR)
     wanted = {"loaded": 2, "left out": 1, "path left out": 0}[case["answer"]]
     assert _count(found) == wanted

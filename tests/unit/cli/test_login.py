@@ -1,4 +1,4 @@
-"""An OIDC login whose token ended is renewed with an issuer that proves who it is."""
+"""An expired OIDC login is renewed with an issuer that proves its identity."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ from kyverno_mp.process.startup.certificate import Files, make
 
 @dataclass
 class Issuer:
-    """What the issuer was asked, and what it gives."""
+    """An issuer with its prepared response and the received requests."""
 
     url: str = ""
     answer: dict[str, str] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def test_an_issuer_that_cannot_prove_who_it_is_gets_no_secret(
 def test_the_image_says_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The image leaves the official client out (deploy/pin.py)."""
+    """The image does not contain the official client (deploy/pin.py)."""
     monkeypatch.setitem(sys.modules, "kubernetes.client", None)
     file = kubeconfig(tmp_path / "k", login_at(Issuer()))
     with pytest.raises(SettingInvalid, match="needs the package kubernetes") as raised:

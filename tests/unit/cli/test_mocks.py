@@ -1,4 +1,4 @@
-"""Answers that a test gives to policies: apiCallResponses, globalContextEntries.
+"""Mock responses in test files: apiCallResponses, globalContextEntries.
 
 Expected: docs/behaviour/v1.19 8; Kyverno cmd/cli/kubectl-kyverno/apis/v1alpha1/test.go
 at v1.19.0 (texts).
@@ -38,7 +38,7 @@ metadata: {name: two}
 
 
 def in_cel(expression: str, kind: str = "ValidatingPolicy") -> Json:
-    """Return a policy that passes, or selects, where an expression is true."""
+    """Return a policy that passes or selects if an expression is true."""
     spec: Json = {"matchConstraints": EVERY_POD, "autogen": {"podControllers": {}}}
     if kind == "ValidatingPolicy":
         spec["validations"] = [{"expression": expression}]
@@ -56,7 +56,7 @@ def in_cel(expression: str, kind: str = "ValidatingPolicy") -> Json:
 
 
 def of_rules(entry: Json, key: str) -> Json:
-    """Return a ClusterPolicy that passes where a context entry's value is ``a``."""
+    """Return a ClusterPolicy that passes if a context entry's value is ``a``."""
     condition = {"key": key, "operator": "NotEquals", "value": "a"}
     rule = {
         "name": "r",
@@ -108,7 +108,7 @@ def run(command: Command, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("expression", "answer"),
     [
-        # As upstream's mock answers, and as a call in a cluster does.
+        # Upstream's mock and a call in a cluster return these values.
         (f"http.get('{URL}').body.allowed == true", ANSWER),
         (f"http.get('{URL}').allowed == true", ANSWER),
         (f"http.get('{URL}').statusCode == 200", {**ANSWER, "method": ""}),
@@ -124,7 +124,7 @@ def test_http(run: Any, kind: str, expression: str, answer: Json) -> None:
 
 
 def test_what_is_not_mocked_is_not_reached(run: Any) -> None:
-    """A test would depend on the network, or pass without an answer."""
+    """Otherwise, a test would depend on the network, or pass without a response."""
     text = "http.get('http://127.0.0.1:1/x').statusCode == 200"
     done = run(in_cel(text), "error", apiCallResponses=[ANSWER])
     assert done.code == 0, done.out + done.err
@@ -153,7 +153,7 @@ def test_global_context(run: Any, expression: str, entry: Json) -> None:
 
 
 def test_an_answer_decides(run: Any) -> None:
-    """A test could not fail."""
+    """Otherwise, such a test could not fail."""
     answer = {**ANSWER, "response": {"body": {"allowed": False}}}
     text = f"http.get('{URL}').body.allowed == true"
     assert run(in_cel(text), apiCallResponses=[answer]).code == 1
@@ -246,7 +246,7 @@ MISTAKES: list[tuple[str, Json, str]] = [
 
 @pytest.mark.parametrize(("field", "given", "text"), MISTAKES)
 def test_mistakes(run: Any, field: str, given: Json, text: str) -> None:
-    """Upstream refuses the test; a typing error would be a test without an answer."""
+    """Upstream rejects such a test; a typing error would remove the response."""
     name = {"a": "apiCallResponses", "g": "globalContextEntries"}[field]
     done = run(in_cel("true"), **{name: given})
     assert done.code == 1
@@ -283,7 +283,7 @@ metadata: {name: two, namespace: b}
 def test_entries_among_the_objects(
     command: Command, tmp_path: Path, namespace: str, expression: str
 ) -> None:
-    """A policy that reads them could not be tried with apply."""
+    """Otherwise, ``apply`` could not be used for a policy that reads entries."""
     (tmp_path / "policy.yaml").write_text(json.dumps(in_cel(expression)))
     objects = GLOBAL.replace("NAMESPACE", json.dumps(namespace))
     (tmp_path / "objects.yaml").write_text(f"{objects}---\n{pod('good')}")
@@ -296,7 +296,7 @@ def test_entries_among_the_objects(
 def test_an_entry_decides_what_a_rule_of_apply_finds(
     command: Command, tmp_path: Path
 ) -> None:
-    """GlobalReference was left out without a cluster."""
+    """GlobalReference entries used to be skipped without a cluster."""
     entry = {"globalReference": {"name": "maps", "jmesPath": "[0].metadata.name"}}
     policy = of_rules(entry, "{{ found }}")
     (tmp_path / "policy.yaml").write_text(json.dumps(policy))

@@ -1,9 +1,9 @@
-"""Judge by policies, and objects, that are odd but that upstream takes or refuses.
+"""Odd policies and objects are accepted or rejected as in upstream.
 
 A failure means: another verdict or exit code than ``kyverno apply`` of 1.18.2 has for
-an empty list, a kind of too many parts, a name that is no text, or a policy that the
-API server enforces itself. Source: docs/behaviour/cli 4, 5; docs/behaviour/engine 10.5,
-10.6.
+an empty list, a kind with too many parts, a name that is no string, or a policy that
+the API server enforces itself. Source: docs/behaviour/cli 4, 5; docs/behaviour/engine
+10.5, 10.6.
 """
 
 from pathlib import Path
@@ -46,7 +46,7 @@ _GENERATE = (
 @pytest.mark.parametrize(
     ("policy", "resource", "wanted"),
     [
-        # An exclude of an empty list is not an empty exclude.
+        # An ``exclude`` with an empty list is not an empty ``exclude``.
         (_rule("Pod", _passing("exclude: {}, ")), _POD, "pass: 1"),
         (_rule("Pod", _passing("exclude: {any: []}, ")), _POD, "skipped"),
         (_rule("Pod", _passing("exclude: {resources: {}}, ")), _POD, "pass: 1"),
@@ -56,16 +56,16 @@ _GENERATE = (
             "skipped",
         ),
         (_rule("Pod", _passing("exclude: {any: null}, ")), _POD, "pass: 1"),
-        # The rule generated for Pod controllers has no pattern at all.
+        # The generated rule for Pod controllers has no pattern at all.
         (_rule("Pod", "validate: {anyPattern: []}"), _POD, "skipped"),
         (_rule("ConfigMap", "validate: {anyPattern: []}"), _MAP, "pass: 1"),
-        # Kinds of too many parts, or none, match nothing.
+        # Kinds with too many parts, or none, match nothing.
         (_rule('a/b/c/d/e, "", /, ConfigMap', _passing()), _MAP, "pass: 1"),
         (_rule("a/b/c/d/e", _passing()), _MAP, "pass: 0"),
         (_rule("ConfigMap", _GENERATE), _MAP, "pass: 1"),
         (_rule("ConfigMap", _passing("celPreconditions: [], ")), _MAP, "skipped"),
         (f"{_HEAD}spec: {{rules: []}}\n", _MAP, "pass: 0"),
-        # The API server enforces the policy itself, as far as it is of CEL.
+        # The API server enforces the policy itself if the policy consists of CEL.
         (_rule("ConfigMap", _CEL), _MAP, "fail: 1"),
         (_rule("ConfigMap", _CEL) + _GENERATED, _MAP, "pass: 0, fail: 0"),
         (_rule("ConfigMap", _passing()) + _GENERATED, _MAP, "pass: 1"),
@@ -79,7 +79,7 @@ _GENERATE = (
 def test_policies(
     command: Command, tmp_path: Path, policy: str, resource: str, wanted: str
 ) -> None:
-    """A policy that validation refuses is skipped, and that is an error."""
+    """A policy that fails validation is skipped, and that is an error."""
     (tmp_path / "policy.yaml").write_text(policy)
     (tmp_path / "resource.yaml").write_text(resource)
     done = command("apply", tmp_path / "policy.yaml", "-r", tmp_path / "resource.yaml")
@@ -107,7 +107,7 @@ def test_policies(
 def test_names_that_are_no_texts(
     command: Command, tmp_path: Path, metadata: str, path: str
 ) -> None:
-    """They are read as empty ones, and the run continues."""
+    """Names of other types are read as empty strings, and the run continues."""
     policy = _rule("Namespace", "validate: {message: No., deny: {}}")
     (tmp_path / "policy.yaml").write_text(policy)
     resource = f"apiVersion: v1\nkind: Namespace\nmetadata: {metadata}\n"

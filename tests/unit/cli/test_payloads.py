@@ -1,4 +1,4 @@
-"""Files that only policies in CEL read: decoded strictly, reported if unused."""
+"""Files that only policies in CEL read are decoded strictly, and reported if unused."""
 
 import json
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_policies_that_do_are_tested(command: Command, tmp_path: Path) -> None:
     write_test(tmp_path, **given, results=results)
     done = command("test", tmp_path, "-o", "json", "--detailed-results")
     assert done.code == 0
-    # The real program writes a name without a folder after a slash.
+    # The real program writes a slash before a name without a folder.
     rows = json.loads(done.out)
     (row,) = (one for one in rows if one["RESOURCE"] == "/payload.json")
     assert (row["RESULT"], row["REASON"], row["Message"]) == ("Pass", "Ok", "success")
@@ -217,7 +217,7 @@ spec:
 def test_numbers_of_a_payload(
     command: Command, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    """As the real program: doubles in JSON; an empty payload is a map."""
+    """As in the real program, numbers are doubles, and an empty payload is a map."""
     (tmp_path / "v.yaml").write_text(NUMBERS)
     (tmp_path / name).write_text(text)
     done = command("apply", tmp_path / "v.yaml", "--json", tmp_path / name)

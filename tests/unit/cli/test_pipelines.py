@@ -1,6 +1,6 @@
-"""The GitHub action and the hooks of pre-commit run what they declare.
+"""The GitHub action and the pre-commit hooks run the declared commands.
 
-A failure means: the next pull request of every user fails, or is not checked.
+A failure means: every user's next pull request fails, or is not checked.
 """
 
 import os
@@ -22,7 +22,7 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Return a user's repository, and the program where the action installs it."""
+    """Return a user's repository, and the path of the installed program."""
     bin_folder = tmp_path / "runner" / "kyverno-mp" / "bin"
     bin_folder.mkdir(parents=True)
     program = bin_folder / "kyverno-mp"
@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def _step(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run the last step as a runner does: inputs are only in its environment."""
+    """Run the last step as a runner does: the inputs are only in its environment."""
     step = ACTION["runs"]["steps"][-1]
     given = {name: one.get("default", "") for name, one in ACTION["inputs"].items()}
     given |= inputs
@@ -122,7 +122,7 @@ def _hook(name: str) -> dict[str, Any]:
     ],
 )
 def test_hooks(repository: Path, name: str, files: list[str], code: int) -> None:
-    """Run a hook as pre-commit does: entry, arguments, then the changed files."""
+    """Run a hook as pre-commit does, with entry, arguments, and changed files."""
     hook = _hook(name)
     program, *words = shlex.split(hook["entry"])
     assert program == "kyverno-mp"
@@ -138,7 +138,7 @@ def test_hooks(repository: Path, name: str, files: list[str], code: int) -> None
 
 
 def test_hooks_are_well_formed() -> None:
-    """``pre-commit try-repo . kyverno-mp-lint`` runs one for real."""
+    """``pre-commit try-repo . kyverno-mp-lint`` runs a hook in a real repository."""
     for hook in HOOKS:
         assert {"id", "name", "entry", "language", "description"} <= set(hook)
         assert hook["language"] == "python"

@@ -1,6 +1,6 @@
-"""A long run shows its progress on a terminal, and nothing of it in a pipe.
+"""A long run shows its progress on a terminal, but prints nothing of it to a pipe.
 
-A failure means: control characters stand in a log, or a long run looks dead.
+A failure means: control characters appear in a log, or a long run looks dead.
 """
 
 import io
@@ -22,7 +22,7 @@ BENCH = (
 
 
 class Time:
-    """A clock that the test moves."""
+    """A clock that a test sets."""
 
     now_s = 100.0
 
@@ -79,7 +79,7 @@ def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_on_a_terminal() -> None:
-    """Standard error is a terminal; standard output is not, and stays clean."""
+    """Standard error is a terminal; standard output is no terminal and stays clean."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, *BENCH], stdout=subprocess.PIPE, stderr=theirs

@@ -1,4 +1,4 @@
-"""Where a format for programs is chosen, standard output holds that and no more."""
+"""With a machine-readable format, standard output contains only this format."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -24,7 +24,7 @@ results:
 
 
 def _markdown(text: str) -> list[list[str]]:
-    """Return the rows; every line is one of the table."""
+    """Return the rows of a table; every line must belong to the table."""
     lines = text.splitlines()
     assert all(line.startswith("|") for line in lines), lines
     return [line.split("|")[1:-1] for line in lines[2:]]
@@ -76,7 +76,7 @@ def test_test_without_tests(command: Command, tmp_path: Path, form: str) -> None
 def test_test_that_ends_early_tells_what_it_knows(
     command: Command, folder: Path
 ) -> None:
-    """As upstream does, whose rows precede the failure."""
+    """Upstream prints finished rows before the failure, too."""
     broken = TEST.replace("policies: [policy.yaml]", "policies: [gone.yaml]")
     (folder / "kyverno-test.yaml").write_text(TEST + "---\n" + broken)
     done = command("test", folder, "-o", "json")
@@ -129,7 +129,7 @@ APPLY: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
         lambda text: list(yaml.safe_load_all(text)),
     ),
     **{form: (("--output-format", form), PARSERS[form]) for form in ("sarif", "junit")},
-    # A line of numbers below the table is good markdown.
+    # A line of numbers below the table is valid Markdown.
     "markdown": (
         ("--output-format", "markdown"),
         lambda text: _markdown(text.rpartition("\n\npass: ")[0]),
@@ -139,7 +139,7 @@ APPLY: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
 
 @pytest.mark.parametrize("form", APPLY)
 def test_apply(command: Command, folder: Path, policy_file: Path, form: str) -> None:
-    """With invalid policies, old files, mutations to a file, and a missing file."""
+    """Run with invalid policies, old files, mutations to a file, and a missing file."""
     (folder / "invalid.yaml").write_text(INVALID)
     (folder / "mutating.yaml").write_text(MUTATING)
     (folder / "user.yaml").write_text(OLD_USER)

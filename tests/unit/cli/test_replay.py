@@ -1,4 +1,4 @@
-"""Recorded requests against other policies: each changed verdict, and no false "same".
+"""Replays of recorded requests show each changed verdict and no false "unchanged".
 
 A failure means: a team applies policies that deny what a replay had called unchanged.
 """
@@ -77,7 +77,7 @@ def denies(key: str, value: str, **rule: Any) -> dict[str, Any]:
 
 
 def review(name: str = "web", **more: Any) -> dict[str, Any]:
-    """Return an AdmissionRequest for a Pod, or for the object that ``more`` names."""
+    """Return an AdmissionRequest for a Pod, or for the object in ``more``."""
     resource = more.pop("object", {"kind": "Pod", "spec": {}})
     labels = more.pop("labels", {})
     metadata = {"name": name, "labels": labels, **resource.get("metadata", {})}
@@ -119,7 +119,7 @@ class Scene:
         now_ms: int = 1_800_000_000_000,
         **extra: Any,
     ) -> None:
-        """Record these requests as answered in the same way."""
+        """Record requests with equal answers."""
         files = RecordingFiles(self.recording, 64 * MIB, 1)
         recorder = ReviewRecorder(files, Redaction(redact), time_ms=lambda: now_ms)
         recorder.start()
@@ -132,7 +132,7 @@ class Scene:
         recorder.stop(10)
 
     def serve(self, file: Path, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
-        """Answer by these policies as the server does, recording; returns answers."""
+        """Answer with these policies as the server does, record, return the answers."""
         compiled = compile_all(load_policies([str(file)]).documents, ()).policies
         engine = Engine(
             ClusterData(),
@@ -299,7 +299,7 @@ def test_a_policy_that_needs_the_cluster_is_named_and_never_allows(
         (VALIDATE, review("open", labels={"app": "x"})), (VALIDATE, review("shut"))
     )
     found = scene.found(file)
-    # The second is denied by a policy that needs nothing: one denial is enough.
+    # A policy without needs denies the second request: one denial is enough.
     assert found["changes"] == {
         "denied": 1,
         "undecidable": 1,
@@ -337,7 +337,7 @@ def test_an_unchanged_policy_that_needs_the_cluster_hides_no_other_change(
         (VALIDATE, review("open", labels={"app": "x"})), (VALIDATE, review("shut"))
     )
     assert scene.changes(before, "--against", before) == {"unchanged": 2}
-    # "shut" may have been denied before, too.
+    # The policy "shut" may also have denied the request before.
     assert scene.changes(after, "--against", before) == {
         "undecidable": 1,
         "unchanged": 1,
@@ -451,7 +451,7 @@ def test_the_paths_of_one_request_are_one_request(scene: Scene) -> None:
     file = scene.policies("p", needs_label("p", "app"))
     found = scene.found(file)
     assert (found["requests"], found["changes"]["unchanged"]) == (1, 1)
-    # The same path twice is another request.
+    # A further review of one path counts as another request.
     scene.record((VALIDATE, {**raw, "uid": "u-3"}), allowed=False)
     assert scene.found(file)["requests"] == 2
 
@@ -462,19 +462,19 @@ def test_many_equal_requests(scene: Scene) -> None:
     scene.record(*((VALIDATE, raw) for _ in range(count)))
     scene.record(*(("/validate/ignore", raw) for _ in range(count)))
     file = scene.policies("p", needs_label("p", "app"))
-    # The reviews beyond the bound find no partner: counted twice, and none is lost.
+    # The reviews beyond the limit find no partner: they count twice, but none is lost.
     assert scene.found(file)["requests"] == count + 6
 
 
 def test_an_answer_is_compared_with_the_policies_of_its_path(scene: Scene) -> None:
-    """With only one of two paths sampled, the other's policies are no change."""
+    """If only one of two paths is sampled, the other path's policies change nothing."""
     ignoring = needs_label("p-ignore", "app")
     ignoring["spec"]["webhookConfiguration"] = {"failurePolicy": "Ignore"}
     scene.record((VALIDATE, review("a")))
     scene.record(("/validate/ignore", review("b")), allowed=False)
     file = scene.policies("p", ignoring)
     assert scene.changes(file) == {"unchanged": 2}
-    # But a failurePolicy whose path was never called is new, and counts everywhere.
+    # A failurePolicy whose path was never called is new, so it counts for all paths.
     for one in scene.recording.iterdir():
         if b"ignore" in gzip.decompress(one.read_bytes()):
             one.unlink()
@@ -489,7 +489,7 @@ def test_the_answer_of_a_failure_policy_is_no_verdict(scene: Scene) -> None:
 
 
 def test_policies_run_in_the_order_of_the_server(scene: Scene) -> None:
-    """By name; the later one of two documents of the same name is in force."""
+    """Policies run in order of name; of two with one name, the later one counts."""
     scene.record((MUTATE, review()))
     file = scene.policies(
         "p", adds_label("m-2", "2"), adds_label("m-1", "0"), adds_label("m-1", "1")

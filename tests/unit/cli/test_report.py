@@ -1,7 +1,7 @@
-"""Reports of files and of a cluster in every format; their names attack the reader.
+"""Reports of files and of a cluster in every format; names in them may be hostile.
 
-A failure means: a failure is missing from what people or pipelines read, or a name in a
-report becomes code in the page.
+A failure means: a failure is missing for people or pipelines, or a name in a report
+becomes code in the page.
 """
 
 import base64
@@ -266,7 +266,7 @@ def test_sarif_and_junit(command: Command, reports_file: Path) -> None:
 
 
 class _Elements(HTMLParser):
-    """Collects elements and their attributes, and texts of table cells."""
+    """Collects elements with their attributes, and the texts of table cells."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -462,7 +462,7 @@ def test_a_cluster_without_reports(command: Command, api: FakeApi) -> None:
 def test_a_kind_of_reports_that_is_removed_meanwhile(
     command: Command, api: FakeApi
 ) -> None:
-    """The other reports would not be shown."""
+    """Otherwise, the other reports would not be shown."""
     _serve(api)
     before = len(_named(_json(command, "--cluster")))
     api.fault("GET /apis/wgpolicyk8s.io/v1alpha2/clusterpolicyreports", 404)

@@ -1,4 +1,4 @@
-"""Test compares rows, and writes documents that other programs can read."""
+"""Test compares rows and writes documents for other programs."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -252,7 +252,7 @@ EACH = f"{{foreach: [{{list: '`[1]`', {ONE[1:]}]}}"
     ("spec", "rows", "reasons"),
     [
         (ONE, ["source.yaml"], ["Ok"]),
-        # The first result of the rule decides, here on a file that is not there.
+        # The rule's first result decides, here on a file that does not exist.
         (ONE, ["gone.yaml", "source.yaml"], ["Excluded", "Excluded"]),
         (EACH, ["source.yaml"], ["Excluded"]),
     ],
@@ -280,7 +280,7 @@ def test_sources_of_clones(
 
 
 def test_policy_that_is_refused_says_why(command: Command, folder: Path) -> None:
-    """As the real program: its row is skipped, and has the reason of the refusal."""
+    """The real program also skips the policy's row and shows the reason."""
     policy = (folder / "policy.yaml").read_text()
     lists = "      foreach: [{list: '{{ request.object.spec.containers }}'}]\n"
     assert policy.count("    validate:\n") == 1

@@ -1,6 +1,6 @@
-"""The samples of each kind in policies.kyverno.io do what they show.
+"""The samples of each kind in policies.kyverno.io behave as documented.
 
-A failure means: what a newcomer copies is refused, or does something else.
+A failure means: a sample that a new user copies is rejected or behaves differently.
 """
 
 from pathlib import Path

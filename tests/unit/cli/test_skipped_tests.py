@@ -1,4 +1,4 @@
-"""A test that needs what is not evaluated is named; what stands beside it is run."""
+"""A test that cannot be evaluated is named, and the tests beside it run."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -51,7 +51,7 @@ def write(folder: Path, text: str, **names: str) -> Path:
 
 @pytest.fixture(params=NEEDS)
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return three tests, of which the second needs what is not evaluated."""
+    """Return three tests; the second one cannot be evaluated."""
     judged = {"policies": "no-latest.yaml", "policy": "no-latest"}
     write(tmp_path / "a", LATEST_POLICY, **judged)
     write(tmp_path / "b", NEEDS[request.param])
@@ -73,7 +73,7 @@ def test_it_is_skipped_by_name_and_the_others_are_run(
 def test_a_skipped_test_is_no_success_unless_allowed(
     command: Command, root: Path
 ) -> None:
-    """Nobody has looked at what it says: a pipeline must not take it for passed."""
+    """A skipped test was not checked, so a pipeline must not treat it as passed."""
     write(root / "c", "a: 1", policies="no-latest.yaml", policy="no-latest")
     done = command("test", root)
     assert "\nTest Summary: 2 tests passed and 0 tests failed\n" in done.out
@@ -108,7 +108,7 @@ def test_a_selector_may_leave_it_out(command: Command, root: Path) -> None:
 def test_a_rule_that_no_result_speaks_of_does_not_matter(
     command: Command, tmp_path: Path
 ) -> None:
-    """The rest of the policy is judged as it was."""
+    """The policy's other rules are evaluated as before."""
     verify = VERIFY[VERIFY.index("  - name") :].replace("tagged", "signed")
     text = LATEST_POLICY.replace("no-latest", "in-cel") + verify
     done = command("test", write(tmp_path / "a", text))

@@ -1,4 +1,4 @@
-"""The list of commands, completion, docs, jp, json scan, and what is left out."""
+"""The list of commands, completion, docs, jp, json scan, and omitted commands."""
 
 import json
 import os
@@ -217,7 +217,7 @@ ASTFilterProjection {
     ],
 )
 def test_completion_of_a_flag(shell: str, words: str, word: str) -> None:
-    """The scripts call the program with these variables."""
+    """The completion scripts call the program with these variables."""
     said = {
         "_KYVERNO_MP_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": words,

@@ -1,7 +1,7 @@
-"""A command imports what it needs, and no more: the start is most of a short run.
+"""A command imports only needed modules, because startup dominates a short run.
 
-Counts of modules, not times: those depend on the machine. A failure means: every call
-of the command line became slower. README, "Performance", has the times.
+The tests count modules, because times depend on the machine. A failure means: every
+call of the command line became slower. README, "Performance", has the times.
 """
 
 import json
@@ -23,7 +23,7 @@ with contextlib.redirect_stdout(io.StringIO()):
 empty = lambda one: hasattr(one, "__path__") and not one.__doc__
 print(json.dumps([code, {key: empty(one) for key, one in sys.modules.items()}]))
 """
-# Libraries that take 5 ms or more, each.
+# Each of these libraries takes 5 ms or more.
 HEAVY = {
     "cryptography",
     "falcon",
@@ -48,7 +48,7 @@ snapshot inspect; crds; docs; completion; help; version
 
 
 def modules(*arguments: object) -> tuple[set[str], int]:
-    """Return the modules of a run, and how many of them are ours."""
+    """Return the modules of a run, and the number of our own modules."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, *map(str, arguments)],
         capture_output=True,
@@ -105,7 +105,7 @@ def test_apply(tmp_path: Path) -> None:
     # Languages and kinds of rules that the policy does not use.
     unused = ("expr.cel.program", "expr.assertion.parse", "program.pod_security")
     others = ("program.mutate", "program.generate", "program.admission_policy")
-    # Readers of files that the run does not name, schemas of other kinds.
+    # Readers of other file types, and schemas of other kinds.
     files = ("cli.sources.strict", "cli.sources.payloads", "cli.sources.shapes")
     kinds = ("policy.crd.cel_kinds", "policy.crd.cel_policies")
     late = (*unused, *others, *files, *kinds)
@@ -114,7 +114,7 @@ def test_apply(tmp_path: Path) -> None:
 
 
 def preloaded() -> set[str]:
-    """Return the modules of the service when it forks its workers."""
+    """Return the modules that the service has imported before it forks its workers."""
     code = (
         "import sys; from kyverno_mp.process.startup.preload import preload; preload();"
         "import kyverno_mp.process.serve; print(*sys.modules)"
@@ -126,12 +126,12 @@ def preloaded() -> set[str]:
 
 
 def test_the_service_imports_the_rest_before_it_forks() -> None:
-    """A worker must not load a library in the middle of a review."""
+    """A worker must not import a library during a review."""
     assert set(LATE) <= preloaded()
 
 
 def test_every_late_import_of_the_engine_is_preloaded() -> None:
-    """Only modules of the rooms that a worker runs; the command line has its own."""
+    """The test covers the rooms that a worker runs; the command line is separate."""
     root = Path(__file__).resolve().parents[3] / "kyverno_mp"
     found = set()
     for room in ENGINE:

@@ -1,4 +1,4 @@
-"""Result tables are Kyverno's, byte for byte."""
+"""Result tables equal Kyverno's, byte for byte."""
 
 from kyverno_mp.cli.output.table import Row, render
 
@@ -20,7 +20,7 @@ def _head(count: int) -> str:
 
 
 def test_more_than_ten_rows_are_counted_in_the_header() -> None:
-    """A failure means: scripts that cut columns by position get other text."""
+    """Otherwise, scripts that cut columns by position would read other text."""
     assert _head(10) == _TEN
     assert _head(11) == _ELEVEN
 
@@ -32,7 +32,7 @@ def _lines(message: str) -> list[str]:
 
 
 def test_a_long_cell_is_broken_by_bytes_and_two_for_a_space() -> None:
-    """A failure means: a long message has its lines in other places than in Kyverno."""
+    """Otherwise, a long message would be wrapped differently than in Kyverno."""
     found = _lines("w\u00f6rd  " * 60)
     assert found == [" ".join(["w\u00f6rd"] * count) for count in (43, 17)]
     assert _lines(f"{'word ' * 80}\nend") == [("word " * 80).strip(), "end"]

@@ -1,4 +1,4 @@
-"""What ``apply`` and ``test`` find of the objects that rules with targets change."""
+"""``apply`` and ``test`` find the target objects of rules."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ OTHERS = [
         ({"name": "a1"}, 2, ""),
         ({"namespace": "apps"}, 3, ""),
         ({"selector": {"matchLabels": {"is": "b1"}}}, 1, ""),
-        # An object that is named is read, whatever the selector says.
+        # A named object is read even if the selector does not match it.
         (
             {
                 "name": "a1",
@@ -57,7 +57,7 @@ OTHERS = [
             0,
             ': deployments.apps "c" not found',
         ),
-        # The made-up cluster of the real program knows few kinds.
+        # The real program's mock cluster has few kinds.
         ({"kind": "Pod", "name": "p", "namespace": "apps"}, 0, ": not found"),
         ({"kind": "*", "name": "p", "namespace": "apps"}, 0, ": not found"),
         ({"kind": "Namespace", "name": "apps"}, 1, ""),

@@ -1,7 +1,7 @@
-"""A test file is decoded as Go decodes it: names in any case, texts, errors.
+"""A test file is decoded as in Go: names in any case, strings, errors.
 
-The expected answers are those of encoding/json with sigs.k8s.io/yaml, run over these
-documents into structs of the same names.
+The expected values were produced by encoding/json with sigs.k8s.io/yaml, which decoded
+these documents into equivalent structs.
 """
 
 from pathlib import Path
@@ -158,7 +158,7 @@ NAMES = [
 def test_names_may_differ_in_case(
     command: Command, tmp_path: Path, name: str, other: Json
 ) -> None:
-    """A name that was not taken would be reported as unknown, and no test would run."""
+    """Otherwise, such a name would be reported as unknown, and no test would run."""
     (tmp_path / "1.yaml").write_text(LATEST_POLICY)
     (tmp_path / "pods.yaml").write_text(pod("bad", "nginx:latest"))
     (tmp_path / "kyverno-test.yaml").write_text(_test({name: other(name)}))

@@ -1,4 +1,4 @@
-"""Worker processes change nothing of what ``test`` prints."""
+"""Worker processes do not change the output of ``test``."""
 
 from pathlib import Path
 

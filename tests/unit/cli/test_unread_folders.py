@@ -1,7 +1,7 @@
-"""No command ends with 0 on a folder, or a part of one, that it could not read.
+"""No command exits with 0 if it could not read a folder or a part of one.
 
-Root may read everything, so a refusal is made in three ways: by the kind of the path,
-by links, and by an operating system that refuses.
+Root may read everything, so the tests cause a refusal in three ways: by the kind of the
+path, by links, and by a simulated operating system error.
 """
 
 import errno
@@ -62,7 +62,7 @@ Spoil = Callable[[Path], None]
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    """Return a file of a good Pod, beside a policy."""
+    """Return a file with a good Pod, beside a policy."""
     (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
     file = tmp_path / "good.yaml"
     file.write_text(pod("good"))
@@ -88,7 +88,7 @@ def test_policies(command: Command, good: Path, spoil: Spoil, name: str) -> None
 
 @pytest.mark.parametrize("spoil", NO_FOLDERS)
 def test_resources(command: Command, good: Path, spoil: Spoil) -> None:
-    """The first path, and a later one, of which upstream says only that it was left."""
+    """For a later path, upstream only reports that the path was skipped."""
     folder, policy = good.parent / "folder", good.parent / "policy.yaml"
     spoil(folder)
     assert command("apply", policy, "-r", folder).code == 1
@@ -170,7 +170,7 @@ def test_permission_denied(
 
 
 def test_links_are_followed(command: Command, good: Path) -> None:
-    """Upstream follows them: what they lead to must not be left out in silence."""
+    """Upstream follows links, so their files must not be skipped silently."""
     real, folder = good.parent / "real", good.parent / "folder"
     real.mkdir()
     folder.mkdir()
@@ -186,7 +186,7 @@ def test_links_are_followed(command: Command, good: Path) -> None:
     "text", ["", "# only a comment\n", "---\n---\n", "\ufeff", "null\n"]
 )
 def test_files_that_hold_nothing(command: Command, good: Path, text: str) -> None:
-    """They were read, and say nothing: that is no failure."""
+    """Files that were read and are empty are no failure."""
     folder = good.parent / "folder"
     folder.mkdir()
     (folder / "policy.yaml").write_text(text)
@@ -222,7 +222,7 @@ def test_a_folder_without_files_is_named(
 def test_a_run_without_policies_or_objects_says_so(
     command: Command, tmp_path: Path
 ) -> None:
-    """KYVERNO: it succeeds."""
+    """KYVERNO: such a run succeeds."""
     policies, objects = tmp_path / "policies", tmp_path / "objects"
     policies.mkdir()
     objects.mkdir()

@@ -1,4 +1,4 @@
-"""Resources come from URLs, except as the first path; failures name the URL."""
+"""Resources can be read from URLs, except as the first path; errors name the URL."""
 
 import http.server
 import threading
@@ -29,7 +29,7 @@ class _Files(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Suppress the server's log."""
 
 
 @pytest.fixture

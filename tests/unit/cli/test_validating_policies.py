@@ -111,7 +111,7 @@ def test_exceptions(command: Command, folder: Path, version: str) -> None:
 
 
 def test_an_exception_among_the_policies(command: Command, folder: Path) -> None:
-    """docs/behaviour/cli 4: of v1beta1 only; any other version drops the path."""
+    """Only v1beta1 is accepted; other versions drop the path (docs/behaviour/cli 4)."""
     with (folder / "policy.yaml").open("a") as file:
         file.write("---" + EXCEPTION.format(version="v1beta1"))
     assert apply(command, folder).code == 1
@@ -137,7 +137,7 @@ def test_an_exception_among_the_policies(command: Command, folder: Path) -> None
 def test_selectors_of_objects(
     command: Command, folder: Path, selector: str, wanted: list[str]
 ) -> None:
-    """As the real program, for which the absent old object has no labels."""
+    """The absent old object has no labels, as in the real program."""
     labelled = pod("good", "nginx:1.25").replace(
         "name: good", "labels: {app: web}\n  name: good"
     )
@@ -158,7 +158,7 @@ def test_selectors_of_objects(
 def test_labels_of_namespaces(
     command: Command, folder: Path, labels: str, wanted: str
 ) -> None:
-    """As the real program: only an unknown namespace has its name as a label."""
+    """Only an unknown namespace has its name as a label, as in the real program."""
     term = "{key: kubernetes.io/metadata.name, operator: DoesNotExist}"
     text = POLICY.replace(
         "  matchConstraints:\n",
@@ -217,7 +217,7 @@ def test_a_policy_that_does_not_compile_is_an_error(
 
 
 def test_namespaced_policies(command: Command, folder: Path) -> None:
-    """docs/behaviour/cel 1: on the command line, for objects of any namespace."""
+    """Namespaced policies apply to every namespace here (docs/behaviour/cel 1)."""
     text = POLICY.replace("kind: Val", "kind: NamespacedVal")
     text = text.replace("{name: no-latest}", "{name: no-latest, namespace: team}")
     (folder / "policy.yaml").write_text(text)
@@ -269,7 +269,7 @@ def test_lint(
 
 
 def test_lint_for_the_server(command: Command, folder: Path) -> None:
-    """What the policy webhook refuses, and what the server does not evaluate."""
+    """Some policies are rejected by the webhook or not evaluated by the server."""
     file = folder / "policy.yaml"
     head = POLICY.partition("  matchConstraints:")[0]
     named = head.replace("kind: Val", "kind: NamespacedVal").replace(

@@ -1,4 +1,4 @@
-"""``apply`` and ``test`` verify images, and nobody talks their way around it."""
+"""``apply`` and ``test`` verify images, and no policy or image can bypass this."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ ANNOTATION = "kyverno.io/verify-images"
 
 
 class Rig:
-    """A registry in this process, a signer and a policy for it."""
+    """A registry in this process, with a signer and a policy for it."""
 
     def __init__(self, host: str, contents: Contents, folder: Path) -> None:
         self.host = host
@@ -114,7 +114,7 @@ def test_a_signed_image_passes_twice(command: Command, rig: Rig) -> None:
 def test_a_digest_of_one_rule_hides_no_image_from_the_next(
     command: Command, rig: Rig
 ) -> None:
-    """The second rule names a tag, which the first replaces in the object."""
+    """The second rule names a tag that the first rule replaces in the object."""
     rig.signed("app")
     file = rig.policy()
     policy = yaml.safe_load(file.read_text())
@@ -134,7 +134,7 @@ def test_a_digest_of_one_rule_hides_no_image_from_the_next(
 
 
 def test_an_update_excuses_no_old_violation(command: Command, rig: Rig) -> None:
-    """``allowExistingViolations`` belongs to validate rules."""
+    """``allowExistingViolations`` applies only to validate rules."""
     policy = rig.policy(attestors=[], mutateDigest=False, required=False)
     pod = rig.pod(f"{rig.host}/app:v1")
     found = rows(command, policy, pod, "--set", "request.operation=UPDATE")
@@ -226,7 +226,7 @@ def test_an_image_below_any_key_gets_its_digest(
         text = f"verified image signatures for {rig.host}/app:v1"
         assert found == [("pass", "image verified"), ("pass", text)]
     else:
-        # The image is that of the old object, so it is not verified again.
+        # The image equals the old object's, so it is not verified again.
         assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
 
 
@@ -241,7 +241,7 @@ def test_a_skip_hides_no_failure(command: Command, rig: Rig) -> None:
     policy["spec"]["rules"].append(skips)
     file.write_text(yaml.safe_dump(policy))
     found = rows(command, file, rig.pod(f"{rig.host}/app:v1"))
-    # Both rules check the same record.
+    # Both rules check one attestation record.
     failed = ("fail", f"unverified image {rig.host}/app@{digest}")
     assert found.count(failed) == len(policy["spec"]["rules"])
 
@@ -264,7 +264,7 @@ def test_no_image_means_no_result_whatever_the_preconditions(
     file.write_text(yaml.safe_dump(policy))
     done = command("apply", file, "-r", rig.pod("elsewhere.io/app:v1"), *options)
     assert done.code == 0
-    # The summary, or the report.
+    # The output is the summary or the report.
     assert ("skip: 0" in done.out) or ("skip" not in done.out)
 
 
@@ -304,7 +304,7 @@ def test_predicates_of_one_image_are_no_facts_about_the_next(
     file = rig.policy(**given, required=False, attestations=[first])
     policy = yaml.safe_load(file.read_text())
     blocks = policy["spec"]["rules"][0]["verifyImages"]
-    # The second block has no name for the predicate, so nothing is called "review".
+    # The second block has no name for the predicate, so no attestation is "review".
     blocks.append({**blocks[0], "attestations": [attestation]})
     file.write_text(yaml.safe_dump(policy))
     found = rows(command, file, rig.pod(f"{rig.host}/one:v1"))
@@ -327,7 +327,7 @@ def test_a_stranger_fails(command: Command, rig: Rig) -> None:
 def test_one_bad_reference_does_not_switch_verification_off(
     command: Command, rig: Rig
 ) -> None:
-    """Upstream then finds no image in the object, and has no result at all."""
+    """With a bad reference, upstream finds no image in the object and has no result."""
     rig.signed("app")
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1", "Bad Image!!"))
     assert {status for status, _ in found} == {"error"}
@@ -344,7 +344,7 @@ def test_an_annotation_of_the_user_proves_nothing(command: Command, rig: Rig) ->
 
 
 def test_a_tag_that_moves_is_resolved_once(command: Command, rig: Rig) -> None:
-    """What is written into the object is what was verified."""
+    """The digest written into the object is the verified digest."""
     verified = rig.signed("app")
     other = Repository("app")
     moved = other.image(salt="other")

@@ -15,7 +15,7 @@ def test_runs_again_after_each_change(tmp_path: Path) -> None:
 
     def run() -> int:
         runs.append(len(runs))
-        # The change comes while the command runs, and must not be missed.
+        # The file changes while the command runs, and the change must not be missed.
         file.write_text("a" * (len(runs) + 1))
         return len(runs)
 
@@ -48,7 +48,7 @@ def test_nothing_to_watch() -> None:
 
 
 def test_other_files_of_a_folder_are_not_watched(tmp_path: Path) -> None:
-    """The run's own log, written into the folder, would start it for ever."""
+    """Otherwise, a log in the watched folder would restart the run for ever."""
     (tmp_path / "p.yaml").write_text("a")
     before = state_of([str(tmp_path)])
     (tmp_path / "run.log").write_text("a")
@@ -56,5 +56,5 @@ def test_other_files_of_a_folder_are_not_watched(tmp_path: Path) -> None:
     (tmp_path / "q.yml").write_text("a")
     (tmp_path / "r.json").write_text("a")
     assert len(state_of([str(tmp_path)])) == 3
-    # What is named is watched whatever its name.
+    # A file named on the command line is watched whatever its name is.
     assert len(state_of([str(tmp_path / "run.log")])) == 1

@@ -1,4 +1,4 @@
-"""Policies and exceptions without a namespace are reported as they are written."""
+"""Policies and exceptions without a namespace are reported as written in the file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""YAML is written as Go's library writes it, and reads back as it was."""
+"""YAML is written as Go's library writes it, and can be read back unchanged."""
 
 import pytest
 import yaml
@@ -7,7 +7,7 @@ from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
-# What the real program writes of each text.
+# The expected strings are the real program's output for each text.
 WRITTEN = {
     "": '""',
     "1": '"1"',
@@ -104,7 +104,7 @@ def test_keys_are_in_their_natural_order() -> None:
 
 
 def test_keys_of_many_digits_are_compared_as_int64() -> None:
-    """Go's number is cut off at 64 bits; ours must not give up at 4,300 digits."""
+    """Go truncates the number to 64 bits; ours must also accept 4,300 digits."""
     nines, eights = "9" * 5_000, "8" * 5_001
     assert set(yaml.safe_load(dump({nines: "a", eights: "b"}))) == {nines, eights}
     assert list(yaml.safe_load(dump({"a2": 1, "a18446744073709551617": 2}))) == [

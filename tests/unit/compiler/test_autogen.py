@@ -1,4 +1,4 @@
-"""Test that rules on Pods become the same rules on controllers as upstream."""
+"""Test that rules on Pods become the same rules on controllers as in upstream."""
 
 from typing import Any
 
@@ -109,7 +109,7 @@ def test_one_rule_prevents_autogen_for_all(rule: dict[str, Any]) -> None:
 
 
 def test_versioned_pod_alone_does_not_trigger_autogen() -> None:
-    """``v1/Pod`` without a bare ``Pod`` anywhere never triggers autogen."""
+    """Without an unversioned ``Pod``, ``v1/Pod`` never triggers autogen."""
     assert names(policy(None, {"match": resources(kinds=["v1/Pod"])})) == ["r0"]
     both = policy(None, {"match": resources(kinds=["v1/Pod"])}, {})
     assert "autogen-r0" in names(both)
@@ -165,7 +165,7 @@ def test_omitted_rules() -> None:
 
 
 def test_filters_without_pod() -> None:
-    """The rule for controllers keeps them, the CronJob rule overwrites them."""
+    """The rule for controllers keeps such filters; the CronJob rule overwrites them."""
     match = {
         "any": [{"resources": {"kinds": ["Pod"]}}, {"resources": {"kinds": ["Node"]}}]
     }

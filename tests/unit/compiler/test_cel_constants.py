@@ -1,6 +1,6 @@
-"""Conversions of constants that fail keep a program from being built, as in cel-go.
+"""A constant whose conversion fails makes the program invalid, as in cel-go.
 
-Every expected text and value is what the real program 1.18.2 answered.
+Every expected text and value was recorded from the real program 1.18.2.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ ENVIRONMENT = cel_environment({}, params=False, authorizer=False)
     ],
 )
 def test_a_constant_that_cannot_be_converted(text: str, failure: str) -> None:
-    """A failure means: a rule passes that denies every object in Kyverno."""
+    """Otherwise, a rule would pass objects that Kyverno always denies."""
     found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
     wanted = f"program instantiation failed: {failure}" if failure else ""
     assert found.error == wanted

@@ -1,4 +1,4 @@
-"""Test that compiling any policy is bounded: work is charged before it is done."""
+"""Test that compiling any policy is bounded: each step is charged before it runs."""
 
 import functools
 import json
@@ -19,9 +19,9 @@ from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 
 STEPS_MAX: Final = 20_000
 CALLS_PER_STEP: Final = 80
-"""Some eight microseconds; most attacks make fewer than twenty."""
+"""About eight microseconds; most attacks need fewer than twenty calls per step."""
 CALLS_PER_BYTE: Final = 1
-"""Copying and walking a document happens outside of the parsers that charge."""
+"""A document is copied and walked outside the parsers that charge steps."""
 MATCH: Final = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 
 
@@ -178,7 +178,7 @@ ATTACKS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
         )
     ],
 }
-"""Policies of the right shape, each with much of one thing."""
+"""Well-formed policies, each with an excess of one element."""
 
 
 def document_of(rules: list[dict[str, Any]]) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def build(raw: dict[str, Any], budget: CompileBudget) -> str:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Count the function calls, including C functions."""
+    """Count the calls of functions, including C functions."""
     count = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -221,7 +221,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_work_is_charged_before_it_is_done(name: str) -> None:
-    """The work for a policy is bounded by steps and bytes; beyond, it is rejected."""
+    """Steps and bytes limit the work for a policy; a larger policy is rejected."""
     raw = document_of(ATTACKS[name]())
     budget = CompileBudget(steps_max=STEPS_MAX)
     codes = []
@@ -233,7 +233,7 @@ def test_work_is_charged_before_it_is_done(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cel, macros", "conditions", "rules", "patches"])
 def test_the_same_policy_takes_the_same_steps(name: str) -> None:
-    """The result does not depend on policies compiled before."""
+    """The result does not depend on previously compiled policies."""
     raw = document_of(ATTACKS[name]()[:1])
     first, second = CompileBudget(), CompileBudget()
     assert build(raw, first) == build(raw, second)

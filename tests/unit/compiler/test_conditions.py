@@ -1,4 +1,4 @@
-"""Test the blocks of conditions that have records (docs/behaviour/engine 4.1)."""
+"""Test the condition blocks that the compiler stores (docs/behaviour/engine 4.1)."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from kyverno_mp.policy.fields.conditions import AnyAllConditions, AnyAllConditio
 
 
 def test_an_empty_any_differs_from_an_absent_one() -> None:
-    """Otherwise a foreach entry runs, or is skipped, against its preconditions."""
+    """Otherwise, a foreach entry would run or be skipped despite its preconditions."""
     absent = build_conditions(msgspec.convert({"all": []}, AnyAllConditions))
     empty = build_conditions(msgspec.convert({"any": []}, AnyAllConditions))
     assert absent is not None
@@ -18,7 +18,7 @@ def test_an_empty_any_differs_from_an_absent_one() -> None:
 
 
 def test_blocks_of_exceptions_are_marked() -> None:
-    """Otherwise ``any: []`` of a PolicyException is false; upstream, it is true."""
+    """Otherwise, an exception's ``any: []`` would be false; upstream's is true."""
     block = msgspec.convert({"any": []}, AnyAllConditionsV2)
     built = build_conditions(block, of_exception=True)
     assert built is not None
@@ -30,7 +30,7 @@ def test_blocks_of_exceptions_are_marked() -> None:
 
 
 def test_every_part_of_a_condition_is_read() -> None:
-    """A failure means: a part that is lost changes what the condition compares."""
+    """Otherwise, a condition would compare something else because a part is missing."""
     raw = {"key": "{{ a }}", "operator": "AnyIn", "value": [1], "message": "m"}
     built = build_conditions(msgspec.convert({"all": [raw]}, AnyAllConditions))
     assert built is not None
@@ -39,6 +39,7 @@ def test_every_part_of_a_condition_is_read() -> None:
     assert (one.key.is_constant, one.value.constant) == (False, [1])
     number = build_conditions(msgspec.convert({"all": [{"key": 1}]}, AnyAllConditions))
     assert number is not None
-    # A whole key is float64, numbers inside of lists stay int64 (engine 0.2).
+    # A whole number as the key is float64; numbers inside lists stay int64 (engine
+    # 0.2).
     assert type(number.all[0].key.constant) is float
     assert type(one.value.constant[0]) is int

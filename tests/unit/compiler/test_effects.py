@@ -1,6 +1,7 @@
 """Test that the effects of a rule follow from its calls, at any depth.
 
-A failure means: a rule blocks the event loop, or a pure rule leaves it.
+A failure means: a rule blocks the event loop, or a pure rule is moved off it without
+need.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test the records of match and exclude blocks (docs/behaviour/engine 1.1)."""
+"""Test the compiled match and exclude blocks (docs/behaviour/engine 1.1)."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_empty_exclude_is_none() -> None:
 
 
 def test_exceptions_have_no_legacy_form() -> None:
-    """A PolicyException without any and all matches nothing."""
+    """A PolicyException without ``any`` and ``all`` matches nothing."""
     assert MatchIR("any", ()) == build_exception_match(filters_of({}))
     some = filters_of({"any": [POD_RAW]})
     assert MatchIR("any", (POD,)) == build_exception_match(some)
@@ -55,7 +55,7 @@ def test_exceptions_have_no_legacy_form() -> None:
 
 
 def test_every_criterion_is_read() -> None:
-    """A missing criterion would widen the rule."""
+    """A criterion that is not read would make the rule apply to more objects."""
     document = {
         "resources": {
             "kinds": ["apps/v1/Deployment"],

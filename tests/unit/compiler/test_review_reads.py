@@ -1,7 +1,7 @@
 """Test which rules read more of a review than its object.
 
-A failure means: a report lacks results that only a review had, or every result of a
-common policy travels through the API server.
+A failure means: a report lacks results that only a review can produce, or every result
+of a common policy travels through the API server.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from kyverno_mp.policy.reading.decode import decode
 
 
 def reads_review(**rule: Any) -> bool:
-    """Return whether the only rule of a policy is one that no scan can derive."""
+    """Return whether a scan cannot compute the results of a policy's only rule."""
     rule = {"validate": {"deny": {}}, "match": kinds("Pod"), **rule}
     document = decode(
         {
@@ -65,7 +65,7 @@ ELEMENT = [{"list": "request.object.spec.containers", **denies("{{ element.name 
         {"validate": cel("object.spec.request == 'request'")},
         {"validate": denies("{{ request.object.spec.containers[?name=='a'] | [0] }}")},
         {"validate": denies("{{ length(request.object.spec.x || `[]`) }}")},
-        # The usual precondition of the policy library.
+        # This precondition is common in the policy library.
         {"preconditions": when(WITH_DEFAULT, "NotEquals", "DELETE")},
         {"preconditions": when(OPERATION, "AnyIn", ["CREATE", "UPDATE"])},
         {"preconditions": when(OPERATION, "NotEquals", "CONNECT")},

@@ -95,7 +95,7 @@ def warnings_of(
 
 
 def known(text: str) -> str:
-    """Return the text up to the point where cel-go resumes after a syntax error."""
+    """Return the text up to the position where cel-go resumes after a syntax error."""
     if "no viable alternative" not in text:
         return text
     return text.partition(";ERROR:")[0].rstrip(";")
@@ -131,7 +131,7 @@ def test_messages_are_checked_and_named() -> None:
 
 
 def test_kinds_are_reported_in_order_with_their_errors() -> None:
-    """A kind that has the field causes no warning."""
+    """A kind whose schema has the field causes no warning."""
     match = {"any": [{"resources": {"kinds": ["Thing", "Limit"]}}]}
     assert (
         warnings_of(expressions("object.spec.most > 1"), match=match)[0].count("Kind=")
@@ -210,7 +210,7 @@ def test_policies_not_convertible_to_an_admission_policy_are_not_checked(
 
 
 def test_no_warnings_without_schemas() -> None:
-    """A kind without a schema is also skipped if others have one."""
+    """A kind without a schema is skipped even if other kinds have one."""
     assert warnings_of(WRONG, view(known={})) == []
     assert warnings_of(WRONG, view(known={("things.test", "v1"): {}})) == []
     blind = ClusterView(kinds=BuiltInKinds([resource("Thing")]))
@@ -222,7 +222,7 @@ def test_no_warnings_without_schemas() -> None:
 
 
 def test_params_without_schema_are_not_a_variable() -> None:
-    """K8S: the type checker reports this, although the policy has parameters."""
+    """K8S: the type checker reports an error although the policy has parameters."""
     known = {"paramKind": {"apiVersion": "none.test/v1", "kind": "None"}}
     (found,) = warnings_of(expressions("params.x == 1", **known))
     assert "undeclared reference to 'params'" in found
@@ -266,7 +266,7 @@ def test_only_the_documents_of_matched_kinds_are_requested() -> None:
 
 
 def test_type_check_of_a_policy_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check serves only for warnings: it stops at an expensive expression."""
+    """The check only produces warnings, so it stops at an expensive expression."""
     monkeypatch.setattr(module, "TYPE_CHECK_STEPS_MAX", 5000)
     heavy = " && ".join(["object.spec.count == object.spec.count"] * 100)
     found = warnings_of(

@@ -1,4 +1,4 @@
-"""Match conditions that each supported API server accepts, and that not all accept.
+"""Match conditions that all supported API servers accept, and some that not all accept.
 
 Source: apiserver/pkg/cel/environment/base.go, the versions of its libraries.
 """

@@ -1,4 +1,4 @@
-"""Certificates change hands, webhooks are kept, by the clock and by events."""
+"""Certificates are replaced and webhooks are maintained by the clock and by events."""
 
 import base64
 import copy
@@ -62,7 +62,7 @@ POLICY: dict[str, Any] = {
 
 
 class Replica:
-    """Certificates and webhooks of one replica, and what it serves with."""
+    """Certificates and webhooks of one replica, and the certificate that it serves."""
 
     def __init__(self, api: FakeApi, name: str = "one") -> None:
         self.turned = TurnedClock(NOW)
@@ -72,7 +72,7 @@ class Replica:
         self.may_register = True
         self.own_version = ""
         self.health_clock_s = time.monotonic
-        """Nobody answers the API server here, so its patience must not pass."""
+        """No API server calls this replica, so the health timeout must not expire."""
         self.registrations = 0
         self.serves: CertificateSecrets | None = None
         self.election = Election(
@@ -138,18 +138,18 @@ class Replica:
         return self.serves.certificate
 
     def at(self, now: datetime) -> None:
-        """Let it be this time, and all be done that is due then."""
+        """Set the time, and do the work that is due then."""
         self.turned.turn((now - self.turned.now()).total_seconds())
         self.controllers.work_due()
 
     def rounds(self, start: datetime, count: int) -> datetime:
-        """Let so many seconds pass, one by one; return the time of the next."""
+        """Let ``count`` seconds pass, one by one; return the following time."""
         for second in range(count):
             self.at(start + second * SECOND)
         return start + count * SECOND
 
     def event(self, request: Request) -> None:
-        """Let an event add a key, and what is due be done."""
+        """Let an event add a key, and do the work that is due."""
         self.queue.add(request)
         self.controllers.work_due()
 
@@ -179,7 +179,7 @@ def trusts(api: FakeApi, leaf: bytes, at: datetime) -> bool:
 
 
 def test_without_discovery_nothing_registered_is_emptied(api: FakeApi) -> None:
-    """A leader that starts while discovery fails must not let all requests pass."""
+    """Otherwise, requests would bypass policies after a start with failed discovery."""
     first = Replica(api)
     assert first.election.step()
     first.rounds(NOW, 6)
@@ -198,7 +198,7 @@ def test_without_discovery_nothing_registered_is_emptied(api: FakeApi) -> None:
 
 
 def test_a_deleted_authority_is_trusted_until_its_leaf_is_gone(api: FakeApi) -> None:
-    """Both replicas are trusted at each moment, whichever pair they serve."""
+    """Both replicas are trusted at any time, whichever pair they serve."""
     holder, other = Replica(api), Replica(api, "two")
     assert holder.election.step()
     holder.rounds(NOW, 6)
@@ -227,7 +227,7 @@ def test_a_deleted_authority_is_trusted_until_its_leaf_is_gone(api: FakeApi) -> 
 
 
 def test_a_replica_serves_on_when_the_pair_was_deleted(api: FakeApi) -> None:
-    """It is ready: what it serves is in the workers' hands, not in the Secret."""
+    """The replica remains ready because its workers still hold the pair."""
     holder, other = Replica(api), Replica(api, "two")
     assert holder.election.step()
     holder.rounds(NOW, 6)
@@ -249,7 +249,7 @@ def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
 
 
 def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> None:
-    """It is what workers evaluate; nothing would come to it otherwise."""
+    """Workers evaluate the last valid version, so its requests must arrive."""
     holder = Replica(api)
     assert holder.election.step()
     at = holder.rounds(NOW, 6)
@@ -264,7 +264,7 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
         at = holder.rounds(at, 1)
         holder.event(CHANGED)
         assert registered(api)["webhooks"] == before
-    # Known as refused only after it was registered by.
+    # The refusal becomes known only after the version was registered.
     holder.documents, holder.kept = [other], {}
     holder.event(CHANGED)
     assert registered(api)["webhooks"] != before
@@ -274,7 +274,7 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
 
 
 def test_a_refused_configuration_is_registered_without_conditions(api: FakeApi) -> None:
-    """One policy must not keep all others from being registered."""
+    """One policy must not prevent the registration of all others."""
     holder = Replica(api)
     hooks = {"matchConditions": [{"name": "a", "expression": "true"}]}
     spec = {**POLICY["spec"], "webhookConfiguration": hooks}
@@ -361,7 +361,7 @@ def test_what_somebody_deleted_is_mended_without_an_event(api: FakeApi) -> None:
 
 
 def test_a_burst_of_policies_is_registered_together(api: FakeApi) -> None:
-    """Each change of a burst waits for those after it, none for the next resync."""
+    """Changes wait for later changes of the burst, but not for the next resync."""
     replica = led(api)
     written: list[float] = []
     for number in range(100):
@@ -382,7 +382,7 @@ def test_a_burst_of_policies_is_registered_together(api: FakeApi) -> None:
 def test_a_version_that_turns_out_refused_is_registered_by_at_once(
     api: FakeApi,
 ) -> None:
-    """Workers still use the earlier one: requests must come by what it names."""
+    """Workers still use the earlier version, so requests for its kinds must arrive."""
     replica = led(api)
     replica.documents = [{**other("p")}]
     replica.event(CHANGED)
@@ -417,7 +417,7 @@ def test_who_does_not_hold_the_lease_registers_nothing(api: FakeApi) -> None:
 
 
 def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> None:
-    """And when it holds it again, it compares everything first."""
+    """A replica that regains the lease compares everything first."""
     replica = led(api)
     replica.election.release()
     replica.documents = []
@@ -434,7 +434,7 @@ def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> N
 def test_who_holds_the_lease_again_mends_what_another_holder_left(
     api: FakeApi,
 ) -> None:
-    """Also where nothing happened here meanwhile."""
+    """The webhooks are restored even if this replica received no event meanwhile."""
     replica = led(api)
     replica.election.release()
     api.remove(CONFIGURATION)
@@ -446,7 +446,7 @@ def test_who_holds_the_lease_again_mends_what_another_holder_left(
 def test_who_does_not_hold_the_lease_serves_a_pair_that_is_to_be_renewed(
     api: FakeApi,
 ) -> None:
-    """Who holds it renews it; until then it is good enough."""
+    """The lease holder renews the pair; until then, the old pair is valid."""
     led(api)
     replica = Replica(api, "two")
     replica.rounds(NOW + timedelta(days=140), 5)
@@ -468,7 +468,7 @@ def test_what_could_not_be_written_at_once_is_tried_again_soon(api: FakeApi) -> 
 
 
 def test_nothing_is_registered_before_workers_can_answer(api: FakeApi) -> None:
-    """They look for their first certificate each second, and need policies."""
+    """Workers check for their first certificate each second, and need policies."""
     replica = Replica(api)
     assert replica.election.step()
     replica.may_register = False
@@ -486,7 +486,7 @@ def test_nothing_is_registered_before_workers_can_answer(api: FakeApi) -> None:
 def test_while_the_api_server_does_not_reach_us_nobody_waits_for_us(
     api: FakeApi,
 ) -> None:
-    """Nobody answers it here, so the time in the health lease stands still."""
+    """No API server calls this replica, so the time in the health lease is constant."""
     replica = Replica(api)
     replica.health_clock_s = replica.turned.monotonic_s
     assert replica.election.step()
@@ -500,7 +500,7 @@ def test_while_the_api_server_does_not_reach_us_nobody_waits_for_us(
 def test_a_clock_that_is_set_back_takes_no_certificate_from_the_workers(
     api: FakeApi,
 ) -> None:
-    """A replica that forgot that it is trusted would leave service, and its bundle."""
+    """Otherwise, a trusted replica would lose its readiness and its CA bundle."""
     replica = Replica(api)
     assert replica.election.step()
     replica.rounds(NOW, 6)

@@ -1,7 +1,6 @@
-"""The leader's part: a record leaves its journal when its events are written.
+"""A record leaves its journal only after the leader has written its events.
 
-A failure means: an API server that is away, or one bad record, costs events or stops
-them.
+A failure means: an API server outage, or one bad record, loses or blocks events.
 """
 
 from collections.abc import Iterator
@@ -65,7 +64,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_record_is_taken_when_all_its_events_are_written(bench: Bench) -> None:
-    """Those that were written before the API server went are not counted twice."""
+    """Events that were written before the outage are not counted twice."""
     bench.tell("a", "r", blocked=False)
     bench.tell("b", "r")
     bench.api.fault("POST .*/namespaces/a/", 500, 500)

@@ -1,7 +1,7 @@
 """The webhooks of policies in CEL.
 
-A failure means: the API server does not ask us, or one policy makes it refuse the
-webhooks of all.
+A failure means: the API server does not call us, or one policy makes it refuse the
+webhooks of all policies.
 """
 
 import json
@@ -200,7 +200,7 @@ ANY = SCALERS | {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}
         (SCALERS, SCALERS | {"apiVersions": ["v1"]}, False),
         (SCALERS, SCALERS | {"apiVersions": ["v1", "v2"]}, False),
         (SCALERS, SCALERS | {"apiVersions": ["*"]}, False),
-        # Ingress was in two groups.
+        # Ingress existed in two groups.
         (SCALERS, SCALERS | {"apiGroups": ["extensions"]}, False),
         (SCALERS, ANY, False),
         (ANY, SCALERS, False),
@@ -230,7 +230,7 @@ def test_policies_for_other_versions_share_no_webhook(
     *,
     share: bool,
 ) -> None:
-    """K8S: an object that a rule names is not converted to the other's version."""
+    """K8S: an object matched by one rule is not converted to another rule's version."""
     one, other = namespaces
     found = webhooks(
         policy("p", one, rules=(first,)), policy("q", other, rules=(second,))

@@ -1,4 +1,4 @@
-"""Certificates are renewed in time, overlap, and a user's own are never touched."""
+"""Certificates overlap and are renewed in time; a user's certificates are kept."""
 
 import base64
 import socket
@@ -86,7 +86,7 @@ def test_the_leaf_is_renewed_fifteen_days_before_its_end() -> None:
 
 
 def test_old_and_new_authority_overlap() -> None:
-    """Whoever still serves the old leaf is trusted by the new bundle."""
+    """Replicas that still serve the old leaf are trusted by the new bundle."""
     with running() as api:
         keep(api, NOW)
         old = keep(api, NOW + 340 * DAY)
@@ -192,7 +192,7 @@ def test_a_renamed_service_gets_a_new_leaf() -> None:
 
 @pytest.mark.parametrize("algorithm", ["RSA", "ECDSA", "Ed25519"])
 def test_a_tls_client_accepts_them(algorithm: Algorithm, tmp_path: Path) -> None:
-    """OpenSSL evaluates as the API server does: name, chain, usages."""
+    """OpenSSL checks name, chain and usages, as the API server does."""
     with running() as api:
         secrets = keep(api, datetime.now(UTC), CertificateRules(algorithm=algorithm))
     pair = tmp_path / "pair.pem"

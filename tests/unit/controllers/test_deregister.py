@@ -1,4 +1,4 @@
-"""Only the planned end of the last replica takes the webhooks along."""
+"""The webhooks are deleted only by a planned shutdown of the last replica."""
 
 from typing import Any
 

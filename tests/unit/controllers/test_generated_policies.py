@@ -1,7 +1,7 @@
-"""What the API server is to enforce in place of a policy, and why it cannot be.
+"""Policies generated for the API server, and the reasons why a policy has none.
 
-Expected objects and messages follow Kyverno's builder and checker; where upstream loses
-a part of a policy, the API server must get it all the same, or nothing.
+Expected objects and messages follow Kyverno's builder and checker. Where upstream loses
+a part of a policy, the generated policy must be complete or must not exist.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ def filtered(*kinds: str, **resources: Json) -> Json:
 def cluster_policy(
     match: Json, exclude: Json = None, *, cel: Json = None, **more: Json
 ) -> ClusterPolicy:
-    """Return a policy; ``more``: of its rule, or with ``spec_`` of its spec."""
+    """Return a policy; ``more`` are its rule's fields, or its spec's with ``spec_``."""
     body = {"generate": True, "expressions": [{"expression": "a", "message": "m"}]}
     rule: Json = {
         "name": "r",
@@ -222,7 +222,7 @@ def test_parameters_conditions_and_variables_are_copied() -> None:
     assert spec["variables"] == cel["variables"]
     assert spec["auditAnnotations"] == cel["auditAnnotations"]
     assert found.binding["spec"]["paramRef"] == cel["paramRef"]
-    # The API server refuses two conditions of one name.
+    # The API server rejects two conditions with one name.
     assert spec["matchConditions"] == [
         {"name": "c", "expression": "d"},
         {"name": "c-2", "expression": "e"},
@@ -240,7 +240,7 @@ MATCHES: list[tuple[Json, Json]] = [
         {"any": [filtered("Deployment", names=["a"], name="b")]},
         [rule("apps", "deployments", resourceNames=["a", "b"])],
     ),
-    # Upstream gives both the operations and the names of the first.
+    # Upstream uses the first filter's operations and names for both.
     (
         {
             "any": [
@@ -291,7 +291,7 @@ def test_namespaces_and_selectors() -> None:
     ],
 )
 def test_objects_without_a_namespace_are_in_none(given: Json, expected: Json) -> None:
-    """A selector of namespaces matches all of them in the API server."""
+    """For the API server, a namespace selector matches objects without a namespace."""
     assert conditions(cluster_policy({"any": [given]})) == expected
 
 
@@ -302,7 +302,7 @@ EXCLUDES: list[tuple[Json, Json, list[str]]] = [
         [rule("", "secrets", operations=["DELETE"], resourceNames=["a"])],
         [],
     ),
-    # Upstream excludes the Namespaces alone.
+    # Upstream excludes only the Namespaces.
     (
         filtered(namespaces=["a", "b"]),
         [rule("", "namespaces", resourceNames=["a", "b"])],
@@ -313,7 +313,7 @@ EXCLUDES: list[tuple[Json, Json, list[str]]] = [
         [rule("", "namespaces", operations=["CREATE"], resourceNames=["a"])],
         ["!(request.namespace in ['a'] && request.operation in ['CREATE'])"],
     ),
-    # Upstream loses these.
+    # Upstream loses these exclusions.
     (filtered(names=["a"]), None, ["!(request.name in ['a'])"]),
     (filtered(operations=["DELETE"]), None, ["!(request.operation in ['DELETE'])"]),
 ]
@@ -331,7 +331,7 @@ def test_exclude_and_exceptions(given: Json, rules: Json, expected: Json) -> Non
 
 
 def test_exceptions_for_other_names_keep_their_names() -> None:
-    """Upstream exempts both kinds by the name of the first."""
+    """Upstream uses the first kind's names to exempt both kinds."""
     found = constraints(
         cluster_policy({"any": [filtered("Deployment", "StatefulSet")]}),
         exception(filtered("Deployment", names=["a"])),
@@ -404,7 +404,7 @@ REASONS: list[tuple[ClusterPolicy, str]] = [
         cluster_policy(PODS, {"any": [filtered("Pod", namespaces=["a"])]}),
         ": excluding a resource within a namespace is not applicable.",
     ),
-    # What upstream would translate into something else.
+    # Upstream would translate these policies incorrectly.
     (cluster_policy(PODS, {"resources": {"selector": SELECTOR}}), EXCLUDED),
     (cluster_policy(PODS, filtered("Pod", selector=SELECTOR)), EXCLUDED),
     (cluster_policy(PODS, filtered("Pod", namespaceSelector=SELECTOR)), EXCLUDED),
@@ -691,11 +691,11 @@ A, B = "object.metadata.name == 'a'", 'object.metadata.namespace != "b"'
 EXEMPTIONS: list[tuple[list[CelPolicyException], list[str], Json]] = [
     ([exempting(A)], [f"!({A})"], None),
     ([exempting(A), exempting(B, name="f")], [f"!({A})", f"!({B})"], None),
-    # Upstream exempts what meets one of them.
+    # Upstream exempts objects that meet one of the conditions.
     ([exempting(A, B)], [f"!(({A}) && ({B}))"], None),
     ([exempting()], ["!(true)"], None),
     ([exempting(images=["i", "it's"])], [], {"allowedImages": "['i', 'it\\'s']"}),
-    # Upstream exempts those objects, and allows the image in all others.
+    # Upstream exempts those objects and allows the image in all other objects.
     (
         [exempting(A, allowedValues=["x"]), exempting(B, allowedValues=["y"])],
         [],
@@ -763,17 +763,17 @@ def test_an_exception_whose_condition_may_fail_keeps_the_policy_in_the_webhook(
     ("matched", "validates", "mutates"),
     [
         (over("apps", "deployments", "CREATE", "UPDATE"), True, True),
-        # There is no object, or it has no namespace.
+        # The review has no object, or the object has no namespace.
         (over("apps", "deployments", "UPDATE", "DELETE"), False, False),
         (over("apps", "deployments", "*"), False, False),
         (over("apps", "deployments", "CONNECT"), False, False),
         (over("apps", "*", "CREATE"), False, False),
         (over("*", "deployments", "CREATE"), False, False),
         (over("", "nodes", "CREATE"), False, False),
-        # Reviews have no name.
+        # These reviews have no name.
         (over("authorization.k8s.io", "subjectaccessreviews", "CREATE"), False, False),
         (over("apps", "deployments/scale", "UPDATE"), False, False),
-        # A generated name is not there yet when policies mutate.
+        # A generated name does not exist yet when policies mutate.
         (over("apps", "replicasets", "CREATE"), True, False),
         (over("apps", "replicasets", "UPDATE"), True, True),
     ],

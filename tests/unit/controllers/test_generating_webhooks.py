@@ -1,7 +1,7 @@
 """The webhooks and the status of GeneratingPolicies, as upstream writes them.
 
-Red here means: the API server does not ask us about triggers, or a request is refused
-because nobody could record what it generates.
+A failure means: the API server does not call us for triggers, or a request is denied
+because its generation could not be recorded.
 """
 
 import json
@@ -43,7 +43,7 @@ def webhooks(*raws: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def test_policies_share_a_webhook_for_every_operation() -> None:
-    """Updates and deletions concern what a creation has generated."""
+    """Updates and deletions affect objects that a creation has generated."""
     ((name, found),) = webhooks(policy("b"), policy("a")).items()
     assert name == "gpol.validate.kyverno.svc-ignore"
     assert found["clientConfig"]["service"]["path"] == "/gpol/a/b"
@@ -71,7 +71,7 @@ def test_some_policies_have_a_webhook_of_their_own(spec: dict[str, Any]) -> None
 
 
 def test_a_namespaced_policy_gets_the_objects_of_its_namespace() -> None:
-    """Upstream registers none of them."""
+    """Upstream registers none of these policies."""
     (found,) = webhooks(policy(namespace="ns")).values()
     assert found["clientConfig"]["service"]["path"] == "/ngpol-keys/ns/p"
     terms = found["namespaceSelector"]["matchExpressions"]
@@ -87,7 +87,7 @@ def test_admission_off() -> None:
 
 
 def test_the_status_has_conditions_alone() -> None:
-    """The API server would drop the rest, and each look would write it again."""
+    """The API server would drop other fields, so each pass would write them again."""
     (document,) = DecodedCelPolicies().decode([json.dumps(policy()).encode()])
     now = datetime(2026, 1, 1, tzinfo=UTC)
     status = cel_status_of(document, {}, now, ready=True, message="")
@@ -103,7 +103,7 @@ def test_the_status_has_conditions_alone() -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_conditions_of_a_policy_that_synchronises(*, sync: bool) -> None:
-    """Deletions have no object, and would delete nothing that was generated."""
+    """A deletion has no object, so the conditions would hide it from the policy."""
     conditions = [{"name": "c", "expression": "object.metadata.name == 'x'"}]
     evaluation = {"synchronize": {"enabled": sync}}
     raw = policy(matchConditions=conditions, evaluation=evaluation)

@@ -1,4 +1,4 @@
-"""The generated policies of an API server follow their policies, at each moment."""
+"""The API server's generated policies match their source policies at all times."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -76,7 +76,7 @@ def policy(
 
 
 class Held:
-    """A lease that is held for good."""
+    """A lease that is never lost."""
 
     terms_held = 1
 
@@ -85,7 +85,7 @@ class Held:
 
 
 class Hand:
-    """A clock moved by hand."""
+    """A clock that a test sets."""
 
     now_s = 0.0
 
@@ -136,7 +136,7 @@ class Rig:
         return self.controller.status_of(found[0])
 
     def settle(self, *names: str) -> None:
-        """Have the policies generated, and their statuses tell it."""
+        """Have the policies generated and their statuses updated."""
         self.policies = [policy(name) for name in names]
         self.run()
         self.run(after_s=3)
@@ -188,7 +188,7 @@ def test_a_status_is_submitted_although_a_later_policy_fails(rig: Rig) -> None:
 
 
 def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
-    """They go last in the next pass; each pass endures only some of them."""
+    """Failed policies are tried last in the next pass; each pass has few failures."""
     bad = [f"a{number}" for number in range(GENERATED_POLICY_FAILURES_MAX + 1)]
     rig.settle(*bad, "z")
     rig.policies = [policy(name, message="other") for name in (*bad, "z")]
@@ -217,7 +217,7 @@ def test_objects_go_when_api_servers_have_loaded_the_webhook(rig: Rig) -> None:
     rig.run()
     rig.run(after_s=2.9)
     assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
-    # It lagged again: the time begins anew.
+    # The replica lagged again, so the delay starts again.
     rig.in_force = False
     rig.run()
     rig.in_force = True

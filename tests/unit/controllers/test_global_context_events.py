@@ -1,4 +1,4 @@
-"""An entry that cannot be read is reported once for each reason, by name and uid."""
+"""An unreadable entry is reported once for each reason, by name and uid."""
 
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.kube.apply import Objects

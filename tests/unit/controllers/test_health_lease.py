@@ -1,4 +1,4 @@
-"""While the API server stamps the lease webhooks stay; when it does not, they go."""
+"""Webhooks stay while the API server stamps the lease; otherwise they are removed."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ class Clock:
 
 
 def stamp(api: FakeApi, text: str) -> None:
-    """Do what the webhook does on the lease's way into the API server."""
+    """Stamp the lease as the webhook does when the lease is written."""
     raw = api.objects[KEY]
     raw["metadata"]["annotations"] = {LAST_REQUEST: text}
     api.store(KEY, raw)
@@ -70,7 +70,7 @@ def test_without_a_stamp_for_100_seconds_we_are_not_reached() -> None:
 
 
 def test_an_old_stamp_says_nothing_to_who_takes_over() -> None:
-    """After an outage of all replicas webhooks must not go for what was then."""
+    """After an outage of all replicas, an old stamp must not remove the webhooks."""
     clock = Clock()
     with running() as api:
         api.put(PATH, metadata={"annotations": {LAST_REQUEST: "2025-01-01T00:00:00Z"}})

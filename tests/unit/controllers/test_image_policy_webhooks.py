@@ -1,6 +1,6 @@
 """The webhooks and the status of ImageValidatingPolicies.
 
-A failure means: the API server does not ask us about images that a policy concerns.
+A failure means: the API server does not call us for images that a policy covers.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A policy's status describes this replica, and is rarely written."""
+"""A policy's status describes this replica and is rarely written."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -91,7 +91,7 @@ def test_each_policy_is_written_once_and_when_it_changes() -> None:
 
 
 def test_a_version_that_is_not_in_force_yet_gets_no_status() -> None:
-    """Who enforces an auditing policy and waits for Ready waits for the new version."""
+    """Users who wait for Ready after an edit must wait for the new version."""
     edited = decode({**RAW, "metadata": {"name": "p", "generation": 2}})
     assert isinstance(edited, ClusterPolicy)
     with running() as api:
@@ -117,7 +117,7 @@ def test_a_policy_is_ready_when_all_replicas_enforce_it() -> None:
         behind.clear()
         assert statuses.write([policy()], served, NOW, lambda _: behind).known
         assert api.count("PUT .*/status") == 1
-        # Our own write is a new version, which the others have not seen yet.
+        # Our status write creates a version that other replicas have not read yet.
         behind.append("other")
         assert statuses.write([policy()], served, NOW, lambda _: behind).known
         # A policy that is not ready is reported at once.
@@ -127,7 +127,7 @@ def test_a_policy_is_ready_when_all_replicas_enforce_it() -> None:
 
 
 def many(api: FakeApi, count: int) -> tuple[list[ClusterPolicy], Served]:
-    """Create policies p0, p1, ...; return them, all in force."""
+    """Create policies p0, p1, ...; return them with all of them in force."""
     made: list[ClusterPolicy] = []
     served: dict[PolicyName, InForce] = {}
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Ready waits for every replica that reports, and for none that is gone."""
+"""Ready waits for every reporting replica, and for no removed replica."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def replica(api: FakeApi, name: str, clock: Clock) -> Replicas:
 
 
 def read_reports(api: FakeApi, *replicas: Replicas) -> dict[str, str]:
-    """Let replicas see the ConfigMap as it is; gives its data."""
+    """Let replicas read the current ConfigMap; return its data."""
     found = Objects(api.client()).find(CONFIG_MAPS, ("kyverno", NAME)) or {}
     for one in replicas:
         one.read_reports(msgspec.Raw(msgspec.json.encode(found)))
@@ -48,9 +48,9 @@ def test_a_version_is_waited_for_until_the_other_has_it(api: FakeApi) -> None:
     assert one.lagging("clusterpolicies", 12) == ("two",)
     assert one.lagging("clusterpolicies", 10) == ()
     assert one.lagging("policies", 5) == ()
-    # Nobody waits for himself.
+    # A replica does not wait for itself.
     assert two.lagging("clusterpolicies", 12) == ()
-    # Writes keep a distance; a write that must wait returns False.
+    # Writes are rate-limited; a write that must wait returns False.
     assert not two.report({"clusterpolicies": 12, "policies": 5})
     clock.now_ns += S
     assert two.report({"clusterpolicies": 12, "policies": 5})
@@ -97,7 +97,7 @@ def test_what_somebody_wrote_by_hand_holds_up_nothing(api: FakeApi) -> None:
 
 
 def test_a_refusal_is_no_loop(api: FakeApi) -> None:
-    """Without the permission nothing is reported, and nobody waits."""
+    """Without the permission, nothing is reported, and no replica waits."""
     clock = Clock()
     one = replica(api, "one", clock)
     api.fault("PATCH", *([403] * 100))

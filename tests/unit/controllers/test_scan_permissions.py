@@ -1,4 +1,4 @@
-"""The permissions of scans in the status of a ValidatingPolicy.
+"""Missing scan permissions appear in the status of a ValidatingPolicy.
 
 A failure means: a policy is Ready although no report will ever be written for it.
 """
@@ -26,7 +26,7 @@ ACCOUNT = "system:serviceaccount:kyverno:scans"
 
 
 class Granted:
-    """Permissions of ``account``: the granted (verb, plural)."""
+    """Permissions of ``account``, as granted pairs (verb, plural)."""
 
     def __init__(self, granted: Iterable[tuple[str, str]] = ()) -> None:
         self._granted = frozenset(granted)
@@ -39,7 +39,7 @@ class Granted:
 
 
 class Forbidden:
-    """Permissions that nobody may ask for."""
+    """An API server that allows no permission checks."""
 
     def allows(self, _account: str, _verb: str, _target: PermissionTarget) -> bool:
         raise KubeRefused("kube.forbidden", "may not ask")

@@ -1,4 +1,4 @@
-"""When each of the small controllers runs again, and what it does."""
+"""The delays between runs of the small controllers, and their effects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ def held(api: FakeApi) -> Election:
 
 @dataclass
 class Webhooks:
-    """What the webhook controller reports."""
+    """The state that the webhook controller reports."""
 
     registered: Registered | None = None
     reached: bool = True
@@ -143,7 +143,7 @@ def test_a_policy_is_not_ready_while_the_api_server_does_not_reach_us(
 
 
 def test_policies_registered_in_another_term_get_no_status(api: FakeApi) -> None:
-    """Another replica registered something else meanwhile."""
+    """Another replica may have registered other webhooks in the meantime."""
     statuses = Statuses(api)
     statuses.register()
     statuses.serve()
@@ -164,7 +164,7 @@ def test_a_new_term_checks_every_status_again(api: FakeApi) -> None:
     statuses.controller.reconcile("")
     statuses.election.release()
     assert statuses.election.step()
-    # As another holder left it.
+    # Another holder left this status.
     statuses.register(term=2)
     assert statuses.ready() is None
     statuses.controller.reconcile("")
@@ -172,7 +172,7 @@ def test_a_new_term_checks_every_status_again(api: FakeApi) -> None:
 
 
 class Refreshes:
-    """Fakes a Discovery: the results of its refreshes."""
+    """A fake Discovery with prepared results of its refreshes."""
 
     def __init__(self, *changes: bool) -> None:
         self.changes = list(changes)
@@ -183,7 +183,7 @@ class Refreshes:
 
 
 class Directory:
-    """A controller of discovery, and what it asked for."""
+    """A discovery controller, and the callbacks that it called."""
 
     def __init__(self, *changes: bool) -> None:
         self.refreshes = Refreshes(*changes)
@@ -255,7 +255,7 @@ def test_states_that_change_all_the_time_are_written_once_a_second(
     assert controller.reconcile("") == Result(after_s=10)
     status = api.client().get(ENTRY)["status"]
     assert status["lastRefreshTime"] == "2026-01-01T00:00:00Z"
-    # Another holder writes now; what it left is looked at when the lease comes back.
+    # Another holder writes now; its status is checked when the lease returns.
     election.release()
     turned.turn(1)
     assert controller.reconcile("") == Result(after_s=1)

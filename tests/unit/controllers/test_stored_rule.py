@@ -1,8 +1,8 @@
-"""Generated rules stand in the status as the real program writes them.
+"""Autogen rules in the status have the form that the real program writes.
 
-A failure means: what compares ``status.autogen`` of both programs finds a difference,
-or the status is written again and again. Expected values: docs/behaviour/controllers
-3.8.
+A failure means: clients that compare ``status.autogen`` of both programs find a
+difference, or the status is written again and again. Expected values:
+docs/behaviour/controllers 3.8.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 
 
 def stored(**rule: Any) -> dict[str, Any]:
-    """Return the rule that autogen makes for controllers, as it is stored."""
+    """Return the rule that autogen creates for controllers, in its stored form."""
     policy = decode(
         {
             "apiVersion": "kyverno.io/v1",
@@ -42,7 +42,7 @@ def stored(**rule: Any) -> dict[str, Any]:
 
 
 def kinds_sorted(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a filter or block with its kinds in one order."""
+    """Return a filter or block with its kinds sorted."""
     resources = block["resources"]
     return {
         **block,
@@ -119,7 +119,7 @@ def test_calls_say_more_than_was_written() -> None:
 
 
 def test_a_nested_loop_is_free_json_to_the_crd() -> None:
-    """So the API server adds no defaults there; Go's empty texts are written."""
+    """The API server adds no defaults to free JSON; Go's empty strings are written."""
     call = {"name": "a", "apiCall": {"service": {"url": "https://x"}}}
     inner = {"list": "y", "context": [call], "deny": {}}
     made = stored(validate={"foreach": [{"list": "x", "foreach": [inner]}]})

@@ -1,4 +1,4 @@
-"""The webhooks match exactly the requests that policies must see."""
+"""The webhooks match exactly the requests that policies have to evaluate."""
 
 from dataclasses import replace
 from typing import Any
@@ -86,7 +86,7 @@ def computed(*policies: ClusterPolicy | Policy, **options: Any) -> Desired:
 
 
 def shown(rules: list[Any]) -> list[str]:
-    """Write each rule on one line: group/version resources operations scope."""
+    """Return each rule on one line: group/version resources operations scope."""
     return [
         f"{one['apiGroups'][0]}/{one['apiVersions'][0]}"
         f" {','.join(one['resources'])} {','.join(one['operations'])} {one['scope']}"
@@ -113,7 +113,7 @@ ALL = "CONNECT,CREATE,DELETE,UPDATE"
         (["*"], [f"*/* *,pods/ephemeralcontainers {ALL} *"]),
         (["*/*"], [f"*/* */* {ALL} *"]),
         (["*/scale"], [f"*/* */scale {ALL} *"]),
-        # The API server refuses a resource beside a wildcard that covers it.
+        # The API server rejects a resource beside a wildcard that covers it.
         (["*", "*/ephemeralcontainers"], [f"*/* *,*/ephemeralcontainers {ALL} *"]),
         (["*", "ConfigMap"], [f"*/* *,pods/ephemeralcontainers {ALL} *"]),
         (
@@ -149,7 +149,7 @@ def test_operations_of_the_block_replace_the_default() -> None:
 
 @pytest.mark.parametrize("nothing", [{}, {"resources": {}}])
 def test_an_exclusion_of_nothing_takes_nothing_away(nothing: dict[str, Any]) -> None:
-    """Upstream registers no webhook for such a rule, which would let all pass."""
+    """Upstream registers no webhook for such a rule and would allow all requests."""
     document = policy(rule("Secret", validate=PATTERN, exclude={"any": [nothing]}))
     assert validating(document) == [f"/v1 secrets {ALL} Namespaced"]
 
@@ -253,7 +253,7 @@ def test_conditions_give_a_policy_its_own_webhook() -> None:
 
 
 def test_names_that_would_collide_get_a_suffix() -> None:
-    """One name twice makes the API server refuse the whole configuration."""
+    """A repeated name makes the API server reject the whole configuration."""
     own = {"matchConditions": [{"name": "c", "expression": "true"}]}
     found = computed(
         policy(rule("Secret"), name="a-b", webhookConfiguration=own),
@@ -394,7 +394,7 @@ def test_reconcile_writes_once_and_mends_what_somebody_changed() -> None:
 
 
 def test_what_others_keep_is_left_to_them_but_for_the_authority() -> None:
-    """autoUpdateWebhooks=false: created once, edits stay, the CA is renewed."""
+    """autoUpdateWebhooks=false: created once, edits are kept, the CA is renewed."""
     with running() as api:
         objects = Objects(api.client())
         fixed = replace(OPTIONS, auto_update=False)
@@ -460,7 +460,7 @@ def conditional(*conditions: dict[str, str]) -> ClusterPolicy | Policy:
 def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
     conditions: list[dict[str, str]],
 ) -> None:
-    """The API server takes a configuration whole or not; ours evaluates them, too."""
+    """The API server would reject all webhooks; workers still evaluate conditions."""
     (webhook,) = computed(conditional(*conditions)).validating["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail"
     assert "matchConditions" not in webhook
@@ -479,7 +479,7 @@ def test_conditions_that_every_api_server_accepts_are_registered(
 
 
 def test_the_name_of_what_is_spared_gives_way() -> None:
-    """Of two conditions with one name the API server takes none."""
+    """The API server rejects two conditions with one name."""
     own = {"matchConditions": [{"name": "kyverno-mp-spared", "expression": "true"}]}
     document = policy(rule("*", validate=PATTERN), webhookConfiguration=own)
     (webhook,) = computed(document).validating["webhooks"]

@@ -1,7 +1,7 @@
-"""Many clients at once: who may read pages gets them, whatever others do.
+"""Many clients at once: authorised readers get pages despite the others' requests.
 
-A failure means: requests without a token close those of readers, pages queue without
-end, or are written for nobody.
+A failure means: requests without a token displace readers' requests, pages queue
+without a limit, or pages are rendered for closed connections.
 """
 
 import os
@@ -22,7 +22,7 @@ TOKEN = "a-token-of-some-length"
 
 
 class Slow:
-    """A site that writes a page when the test allows it, and records what it does."""
+    """A site that renders a page when the test permits it and records its actions."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -50,7 +50,7 @@ class Slow:
         os.write(self._permits, b"." * pages)
 
     def told(self) -> Sequence[str]:
-        """Return what it did so far."""
+        """Return the actions so far."""
         with suppress(BlockingIOError):
             self._seen += os.read(self._told, 2**16).decode()
         return self._seen.splitlines()
@@ -75,7 +75,7 @@ def head(name: str, token: str = TOKEN) -> bytes:
 
 
 def answer(link: socket.socket) -> str:
-    """Return the whole response, "" if the connection was closed without one."""
+    """Return the whole response, or "" if the connection was closed without one."""
     found = b""
     try:
         while part := link.recv(2**16):
@@ -86,7 +86,7 @@ def answer(link: socket.socket) -> str:
 
 
 def test_requests_without_the_token_close_none_that_has_it(slow: Slow) -> None:
-    """Nor do they wait: the page before them is not written yet."""
+    """Requests without a token are answered at once, before the reader's page."""
     with serving(slow) as port, ExitStack() as stack:
         reader = stack.enter_context(connected(port))
         reader.sendall(head("reader"))

@@ -1,4 +1,4 @@
-"""What the pages are made of: counts over time, costs, exceptions, reports."""
+"""The content of the pages: counts over time, costs, exceptions, reports."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def counts(number: int) -> Counts:
 
 
 def test_a_chart_begins_at_the_start_however_long_that_is_ago() -> None:
-    """Memory is bounded: the interval doubles and the steps stay even."""
+    """Memory is bounded: the interval doubles, and the steps stay equal."""
     history, moment = History(60.0), 0.0
     one = Series("reports")
     for number in range(50_000):
@@ -66,14 +66,14 @@ def test_a_group_that_came_later_was_not_there_before() -> None:
 
 
 def test_a_counter_that_falls_has_no_increase() -> None:
-    """One of several workers began again: the rest of the sum is nothing new."""
+    """After one of several workers restarts, the remaining sum contains nothing new."""
     numbers = (5000, 9000, 6002, 6002, 6005)
     course = [Point(at, counts(number)) for at, number in enumerate(numbers)]
     assert [one.counts.of["pass"] for one in increases(course)] == [4000, 0, 0, 3]
 
 
 def test_charts_do_not_begin_before_the_reports_were_read() -> None:
-    """They would begin with zeros; but the chart of reviews waits a minute only."""
+    """Charts would begin with zeros; the chart of reviews waits only one minute."""
     world = World()
     read: list[bool] = []
     sampler = Sampler(world.pod, world.results, world.history, lambda: bool(read))
@@ -122,7 +122,7 @@ PATH = "/apis/wgpolicyk8s.io/v1alpha2/namespaces/team/policyreports/"
 
 
 def test_results_follow_the_stored_reports() -> None:
-    """Those of other programs, too; a malformed one is named, and hides no other."""
+    """Other programs' reports count; a malformed one is named and hides no other."""
     with running() as api:
         results = Results(lambda: 0.0)
         api.put(f"{PATH}a", **report("a", "pass", "fail"))
@@ -137,14 +137,14 @@ def test_results_follow_the_stored_reports() -> None:
             api.put(f"{PATH}b", **report("b", "warn"))
             wait_for(lambda: results.totals().total == 3)
             assert results.listed(Query(result="warn"), 1, 10).count == 1
-            # A new list brings the same reports once more.
+            # A new list contains known reports again.
             with api.lock:
                 api.remove(f"{PATH}a")
                 api.compact()
             api.drop_watches()
             wait_for(lambda: results.totals().total == 1)
             assert watch.informers[0].lists == 2
-            # A list brings the malformed one again, and a change does, too.
+            # The malformed reports arrive again with a list and with a change.
             api.put(f"{PATH}odd", **report("odd", "maybe", "perhaps"))
             api.put(f"{PATH}odder", **report("odder", "maybe"))
             text = "2 reports do not have the structure of their kind"
@@ -170,7 +170,7 @@ LONG = "x" * 100_000
 
 
 def test_texts_of_other_programs_are_cut_and_their_links_work() -> None:
-    """A report of 1 MB may not cost 1 MB for each of its names."""
+    """A report of 1 MB must not cost 1 MB for each of its names."""
     fields = ("policy", "rule", "severity", "category", "source", "message")
     target = {"kind": LONG, "namespace": LONG, "name": LONG}
     result = {**dict.fromkeys(fields, LONG), "result": "fail", "resources": [target]}
@@ -195,7 +195,7 @@ def test_texts_of_other_programs_are_cut_and_their_links_work() -> None:
     "room", [Room(results=20), Room(size=20 * 400), Room(reports=20)]
 )
 def test_what_is_kept_is_bounded(room: Room) -> None:
-    """In results, in bytes and in reports; the metric counts what is not listed."""
+    """The limits are for results, bytes and reports; a metric counts omissions."""
     results = Results(lambda: 0.0, room)
     for number in range(50):
         text = f"{number}" * 100
@@ -232,7 +232,10 @@ def test_a_report_that_found_no_room_is_listed_when_there_is_room() -> None:
 
 
 def test_a_list_that_fails_takes_no_room() -> None:
-    """However often; and what only that list brought is forgotten."""
+    """A failed list takes no memory after any number of failures.
+
+    Objects that only the failed list contained are dropped.
+    """
     results = Results(lambda: 0.0, Room(results=600, reports=600))
     with running() as api:
         for number in range(510):  # two pages

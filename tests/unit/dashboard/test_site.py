@@ -1,7 +1,7 @@
-"""The pages of the dashboard, as a browser gets them.
+"""The pages of the dashboard as a browser receives them.
 
-A failure means: a name becomes code in the page, somebody without the token reads it,
-or a page costs more than what it shows.
+A failure means: a name becomes code in the page, a user without the token can read it,
+or a page costs more than its content.
 """
 
 import base64
@@ -73,7 +73,7 @@ def parsed(text: str) -> Elements:
 
 
 def check_is_ours(text: str) -> None:
-    """Fail for an element, an attribute or a target that no page of ours has."""
+    """Fail for an element, an attribute or a target that our pages never contain."""
     for tag, attributes in parsed(text).elements:
         assert tag in TAGS, tag
         assert not [name for name in attributes if name.startswith("on")]
@@ -85,7 +85,7 @@ def check_is_ours(text: str) -> None:
 
 
 def targets_of(world: World) -> list[str]:
-    """Return the pages, and every link on them."""
+    """Return the targets of all pages and of all links on them."""
     found = list(TARGETS)
     for target in TARGETS:
         links = parsed(world.get(target)[1]).all("a")
@@ -96,7 +96,7 @@ def targets_of(world: World) -> list[str]:
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("standalone", [False, True])
 def test_names_are_no_markup(text: str, *, standalone: bool) -> None:
-    """In every field of every page, and on the pages that links with it lead to."""
+    """The name is in every field of every page, and on the pages linked with it."""
     world = full(text, standalone=standalone)
     targets = targets_of(world)
     assert len(targets) > len(TARGETS)
@@ -265,7 +265,7 @@ def test_a_token_is_required_if_there_is_one(
     *,
     is_admitted: bool,
 ) -> None:
-    """On every page, those that do not exist included; by any name."""
+    """Every page requires the token, even a missing page, under any user name."""
     caplog.set_level("DEBUG")
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
@@ -328,7 +328,7 @@ def test_without_a_token_no_other_site_can_read_it_by_a_name_of_its_own(
 
 
 def test_turning_the_pages_of_many_results_costs_what_they_show() -> None:
-    """100,000 results are sorted once and filtered once, whatever the page."""
+    """100,000 results are sorted once and filtered once for any number of pages."""
     world, per_report = World(), 20
     count = 100_000
     for number in range(0, count, per_report):
@@ -411,7 +411,7 @@ def test_policies_tell_their_state_and_cost() -> None:
     assert "2 policies, 1 ready" in texts
     assert " spec.rules[0]: no such field" in texts
     assert {"263", "80 µs", "21.0 ms"} <= set(texts)
-    # What needs attention comes first.
+    # Entries that need attention come first.
     assert text.index("Not ready<") < text.index("Ready</span></td>")
     _, text = world.get("/policy?name=require-labels")
     assert {"Pod Security", "high", "enforce", "check"} <= set(parsed(text).texts)

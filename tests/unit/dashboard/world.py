@@ -1,4 +1,4 @@
-"""A site with everything on it, of facts that stand in for a pod."""
+"""A site with content for all pages, built from facts in place of a real pod."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ SCRIPT = "<script>document.title='pwned'</script>"
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test sets."""
 
     now_s = 0.0
 
@@ -36,7 +36,7 @@ class Clock:
 
 @dataclass
 class Pod:
-    """Facts as a test wants them."""
+    """Facts about a pod that a test sets."""
 
     reasons: Sequence[str] = ()
     said: Status = field(default_factory=Status)
@@ -65,7 +65,7 @@ class Pod:
 
 
 class Watched:
-    """Reports that were all read, unless ``synced`` says otherwise."""
+    """A watch that has read all reports, unless ``synced`` says otherwise."""
 
     def __init__(self) -> None:
         self.synced = True
@@ -76,7 +76,7 @@ class Watched:
 
 
 class World:
-    """A site and what is behind it; ``standalone``: without stored reports."""
+    """A site and its data sources; ``standalone`` means without stored reports."""
 
     def __init__(
         self, *, standalone: bool = False, token_file: Path | None = None
@@ -112,7 +112,7 @@ class World:
 
 
 def entry(number: int = 0, **more: object) -> Entry:
-    """Return a result; all kinds of them by number."""
+    """Return a result whose fields vary with its number."""
     facts: dict[str, object] = {
         "policy": f"policy-{number % 17}",
         "rule": "check",
@@ -130,7 +130,7 @@ def entry(number: int = 0, **more: object) -> Entry:
 
 
 def full(text: str = "", *, standalone: bool = False) -> World:
-    """Return a site with something on each page; ``text``: in every field."""
+    """Return a site with content on each page; ``text`` is put into every field."""
     world = World(standalone=standalone)
     name = text or "require-labels"
     key = text or "team-1/allow-legacy"
@@ -232,7 +232,7 @@ TARGETS = (
 
 @contextmanager
 def serving(site: Pages) -> Iterator[int]:
-    """Serve a site in a process of its own, by a port."""
+    """Serve a site in a separate process, on a free port."""
     listener = listen("127.0.0.1", 0, 16)
     child = os.fork()
     if child == 0:

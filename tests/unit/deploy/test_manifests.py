@@ -1,7 +1,7 @@
-"""deploy/ is what its parts say, keeps to our own policies, and grants no more.
+"""deploy/ matches its parts, meets our own policies, and grants minimal permissions.
 
 A failure means: a part was changed without `python deploy/compose.py`, or a manifest
-got rights or loose ends that our users would have to answer for.
+got excessive permissions or unfinished parts that would affect our users.
 """
 
 import ast
@@ -99,14 +99,17 @@ def test_the_files_are_made_of_their_parts() -> None:
 
 
 def test_one_manifest_leaves_the_definitions_out() -> None:
-    """So that deleting what it created keeps them, and with them all policies."""
+    """Deleting the manifest's objects therefore keeps definitions and policies."""
     whole = documents("install.yaml")
     kept = [one for one in whole if one["kind"] != "CustomResourceDefinition"]
     assert documents("install-without-crds.yaml") == kept
 
 
 def test_every_object_has_the_recommended_labels(objects: list[dict[str, Any]]) -> None:
-    """What they are a part of, and which version it has. Not definitions."""
+    """The labels name the application and the version.
+
+    Definitions have no such labels.
+    """
     for one in objects:
         if one["kind"] == "CustomResourceDefinition":
             continue
@@ -143,7 +146,7 @@ def test_every_definition_is_there(objects: list[dict[str, Any]]) -> None:
 
 
 def test_accounts_are_upstreams(objects: list[dict[str, Any]], manifest: str) -> None:
-    """Each has a role that users extend by upstream's label, and `:core`."""
+    """Each account has a `:core` role, and another role that users can extend."""
     names = ROLES[manifest]
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
     assert accounts == {f"kyverno-{role}-controller" for role in names}
@@ -192,7 +195,7 @@ def test_every_role_that_exists_has_its_deployment(
 def test_each_pool_runs_once_and_as_its_own_account(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
-    """In one pod by tokens for it, else as the account of the pod."""
+    """In a shared pod, pools use tokens; otherwise, they use the pod's account."""
     runs = {}
     for role in DEPLOYMENTS[manifest]:
         env = {
@@ -239,7 +242,7 @@ def test_each_pool_runs_once_and_as_its_own_account(
 
 
 def test_each_pool_may_take_its_lease(objects: list[dict[str, Any]]) -> None:
-    """The entry of a role names its account, and its part of deploy/ grants that."""
+    """A role's part of deploy/ grants the lease to the account in the role's entry."""
     for entry in roles.ROLES:
         if not entry.account:
             continue
@@ -257,9 +260,9 @@ def test_each_pool_may_take_its_lease(objects: list[dict[str, Any]]) -> None:
 
 
 def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
-    """No wildcard, no verb that leads to more rights, no Secrets but our own two.
+    """No wildcards, no verbs that can extend permissions, only our own two Secrets.
 
-    Tokens only of the accounts that are named
+    Tokens are allowed only for the named accounts
     (test_each_pool_runs_once_and_as_its_own_account).
     """
     for rule in rules(objects):
@@ -273,7 +276,7 @@ def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
 
 
 def writes_of(objects: list[dict[str, Any]], role: str) -> dict[str, set[str]]:
-    """Return what the account of a role may do beyond reading, by resource."""
+    """Return the write permissions of a role's account by resource."""
     labels = labels_of(role).items()
     granting = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
     ours = [one for one in granting if labels <= one["metadata"]["labels"].items()]
@@ -288,7 +291,7 @@ def writes_of(objects: list[dict[str, Any]], role: str) -> dict[str, set[str]]:
 def test_the_background_role_writes_what_it_uses(
     objects: list[dict[str, Any]],
 ) -> None:
-    """Beside what most policies generate: requests, Events, results, Lease, record."""
+    """Besides generated objects: requests, Events, results, its Lease, its record."""
     changes = {"create", "delete", "patch", "update"}
     generated = (
         *("ingresses", "ingressclasses", "networkpolicies"),
@@ -306,7 +309,7 @@ def test_the_background_role_writes_what_it_uses(
 
 
 def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
-    """Reports of both groups, their Lease, and what reviews left for it."""
+    """The role writes reports and its Lease, and deletes the records of reviews."""
     changes = {"create", "delete", "update"}
     patched = {*changes, "patch"}
     names = ("policyreports", "reports")
@@ -323,7 +326,7 @@ def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> 
 def test_the_admission_role_writes_what_it_uses(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
-    """Whoever gets into a pod can do this much and no more."""
+    """An attacker who controls a pod gets only these permissions."""
     found = writes_of(objects, "admission")
     if manifest == "install.yaml":
         assert found.pop("serviceaccounts/token") == {"create"}
@@ -395,7 +398,7 @@ def test_services_reach_the_pods(objects: list[dict[str, Any]], manifest: str) -
 def test_the_port_of_probes_is_not_for_any_pod(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
-    """The API server has no address to name; who scrapes has a namespace."""
+    """The API server has no address to allow; clients of metrics have a namespace."""
     policies = of_kind(objects, "NetworkPolicy")
     assert len(policies) == len(DEPLOYMENTS[manifest])
     for policy in policies:
@@ -432,7 +435,7 @@ def test_the_environment_of_a_pool_is_one_that_we_take(
 
 
 def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> None:
-    """Each variable is a setting of ours with a good value; addresses agree."""
+    """Each variable is a valid setting, and addresses are consistent."""
     given = {
         one["name"]: one.get("value", "from-the-pod")
         for one in container(objects)["env"]
@@ -451,19 +454,19 @@ def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> N
         for one in container(objects)["volumeMounts"]
         if settings.runtime_dir.startswith(one["mountPath"])
     )
-    # K8S: the folder of a volume belongs to root; ours must be our own.
+    # K8S: the folder of a volume belongs to root; ours must belong to us.
     assert settings.runtime_dir != mount
 
 
 def test_pods_are_kept_apart_and_first(objects: list[dict[str, Any]]) -> None:
-    """Whichever node or zone fails, or is full: one replica continues to answer."""
+    """If a node or a zone fails or is full, one replica continues to answer."""
     spec = deployment(objects)["spec"]
     pod = spec["template"]["spec"]
     assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     (class_,) = of_kind(objects, "PriorityClass")
     assert pod["priorityClassName"] == class_["metadata"]["name"]
     assert not class_["globalDefault"]
-    # K8S: more is for names that begin with system-.
+    # K8S: higher values are only for names that begin with system-.
     assert class_["value"] <= 1_000_000_000
     (spread,) = pod["topologySpreadConstraints"]
     (apart,) = pod["affinity"]["podAntiAffinity"][
@@ -471,14 +474,14 @@ def test_pods_are_kept_apart_and_first(objects: list[dict[str, Any]]) -> None:
     ]
     selectors = (spread["labelSelector"], apart["podAffinityTerm"]["labelSelector"])
     assert all(one["matchLabels"] == SELECTOR for one in selectors)
-    # One node or zone must do where there are no others.
+    # One node or zone must suffice where no others exist.
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
     (budget,) = of_kind(objects, "PodDisruptionBudget")
     assert 0 < budget["spec"]["maxUnavailable"] < spec["replicas"]
 
 
 def test_probes_ask_where_we_answer(objects: list[dict[str, Any]]) -> None:
-    """A pod that only has to leave the service is not killed for it."""
+    """A pod that only has to leave the service must not be killed."""
     one = container(objects)
     paths = {kind: one[f"{kind}Probe"]["httpGet"]["path"] for kind in PROBES}
     assert paths == PROBES
@@ -503,7 +506,7 @@ def test_the_image_is_this_version(objects: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("kind", ["policies", "cel"])
 def test_our_pods_pass_our_own_pod_security_policies(manifest: str, kind: str) -> None:
-    """All seventeen, baseline and restricted, on the Deployment by autogen."""
+    """All seventeen policies, baseline and restricted, apply through autogen."""
     path = str(DEPLOY / manifest)
     policies = str(ROOT / "config" / "samples" / kind)
     done = CliRunner().invoke(cli, ["apply", policies, "-r", path])
@@ -521,7 +524,7 @@ def test_no_pod_of_ours_is_more_than_restricted(objects: list[dict[str, Any]]) -
 
 
 def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> None:
-    """It runs as the user of the manifest, and has its entry point."""
+    """The image runs as the manifest's user and has the expected entry point."""
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = {
         name
@@ -542,7 +545,7 @@ def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> No
 
 
 def test_the_image_has_what_setup_asks_for() -> None:
-    """Every requirement but what is left out, at one version that it allows."""
+    """The image contains all requirements except omitted ones, in allowed versions."""
     text = (DEPLOY / "requirements.txt").read_text()
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
     assert "kubernetes" not in pinned
@@ -556,7 +559,7 @@ def test_the_image_has_what_setup_asks_for() -> None:
 
 
 def test_nothing_imports_what_the_image_leaves_out() -> None:
-    """But for one module, which says what it lacks (test_login.py)."""
+    """One module is an exception and names the missing package (test_login.py)."""
     does_without = ROOT / "kyverno_mp" / "cli" / "cluster" / "kubeconfig.py"
     assert does_without.exists()
     for module in {*(ROOT / "kyverno_mp").rglob("*.py")} - {does_without}:

@@ -1,4 +1,4 @@
-"""Find what a text cites of ``docs/``, and say which of it does not exist.
+"""Find citations of ``docs/`` in a text, and report those that do not resolve.
 
 ``docs/behaviour/README.md`` says how a section is cited: the folder and its number, as
 in "docs/behaviour/engine 6.8, 9.1-9.3"; a file outside the folders with its own name.
@@ -15,7 +15,7 @@ FOLDERS = ("engine", "controllers", "cli", "cel", "images", "lessons")
 
 _NUMBER = r"\d+[a-z]?(?:\.\d+)*"
 _RANGE = rf"{_NUMBER}(?:-{_NUMBER})?"
-# Words in brackets may stand behind each number: "2, 3 (order), 9-13".
+# A remark in brackets may follow each number: "2, 3 (order), 9-13".
 _ASIDE = r"(?:\s\([^()]*\))?"
 _NUMBERS = rf"{_RANGE}(?:{_ASIDE}(?:,\s|\sand\s){_RANGE}(?![\w-]))*"
 _FOLDERS = "|".join(FOLDERS)
@@ -35,7 +35,7 @@ _ITEM = re.compile(r"^(?P<number>\d+)\. ")
 
 @cache
 def numbers_of(path: Path) -> frozenset[str]:
-    """Return the numbers of a file's headings, and of items of lists below them."""
+    """Return the numbers of a file's headings and of the list items below them."""
     found: set[str] = set()
     section = ""
     for line in path.read_text().splitlines():
@@ -55,7 +55,7 @@ def sections_of(folder: str) -> frozenset[str]:
 
 
 def as_prose(source: str) -> str:
-    """Join the lines of a module, so that what was wrapped can be read."""
+    """Join the lines of a module, so that wrapped citations can be read."""
     return re.sub(r"\s*\n\s*(?:# ?)?", " ", source)
 
 
@@ -87,7 +87,7 @@ def _faults_of_file(name: str, numbers: str) -> Iterator[str]:
 
 
 def _each(numbers: str) -> Iterator[str]:
-    """Yield what "2, 3 (order), 9.1-9.3, 11.5-6" names; of a range both ends."""
+    """Yield the numbers in "2, 3 (order), 9.1-9.3, 11.5-6"; both ends of a range."""
     bare = re.sub(r"\([^()]*\)", "", numbers)
     for part in re.findall(_RANGE, bare):
         first, _, last = part.partition("-")

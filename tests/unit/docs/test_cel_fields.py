@@ -1,7 +1,7 @@
-"""docs/cel-fields.md says of each field of policies in CEL what it does.
+"""docs/cel-fields.md describes the effect of each field of policies in CEL.
 
-A failure means: a field is accepted that nobody reads and nobody knows of, or the page
-tells of one that is not there.
+A failure means: a field is accepted and ignored without notice, or the page describes a
+field that does not exist.
 """
 
 import ast
@@ -88,7 +88,7 @@ def declared() -> set[tuple[str, str]]:
 
 
 def _spec(fields: Any) -> Any:
-    """Return the schema of ``spec``; large ones are made when they are asked for."""
+    """Return the schema of ``spec``; large schemas are built on request."""
     return (fields() if callable(fields) else fields)["spec*"]
 
 
@@ -123,7 +123,7 @@ def _records(given: Any, seen: dict[Any, None]) -> None:
 
 
 def _read() -> set[str]:
-    """Return the names of all attributes that the program reads, its types apart."""
+    """Return the names of all attributes that the program reads, outside its types."""
     found: set[str] = set()
     for file in (ROOT / "kyverno_mp").rglob("*.py"):
         if "policy/cel_kinds" in file.as_posix() or "policy/crd" in file.as_posix():
@@ -137,7 +137,7 @@ def _read() -> set[str]:
 
 
 def test_what_nobody_reads_has_no_effect() -> None:
-    """A new field would be accepted and ignored."""
+    """Otherwise, a new field would be accepted and ignored."""
     read, table = _read(), rows(0)
     silent = {
         (letter, row.field.removesuffix(".*").rpartition(".")[2].removesuffix("[]"))
@@ -155,14 +155,14 @@ def test_what_nobody_reads_has_no_effect() -> None:
             ):
                 if python not in read:
                     unread.add((letter, name))
-    # Others are named like fields that are read.
+    # Other unread fields share their names with fields that are read.
     assert unread <= silent
     assert ("E", "evaluationMode") in unread
 
 
 @pytest.mark.parametrize("letter", LETTERS)
 def test_an_unknown_field_is_refused(letter: str) -> None:
-    """A field of a later version would be accepted and ignored."""
+    """Otherwise, a field of a later version would be accepted and ignored."""
     kind = LETTERS[letter][0]
     raw = {
         "apiVersion": "policies.kyverno.io/v1",

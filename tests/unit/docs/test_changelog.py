@@ -1,4 +1,7 @@
-"""The changelog is by version. A failure means: a release has no heading of its own."""
+"""The changelog lists the versions in order, newest first.
+
+A failure means: a release has no heading.
+"""
 
 import re
 

@@ -1,7 +1,8 @@
-"""What modules cite can be read in a clone. A failure means: a citation leads nowhere.
+"""Documents cited by modules exist in a clone.
 
-``Source:`` in a module's card says what the module follows; a comment with a number
-says where a quirk is described. See docs/behaviour/README.md.
+A failure means: a citation does not resolve. ``Source:`` in a module's card names the
+basis of the module; a comment with a number names the description of a quirk. See
+docs/behaviour/README.md.
 """
 
 import ast
@@ -51,7 +52,7 @@ ROOMS = "|".join(path.name for path in (ROOT / "kyverno_mp").iterdir() if path.i
     ],
 )
 def test_citations_are_understood(text: str, said: list[str]) -> None:
-    """The test below sees a citation however it is written and wrapped."""
+    """The test below finds a citation in every notation and across wrapped lines."""
     assert list(faults(text)) == said
 
 
@@ -67,7 +68,7 @@ def test_what_is_cited_exists(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_card_names_modules_that_exist(path: Path) -> None:
-    """``Source: leader/cluster_data.py`` is a module of this program."""
+    """``Source: leader/cluster_data.py`` names a module of this program."""
     card = ast.get_docstring(ast.parse(path.read_text())) or ""
     source = card.partition("Source:")[2].partition("\n\n")[0]
     for name in re.findall(rf"\b(?:{ROOMS})/[\w/]+\.py\b", source):

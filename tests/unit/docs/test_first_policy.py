@@ -1,6 +1,6 @@
-"""docs/first-policy.md: its files and its console sessions are true.
+"""The files and console sessions in docs/first-policy.md are correct.
 
-A failure means: a newcomer who follows the page sees something else than it shows.
+A failure means: a new user who follows the page gets other output than it shows.
 """
 
 import os
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _lines(text: str) -> list[str]:
-    """Blanks at the ends of lines do not survive editors."""
+    """Editors may remove blanks at the ends of lines."""
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 

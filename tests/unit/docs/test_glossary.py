@@ -1,6 +1,6 @@
-"""The glossary names modules that exist.
+"""The glossary names existing modules.
 
-A failure means: a thing moved and its word did not.
+A failure means: a module moved, but its entry was not updated.
 """
 
 import re
@@ -24,7 +24,7 @@ def test_places_exist() -> None:
 
 
 def test_a_word_stands_once() -> None:
-    """Two meanings of one word belong into one row."""
+    """Two meanings of one word belong in one row."""
     text = (ROOT / "docs/glossary.md").read_text()
     words = [
         word.strip()

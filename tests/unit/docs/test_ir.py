@@ -1,6 +1,6 @@
 """docs/ir.md describes every record and field of the IR, and nothing else.
 
-It is the contract for other front ends and other evaluators, like OPA's page on its IR.
+The page is the contract for other front ends and evaluators, like OPA's page on its IR.
 """
 
 import ast
@@ -33,7 +33,7 @@ def trees() -> list[tuple[Path, ast.Module]]:
 
 
 def records() -> dict[str, list[Row]]:
-    """Return (field, type, default) of each record, as the code has them."""
+    """Return (field, type, default) for each record in the code."""
     return {
         found.name: [
             _field(one) for one in found.body if isinstance(one, ast.AnnAssign)
@@ -64,13 +64,13 @@ def constants() -> dict[str, str]:
 
 
 def cells(line: str) -> list[str]:
-    """Split a row of a table; a bar in a cell is escaped."""
+    """Split a table row into cells; a bar within a cell is escaped."""
     parts = re.split(r"(?<!\\)\|", line.strip().strip("|"))
     return [part.strip().strip("`").replace("\\|", "|") for part in parts]
 
 
 def told(page: str) -> dict[str, list[list[str]]]:
-    """Return the rows below each heading of a record."""
+    """Return the table rows below each record's heading."""
     found: dict[str, list[list[str]]] = {}
     for part in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
         name, _, rest = part.partition("\n")
@@ -84,7 +84,7 @@ def told(page: str) -> dict[str, list[list[str]]]:
 
 
 def test_every_record_is_a_struct_of_the_page() -> None:
-    """Records that are no msgspec structs would escape the tests below."""
+    """Records that are no msgspec structs would be missed by the tests below."""
     names = set()
     for path in MODULES:
         module = importlib.import_module(f"kyverno_mp.ir.{path.stem}")
@@ -97,7 +97,7 @@ def test_every_record_is_a_struct_of_the_page() -> None:
 
 @pytest.mark.parametrize("name", sorted(records()))
 def test_fields_are_told(name: str) -> None:
-    """In order, as the order is the layout; each with its type, default and meaning."""
+    """The page lists fields in layout order, with type, default and meaning."""
     rows = told(PAGE)[name]
     assert [_words(*row[:3]) for row in rows] == records()[name]
     assert all(len(row) == 4 and row[3] for row in rows)

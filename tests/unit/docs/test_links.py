@@ -1,7 +1,7 @@
-"""Links of the documentation lead somewhere. A failure means: a reader gets a 404.
+"""Links in the documentation resolve.
 
-`zensical build --strict` checks the pages of the site again, as it renders them. It
-knows neither the README nor whether the navigation has every page.
+A failure means: a reader gets a 404. `zensical build --strict` checks the links of the
+rendered site again, but neither the README nor the completeness of the navigation.
 """
 
 import re
@@ -67,7 +67,7 @@ def test_dead_links_are_seen() -> None:
 
 
 def test_every_page_is_reached() -> None:
-    """Nothing in docs/ lies there without a link to it."""
+    """Every page in docs/ has a link to it."""
     reached: set[Path] = set()
     queue = [ROOT / "README.md"]
     while queue:
@@ -83,7 +83,7 @@ def test_every_page_is_reached() -> None:
 
 
 def test_the_site_leads_to_every_page_once() -> None:
-    """Also: pages link to nothing outside docs/, which the site does not have."""
+    """No page links to files outside docs/, which the site does not contain."""
     docs = ROOT / "docs"
     pages = sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
     text = (ROOT / "mkdocs.yml").read_text()
@@ -100,7 +100,7 @@ def test_pages_of_the_site_link_within_it(page: Path) -> None:
 
 
 def _leaves(entry: object) -> Iterator[str]:
-    """Yield the pages of a navigation: texts, lists and maps of titles."""
+    """Yield the pages of a navigation, which nests strings, lists and maps."""
     if isinstance(entry, str):
         yield entry
     elif isinstance(entry, dict):

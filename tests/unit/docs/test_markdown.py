@@ -1,9 +1,8 @@
-"""Pages mean the same to GitHub and to the site.
+"""GitHub and the site render pages alike.
 
-A failure means: the site shows a list as a text.
-
-The site's Markdown begins a list or a table after an empty line only, and nests by four
-spaces; GitHub accepts that and less.
+A failure means: the site shows a list as plain text. In the site's Markdown, a list or
+a table needs an empty line before it, and nested items need four spaces; GitHub
+requires less.
 """
 
 import re
@@ -19,7 +18,7 @@ _ITEM = re.compile(r"(?P<indent> *)(?P<mark>-|\d+\.) ")
 
 
 def faults(text: str) -> Iterator[str]:
-    """Yield each line that the two read differently."""
+    """Yield each line that the two renderers interpret differently."""
     code, before = False, ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip().startswith("```"):

@@ -1,4 +1,7 @@
-"""The README is short and true. A failure means: the first page misleads a newcomer."""
+"""The README is short and correct.
+
+A failure means: the first page misleads a new user.
+"""
 
 import json
 import re
@@ -16,7 +19,7 @@ TESTS = "python3 -m venv .venv && .venv/bin/pip install -q tox && .venv/bin/tox"
 
 
 def _figures() -> list[tuple[str, str]]:
-    """Return (figure, command) of each row of the table that compares."""
+    """Return (figure, command) for each row of the comparison table."""
     table = README.partition("| | kyverno-mp |")[2].partition("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
     assert len(rows) >= 5
@@ -35,7 +38,7 @@ def test_it_is_read_to_the_end() -> None:
 def test_a_figure_stands_where_its_command_is_described(
     figure: str, command: str
 ) -> None:
-    """docs/performance.md has the method; the README repeats no other figure."""
+    """docs/performance.md describes the method; the README repeats no other figure."""
     page = (ROOT / "docs/performance.md").read_text()
     assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", page)
     script = command.split()[1]

@@ -1,9 +1,7 @@
-"""The generated parts of the documentation equal the code.
+"""The generated parts of the documentation match the code.
 
-A failure means: a page lies.
-
-A generated part stands between ``<!-- name -->`` and ``<!-- /name -->``.
-`python -m tests.unit.docs.test_tables` writes all of them.
+A failure means: a page is wrong. A generated part is between ``<!-- name -->`` and
+``<!-- /name -->``. `python -m tests.unit.docs.test_tables` writes all of them.
 """
 
 import re
@@ -25,8 +23,8 @@ _WIDTH: Final = 100
 
 
 def help_pages() -> str:
-    """Return what each command prints for ``--help``."""
-    # As a run makes it: commands remember the help flags of their first context.
+    """Return the output of each command for ``--help``."""
+    # Commands take the help flags of the first context, so it must be a real run's.
     root = click.Context(
         cli, info_name="kyverno-mp", terminal_width=_WIDTH, **cli.context_settings
     )
@@ -73,7 +71,7 @@ def test_a_generated_part_equals_the_code(name: str) -> None:
 
 
 def test_every_marked_part_is_checked() -> None:
-    """A part whose marker is unknown would be edited by hand and become outdated."""
+    """A part with an unknown marker would be edited by hand and become outdated."""
     marked = {
         (name, str(path.relative_to(ROOT)))
         for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
@@ -93,7 +91,7 @@ def test_the_alerts_are_on_metrics_that_exist() -> None:
 
 
 def test_the_help_names_every_command() -> None:
-    """Sub-commands, too: the page is the only list of all of them."""
+    """Sub-commands are included: only this page lists all of them."""
     text = help_pages()
     for path in ("apply", "json scan", "create cluster-role", "snapshot inspect"):
         assert f"\n## kyverno-mp {path}\n" in text

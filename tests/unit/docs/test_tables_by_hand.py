@@ -1,6 +1,6 @@
-"""Tables that are written by hand name everything that there is, and nothing else.
+"""Hand-written tables are complete and contain nothing else.
 
-A failure means: a dependency without a reason, or a room that the map does not show.
+A failure means: a dependency has no reason, or a room is missing on the map.
 """
 
 import re
@@ -52,7 +52,7 @@ def test_every_room_is_on_the_map() -> None:
 
 @pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
 def test_files_named_in_tables_exist(page: str) -> None:
-    """A failure means: a reader is sent to a module that has moved."""
+    """Otherwise, readers would be sent to a module that has moved."""
     rows = re.findall(r"^\|.*\|$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`([a-z_/]+\.py)`", row)}
     assert names, "no table names a file"

@@ -1,7 +1,7 @@
-"""No policy reaches what clouds hand their credentials out by, in any disguise.
+"""Policies cannot reach the clouds' metadata services in any address notation.
 
-The addresses are those that the clouds' own manuals name, and IANA's registries of
-special-purpose addresses: not what a version of Python calls global.
+The addresses come from the clouds' own manuals and from IANA's registries of
+special-purpose addresses, independent of Python's definition of global addresses.
 """
 
 import ipaddress
@@ -48,7 +48,7 @@ SPECIAL = [
 
 
 def disguised(text: str) -> list[str]:
-    """Return every IPv6 address that leads to an IPv4 address."""
+    """Return every IPv6 address that maps to an IPv4 address."""
     number = int(ipaddress.IPv4Address(text))
     high, low = number >> 16, number & 0xFFFF
     return [
@@ -86,7 +86,7 @@ def test_what_is_special_is_closed(address: str) -> None:
 
 @pytest.mark.parametrize("address", [*METADATA, *IN_DISGUISE])
 def test_a_trusted_name_does_not_open_metadata(address: str) -> None:
-    """A name on the list may be made to resolve to anything."""
+    """A listed name may be changed to resolve to any address."""
     assert not is_open(address, read_rules("x.test", ""))
 
 
@@ -96,7 +96,7 @@ def test_a_private_address_in_disguise_is_private() -> None:
 
 
 def test_a_range_opens_metadata_only_by_the_address_alone() -> None:
-    """The shared range is what some clouds give to Pods, the address of one within."""
+    """The shared range contains Pod addresses, but also a metadata address."""
     wide = read_rules("100.64.0.0/10, 169.254.0.0/16, fd00::/8", "")
     assert is_open("100.64.0.1", wide)
     for address in ("100.100.100.200", "169.254.169.254", "fd00:ec2::254"):

@@ -1,4 +1,4 @@
-"""A question of CEL's authorizer as a SubjectAccessReview."""
+"""A query of CEL's authorizer is sent as a SubjectAccessReview."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Calls to transparency logs, which policies name: the rules of services hold."""
+"""Calls to transparency logs in policies follow the rules for services."""
 
 import http.server
 import time
@@ -37,7 +37,7 @@ class _Server(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"[]")
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Suppress the server's log."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def asked(
     is_tenants: bool = False,
     address: str = "127.0.0.1",
 ) -> str:
-    """Return why a search failed, "" if it did not."""
+    """Return the error text of a failed search, or ""."""
     rules = read_rules(allow, "", for_namespaced=for_namespaced)
     rules = tenants_rules(rules) if is_tenants else rules
     send = log_sender(open_logs(rules, lambda _host: [address]), "t")
@@ -92,7 +92,7 @@ def test_plain_http_is_for_logs_that_the_operator_names(
     public = asked(f"http://log.test:{port}", address="93.184.216.34")
     assert public.endswith("calls to log.test are not allowed without TLS")
     server.status = 200
-    # An address needs a range; loopback is never open by a name.
+    # An address needs a range; a name never opens loopback.
     url = f"http://127.0.0.1:{port}"
     assert asked(f"{url}/rekor/", allow="127.0.0.0/8") == ""
     assert server.paths == [f"/rekor{_PATH}"]

@@ -1,4 +1,4 @@
-"""Objects, kinds and permissions as a worker finds them in the cluster."""
+"""Objects, kinds and permissions as a worker reads them from the cluster."""
 
 import time
 from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_kinds_of_a_worker_are_those_of_discovery(api: FakeApi) -> None:
 
 
 def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
-    """A policy that comes right after its CRD is not refused for a missing kind."""
+    """A policy that follows its CRD at once is not refused for a missing kind."""
     api.answers["/api"] = {"versions": []}
     api.answers["/apis"] = {
         "groups": [{"versions": [{"groupVersion": "example.com/v1"}]}]
@@ -170,7 +170,7 @@ def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
 
 
 def test_the_kind_of_a_resource_is_known_without_a_call(api: FakeApi) -> None:
-    """A review of a subresource is decoded where nothing may wait."""
+    """A review of a subresource is decoded where no I/O is possible."""
     kinds = known(api)
     assert kinds.kind_of("apps", "v1", "deployments") == "Deployment"
     assert kinds.kind_of("apps", "v1", "widgets") is None
@@ -198,7 +198,7 @@ def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:
     assert not permissions.allows(account, "get", target("a"))
     assert api.count("POST") == 2
     api.answers[REVIEWS] = {"status": {"allowed": True}}
-    # After a permission is granted, people retry at once.
+    # Users retry immediately after they grant a permission.
     assert permissions.allows(account, "get", target("a"))
 
 
@@ -211,7 +211,7 @@ def test_no_answer_is_no_permission(api: FakeApi) -> None:
 
 
 def test_one_of_several_kinds_is_removed(api: FakeApi) -> None:
-    """Targets of the other kinds would not be found."""
+    """Otherwise, targets of the other kinds would not be found."""
     api.fault("GET /apis/apps/v1/deployments", 404)
     assert find(api, "*") == ["a", "a/x", "a/y", "b/x"]
     api.fault("GET /api/v1/configmaps", 404)

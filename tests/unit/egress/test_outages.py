@@ -1,6 +1,6 @@
-"""Registries that give no answer are not called again for a moment by scans.
+"""Scans do not call an unresponsive registry again for a short time.
 
-A failure means: a dead registry costs a scan its time for each object.
+A failure means: a dead registry delays a scan for each object.
 """
 
 import socket
@@ -18,7 +18,7 @@ FAR_NS = 2**62
 
 
 class Registries:
-    """Counts calls; ``error`` is what they end with."""
+    """A registry that counts calls; ``error`` is raised by each call."""
 
     def __init__(self) -> None:
         self.now_ns = 1
@@ -51,7 +51,7 @@ class Registries:
         self.send(call, deadline_ns)
 
     def fail(self, error: Exception, url: str) -> None:
-        """Let one call fail, and no other."""
+        """Let only one call fail."""
         self.error = error
         with pytest.raises(RegistryUnavailable):
             self.get(url)
@@ -73,7 +73,7 @@ def fixture_registries() -> Registries:
 def test_an_outage_is_remembered_for_a_moment(
     registries: Registries, error: Exception
 ) -> None:
-    """REGISTRY_OUTAGE_S, REGISTRY_SCAN_CALL_S."""
+    """The times are REGISTRY_OUTAGE_S and REGISTRY_SCAN_CALL_S."""
     registries.error = error
     with pytest.raises(RegistryUnavailable):
         registries.get("https://a.example/v2/")
@@ -81,7 +81,7 @@ def test_an_outage_is_remembered_for_a_moment(
     with pytest.raises(RegistryUnavailable):
         registries.get("https://a.example/v2/x")
     assert len(registries.calls) == 1
-    # Others, and the same one without TLS, are called.
+    # Other registries, and this registry without TLS, are called.
     registries.get("https://b.example/v2/")
     registries.get("http://a.example/v2/")
     registries.now_ns += REGISTRY_OUTAGE_S * 10**9
@@ -129,7 +129,7 @@ def test_what_hangs_is_one_repository(
     same: str,
     other: str,
 ) -> None:
-    """Once the registry took the connection: it may be a proxy cache of several."""
+    """A connected registry may be a proxy cache of several others."""
     error.is_connected = True
     registries.fail(error, f"https://a.example/{path}")
     with pytest.raises(RegistryUnavailable):
@@ -141,7 +141,7 @@ def test_what_hangs_is_one_repository(
 def test_an_outage_is_one_of_calls_in_the_same_way(
     registries: Registries, how: dict[str, bool]
 ) -> None:
-    """A certificate that is refused is no outage for who does not verify it."""
+    """An untrusted certificate is no outage for callers that do not verify it."""
     error = RegistryUnavailable("registry.network", "self-signed certificate")
     registries.fail(error, "https://a.example/v2/")
     registries.get("https://a.example/v2/", **how)
@@ -172,7 +172,7 @@ def test_an_error_says_whether_the_registry_took_the_connection(*, takes: bool) 
 
 
 def test_the_memory_is_bounded(registries: Registries) -> None:
-    """REGISTRY_HOSTS_MAX."""
+    """The limit is REGISTRY_HOSTS_MAX."""
     registries.error = RegistryUnavailable("registry.network", "refused")
     for number in range(REGISTRY_HOSTS_MAX + 1):
         with pytest.raises(RegistryUnavailable):

@@ -1,4 +1,4 @@
-"""A namespaced policy reaches its own namespace, by whatever spelling it tries."""
+"""A namespaced policy reaches only its own namespace, with any spelling of a path."""
 
 import pytest
 from hypothesis import given
@@ -61,13 +61,13 @@ def test_own_namespace(path: str, expected: str) -> None:
     ],
 )
 def test_cve_2026_22039_namespaced_api_call_paths(path: str) -> None:
-    """Row 17: a Policy's apiCall must not read other namespaces with our rights."""
+    """Row 17: a Policy's apiCall must not read other namespaces through us."""
     with pytest.raises(ExpressionFailed):
         namespaced_path(path, "own")
 
 
 def test_ghsa_79gf_7frw_68m9_namespaced_writes() -> None:
-    """Row 27, the write side: POST asks for reviews only."""
+    """Row 27, for writes: POST is allowed only for access reviews."""
     review = "/apis/authorization.k8s.io/v1/namespaces/own/localsubjectaccessreviews"
     assert namespaced_path(review, "own", "POST") == review
     with pytest.raises(ExpressionFailed):
@@ -97,7 +97,7 @@ def test_cluster_policies_may_go_anywhere_in_normal_form() -> None:
 
 @given(st.text(alphabet="/.%2eEfF5cC\\?aownsamepi1v", max_size=60))
 def test_no_spelling_leaves_the_namespace(tail: str) -> None:
-    """What comes out, decoded as often as anybody may, stays below the namespace."""
+    """The path stays below the namespace however often it is decoded."""
     try:
         path = namespaced_path(f"{OWN}/{tail}", "own")
     except ExpressionFailed:

@@ -1,4 +1,4 @@
-"""Calls to registries: checked addresses, few at once, on connections kept open."""
+"""Calls to registries: checked addresses, limited concurrency, open connections."""
 
 import http.server
 import socket
@@ -75,7 +75,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Suppress the server's log."""
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> Non
         assert transport(call(host), soon_ns()).body == b"{}"
     assert len(registry.connections) == 1
     assert outcomes == [("127.0.0.1", "200")] * 5
-    # The registry says nothing, and closes the connection.
+    # The registry sends no response and closes the connection.
     transport(call(host, "/then-close"), soon_ns())
     assert transport(call(host), soon_ns()).status == 200
     transport.close()
@@ -147,7 +147,7 @@ def test_few_calls_at_once(
 def test_a_registry_that_hangs_leaves_half_of_the_threads(
     registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who finds no place gives up soon, and its thread is free."""
+    """A call without a free slot fails quickly, and its thread becomes free."""
     monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", 0.01)
     transport = RegistryTransport(_OPEN, to_loopback, threads=4)
     threads = [
@@ -170,7 +170,7 @@ def test_a_registry_that_hangs_leaves_half_of_the_threads(
 
 
 def test_helpers_take_no_place_of_others(registry: type[_Registry], host: str) -> None:
-    """A review waits for its helpers: a hanging registry costs the place of one."""
+    """A review waits for its helpers: a hanging registry takes only one slot."""
     own = threading.local()
     transport = RegistryTransport(
         _OPEN, to_loopback, threads=2, is_helper=lambda: getattr(own, "helps", False)
@@ -211,7 +211,7 @@ def test_a_name_that_an_expression_looks_up_has_a_bound(
 
 
 def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The resolver of the C library knows no deadline."""
+    """The resolver of the C library has no deadline."""
     monkeypatch.setattr("kyverno_mp.egress.lookups.REGISTRY_LOOKUPS_MAX", 2)
     gate, asked = threading.Event(), []
 
@@ -224,7 +224,7 @@ def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("a.example", "b.example", "a.example", "c.example"):
         with pytest.raises(DeadlinePassed, match="lookup"):
             transport(call(name), time.monotonic_ns() + 200_000_000)
-    # One name is looked up once, and the third finds no place.
+    # Each name is looked up once, and the third name finds no free slot.
     assert sorted(asked) == ["a.example", "b.example"]
     gate.set()
     lookups = Lookups(resolve)
@@ -278,7 +278,7 @@ def test_addresses_are_checked(
 def test_a_registry_sends_nobody_elsewhere(
     registry: type[_Registry], host: str, tag: str
 ) -> None:
-    """Neither a redirect nor a token service leads to a closed address."""
+    """Neither a redirect nor a token service can lead to a closed address."""
     transport = RegistryTransport(read_rules("127.0.0.0/8", ""), lambda name: [name])
     client = Client(
         lambda _host: Credentials("u", "p"),
@@ -303,7 +303,7 @@ def test_a_redirect_into_a_private_network_needs_its_name(
     allow: str,
     is_followed: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """The default opens all private registries, but not what they point to."""
+    """By default, private registries are open, but not their redirects' targets."""
     place = host.partition(":")[0], int(host.rpartition(":")[2])
     monkeypatch.setattr(
         "kyverno_mp.egress.registries._dial",
@@ -311,7 +311,7 @@ def test_a_redirect_into_a_private_network_needs_its_name(
     )
     transport = RegistryTransport(read_rules(allow, ""), lambda _host: ["10.0.0.1"])
     first = call("admin.example")
-    # The connection of a first call is no way around the check.
+    # The connection of the first call must not bypass the check.
     assert transport(first, soon_ns()).status == 200
     redirected = replace(first, url=f"{first.url}debug", is_redirected=True)
     if is_followed:

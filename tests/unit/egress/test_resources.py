@@ -1,4 +1,4 @@
-"""Expressions see the objects of a list as Go's client gives them."""
+"""Expressions read the objects of a list as Go's client provides them."""
 
 import json
 from typing import Any, cast
@@ -10,7 +10,7 @@ from kyverno_mp.kube.rest import Call, Client
 
 
 class Answering:
-    """A client whose API server answers every call alike."""
+    """A client whose API server returns one answer to all calls."""
 
     def __init__(self, answer: object) -> None:
         self._answer = answer
@@ -36,7 +36,7 @@ def listed(answer: object) -> Any:
 def test_items_of_a_list_have_its_kind(
     item: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """The API server leaves it out; unstructured.decodeToList writes it."""
+    """The API server omits the kind; unstructured.decodeToList sets it."""
     found = listed({"apiVersion": "v1", "kind": "SecretList", "items": [item]})
     assert found["items"] == [expected]
 

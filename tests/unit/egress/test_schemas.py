@@ -1,7 +1,7 @@
-"""Schemas as a worker reads them from the API server, for warnings only.
+"""Workers read schemas from the API server, only for warnings.
 
-A failure means: a changed CRD is evaluated by what it was; or an API server that is
-slow, broken or hostile at ``/openapi/v3`` holds up a policy, or fills the memory.
+A failure means: a changed CRD is evaluated by its old schema; or an API server that is
+slow, broken or hostile at ``/openapi/v3`` delays a policy or fills the memory.
 """
 
 import json

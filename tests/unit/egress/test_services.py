@@ -1,4 +1,4 @@
-"""Services: closed by default, resolved once, bounded, without our token."""
+"""Service calls: closed by default, resolved once, bounded, without our token."""
 
 import socket
 import threading
@@ -51,7 +51,7 @@ LOCAL = read_rules("127.0.0.0/8", "", for_namespaced=True)
     ],
 )
 def test_ghsa_459x_q9hg_4gpq_ssrf(address: str) -> None:
-    """Rows 13, 22, 23: what is inside stays out of reach, in any disguise."""
+    """Rows 13, 22, 23: internal addresses are unreachable in any notation."""
     target = target_of("http://example.com/")
     with pytest.raises(ExpressionFailed) as raised:
         allowed(target, [address], CLOSED)
@@ -66,7 +66,7 @@ def test_addresses_of_the_world_are_open() -> None:
 
 
 def test_one_denied_address_denies_all() -> None:
-    """A resolver that mixes addresses waits for us to take the wrong one."""
+    """A resolver that mixes addresses could otherwise lead us to the denied one."""
     with pytest.raises(ExpressionFailed):
         allowed(target_of("http://x.test"), ["93.184.216.34", "127.0.0.1"], CLOSED)
 
@@ -121,7 +121,7 @@ def test_what_is_no_url_is_not_called(url: str) -> None:
 def answering(
     answer: Callable[[socket.socket], None],
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Serve one connection at a time; give the port and what callers sent."""
+    """Serve one connection at a time; yield the port and the received requests."""
     server = socket.create_server(("127.0.0.1", 0))
     seen: list[bytes] = []
 
@@ -178,14 +178,14 @@ def call(
 
 
 def test_the_evaluated_address_is_called_under_the_services_name() -> None:
-    """Row 13: resolve once and connect to that address."""
+    """Row 13: resolve once, and connect to that address."""
     with answering(reply(OK)) as (port, seen):
         assert call(port) == b'{"a": 1}'
         assert f"Host: svc.test:{port}\r\n".encode() in seen[0]
 
 
 def test_cve_2026_41323_and_40868_no_token_goes_to_services(tmp_path: object) -> None:
-    """Rows 19-21: neither our token nor, unencrypted, one made for services."""
+    """Rows 19-21: our token is never sent, and a service token needs TLS."""
     token = f"{tmp_path}/token"
     with open(token, "w") as file:  # noqa: PTH123 - a test's file
         file.write("s3cret")
@@ -233,10 +233,10 @@ def test_a_slow_answer_ends_at_its_deadline() -> None:
 
     with answering(drip) as (port, _):
         started = time.monotonic()
-        # The call's own time is over: the entry's default may still help the rule.
+        # The call's own time is over, but the entry's default may still be used.
         with pytest.raises(ExpressionFailed, match="did not answer in time"):
             call(port, timeout_s=0.2)
-        # The service goes on for ten seconds.
+        # The service continues for ten seconds.
         assert time.monotonic() - started < 5
     with answering(drip) as (port, _), pytest.raises(DeadlinePassed):
         call(port, seconds=0.2)
@@ -246,7 +246,7 @@ def test_a_slow_answer_ends_at_its_deadline() -> None:
 def test_a_slow_name_server_ends_at_the_deadline(
     of_service: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """The resolver of the C library knows no deadline."""
+    """The resolver of the C library has no deadline."""
     gate = threading.Event()
 
     def resolve(_name: str) -> list[str]:
@@ -264,7 +264,7 @@ def test_a_slow_name_server_ends_at_the_deadline(
 
 
 def test_ghsa_fmqp_4wfc_w3v7_namespaced_policies_call_no_services() -> None:
-    """Rows 22, 24: closed unless the operator opens it."""
+    """Rows 22, 24: closed unless the operator opens them."""
     with pytest.raises(ExpressionFailed) as raised:
         call(1, rules=read_rules("127.0.0.0/8", ""), policy_namespace="own")
     assert raised.value.code == "egress.denied"
@@ -352,7 +352,7 @@ def test_our_token_goes_to_the_api_server() -> None:
 
 
 class _Stale:
-    """A segment that knows every ConfigMap."""
+    """A segment that contains every ConfigMap."""
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         del deadline_ns
@@ -386,7 +386,7 @@ def test_config_maps_fall_back_to_the_live_client() -> None:
 
 
 def test_a_config_map_is_not_waited_for_after_the_deadline() -> None:
-    """A live read ends with its review, not after a time-out of its own."""
+    """A live read ends with its review instead of a separate time-out."""
     with running() as api:
         api.faults.append(("GET .*configmaps", "hang"))
         maps = LiveConfigMaps(None, api.client())

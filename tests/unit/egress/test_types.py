@@ -1,7 +1,7 @@
-"""Types of custom kinds as the API server publishes them.
+"""Types of custom kinds, as published by the API server.
 
-A failure means: a MutatingPolicy merges by what a kind was, asks for each object, or
-changes an object although nobody knows its types.
+A failure means: a MutatingPolicy merges by outdated types, requests types for each
+object, or changes an object although its types are unknown.
 """
 
 import json
@@ -22,7 +22,7 @@ PATH = "apis/example.org/v1"
 
 
 class Clock:
-    """The clock of the module, turned by a test."""
+    """The module's clock, which a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -82,7 +82,7 @@ def test_an_api_server_that_cannot_answer(api: FakeApi) -> None:
 
 
 def test_the_oldest_kinds_are_dropped(api: FakeApi) -> None:
-    """Who may define kinds would fill the memory."""
+    """Otherwise, users who can define kinds could fill the memory."""
     live = LiveTypes(LiveSchemas(api.client()))
     for number in range(TYPES_KEPT_MAX + 1):
         live.types("other.org/v1", f"X{number}", 0)

@@ -236,7 +236,7 @@ def test_bindings_are_visible_to_following_members() -> None:
 
 
 def test_integers_of_the_payload_are_int64() -> None:
-    """They never equal a float, but arithmetic and ordering accept them as numbers."""
+    """Payload integers never equal a float, but arithmetic and ordering accept them."""
     payload = {"a": 3}
     assert (
         judge({"(a == `3`)": False, "(a > `2`)": True, "(a + `1`)": 4}, payload) == []
@@ -262,14 +262,14 @@ def test_deeply_nested_tree_is_rejected() -> None:
 
 
 def test_an_assertion_survives_a_snapshot() -> None:
-    """Workers decode it from a snapshot, never from the policy."""
+    """Workers decode assertions from a snapshot, never from the policy."""
     assertion = parse_assertion({"a": [1, "(b)", None]})
     encoded = msgspec.msgpack.encode(assertion)
     assert msgspec.msgpack.decode(encoded, type=Assertion) == assertion
 
 
 def test_violations_name_their_path() -> None:
-    """Reports group by path."""
+    """Reports group violations by path."""
     program = link_assertion(parse_assertion({"a": {"b": 1}}))
     assert program.evaluate({"a": {"b": 2}}, Entries({})) == [
         Violation("a.b", "a.b: Invalid value: 2: Expected value: 1")

@@ -12,7 +12,7 @@ NAMES = ("object", "x")
 VARIABLES = {"object": types.DYN, "x": types.DYN}
 ENVIRONMENT = Environment(VARIABLES, library=kyverno_library())
 BASE = Environment(VARIABLES)
-"""What the API server's own expressions see."""
+"""The environment of the API server's own expressions."""
 
 
 def compiled(text: str) -> tuple[Any, str]:

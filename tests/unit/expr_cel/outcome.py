@@ -1,8 +1,7 @@
 """Evaluate an expression, and write its outcome in one line of text.
 
 The text of a value is unambiguous: its type, doubles by their bits, strings with
-escapes. ``tests/fuzz/cel_differential`` writes what the real program gives in the same
-form.
+escapes. ``tests/fuzz/cel_differential`` writes the real program's results in this form.
 """
 
 import struct
@@ -40,7 +39,7 @@ _ENVIRONMENT = Environment(NAMES, identities.RECORDS, library=kyverno_library())
 
 
 def outcome(expression: str, obj: Any, x: Any) -> tuple[str, str]:
-    """Return what happens and its text: compile, program, error or value."""
+    """Return the kind of outcome and its text: compile, program, error or value."""
     try:
         compiled, _ = compile_expression(expression, _ENVIRONMENT)
     except ExpressionInvalid as error:

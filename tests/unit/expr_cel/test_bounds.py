@@ -132,7 +132,7 @@ def test_expensive_type_comparisons_are_bounded() -> None:
 
 @pytest.mark.parametrize("text", ["[" + "nope," * 10_000 + "]", "#" * 60_000])
 def test_text_of_many_errors_is_bounded(text: str) -> None:
-    """Each error showed its source line of 60 kB, a gigabyte in total."""
+    """Otherwise, each error would show its source line of 60 kB, 1 GB in total."""
     with pytest.raises(ExpressionInvalid) as caught:
         compiled(text)
     assert caught.value.message.count("ERROR") == 100
@@ -147,7 +147,7 @@ def test_number_of_errors_equals_cel_go() -> None:
 
 @pytest.mark.parametrize("call", ["matches(x + '|a')", "find(x + '|b') == 'ab'"])
 def test_a_regex_costs_the_same_whoever_asked_before(call: str) -> None:
-    """It is known only when it runs, and compiled once in an evaluation."""
+    """A dynamic regex is known at run time, and compiled once in an evaluation."""
     spent = []
     for _ in range(2):
         meter = Meter()
@@ -160,7 +160,10 @@ def test_a_regex_costs_the_same_whoever_asked_before(call: str) -> None:
     "pattern", ["\\pL" * 32, "\\pL{100}" * 12, "(a{100}){10}" * 20]
 )
 def test_a_regex_is_paid_for_by_what_it_is_compiled_to(pattern: str) -> None:
-    """A unit is 50 ns; they take some 20 milliseconds."""
+    """Charges depend on the compiled size; these regexes take some 20 ms.
+
+    A unit is 50 ns.
+    """
     meter = Meter()
     with suppress(InputError):
         evaluate("'a'.matches(x)", None, pattern, meter)
@@ -169,7 +172,7 @@ def test_a_regex_is_paid_for_by_what_it_is_compiled_to(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["\\pL" * 32, "\\pL{100}" * 12])
 def test_a_constant_regex_is_paid_for_by_the_policy(pattern: str) -> None:
-    """A step of compiling is four microseconds; they take some 20 milliseconds."""
+    """A compile step takes four microseconds; these regexes take some 20 ms."""
     with bounded(CompileBudget()) as budget, suppress(ExpressionInvalid):
         compiled(f"'a'.matches(r'{pattern}')")
     assert budget.steps > 5_000
@@ -196,14 +199,14 @@ _CALLS = (
     "optional.of(1).optMap(v, {})",
     "[{}]",
 )
-"""Each takes the expression before it as its target, its range or its body."""
+"""Each macro uses the previous expression as its target, its range or its body."""
 _PAIRS = list(combinations_with_replacement(_CALLS, 2))
 
 
 def _used(calls: tuple[str, ...], seed: str, length: int) -> tuple[int, int]:
-    """Return what it takes to read and check a chain of macros.
+    """Return the cost of parsing and checking a chain of macros.
 
-    That is the number of lines of code that run, and the bytes at most in use.
+    The cost is the number of executed lines of code, and the peak memory in bytes.
     """
     text = seed
     for at in range(length):
@@ -219,7 +222,7 @@ def _used(calls: tuple[str, ...], seed: str, length: int) -> tuple[int, int]:
     tracemalloc.start()
     sys.settrace(traced)
     try:
-        # That the types do not fit, or that it is nested too deeply, is an answer, too.
+        # A type mismatch or an error for deep nesting is also a valid outcome.
         with suppress(InputError, BudgetExceeded), bounded(CompileBudget()):
             compiled(text)
     finally:
@@ -232,7 +235,7 @@ def _used(calls: tuple[str, ...], seed: str, length: int) -> tuple[int, int]:
 @pytest.mark.parametrize("calls", _PAIRS, ids=str)
 @pytest.mark.parametrize("seed", ["nope", "optional.of([1, '2'])"])
 def test_chains_of_macros_do_not_double(seed: str, calls: tuple[str, ...]) -> None:
-    """A failure means: some hundred characters take a worker's memory and time."""
+    """Otherwise, some hundred characters could use up a worker's memory and time."""
     few, many = _used(calls, seed, 6), _used(calls, seed, 20)
     assert many[0] < 12 * few[0] + 40_000
     assert many[1] < 4 * 1024 * 1024
@@ -240,7 +243,7 @@ def test_chains_of_macros_do_not_double(seed: str, calls: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("seed", ["nope", "[1, '2']", "optional.of([1, '2'])"])
 def test_a_long_chain_repeats_few_errors(seed: str) -> None:
-    """cel-go lists the errors of a target twice for each call of the chain."""
+    """For each call of the chain, cel-go lists the errors of its target twice."""
     text = seed + ".optMap(a, a)" * 60
     with pytest.raises(ExpressionInvalid) as caught, bounded(CompileBudget()) as spent:
         compiled(f"{text} == 1")

@@ -1,4 +1,7 @@
-"""The functions of policies.kyverno.io. Expected: docs/behaviour/cel 12, Go's own."""
+"""The functions of policies.kyverno.io.
+
+Expected: docs/behaviour/cel 12, and Go's own behaviour.
+"""
 
 import base64
 import gzip
@@ -50,7 +53,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 
 class Ports:
-    """Answer with the arguments; the place "gone" has nothing, "locked" is denied."""
+    """Ports that return their arguments; "gone" has no object, "locked" is denied."""
 
     def get(
         self, api: str, plural: str, place: tuple[str, str], deadline_ns: int
@@ -320,7 +323,7 @@ def test_a_namespaced_policy_calls_no_service() -> None:
 
 
 def test_a_result_of_get_is_not_compared_with_null() -> None:
-    """docs/behaviour/cel 12: it has a map type, which is not nullable."""
+    """The map type of the result is not nullable (docs/behaviour/cel 12)."""
     with pytest.raises(ExpressionInvalid, match="found no matching overload"):
         evaluate("resource.get('v1', 'pods', 'n', 'p') == null")
 
@@ -342,7 +345,7 @@ def test_nothing_absorbs_a_deadline() -> None:
 
 
 def test_calls_have_a_cost() -> None:
-    """A call waits for others, so one expression may make 200 of them."""
+    """A call waits for I/O, so one expression may make only 200 calls."""
     many = list(range(250))
     text = f"{many}.map(i, resource.list('v1', 'pods', '')).size()"
     with pytest.raises(BudgetExceeded, match="actual cost limit exceeded"):
@@ -351,7 +354,7 @@ def test_calls_have_a_cost() -> None:
 
 
 def test_neither_time_nor_chance_is_folded() -> None:
-    """A constant expression is evaluated once; these are not constant."""
+    """A constant expression is evaluated once; these expressions are not constant."""
     library = kyverno_library()
     environment = Environment(NAMES, library=library)
     expression, _ = compile_expression("random('a')", environment)

@@ -1,8 +1,8 @@
-"""Expressions give what the real program gave for them.
+"""Expressions return the real program's recorded results.
 
-``recorded.jsonl`` has a row for each function and for each way in which this engine
-once differed: the expression, the variable ``x``, and what Kyverno 1.18.2 made of it
-(cel-go 0.27, apiserver 0.35.4; ``tests/fuzz/cel_differential`` says how).
+``recorded.jsonl`` has a row for each function and for each past difference of this
+engine: the expression, the variable ``x``, and the result of Kyverno 1.18.2 (cel-go
+0.27, apiserver 0.35.4; ``tests/fuzz/cel_differential`` describes the recording).
 """
 
 import json

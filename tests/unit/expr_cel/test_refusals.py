@@ -1,7 +1,7 @@
 """Test the errors of expressions for unsupported values.
 
-Kyverno 1.18.2 printed the expected messages for the same expressions over an object
-with fields of these types. A failure means: messages of users' policies change.
+Kyverno 1.18.2 printed the expected messages for these expressions and an object with
+fields of these types. A failure means: messages of users' policies change.
 """
 
 import pytest
@@ -82,7 +82,7 @@ ILL_FORMED = {
         "1:14: undeclared reference to 'encode' (in container '')"
     ),
 }
-"""Text -> what the API server's environment says when it compiles it."""
+"""Text -> the error of the API server's environment when it compiles the text."""
 
 
 @pytest.mark.parametrize("text", ILL_FORMED)

@@ -62,7 +62,7 @@ def test_fields_of_every_resource() -> None:
     meta = of(name=TEXT, generateName=TEXT, labels=of())
     whole = of(kind=TEXT, apiVersion=TEXT, metadata=meta)
     assert field_of(whole, "metadata", "labels") is not None
-    # A custom metadata field without the two names is not the object metadata.
+    # A custom field ``metadata`` without the two names is not the object's metadata.
     half = of(kind=TEXT, apiVersion=TEXT, metadata=of(labels=of()))
     assert field_of(half, "metadata", "labels") is None
 

@@ -59,7 +59,7 @@ def failure(raw: Any) -> str:
     ],
 )
 def test_results_and_messages(raw: Any, wanted: tuple[bool, str]) -> None:
-    """A true block has the messages of true conditions, a false block the others."""
+    """A true block has the messages of true conditions, a false block of false ones."""
     assert evaluate(raw) == wanted
 
 
@@ -98,7 +98,7 @@ def test_error_texts() -> None:
 
 
 def test_all_is_evaluated_even_if_any_failed() -> None:
-    """An error in ``all`` is an error independent of ``any``."""
+    """An error in ``all`` remains an error whatever ``any`` returns."""
     assert "Unknown key" in failure({"any": [NO], "all": [BAD]})
 
 

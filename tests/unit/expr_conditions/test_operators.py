@@ -155,7 +155,7 @@ def test_every_operator_is_false_for_null() -> None:
 
 
 def test_unknown_operators_return_none() -> None:
-    """The caller fails with upstream's text once both sides are substituted."""
+    """The caller fails with upstream's text after both sides are substituted."""
     assert comparison("Has") is None
     assert prepared("Has", "x") is None
 

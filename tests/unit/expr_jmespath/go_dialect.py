@@ -1,10 +1,10 @@
-"""The ``jmespath`` library, taught where Kyverno's fork differs from the standard.
+"""The ``jmespath`` library, adapted to Kyverno's fork where it differs.
 
-An oracle for our parser and closures: the library parses and evaluates; each method
-here replaces one of its own for the reason that the row of ``DIFFERENCES`` gives which
-names it. test_standard.py holds both sides to the rows: the library must give what
-``standard`` says, and ours what ``dialect`` says. All of them are facts of
-docs/behaviour/engine 3.5 and 9.1.
+An oracle for our parser and closures: the library parses and evaluates, and each method
+here replaces one of the library's. A row of ``DIFFERENCES`` names the method and gives
+the reason. test_standard.py checks both sides against the rows: the library must return
+``standard``, and our code ``dialect``. All rows are facts of docs/behaviour/engine 3.5
+and 9.1.
 """
 
 import json
@@ -27,7 +27,7 @@ _takes: Callable[..., Callable[[Callable[..., Any]], Callable[..., Any]]] = sign
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which the fork differs, shown by an expression on a document."""
+    """A difference of the fork, shown by an expression on a document."""
 
     reason: str
     overrides: str
@@ -38,11 +38,11 @@ class Difference:
 
 
 class NotFound(Exception):
-    """A map lacks the key."""
+    """Raised when a map lacks the key."""
 
 
 class _Lenient:
-    """Visits a node for a parent that takes a missing key for null."""
+    """Visits a node for a parent that treats a missing key as null."""
 
     def __init__(self, interpreter: "GoInterpreter") -> None:
         self.visit = interpreter.lenient
@@ -215,11 +215,11 @@ ERRORS = (
     ValueError,
     AttributeError,
 )
-"""What the library raises; the last three are those of Python that it lets through."""
+"""Errors of the library; the last three are Python errors that it does not catch."""
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Return whether two values are the same JSON; 1 is 1.0 and never true."""
+    """Return whether two JSON values are equal; 1 equals 1.0 but never true."""
     return bool(_tagged(left) == _tagged(right))
 
 
@@ -252,18 +252,18 @@ def _outcome(run: Callable[[], Any]) -> Any:
 
 
 def standard(expression: str, document: Any) -> Any:
-    """Evaluate by the library as it is."""
+    """Evaluate with the unchanged library."""
     return _outcome(lambda: jmespath.search(expression, document))
 
 
 def dialect(expression: str, document: Any) -> Any:
-    """Evaluate by the library with the differences of the fork."""
+    """Evaluate with the library and the fork's differences."""
     parsed = jmespath.compile(expression).parsed
     return _outcome(lambda: GoInterpreter().visit(parsed, document))
 
 
 def overrides() -> Iterator[str]:
-    """Name what is replaced."""
+    """Return the names of the replaced methods."""
     for owner in (GoFunctions, GoInterpreter):
         for name in vars(owner):
             if name.startswith(("visit_", "_func_")):
@@ -375,4 +375,4 @@ SWALLOWED = {
     "projection": "[@][*].m",
     "value_projection": "m.*",
 }
-"""Where a missing key, which the fork makes an error, is null as in the standard."""
+"""Cases in which a missing key is null in the standard and an error in the fork."""

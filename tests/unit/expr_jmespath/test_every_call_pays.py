@@ -1,4 +1,4 @@
-"""Test that every function charges for its arguments; counts steps, not time.
+"""Test by counting steps that every function charges for its arguments.
 
 The test covers all function tables, so it fails for a new function that charges
 nothing. ``tox -e charges`` measures the time and memory of a step.
@@ -22,7 +22,7 @@ from tests.charges.test_charges import _calls, _constants
 
 LARGE: Final = 100_000
 SIZE_PER_STEP_MAX: Final = 2048
-"""Characters read by the fastest C function in the time of a step."""
+"""Number of characters that the fastest C function reads in the time of a step."""
 CALLS_EACH: Final = 6
 
 
@@ -57,7 +57,7 @@ def test_arguments_are_charged(table: str, name: str) -> None:
         try:
             call(given, None)
         except Error:
-            # Rejected for its size, its budget or its type.
+            # The call is rejected for its size, its budget or its type.
             continue
         assert before - given.steps_left >= size // SIZE_PER_STEP_MAX, title
 
@@ -71,7 +71,7 @@ REGEX_CALLS: Final[dict[str, list[Any]]] = {
 
 
 def _spent(name: str, pattern: str) -> int:
-    """Return the steps of one call by a request of its own."""
+    """Return the steps of one call in a separate request."""
     given = runtime()
     before: int = given.steps_left
     call = link_call(KYVERNO, name, _constants([pattern, *REGEX_CALLS[name]]))
@@ -92,7 +92,7 @@ def test_a_regex_costs_the_same_whoever_asked_before(name: str) -> None:
     "letters", ["\\pL" * 32, "\\pL{100}" * 12, "(a{100}){10}" * 20]
 )
 def test_a_regex_is_paid_for_by_what_it_is_compiled_to(name: str, letters: str) -> None:
-    """A step is half a microsecond; they take some 20 milliseconds."""
+    """Charges depend on the compiled size; these regexes take some 20 ms."""
     assert _spent(name, letters) > 20_000
 
 
@@ -114,7 +114,7 @@ def test_a_policy_pays_for_a_regex_once() -> None:
 
 @pytest.mark.parametrize("name", REGEX_CALLS)
 def test_the_length_of_a_regex_is_bounded(name: str) -> None:
-    """RE2 holds all threads while it compiles."""
+    """RE2 blocks all threads while it compiles."""
     _spent(name, "a" * REGEX_CHARACTERS_MAX)
     with pytest.raises(BudgetExceeded) as caught:
         _spent(name, "a" * (REGEX_CHARACTERS_MAX + 1))

@@ -73,7 +73,7 @@ def test_missing_key_is_absorbed(text: str, expected: Json) -> None:
 def test_a_spent_budget_is_never_swallowed(
     text: str, dialect: Callable[[Node], Query]
 ) -> None:
-    """What makes null of a failure would else let pass what costs too much."""
+    """Otherwise, functions that return null on errors would hide excessive cost."""
     given = runtime()
     given.steps_left = 30
     long = [1.0] * 100

@@ -1,8 +1,8 @@
 """Standard JMESPath: a table of cases, and the differences of Kyverno's fork.
 
-The table is what the JMESPath specification says. Each case is held three ways: the
-``jmespath`` library gives it, the library taught the fork's differences gives it, and
-so do our parser and closures.
+The table follows the JMESPath specification. Each case has three checks: the
+``jmespath`` library, the library with the fork's differences, and our parser and
+closures must all return the expected value.
 """
 
 import math
@@ -238,12 +238,12 @@ REFUSED = (
 )
 
 PARSED_ONLY_HERE = (
-    # The Go parser sees in the call only that its name is none, when it runs.
+    # The Go parser detects only at run time that the call's name is invalid.
     ("list[0](@)", "a call of what has no name fails when it runs"),
 )
 
 REFUSED_ONLY_HERE = (
-    # The library reads what is no JSON as a text, as was usual before JEP-12.
+    # The library reads invalid JSON as a string, as was usual before JEP-12.
     ("`text`", "a literal is JSON"),
     ("`01`", "a literal is JSON"),
 )
@@ -291,7 +291,7 @@ def test_missing_key_is_null_here_as_in_the_standard(expression: str) -> None:
 
 
 def test_the_oracle_differs_only_where_a_row_says_so() -> None:
-    """An override without a row could hide a defect of ours."""
+    """An override without a row could hide a defect in our code."""
     rows = {row.overrides for row in DIFFERENCES} | SWALLOWED.keys()
     assert set(overrides()) == rows
 

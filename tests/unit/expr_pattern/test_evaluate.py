@@ -170,7 +170,7 @@ BLOCK_CASES: list[tuple[Any, Any, str, str]] = [
         "fail",
         "/metadata/labels/x*/",
     ),
-    # A non-text value is dropped if the resource has the block.
+    # A non-string value is dropped if the resource has the block.
     ({"metadata": {"labels": {"a": 5}}}, {"metadata": {"labels": {"a": "6"}}}, "pass", ""),
     (
         {"metadata": {"labels": {"a": 5}}},
@@ -197,7 +197,7 @@ def test_wildcard_keys(pattern: Any, resource: Any, status: str, path: str) -> N
 
 
 def test_any_pattern_texts() -> None:
-    """The three forms of 5.8."""
+    """Any-pattern messages have the three forms of 5.8."""
     skipped = link_pattern(parse_pattern({"(a)": "x"})).evaluate({})
     failed = link_pattern(parse_pattern({"a": "x"})).evaluate({})
     broken = link_pattern(parse_pattern({"a": [["x"]]})).evaluate({"a": []})

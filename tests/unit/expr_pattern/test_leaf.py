@@ -34,7 +34,7 @@ FAILS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("pattern", "value"), HOLDS)
 def test_value_satisfies_pattern(pattern: Any, value: Any) -> None:
-    """Each row is a sentence of 5.1-5.4."""
+    """Each row tests one sentence of 5.1-5.4."""
     assert _compiled(pattern, value)
     if type(value) is not list:
         assert match_leaf(value, pattern)
@@ -42,7 +42,7 @@ def test_value_satisfies_pattern(pattern: Any, value: Any) -> None:
 
 @pytest.mark.parametrize(("pattern", "value"), FAILS)
 def test_value_violates_pattern(pattern: Any, value: Any) -> None:
-    """Each row is a sentence of 5.1-5.4."""
+    """Each row tests one sentence of 5.1-5.4."""
     assert not _compiled(pattern, value)
     assert not match_leaf(value, pattern)
 

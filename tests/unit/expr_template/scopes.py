@@ -17,7 +17,7 @@ def runtime(*, ints_are_numbers: bool = False, steps: int = 100_000) -> Runtime:
 
 
 class PlainScope:
-    """A scope in which everything is loaded; ``asked`` records the queries."""
+    """A scope with all data loaded; ``asked`` records the queries."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which credentials a registry gets, and of which block."""
+"""The credentials that a registry receives, and the block that provides them."""
 
 import base64
 import json
@@ -28,14 +28,14 @@ def entry(user: str) -> dict[str, str]:
 
 
 def secret(**users: str) -> Json:
-    """Return a Secret; ``users``: by key, in which _ stands for a dot."""
+    """Return a Secret; ``users`` has keys in which _ stands for a dot."""
     auths = {key.replace("_", "."): entry(user) for key, user in users.items()}
     content = json.dumps({"auths": auths}).encode()
     return {"data": {".dockerconfigjson": base64.b64encode(content).decode()}}
 
 
 class Asked:
-    """A registry that wants a password; keeps what it got."""
+    """A registry that requires a password and records the users."""
 
     def __init__(self) -> None:
         self.users: list[str] = []
@@ -56,7 +56,7 @@ def user_for(
     docker: Path = Path("/nowhere"),
     **fields: Any,
 ) -> str:
-    """Return the user as whom a registry is read, "" for nobody."""
+    """Return the user for calls to the registry, or "" without credentials."""
     asked = Asked()
     known = secrets or {}
     clients = ServedClients(
@@ -85,7 +85,7 @@ def user_for(
     ],
 )
 def test_secrets_of_a_block(names: tuple[str, ...], user: str) -> None:
-    """Those of other namespaces do not exist; one without the registry is passed."""
+    """Secrets of other namespaces are not found; unrelated Secrets are skipped."""
     known = {"mine": secret(r_test="mine"), "elsewhere": secret(x_test="x")}
     access = RegistryAccess(secrets=names)
     assert user_for("r.test/a/b:v1", access, known) == user
@@ -121,10 +121,10 @@ def _common(
         (RegistryAccess(), False, "common"),
         (RegistryAccess(insecure=True), False, ""),
         (RegistryAccess(insecure=True, is_tenants=True), False, ""),
-        # The operator has chosen it for all registries.
+        # The operator has chosen insecure access for all registries.
         (RegistryAccess(insecure=True), True, "common"),
         (RegistryAccess(insecure=True, is_tenants=True), True, "common"),
-        # Who writes a ClusterPolicy chooses both.
+        # The author of a ClusterPolicy chooses both the access and the Secret.
         (RegistryAccess(insecure=True, secrets=("own",)), False, "own"),
         (RegistryAccess(secrets=("own",), is_tenants=True), False, "own"),
     ],
@@ -134,7 +134,7 @@ def test_a_policy_does_not_expose_the_operators_credentials(
     is_insecure: bool,  # noqa: FBT001 - a parameter
     user: str,
 ) -> None:
-    """Without a certificate, everybody on the way to the registry reads them."""
+    """Otherwise, the credentials could be read on an unencrypted connection."""
     known = {"common": secret(r_test="common"), "own": secret(r_test="own")}
     assert _common("r.test/a/b:v1", access, known, insecure=is_insecure) == user
 
@@ -272,7 +272,7 @@ def host(contents: Contents) -> Iterator[str]:
 
 
 def test_data_of_an_image(contents: Contents, host: str) -> None:
-    """What imageRegistry entries of a cluster get."""
+    """Context entries of the type imageRegistry receive this data."""
     repository = Repository("app")
     digest = repository.image()
     repository.load(contents)

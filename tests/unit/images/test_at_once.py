@@ -1,4 +1,4 @@
-"""Helpers take parts of a review's work; nothing waits for them to be free."""
+"""Helpers do parts of a review's work, but a review never waits for free helpers."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ def soon_ns() -> int:
 
 
 class _Crowd:
-    """Parts that end when as many run at once as ``count`` says."""
+    """Parts that end when ``count`` parts run at once."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count)
@@ -37,7 +37,7 @@ def test_as_many_parts_at_once_as_the_bound_says() -> None:
     most = limits.IMAGES_AT_ONCE_MAX
     crowd = _Crowd(most)
     helpers = Helpers(most - 1)
-    # None ends unless this many run at once.
+    # No part ends unless this many parts run at once.
     helpers.run([crowd.part] * (3 * most), soon_ns())
     assert (crowd.done, crowd.most) == (3 * most, most)
     helpers.stop()

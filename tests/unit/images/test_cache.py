@@ -1,4 +1,4 @@
-"""The pod's cache of verified images: bounds, damage, the death of its users."""
+"""The pod's cache of verified images: limits, damaged files, killed users."""
 
 import os
 import signal
@@ -142,7 +142,7 @@ def test_one_flight_at_a_time(tmp_path: Path) -> None:
 def test_a_killed_holder_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing but the death of the holder ends the wait of the other."""
+    """Only the death of the holder ends the other process's wait."""
     monkeypatch.setattr("kyverno_mp.images.cache.IMAGE_FLIGHT_WAIT_S", 3600.0)
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(tmp_path)],
@@ -187,7 +187,7 @@ def test_nobody_waits_for_a_result_that_is_not_kept(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
     for number in range(limits.IMAGE_TOO_LARGE_MAX):
         cache.put(number.to_bytes(32, "big"), "x" * limits.IMAGE_CACHED_BYTES_MAX)
-    # The oldest are forgotten: it is only waited for once more.
+    # The oldest keys are forgotten, which costs only one more wait.
     with cache.flight(KEY, 0):
         assert len(list(tmp_path.glob("*.lock"))) == 1
 

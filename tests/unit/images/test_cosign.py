@@ -1,4 +1,4 @@
-"""Signatures and attestations hold exactly for the bytes that were signed."""
+"""Signatures and attestations are valid only for exactly the signed bytes."""
 
 import base64
 import contextlib
@@ -167,7 +167,7 @@ def test_keys_that_are_none(text: str, algorithm: str, reason: str) -> None:
 
 
 def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
-    """Upstream reads any file that the author of a policy names."""
+    """Upstream reads any file that a policy's author names."""
     file = tmp_path / "cosign.pub"
     file.write_text(Signer().pem)
     assert "references are not supported" in _reason(
@@ -251,7 +251,7 @@ def test_a_certificate_beside_a_good_key_must_be_valid_now() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     payload = payload_for(DIGEST)
     signature = key.sign(payload, ec.ECDSA(hashes.SHA256()))
-    # The certificate of a policy gives its key and nothing else.
+    # Only the key of the policy's certificate is used.
     expired = _certificate(key, NOW - dt.timedelta(days=1))
     check = certificate_key(expired, "sha256")
     assert verified_payloads([_layer(payload, signature)], DIGEST, _terms(check))
@@ -265,7 +265,7 @@ def test_a_certificate_beside_a_good_key_must_be_valid_now() -> None:
 
 
 def _odd_certificates() -> list[str]:
-    """Return a certificate with each of its bytes changed in turn."""
+    """Return copies of a certificate, each with one byte changed."""
     pem = _certificate(ec.generate_private_key(ec.SECP256R1()), NOW)
     der = x509.load_pem_x509_certificate(pem.encode()).public_bytes(
         serialization.Encoding.DER
@@ -282,7 +282,7 @@ def _odd_certificates() -> list[str]:
 
 
 def test_a_certificate_of_any_bytes_is_a_reason_and_no_crash() -> None:
-    """An annotation of a registry is anybody's text."""
+    """Anyone who can push to a registry can set such an annotation."""
     signer = Signer()
     payload = payload_for(DIGEST)
     check = static_key(signer.pem, "sha256")
@@ -333,12 +333,12 @@ def test_no_mutation_of_an_envelope_changes_what_is_stated() -> None:
             found = verified_statements([_layer(data, b"")], DIGEST, _terms(check))
         except ExpressionFailed:
             continue
-        # Only what nobody signed was changed, e.g. the key's identifier.
+        # Only an unsigned part was changed, e.g. the key's identifier.
         assert found == stated
 
 
 def _mutations(data: bytes) -> list[bytes]:
-    """Return the bytes with each bit flipped, each byte left out, and doubled."""
+    """Return the bytes with each bit flipped, and each byte removed or doubled."""
     made = []
     for at in range(len(data)):
         head, one, tail = data[:at], data[at], data[at + 1 :]
@@ -370,7 +370,7 @@ _FEW = limits.IMAGE_ENVELOPE_SIGNATURES_MAX
 
 @pytest.mark.parametrize(("others", "checked"), [(_FEW - 1, _FEW), (_FEW, 0)])
 def test_an_envelope_has_few_signatures(others: int, checked: int) -> None:
-    """Each is checked over the whole body, so their number is time."""
+    """Each signature is checked over the whole body, so their number costs time."""
     signer = Signer()
     raw = json.loads(envelope_for(STATEMENT, signer))
     bad = {"sig": base64.b64encode(b"bad").decode()}

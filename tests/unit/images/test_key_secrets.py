@@ -1,7 +1,7 @@
-"""Keys in Secrets: which Secrets are read for whom, and what is told about them.
+"""Public keys in Secrets: the readable Secrets of each policy, and their messages.
 
-A failure means: a namespaced policy reads the Secrets of others, a signature with a
-former key counts, or the content of a Secret is in a message.
+A failure means: a namespaced policy reads Secrets of other namespaces, a signature by
+a removed key is accepted, or a message contains the content of a Secret.
 """
 
 import base64
@@ -75,7 +75,7 @@ def secret(text: str, name: str = _KEY) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads Secrets of a dictionary, and counts."""
+    """Reads Secrets from a dictionary, and records the reads."""
 
     def __init__(self, known: Secrets) -> None:
         self.known = known
@@ -110,7 +110,7 @@ def test_the_first_public_key_of_the_secret_counts() -> None:
     assert found == one.pem
     key = rsa.generate_private_key(65537, 2048)
     found = reader_of(secret(pem_of(key, PublicFormat.PKCS1)))(_REFERENCE, None, 0)
-    # KYVERNO: this form of PEM only counts behind a reference.
+    # KYVERNO: this form of PEM is accepted only behind a reference.
     assert found == pem_of(key)
 
 
@@ -175,7 +175,7 @@ def test_references_that_name_no_secret(reference: str, reason: str) -> None:
 
 
 def test_a_namespaced_policy_reads_its_own_namespace_only() -> None:
-    """SAFETY: also a key that was read before for another policy."""
+    """SAFETY: the check includes keys that were read earlier for another policy."""
     signer = Signer()
     known: Secrets = {("keys", "cosign"): secret(signer.pem)}
     reader = Reader(known)
@@ -202,7 +202,7 @@ def test_a_secret_is_read_again_after_a_minute(
     assert read(_REFERENCE, None, 0) == one.pem
     now[0] += 2 * 10**9
     assert read(_REFERENCE, None, 0) == other.pem
-    # A failure is not kept: a Secret that is created takes effect at once.
+    # Failures are not cached: a new Secret takes effect at once.
     now[0] += 61 * 10**9
     reader.known.clear()
     assert "not found" in told(lambda: read(_REFERENCE, None, 0))
@@ -341,7 +341,7 @@ def test_types_without_keys_read_no_secret(place: Place, form: str) -> None:
 def test_a_kept_result_is_bound_to_the_key_in_the_secret(
     place: Place, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that the Secret no longer has vouches for nothing."""
+    """A result by a key that was removed from the Secret is no longer valid."""
     now = [10**9]
     monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: now[0])
     ends: list[str] = []
@@ -365,7 +365,7 @@ def test_a_kept_result_is_bound_to_the_key_in_the_secret(
 
     run()
     run()
-    # One key by another name, for another policy: the same result.
+    # The key by another name and for another policy yields an equal result.
     run(key=place.signer.pem)
     run(is_tenants=True, namespace="keys")
     assert ends.count("verified") == 2

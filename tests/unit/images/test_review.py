@@ -1,4 +1,4 @@
-"""One review reads what it needs, within its deadline, and remembers it by access."""
+"""A review reads only needed data before its deadline, and caches it per access."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def host(contents: Contents) -> Iterator[str]:
 
 
 def review(until_ns: int = _LATER_NS) -> ImageReview:
-    """Return a review whose reads end later than its checks of signatures."""
+    """Return a review whose reads end later than its signature checks."""
     client = Client(lambda _registry: Credentials(), user_agent="test")
     return ImageReview(lambda _access: client, lambda: NOW, lambda _given: until_ns)
 
@@ -123,7 +123,7 @@ def _reason(host: str) -> str:
 def test_layers_that_fail_count_by_what_was_received(
     contents: Contents, host: str
 ) -> None:
-    """The bytes of a wrong blob cost as much as those of a right one."""
+    """The bytes of a wrong blob cost as much as the bytes of a right one."""
     layers = [b"%d" % i for i in range(3)]
     _signatures(contents, *layers)
     body = b" " * limits.REGISTRY_BLOB_BYTES_MAX

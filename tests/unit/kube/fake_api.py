@@ -1,8 +1,8 @@
 """An API server in a thread, small but strict: list, watch, pages, conflicts, faults.
 
-It keeps objects by path, gives versions, serves pages by ``continue``, watches from a
-version with 410 Gone for those before ``compacted``, merges patches, and does on demand
-what real ones do on bad days: 429, 500, cut connections, watches that fall silent.
+It stores objects by path, assigns versions, serves pages by ``continue`` and watches
+from a version (410 Gone before ``compacted``), and merges patches. On demand, it
+simulates faults of real servers: 429, 500, cut connections, watches that fall silent.
 """
 
 import json
@@ -29,7 +29,7 @@ _REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews")
 
 
 class FakeApi:
-    """State and faults of one server; ``access`` has its address."""
+    """State and faults of one server; ``access`` contains its address."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -39,19 +39,20 @@ class FakeApi:
         self.log: list[tuple[int, str, tuple[str, str, str, str], Json]] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.faults: list[tuple[str, Json]] = []
-        """(regex of "METHOD path", what): int = status, ("retry", status, seconds),
-        "cut" = close without an answer, "hang" = no answer on an open connection,
-        "expire" = 410 of this page, an object = this Status."""
+        """(regex of "METHOD path", fault). Faults: int = status, ("retry", status,
+        seconds), "cut" = close without an answer, "hang" = no answer on an open
+        connection, "expire" = 410 of this page, an object = this Status."""
         self.answers: dict[str, Json] = {}
         """Fixed answers of GET by path, e.g. discovery documents."""
         self.may: Callable[[Json], bool] = lambda _attributes: True
-        """Answers SelfSubjectAccessReviews, from their resourceAttributes."""
+        """Answers of SelfSubjectAccessReviews, computed from their
+        resourceAttributes."""
         self.rules: Json = {"resourceRules": [], "incomplete": False}
         """The status of SelfSubjectRulesReviews."""
         self.on_request: Callable[[str, str], None] = lambda _method, _target: None
-        """Called with each request when it has arrived, before it is served."""
+        """Called with each request before it is served."""
         self.deletions: list[tuple[tuple[str, str, str, str], Json]] = []
-        """Successful deletions: which object, and the DeleteOptions."""
+        """Successful deletions: the object and the DeleteOptions."""
         self.connections = 0
         self.watching = 0
         self.silent = False
@@ -71,13 +72,13 @@ class FakeApi:
         return at_url(self.url)
 
     def client(self, access: Access | None = None) -> Client:
-        """Return a client that is closed with the server."""
+        """Return a client that is closed together with the server."""
         client = Client(Pool(access or self.access), "test")
         self.clients.append(client)
         return client
 
     def put(self, path: str, **fields: Json) -> Json:
-        """Store an object as if a client had written it; ``path`` names it."""
+        """Store an object at ``path`` as if a client had written it."""
         return self.store(key_of_path(path), dict(fields))
 
     def remove(self, path: str) -> None:
@@ -117,7 +118,7 @@ class FakeApi:
             self.faults += [(pattern, one) for one in what]
 
     def compact(self) -> None:
-        """Forget history: watches from before now get 410 Gone."""
+        """Drop the history: watches from earlier versions get 410 Gone."""
         with self.lock:
             self.compacted = self.version
             self.log.clear()
@@ -197,7 +198,7 @@ def merged(target: Json, patch: Json) -> Json:
 
 
 def patched(target: Json, operations: list[Json]) -> Json | None:
-    """Apply add, replace and remove of RFC 6902; None if the patch does not fit."""
+    """Apply add, replace and remove of RFC 6902; return None if one does not apply."""
     found = json.loads(json.dumps(target))
     for one in operations:
         *path, last = one["path"].removeprefix("/").split("/")
@@ -222,7 +223,7 @@ def patched(target: Json, operations: list[Json]) -> Json | None:
 
 
 def _is_selected(raw: Json, query: dict[str, str]) -> bool:
-    """Apply the label selector of TTL watches; others select everything here."""
+    """Apply the label selector of TTL watches; other selectors match everything."""
     label = query.get("labelSelector") or ""
     field = query.get("fieldSelector") or ""
     metadata = raw["metadata"]
@@ -264,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length") or 0)
         body = self.rfile.read(length) if length else b""
         if len(body) < length:
-            # The client died while it sent the request.
+            # The client closed the connection while it sent the request.
             self.close_connection = True
             return
         with api.lock:
@@ -463,7 +464,8 @@ class _Handler(BaseHTTPRequestHandler):
                     same = (name[0], name[2]) == (key[0], key[2])
                     if not same or key[1] not in ("", name[1]):
                         continue
-                    # K8S: an object that leaves the selection is gone for a watch.
+                    # K8S: for a watch, an object that no longer matches the selector is
+                    # deleted.
                     selected = _is_selected(raw, query)
                     self._event(kind if selected else "DELETED", raw)
                 if api.bookmarks:

@@ -1,4 +1,4 @@
-"""An informer has every object, whatever happens to its lists and watches."""
+"""An informer has every object despite failures of its lists and watches."""
 
 import json
 import time
@@ -129,7 +129,7 @@ def test_a_throttled_watch_honours_retry_after(api: FakeApi) -> None:
 
 
 def test_a_silent_watch_is_replaced(api: FakeApi) -> None:
-    """A server that stops talking without closing must not freeze the cache."""
+    """A server that is silent without closing must not freeze the cache."""
     with informing(api, silence_s=0.2) as (informer, _):
         wait_for(lambda: api.watching >= 1)
         with api.lock:
@@ -196,7 +196,7 @@ def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cache_module, "_PAUSE_S", 60.0)
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
-        # A watch that ends at once, without a word, counts as failed.
+        # A watch that ends at once without an event counts as failed.
         api.drop_watches()
         wait_for(lambda: informer.failures == 1)
         assert api.watching == 0
@@ -207,7 +207,7 @@ def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_resource_version_in_the_future_is_dropped(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restore from a backup the server refuses our version for ever."""
+    """After a restore from a backup, the server refuses our version for ever."""
     pod(api, "one")
     monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
     with informing(api) as (informer, _):
@@ -236,7 +236,7 @@ def test_whole_keeps_the_text() -> None:
 
 
 def test_pages_come_as_they_are_and_say_when_they_begin_again(api: FakeApi) -> None:
-    """Who passes pages on needs to know which to forget."""
+    """A caller that forwards pages has to know which pages to discard."""
     for number in range(5):
         api.put(f"/api/v1/namespaces/default/pods/p{number}")
     api.faults.append((r"pods\?.*continue=2", "expire"))

@@ -1,4 +1,4 @@
-"""Kind selectors find the served resources, and keep them during outages."""
+"""Kind selectors resolve to the served resources, even during outages."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def test_selectors(api: FakeApi, selector: str, expected: list[str]) -> None:
 
 
 def test_a_group_whose_server_is_down_stays(api: FakeApi) -> None:
-    """An aggregated API that does not answer must not empty the webhooks."""
+    """An unresponsive aggregated API must not remove rules from the webhooks."""
     serve_aggregated(api, APPS)
     discovery = Discovery(api.client())
     assert discovery.refresh()

@@ -1,4 +1,4 @@
-"""Events: each new fact is reported once, repeats are counted, floods are bounded.
+"""New facts are reported once, repeats are counted, and floods are limited.
 
 A failure means: a user does not learn of a violation, or etcd fills with copies of one.
 """
@@ -109,7 +109,7 @@ def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:
 def test_the_first_of_each_kind_is_never_dropped(
     api: FakeApi, told_apart_by: str
 ) -> None:
-    """A policy that a hundred objects, or rules, violate at once reports them all."""
+    """If a hundred objects or rules violate a policy at once, all are reported."""
     sink = events(api, [0])
     for number in range(100):
         value = f"x{number}"
@@ -157,7 +157,7 @@ def test_an_object_without_a_name_gets_no_event(api: FakeApi) -> None:
 def test_a_seeded_event_is_one_event_however_often_it_is_written(
     api: FakeApi,
 ) -> None:
-    """A leader that is killed before it could record its write writes it again."""
+    """A leader that was killed before it recorded the write repeats the write."""
     said = event_info(at_ns=AT_NS + 123456789, seed="u-1")
     for _ in range(2):
         sink = events(api, [0])

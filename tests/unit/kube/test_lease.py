@@ -1,4 +1,4 @@
-"""Two replicas never believe at one time that they hold a lease."""
+"""Two replicas never assume at one time that they hold a lease."""
 
 from datetime import UTC, datetime
 
@@ -47,7 +47,7 @@ def test_the_first_creates_it_with_upstreams_fields(api: FakeApi) -> None:
 
 
 def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
-    """The clocks of the two differ by years; neither reads the other's."""
+    """The replicas' clocks differ by years, and neither reads the other's clock."""
     first, second = Clock(10), Clock(9_999_999)
     one, two = election(api, "one", first), election(api, "two", second)
     assert one.step()
@@ -62,7 +62,7 @@ def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
 
 
 def test_a_stopped_holder_must_not_write_when_it_resumes(api: FakeApi) -> None:
-    """SIGSTOP: no code runs, the clock continues, the guard raises before any write."""
+    """During SIGSTOP, the clock continues; the guard raises before any later write."""
     clock = Clock()
     one = election(api, "one", clock)
     one.step()

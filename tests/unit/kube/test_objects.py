@@ -1,4 +1,4 @@
-"""Objects are written as meant, once, and never past a lost lease."""
+"""Objects are written as intended, once, and never after a lost lease."""
 
 import threading
 from typing import Any
@@ -77,7 +77,7 @@ def test_apply_names_its_manager(api: FakeApi) -> None:
 
 
 def test_a_write_is_not_repeated_past_a_lost_lease(api: FakeApi) -> None:
-    """The server may ask to wait for longer than the lease lasts."""
+    """The server may request a longer wait than the lease lasts."""
     held = [True, False]
 
     def guard() -> None:

@@ -1,4 +1,4 @@
-"""Connections go through the proxy that the kubeconfig names, and TLS to its end."""
+"""Connections use the kubeconfig's proxy, with end-to-end TLS."""
 
 import base64
 import contextlib
@@ -23,7 +23,7 @@ NAME = "kyverno-svc.kyverno.svc"
 
 @contextmanager
 def proxying(status: str, context: ssl.SSLContext) -> Iterator[tuple[int, list[str]]]:
-    """Serve one connection: as proxy, and behind it as the API server itself."""
+    """Serve one connection, first as the proxy and then as the API server."""
     heads: list[str] = []
     listener = socket.create_server(("127.0.0.1", 0))
 

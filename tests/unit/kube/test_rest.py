@@ -1,4 +1,4 @@
-"""Calls end in time, are repeated when that is safe, and reveal no secrets."""
+"""Calls end in time, are repeated only when that is safe, and reveal no secrets."""
 
 import socket
 import threading
@@ -111,7 +111,7 @@ def test_a_peer_that_drips_bytes_cannot_outlive_the_deadline() -> None:
         started = time.monotonic()
         with pytest.raises(DeadlinePassed):
             client.get("/api", deadline_ns=time.monotonic_ns() + 300_000_000)
-        # The peer goes on for five seconds.
+        # The peer continues for five seconds.
         assert time.monotonic() - started < 4.0
         thread.join()
 
@@ -168,14 +168,14 @@ def test_secrets_appear_in_no_message(api: FakeApi) -> None:
 def test_a_silent_reused_connection_costs_only_a_part_of_the_time(
     api: FakeApi,
 ) -> None:
-    """Connections of its age are closed too; unsafe calls are not repeated."""
+    """Other old connections are closed too; unsafe calls are not repeated."""
     api.put(f"{PODS}/p")
     client = api.client().within(1.5)
     client.get(f"{PODS}/p")
     api.fault("GET", "hang")
     started = time.monotonic()
     assert client.get(f"{PODS}/p")["metadata"]["name"] == "p"
-    # The answer is there, so it came within the time: a part of it was waited for.
+    # The answer arrived, so the call waited only for a part of the time.
     assert time.monotonic() - started > 0.4
     api.fault("POST", "hang")
     with pytest.raises(DeadlinePassed):

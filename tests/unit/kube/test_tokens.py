@@ -1,4 +1,4 @@
-"""Tokens of another account: renewed in time, requested seldom, lost never early."""
+"""Tokens of other accounts: renewed in time, rarely requested, never lost early."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def api() -> Iterator[FakeApi]:
 
 
 class Bench:
-    """One account's tokens, and a clock that a test turns."""
+    """One account's tokens, and a clock that a test sets."""
 
     def __init__(self, api: FakeApi, granted_s: int = LIFETIME_S) -> None:
         self.api = api
@@ -36,7 +36,7 @@ class Bench:
         self.grant()
 
     def grant(self) -> None:
-        """Let the API server give another token from now on."""
+        """Let the API server issue another token from now on."""
         self.made += 1
         self.api.answers[PATH] = {
             "spec": {"expirationSeconds": self.granted_s},
@@ -59,7 +59,7 @@ def test_a_token_is_requested_once_and_renewed_before_it_expires(api: FakeApi) -
 
 
 def test_what_the_api_server_grants_counts(api: FakeApi) -> None:
-    """It may be less or more than what was requested."""
+    """The granted lifetime may be shorter or longer than requested."""
     bench = Bench(api, granted_s=3600)
     bench.tokens.token()
     bench.now_s = 1000.0 + 3600 * 0.6 - 1
@@ -104,7 +104,7 @@ def test_failed_requests_are_repeated_after_growing_pauses(api: FakeApi) -> None
 
 
 def test_a_refused_token_is_replaced_but_not_at_each_call(api: FakeApi) -> None:
-    """The pool of connections asks for a new token after 401, once for each call."""
+    """After 401, the connection pool requests a new token, once for each call."""
     bench = Bench(api)
     assert bench.tokens.token() == "token-1"
     bench.now_s = 1002.0

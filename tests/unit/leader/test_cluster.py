@@ -1,4 +1,4 @@
-"""What the informers hold becomes changes and segments, and only real changes do."""
+"""Changes in informers become segments, and only real changes are published."""
 
 from collections.abc import Iterator
 
@@ -49,7 +49,7 @@ def test_policies_come_and_go(api: FakeApi) -> None:
         plural, version = source.version_of("ClusterPolicy", ("", "one"))
         versions, generation = source.settled
         assert (generation, versions[plural] >= version > 0) == (7, True)
-        # A status write, as our own: the policy means the same.
+        # A status write, like our own, does not change the policy.
         api.put(f"{POLICIES}/one", **POLICY, status={"conditions": []})
         wait_for(lambda: source.informers[0].notified_version == str(api.version))
         _, version = source.version_of("ClusterPolicy", ("", "one"))
@@ -114,7 +114,7 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
         assert decoded["apicalls"] == {}
         assert decoded["globalcontext"] == {}
         assert directory_of(decoded["kinds"]["kinds"]) == served
-        # What did not change is the same object, so that it is not published again.
+        # An unchanged part is an identical object, so it is not published again.
         api.put("/api/v1/namespaces/b", metadata={"labels": {"x": "y"}})
         wait_for(lambda: cluster_data.poll(0, force=False))
         moved = [n for n, s in cluster_data.segments().items() if s is not segments[n]]

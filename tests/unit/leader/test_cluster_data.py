@@ -1,4 +1,4 @@
-"""What policies may read of the cluster data, and the ports that hand it out."""
+"""Cluster data that policies can read, and the ports that provide it."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The operator's configuration on its way from ConfigMaps to a worker."""
+"""The operator's configuration, from ConfigMaps to a worker."""
 
 import json
 from functools import partial
@@ -85,7 +85,7 @@ def test_a_worker_evaluates_by_the_newest_generation(tmp_path: Path) -> None:
     with pytest.raises(SnapshotUnusable):
         current.excludes(
             request()
-        )  # system:nodes, which the operator may want evaluated
+        )  # The operator may want system:nodes to be evaluated.
     publish(publisher, FULL)
     assert current.compiled().configured == FULL
     assert current.excludes(request("Secret")) is False
@@ -138,7 +138,7 @@ def test_a_new_leader_keeps_the_last_good_values(tmp_path: Path) -> None:
     ],
 )
 def test_match_conditions_must_compile(expression: str, words: str) -> None:
-    """Else the API server would refuse each of our webhook configurations."""
+    """Otherwise, the API server would reject each of our webhook configurations."""
     conditions = json.dumps([{"name": "c", "expression": expression}])
     data = {"matchConditions": conditions}
     base = Configuration()

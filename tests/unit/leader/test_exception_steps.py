@@ -1,7 +1,7 @@
-"""PolicyExceptions have compile steps of their own, so they lift no policy.
+"""PolicyExceptions have separate compile steps, so they disable no policy.
 
-A failure means: whoever may write a PolicyException in one namespace has policies of
-the cluster refused, and a new pod allows what they deny.
+A failure means: a user who can create a PolicyException in one namespace causes cluster
+policies to be refused, and a new pod allows requests that they deny.
 """
 
 import json
@@ -46,7 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 COSTLY = " || ".join(["object.a == 'b'"] * 2_500)
-"""Beyond the steps of one exception, and within those of a policy."""
+"""More than the steps of one exception, but less than the steps of a policy."""
 
 
 def of_cel(kind: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def exception(name: str, conditions: int) -> dict[str, Any]:
 
 
 def new_store(*documents: dict[str, Any]) -> PolicySet:
-    """Return the policies of a leader that has none from before."""
+    """Return the policy store of a leader that starts without stored results."""
     files = {f"{at}": json.dumps(one).encode() for at, one in enumerate(documents)}
     store = PolicyStore(lambda _namespace: True, has_background=True)
     return store.update(Changes(files, ()))
@@ -111,7 +111,7 @@ def new_store(*documents: dict[str, Any]) -> PolicySet:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
-    # As many as exceed the steps of a policy, which are ten times those of one.
+    # Together, they exceed the steps of a policy, which are ten times an exception's.
     found = new_store(
         of_cel(kind),
         cel_exception(kind, "costly", *[COSTLY] * 10),
@@ -139,7 +139,7 @@ def test_a_costly_exception_refuses_no_cluster_policy() -> None:
 def test_many_exceptions_refuse_no_policy(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that come after the steps of all are spent exempt nothing."""
+    """After the steps of all exceptions are used up, further ones have no effect."""
     monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 2_000)
     if kind == "ClusterPolicy":
         given = [CLUSTER_POLICY, *(exception(f"x{at:03}", 5) for at in range(200))]
@@ -193,7 +193,7 @@ def test_an_exception_of_many_rules_is_charged_for_each(
 
 
 def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
-    """Nothing is deleted that the author of an exception wants to keep."""
+    """Objects that the exception's author wants to keep are not deleted."""
     kind = "DeletingPolicy"
     policy = decode_cel_policy(
         {
@@ -231,6 +231,6 @@ def test_an_exception_spends_no_step_of_its_policy() -> None:
 
 
 def test_exceptions_are_limited_where_a_policy_is() -> None:
-    """The command line compiles without limits, as upstream."""
+    """The command line compiles without limits, as upstream does."""
     with for_exception():
         spend(2 * COMPILE_EXCEPTION_STEPS_MAX)

@@ -95,7 +95,7 @@ def test_a_file_that_vanishes_while_it_is_awaited_is_no_change(tmp_path: Path) -
 def test_an_unreadable_subfolder_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files keep their last content, and the others are followed."""
+    """The subfolder's files keep their last content; other files are still followed."""
     closed = tmp_path / "closed"
     closed.mkdir()
     (closed / "a.yaml").write_text("a")
@@ -109,7 +109,7 @@ def test_an_unreadable_subfolder_costs_only_itself(
             raise PermissionError(13, "Permission denied")
         return scandir(path)
 
-    # A mode of 0 does not stop root, who may run the tests.
+    # Mode 0 does not stop root, and the tests may run as root.
     monkeypatch.setattr(os, "scandir", refuse)
     (tmp_path / "b.yaml").write_text("changed")
     (closed / "a.yaml").unlink()

@@ -1,7 +1,7 @@
-"""The API server's own policies come and go with the policies that ask for them.
+"""The API server's generated policies are created and deleted with their sources.
 
-At every moment either the webhook or the API server enforces a policy: what the tests
-look at is the order of the writes.
+At every moment, either the webhook or the API server enforces a policy, so the tests
+check the order of the writes.
 """
 
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def leader(api: FakeApi, tmp_path: Path) -> Iterator[Leader]:
 
 
 class Generation:
-    """One policy whose every version the workers have at once."""
+    """A policy; the workers have each of its versions at once."""
 
     def __init__(self, leader: Leader, path: str, informer: Informer[Any]) -> None:
         self.leader = leader
@@ -97,7 +97,7 @@ class Generation:
         self.number = 2
 
     def put(self, raw: Json) -> None:
-        """Store the policy and let everybody follow."""
+        """Store the policy and let all parts follow."""
         known = self.leader.at(self.path) or {}
         kept = {"status": known["status"]} if "status" in known else {}
         self.leader.api.put(self.path, **raw, **kept)
@@ -159,7 +159,7 @@ def test_a_policy_moves_to_the_api_server(leader: Leader, old: Generation) -> No
 
 
 def moved(of: Generation, raw: Json, made: str) -> None:
-    """Bring a policy to the API server, and out of the webhook."""
+    """Move a policy from the webhook to the API server."""
     leader = of.leader
     of.put(raw)
     leader.until(lambda: leader.at(made))
@@ -179,7 +179,7 @@ def test_it_is_deleted_only_when_the_workers_have_the_policy_again(
     assert leader.at(GENERATED), "no worker evaluates it"
     old.follow()
     leader.until(lambda: "secrets" in webhooks(leader))
-    # The API servers load the webhook configuration meanwhile.
+    # The API servers load the webhook configuration in the meantime.
     leader.pass_s(5)
     leader.until(lambda: leader.at(GENERATED) is None)
     assert leader.at(BINDING) is None
@@ -263,7 +263,7 @@ def test_a_policy_in_cel_moves_and_comes_back(leader: Leader, cel: Generation) -
     assert text == f"{SKIP}: not enabled."
     cel.follow()
     leader.until(lambda: "secrets" in webhooks(leader))
-    # The API servers load the webhook configuration meanwhile.
+    # The API servers load the webhook configuration in the meantime.
     leader.pass_s(5)
     leader.until(lambda: leader.at(OF_VALIDATING) is None)
 
@@ -271,7 +271,7 @@ def test_a_policy_in_cel_moves_and_comes_back(leader: Leader, cel: Generation) -
 def test_exceptions_count_only_where_the_operator_allows_them(
     leader: Leader, cel: Generation
 ) -> None:
-    """By default none count in a cluster."""
+    """By default, exceptions have no effect in a cluster."""
     moved(cel, validating_policy(), OF_VALIDATING)
     spec = leader.at(OF_VALIDATING)["spec"]
     leader.api.put(

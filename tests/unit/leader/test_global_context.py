@@ -1,4 +1,4 @@
-"""Entries of global context are kept apart: what one does is nothing to the others."""
+"""Global context entries are isolated: one entry does not affect the others."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ NO_DATA = {"error": "no data available"}
 
 
 class Services:
-    """What calls get: JSON by path, errors, or no answer before ``go``."""
+    """Services that return JSON by path, errors, or no answer before ``go``."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes] = {"/version": b'{"major":"1"}'}
@@ -108,7 +108,7 @@ def test_a_resource_is_listed_watched_and_projected(
         wait_for(lambda: decoded(context)["pods.names"] == {"data": ["one", "two"]})
         api.remove("/api/v1/namespaces/a/pods/one")
         wait_for(lambda: decoded(context)["pods.names"] == {"data": ["two"]})
-        # A projection that fails is not there; the entry says why.
+        # A failed projection is absent, and the entry gives the reason.
         assert "pods.bad" not in decoded(context)
         ready, message, _ = context.states()["pods"]
         assert not ready
@@ -200,7 +200,7 @@ def test_a_post_sends_its_data_as_it_is_written(
 
 
 def test_one_entry_holds_up_no_other(api: FakeApi, services: Services) -> None:
-    """K#15856's class: a missing kind, a silent peer, a bad spec stop nobody else."""
+    """K#15856: a missing kind, a silent peer or a bad spec delays no other entry."""
     put(api, "a-hangs", call("/hangs"))
     resource = {"group": "example.com", "version": "v1", "resource": "foos"}
     put(api, "b-missing", {"kubernetesResource": resource})
@@ -219,7 +219,7 @@ def test_one_entry_holds_up_no_other(api: FakeApi, services: Services) -> None:
         assert "should either have" in values["c-bad"]["error"]
         wait_for(lambda: "b-missing" in context.states())
         assert context.states()["b-missing"][0] is False
-        # The silent one keeps policies waiting for a bounded time only.
+        # The silent service delays policies only for a limited time.
         wait_for(lambda: context.is_settled)
         services.answers["/hangs"] = b"1"
         services.go.set()

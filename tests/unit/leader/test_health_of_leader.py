@@ -1,4 +1,4 @@
-"""In a cluster a pod is ready only with a good certificate and fresh policies."""
+"""In a cluster, a pod is ready only with a valid certificate and current policies."""
 
 from pathlib import Path
 
@@ -53,11 +53,11 @@ def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
-    """It may hear of policies while another list that it needs is refused for ever."""
+    """A leader may receive policies while another required list is always refused."""
     words = (900 * S, 950 * S)
     assert confirmed_at(words, publishes=True, before_ns=5 * S) == 900 * S
     assert confirmed_at(words, publishes=False, before_ns=5 * S) == 5 * S
-    # Nothing was listed yet, which is normal for a leader that has just started.
+    # Nothing has been listed yet, which is normal just after the start.
     assert confirmed_at((0, 0), publishes=False, before_ns=990 * S) == 990 * S
 
 

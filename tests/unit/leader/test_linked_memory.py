@@ -1,7 +1,7 @@
-"""The linked policies of a namespace fit into its budget of memory.
+"""The linked policies of a namespace fit into its memory budget.
 
-A failure means: a tenant takes the memory of every worker, or what it can no longer
-have linked allows what it denied, or costs others their policies.
+A failure means: a tenant uses up the memory of every worker; or a policy beyond the
+budget allows requests that it denied, or disables other users' policies.
 """
 
 import json
@@ -42,7 +42,7 @@ from tests.fuzz.bench import Bench
 
 CODE = "leader.linked_memory"
 HALF = 6
-"""Rules of LEAVES: four times as many exceed the budget of a policy."""
+"""The number of rules in LEAVES: four times as many exceed the budget of a policy."""
 LEAVES = 200
 ANY_POD = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 
@@ -91,7 +91,7 @@ def asked(
     path: bytes = b"/validate/fail",
     namespace: str = "default",
 ) -> dict[str, Any]:
-    """Review a Pod by what is published."""
+    """Review a Pod with the published policies."""
     content = PoliciesWriter().encode(found.encoded, generation=1, salt=bench.SALT)
     segment = PolicySegment(Segment.from_bytes(content, POLICIES))
     monkeypatch.setattr(bench, "segment_of", lambda _: segment)
@@ -127,7 +127,7 @@ def test_its_failure_policy_decides(
     wanted, large = [
         asked(stored(one), monkeypatch, path)["allowed"]
         for one in (
-            # A rule that fails to evaluate, for comparison.
+            # This rule fails to evaluate, for comparison.
             policy(
                 "p",
                 body={
@@ -158,7 +158,7 @@ def test_the_policies_of_a_namespace_share_a_budget() -> None:
     given = [policy(f"p{n}", "a", rules=HALF * 2 + n) for n in range(6)]
     others = [policy("q", "b", rules=HALF * 2), policy("c", "", rules=HALF * 4)]
     found = stored(*given, *others)
-    # The largest of the namespace, and no cluster policy whatever its size.
+    # The namespace's largest policies are refused; cluster policies are kept.
     refused = {name for name, code in codes(found).items() if code == CODE}
     assert refused
     assert refused < {"p3", "p4", "p5"}
@@ -240,7 +240,7 @@ def in_cel(kind: str, namespace: str = "default", **spec: Any) -> Any:
 
 
 def many(count: int) -> Sequence[str]:
-    """Return expressions that are true of all objects."""
+    """Return expressions that are true for all objects."""
     given = ", ".join(map(str, range(100)))
     return [f"{number} in [{given}] || has(object.a)" for number in range(count)]
 
@@ -272,7 +272,7 @@ OF_CEL = [
 def test_policies_in_cel_are_errors_as_well(
     document: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One that takes the real budget would be too costly to compile.
+    # An expression for the real budget would be too costly to compile.
     monkeypatch.setattr(linked_memory, "LINKED_POLICY_BYTES_MAX", 512 * 1024)
     found = stored(document)
     assert codes(found) == {"p": CODE}

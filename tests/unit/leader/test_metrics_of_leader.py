@@ -1,4 +1,4 @@
-"""What the leader cannot read is known by name, reason and age."""
+"""Data that the leader cannot read is reported by name, reason and age."""
 
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import core
@@ -45,7 +45,7 @@ def test_a_resource_that_is_refused_is_named_until_it_is_served() -> None:
 
 
 def test_a_kind_that_is_not_served_is_no_failure() -> None:
-    """An older installation lacks it; a kind that may not be read is named in full."""
+    """An older installation lacks the kind; a forbidden kind is named in full."""
     with running() as api:
         informers = [
             Informer(api.client(), WatchScope(resource=one), whole, pause_s_max=0.1)

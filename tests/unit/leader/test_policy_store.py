@@ -1,4 +1,4 @@
-"""What is in force after each change of the policies folder."""
+"""The policies in force after each change of the policies folder."""
 
 import copy
 import json
@@ -49,7 +49,7 @@ def exception(name: str, of: str, namespace: str = "ex") -> str:
 
 
 class Shelf:
-    """A library and short words for changing it."""
+    """A policy store, and short methods that change it."""
 
     def __init__(self, honoured: str = "*") -> None:
         self.policy_store = PolicyStore(lambda namespace: honoured in ("*", namespace))
@@ -164,9 +164,10 @@ def test_a_background_pool_carries_out_every_rule(body: dict[str, object]) -> No
 
 
 def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
-    """Their webhooks ask by the path of Ignore, where no policy of Fail is evaluated.
+    """The policies' webhooks call the Ignore path.
 
-    See docs/behaviour/controllers 2.5 (forceFailurePolicyIgnore).
+    No policy with Fail is evaluated there. See docs/behaviour/controllers 2.5
+    (forceFailurePolicyIgnore).
     """
     changes = Changes({"x": policy("a").encode()}, ())
     for forced, expected in ((False, "Fail"), (True, "Ignore")):
@@ -190,7 +191,7 @@ def test_a_status_says_of_which_version_it_is() -> None:
 
 
 def test_of_a_refused_version_the_status_says_what_is_in_force() -> None:
-    """Webhooks are registered by that: requests must go on to come."""
+    """Webhooks are registered for this version, so its requests must still arrive."""
     shelf = Shelf()
     assert shelf.write(x=policy("a")).policies[0].in_force == ""
     good = yaml.safe_load(policy("a").removesuffix("---\n"))
@@ -274,7 +275,7 @@ def test_only_what_changed_is_compiled() -> None:
 
 
 def test_a_name_that_no_api_server_takes_is_refused() -> None:
-    """Names go to logs, metrics and answers; an API server has checked them."""
+    """Names appear in logs, metrics and answers; an API server has validated them."""
     for name in ("b\x1b[31m", "B_b", "b" * 300, "{{ x }}"):
         policy_set = Shelf().write(x=policy(name), y=policy("a"))
         assert names(policy_set) == ["a"]
@@ -282,7 +283,7 @@ def test_a_name_that_no_api_server_takes_is_refused() -> None:
 
 
 def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
-    """One policy must not keep the leader from compiling the others."""
+    """One policy must not prevent the leader from compiling the others."""
     document = yaml.safe_load(policy("many").removesuffix("---\n"))
     document["spec"]["rules"] *= POLICY_RULES_MAX + 1
     policy_set = Shelf().write(x=json.dumps(document), y=policy("a"))
@@ -292,7 +293,7 @@ def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
 
 
 def test_a_status_quotes_in_bounds() -> None:
-    """The status goes to every reader of GET /policies."""
+    """Every reader of GET /policies receives the status."""
     policy_set = Shelf().write(
         x=policy("a", message="{{ " + "(" * 100_000 + " }}", pattern={"a": "b"})
     )
@@ -309,7 +310,7 @@ def test_a_file_beyond_all_measure_is_not_read() -> None:
 
 
 def costly(name: str, count: int = 5) -> str:
-    """Return a policy beyond its steps."""
+    """Return a policy that exceeds its steps."""
     texts = [" || ".join([f"object.a{i}.b == 1"] * 3000) for i in range(count)]
     return policy(name, cel={"expressions": [{"expression": text} for text in texts]})
 
@@ -329,7 +330,7 @@ def test_a_policy_beyond_its_steps_is_refused_and_its_last_version_stays() -> No
 def test_a_defect_harms_the_policy_that_meets_it_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Types deeper than the interpreter's stack once ended every leader."""
+    """Types deeper than the interpreter's stack used to crash every leader."""
 
     def broken(
         document: ClusterPolicy, exceptions: object, *, verifies: bool, unusable: object
@@ -396,7 +397,7 @@ def test_the_leader_beats_for_every_policy_and_within_a_costly_one() -> None:
 
 
 def test_costly_results_are_kept_for_the_next_leader(tmp_path: Path) -> None:
-    """Also that a policy was refused; cheap ones are compiled again."""
+    """Refusals are also kept; cheap policies are compiled again."""
     tmp_path.chmod(0o700)
     middle = policy("m", pattern={f"k{i}": "a|b|c|d|e|f" for i in range(300)})
     changes = Changes({"x": (middle + costly("c") + policy("p")).encode()}, ())

@@ -1,4 +1,4 @@
-"""The leader as a process: it leads, deregisters when it is asked, and ends."""
+"""The leader as a process: it leads, deregisters on request, and ends."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ def process(
     for folder in (run, run / "snapshot", run / "pages", EVENTS.folder(run)):
         folder.mkdir(mode=0o700, parents=True)
     page = ControlPage.create(run / "snapshot")
-    # This process is the worker; it attaches whatever comes.
+    # This process acts as the worker and attaches every publication.
     worker = page.claim(os.getpid(), start_ticks(os.getpid()))
     worker.serve(POLICIES, 2**40)
     text = KUBECONFIG.format(url=api.url)
@@ -101,7 +101,7 @@ def configurations(api: FakeApi) -> int:
 def test_a_leader_leads_and_ends_in_order(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]", *, asked: bool
 ) -> None:
-    """With the handshake it deregisters first, and publishes until it ends."""
+    """After the handshake, the leader deregisters first and publishes until it ends."""
     wait_for(lambda: holder(api) == "one", START_S)
     wait_for(lambda: configurations(api) >= 2, START_S)
     assert b"BEGIN CERTIFICATE" in (tmp_path / "tls.crt").read_bytes()
@@ -124,10 +124,10 @@ def test_a_leader_leads_and_ends_in_order(
 def test_a_defect_in_a_controller_leaves_the_others_at_work(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """The lease is kept, policies are published, and the log has the traceback."""
+    """The leader keeps the lease, publishes policies, and logs the traceback."""
     wait_for(lambda: holder(api) == "one", START_S)
     secrets = "/api/v1/namespaces/kyverno/secrets"
-    # No object of the API server has such a shape.
+    # No object of a real API server has this structure.
     api.put(f"{secrets}/kyverno-svc.kyverno.svc.kyverno-tls-ca", data=5)
     log = tmp_path / "log"
     wait_for(lambda: "unexpected error with key all" in log.read_text(), START_S)
@@ -141,7 +141,7 @@ def test_a_defect_in_a_controller_leaves_the_others_at_work(
 def test_a_leader_without_a_webhook_publishes_and_writes_nothing(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """No lease, no certificate, no webhook, no watch of what only reviews need."""
+    """A leader without a webhook needs no lease, certificate, or watch for reviews."""
     api.put("/api/v1/namespaces/labelled", metadata={"labels": {"a": "b"}})
     page = ControlPage.open(tmp_path / "run" / "snapshot")
     wait_for(lambda: page.generation("namespaces") > 0, START_S)

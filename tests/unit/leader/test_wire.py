@@ -1,7 +1,7 @@
-"""Which event makes the leader's controllers do what, without the clock's help.
+"""Events that make the leader's controllers act, without help of the clock.
 
-The queue's clock stands still unless a test turns it: what happens then was made to
-happen by an event, not by the next look.
+The queue's clock stands still unless a test sets it: an effect during this time was
+caused by an event instead of the next periodic check.
 """
 
 import base64
@@ -77,7 +77,7 @@ def refuse(_request: ApiRequest, _deadline_ns: int) -> bytes:
 
 
 class Leader:
-    """The controllers of a leader with their real neighbours, and one worker."""
+    """The controllers of a leader with their real dependencies, and one worker."""
 
     def __init__(self, api: FakeApi, folder: Path) -> None:
         self.api = api
@@ -93,7 +93,7 @@ class Leader:
         self.configuration = ClusterConfiguration(client, settings)
         self.context = ClusterGlobalContext(client, refuse)
         terms = Terms(namespace="kyverno", name="kyverno", identity="one")
-        # It is held until it is given back, however slow this machine is.
+        # The lease is held until it is released, however slow this machine is.
         self.election = Election(self.objects, terms, clock_ns=lambda: 1)
         self.wired = Wired(
             ReplicaContext(
@@ -130,14 +130,14 @@ class Leader:
         ]
 
     def start(self) -> None:
-        """Lead, with workers that have everything, and register it."""
+        """Lead with workers that have all data, and register."""
         assert self.election.step()
         for informer in self.informers:
             informer.start()
         wait_for(lambda: all(one.synced for one in self.informers))
         self.publish(1)
         self.attach(1)
-        # Workers look for their first certificate for three seconds.
+        # Workers check for their first certificate for three seconds.
         self.pass_s(4)
         self.until(lambda: CONFIGURATION in self.configured())
         self.work()
@@ -151,13 +151,13 @@ class Leader:
         self.wired.controllers.work_due()
 
     def pass_s(self, seconds: float) -> None:
-        """Let the time pass, as a queue sees it whose worker never sleeps."""
+        """Let the time pass for a queue whose worker never sleeps."""
         for _ in range(round(seconds * 10)):
             self.turned.turn(0.1)
             self.work()
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Let events take effect; the clock stands still."""
+        """Let events take effect while the clock stands still."""
 
         def holds() -> object:
             self.work()
@@ -166,19 +166,19 @@ class Leader:
         wait_for(holds)
 
     def heard(self) -> None:
-        """Wait until the informers of policies know what the API server has."""
+        """Wait until the policy informers have the API server's current state."""
         version = str(self.api.version)
         wait_for(lambda: self.policies.informers[0].notified_version == version)
 
     def publish(self, generation: int, *policies: PolicyStatus) -> None:
-        """Publish, as the leader's loop does."""
+        """Publish as the leader's loop does."""
         self.policies.poll(0)
         status = Status(generation, published_ns=10**18, policies=policies)
         write_status(self.folder, status)
         self.wired.published(generation)
 
     def attach(self, generation: int) -> None:
-        """Attach, as a worker does, and ring."""
+        """Attach as a worker does, and ring the bell."""
         self.worker.serve(POLICIES, generation)
         self.wired.attached()
 
@@ -301,7 +301,7 @@ def test_a_policy_in_cel_is_registered_and_then_told_to_be_ready(
 def test_workers_that_attach_before_the_leader_goes_on_are_seen(
     leader: Leader,
 ) -> None:
-    """They are rung before the loop comes to say what it published."""
+    """The workers ring before the loop can announce its publication."""
     leader.api.put(POLICY, **policy())
     leader.until(lambda: "pods" in leader.resources())
     leader.heard()
@@ -377,7 +377,7 @@ def test_a_kind_is_looked_for_until_it_is_served(
 ) -> None:
     """K8S: a new CRD is served a moment after it is established.
 
-    Global context entries that were refused its objects then try again at once.
+    Global context entries whose objects were refused then retry at once.
     """
     hurried: list[int] = []
     monkeypatch.setattr(leader.context, "retry_now", lambda: hurried.append(1))
@@ -404,7 +404,7 @@ def test_what_the_operator_asks_for_is_registered(leader: Leader) -> None:
     leader.api.put(f"{KYVERNO}/configmaps/kyverno", data=asked)
 
     def labels() -> object:
-        # The leader's loop looks every now and then.
+        # The leader's loop checks this periodically.
         leader.configuration.poll()
         return leader.configuration.current.configuration.webhook_labels
 
@@ -423,7 +423,7 @@ def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
     leader.api.fault("GET .*widgets", *[403] * 1000)
 
     def states() -> object:
-        # The leader's loop looks every now and then.
+        # The leader's loop checks this periodically.
         leader.context.poll()
         return leader.context.states()
 
@@ -434,11 +434,11 @@ def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
 
 
 def test_a_new_authority_is_registered_as_soon_as_it_is_made(leader: Leader) -> None:
-    """The API server is to trust it before any replica serves by it."""
+    """The API server must trust an authority before a replica uses its certificates."""
     path = f"{KYVERNO}/secrets/kyverno-svc.kyverno.svc.kyverno-tls-ca"
     leader.api.put(POLICY, **policy())
     leader.until(leader.resources)
-    # The next resync of webhooks is another one than that of certificates.
+    # The resyncs of webhooks and certificates are separate.
     leader.pass_s(0.5)
     leader.wired.queue.add(keys.WEBHOOKS)
     leader.work()
@@ -469,7 +469,7 @@ def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
 def test_a_leader_that_published_nothing_has_heard_nothing(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """What it hears reaches no worker: policies are as old as with the one before."""
+    """Workers get no policies from this leader, so the previous time stays valid."""
     before = LeaderHealth(trusted=True, confirmed_ns=5)
     write_leader_health(tmp_path, before)
     leader = Leader(api, tmp_path)
@@ -488,7 +488,7 @@ def test_a_leader_that_published_nothing_has_heard_nothing(
 def test_who_does_not_hold_the_lease_writes_nothing(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """But it publishes what it enforces, and its own health."""
+    """A leader without the lease still publishes its policies and its own health."""
     leader = Leader(api, tmp_path)
     api.put(POLICY, **policy())
     try:
@@ -510,7 +510,7 @@ def test_who_does_not_hold_the_lease_writes_nothing(
 
 
 def test_an_outage_is_over_within_a_second(leader: Leader) -> None:
-    """And nothing is Ready that no webhook was registered for."""
+    """No policy is Ready before a webhook is registered for it."""
     leader.api.fault("(PUT|POST|GET) .*webhookconfigurations", *[403] * 10_000)
     leader.api.put(POLICY, **policy())
     leader.heard()
