@@ -266,7 +266,7 @@ def test_a_slow_reader_gets_all_answers() -> None:
 
 
 def test_requests_that_come_together_take_turns() -> None:
-    """A failure means: one connection's hundred reviews come before another's one."""
+    """A failure means: a hundred reviews of one connection delay all other reviews."""
     order: list[str] = []
 
     async def story(client: Client) -> None:
