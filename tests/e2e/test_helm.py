@@ -113,7 +113,7 @@ def test_policies_survive_an_uninstall(installed: Helm) -> None:
 
 
 def kyvernos_chart(folder: Path) -> Path:
-    """Write a chart with the objects of Kyverno's, which Helm installs."""
+    """Write a chart with the objects of Kyverno's chart, which Helm installs."""
     left_out = ("Namespace", "Secret", "Lease")
     empty = Certificates(b"", b"", b"", b"")
     given = [one for one in objects(empty) if one["kind"] not in left_out]
