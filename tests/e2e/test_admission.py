@@ -346,7 +346,7 @@ def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
 def test_a_stopped_holder_writes_nothing_when_it_wakes(
     cluster: Cluster, pod: Pod, objects: Objects, tmp_path: Path
 ) -> None:
-    """SIGSTOP of the holder: another takes over; awake again, it stays quiet."""
+    """After SIGSTOP of the holder, another takes over; the old one stops writing."""
     # The previous test may have changed the authority a moment ago.
     wait_for(lambda: _is_created(objects, policy("lease", "team", "ConfigMap")))
     wait_for(lambda: is_denied(objects, config_map("m")))

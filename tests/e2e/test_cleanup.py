@@ -187,7 +187,7 @@ def test_dependents(api: Api, space: str, said: str, *, is_left: bool) -> None:
 
 
 def test_permissions_at_admission_and_later(api: Api, space: str) -> None:
-    """A kind that may not be deleted any more is named, and stops no other."""
+    """A kind that can no longer be deleted is named; the others are still deleted."""
     kinds = {"kinds": ["Secret", "ConfigMap"], "namespaces": [space]}
     raw = {
         "apiVersion": "kyverno.io/v2",

@@ -175,7 +175,7 @@ def test_the_supervisor_is_killed(fleet: Fleet) -> None:
 
 
 def test_the_lease_is_stolen(fleet: Fleet) -> None:
-    """Who lost it writes nothing, serves on, and takes it back when it is free."""
+    """The loser writes nothing, keeps serving, and later takes the lease back."""
     fleet.put(policy("stolen", "team"))
     ours = holder_of(fleet)
     before = fleet.processes()
@@ -428,7 +428,7 @@ def test_a_watch_falls_silent(
 def test_cut_off_then_410_gone(
     plane: ControlPlane, proxy: CuttingProxy, tmp_path: Path
 ) -> None:
-    """What was deleted meanwhile is deleted here, too: informers report it."""
+    """Informers also report objects that were deleted meanwhile."""
     kubeconfig = str(through(plane, proxy, tmp_path))
     fleet = Fleet(plane, tmp_path, KUBECONFIG=kubeconfig)
     fleet.start()

@@ -162,7 +162,7 @@ def kyvernos(
 
 
 def test_over_kyvernos_release(kyvernos: Helm) -> None:
-    """Policies stay; what only Kyverno has is deleted; a rollback restores it."""
+    """Policies stay; objects of Kyverno alone are deleted; a rollback restores them."""
     chart, kept = str(DEPLOY / "chart"), ["clusterpolicy.kyverno.io/kept"]
     definitions = set(kyvernos.names("customresourcedefinitions"))
     with pytest.raises(AssertionError, match="would delete the CustomResource"):

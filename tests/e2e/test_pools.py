@@ -155,7 +155,7 @@ def test_a_pod_of_a_pool_alone_has_no_part_in_webhooks(
 def test_a_crash_loop_of_a_pool_is_never_the_webhooks(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Its health fails and the next coordinator continues; reviews are answered."""
+    """The pool's health fails and the next coordinator continues; reviews go on."""
     grant_config_maps(own)
     extra = {
         "CLEANUP_WORKERS": "1",

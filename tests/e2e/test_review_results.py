@@ -1,4 +1,4 @@
-"""What only reviews find, from a review to the report, on a real control plane.
+"""Results of reviews alone, from a review to the report, on a real control plane.
 
 A failure means: a report lacks a result that no scan can find again, for example after
 a kill, or results flood the API server while no holder merges them.

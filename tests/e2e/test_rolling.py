@@ -83,7 +83,7 @@ def test_a_killed_pod_under_load(installed: Installation, plane: ControlPlane) -
 def test_a_stopped_holder_under_load(
     installed: Installation, plane: ControlPlane
 ) -> None:
-    """Another takes the lease and keeps the configurations; awake, it stays quiet."""
+    """Another holder maintains the configurations; the old one writes nothing."""
     pod = holding_pod(installed)
     leader = installed.processes(pod)["leader"]
     name = "kyverno-resource-validating-webhook-cfg"
