@@ -147,6 +147,16 @@ PANELS: Final = (
         (("{{process}}", _rate("kyverno_mp_process_cpu_seconds_total", "process")),),
     ),
     Panel(
+        "Calls to registries",
+        "reqps",
+        (
+            (
+                "{{registry}}: {{outcome}}",
+                _rate("kyverno_mp_registry_calls_total", "registry, outcome"),
+            ),
+        ),
+    ),
+    Panel(
         "Restarts",
         "none",
         (

@@ -658,6 +658,10 @@ SERVICE_ADDRESSES_MAX = 16
 WEBHOOK_TIMEOUT_S_MAX = 30
 """timeoutSeconds of a webhook: a limit of the API server."""
 
+CERTIFICATE_KEYS_KEPT_MAX = 4
+"""Parsed private keys that a replica keeps: those of the authority and of the server,
+each before and after a renewal."""
+
 FINE_GRAINED_KEPT_MAX = 1024
 """Policies with their own webhook path that a worker remembers after their deletion."""
 
@@ -767,6 +771,10 @@ IMAGE_TIMESTAMP_BYTES_MAX = 64 * 1024
 IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 """One file of a TUF repository: the limit for targets metadata of python-tuf."""
 
+IMAGE_TRUSTED_ROOT_BYTES_MAX = 1024 * 1024
+"""A trusted root within an ImageValidatingPolicy: upstream's own limit. Sigstore's has
+7 KiB."""
+
 IMAGE_TRUST_FILES_MAX = 100
 """Files read from a TUF repository: keys and certificates. Sigstore has ten."""
 
@@ -826,6 +834,10 @@ REGISTRY_SESSIONS_MAX = 256
 REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
 connections. The authors of Pods choose the hosts."""
+
+REGISTRY_HOSTS_NAMED_MAX = 20
+"""Registries, logs and mirrors that metrics of one process name, each with some ten
+outcomes; clusters pull from some five registries."""
 
 REGISTRY_CALLS_PER_HOST_MAX = 8
 """Concurrent calls of one process to one registry, and at most half of its threads for
@@ -892,6 +904,10 @@ failure policy decides. At 25 ms per image, the last one waits 200 ms with 8 thr
 
 REGISTRY_SECRETS_MAX = 64
 """Secrets with registry credentials that one process caches for a minute."""
+
+IMAGE_KEY_SECRETS_MAX = 256
+"""Public keys from Secrets that one process keeps for a minute, less than 1 KiB each:
+some hundred namespaces with policies that name a Secret of their own."""
 
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 """One Secret: the API server's limit."""

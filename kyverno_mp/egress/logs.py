@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kyverno_mp.egress.addresses import UrlRules
-from kyverno_mp.egress.registries import RegistryTransport
+from kyverno_mp.egress.registries import OnCall, RegistryTransport
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.registry.exchange import (
     Exchange,
@@ -28,7 +28,7 @@ from kyverno_mp.values.wildcard import matches
 def open_logs(
     rules: UrlRules,
     resolve: Callable[[str], list[str]],
-    on_call: Callable[[str], None] = lambda _outcome: None,
+    on_call: OnCall = lambda _host, _outcome: None,
 ) -> Exchange:
     """Return the Exchange for logs that cluster-wide policies name."""
     transport = RegistryTransport(rules, resolve, on_call)

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult
 
 from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed
@@ -49,6 +49,9 @@ _IDLE_NS_MAX: Final = 30_000_000_000
 """Registries close idle connections after about a minute; addresses may change."""
 
 
+OnCall: TypeAlias = Callable[[str, str], None]
+
+
 class _Key(NamedTuple):
     scheme: str
     host: str
@@ -74,12 +77,13 @@ class RegistryTransport:
         self,
         rules: UrlRules,
         resolve: Callable[[str], list[str]],
-        on_call: Callable[[str], None] = lambda _outcome: None,
+        on_call: OnCall = lambda _host, _outcome: None,
         threads: int = 2 * REGISTRY_CALLS_PER_HOST_MAX,
         is_helper: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``on_call`` gets the outcome of each call: a status, or the kind of failure.
+        """``on_call`` gets the host of each call, "" if unknown, and its outcome.
 
+        The outcome is a status, or the kind of failure.
         ``threads``: the number of calling threads; one registry gets at most half of
         them. ``is_helper``: whether the calling thread is a helper (images/at_once.py);
         helpers are not counted.
@@ -101,18 +105,21 @@ class RegistryTransport:
         Raises: ExpressionFailed (``egress.denied``: the address is not allowed),
         RequestInvalid, RegistryUnavailable, DeadlinePassed.
         """
+        host = ""
         try:
-            found = self._call(call, deadline_ns)
+            parts, port = taken_apart(call.url)
+            host = parts.hostname or ""
+            found = self._call(call, parts, port, deadline_ns)
         except DeadlinePassed:
-            self._on_call("deadline")
+            self._on_call(host, "deadline")
             raise
         except RegistryUnavailable:
-            self._on_call("network")
+            self._on_call(host, "network")
             raise
         except Exception:
-            self._on_call("refused")
+            self._on_call(host, "refused")
             raise
-        self._on_call(str(found.status))
+        self._on_call(host, str(found.status))
         return found
 
     @property
@@ -129,8 +136,9 @@ class RegistryTransport:
         for connection in idle:
             connection.abandon()
 
-    def _call(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
-        parts, port = taken_apart(call.url)
+    def _call(
+        self, call: RegistryCall, parts: SplitResult, port: int, deadline_ns: int
+    ) -> RegistryResponse:
         key = _Key(
             parts.scheme,
             parts.hostname or "",

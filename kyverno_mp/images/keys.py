@@ -186,7 +186,9 @@ def _unread(reference: str) -> str:
         text = f"this version has no provider for keys of {service}"
         return f"open {reference}: {text}; give the key inline as PEM"
     scheme, colon, _ = reference.partition("://")
-    if colon and scheme not in ("k8s", "env", "http", "https"):
+    if colon and scheme == "k8s":
+        return "there is no cluster to read the Secret from; give the key inline as PEM"
+    if colon and scheme not in ("env", "http", "https"):
         return f"loading URL: unrecognized scheme: {scheme}://"
     text = "references are not supported; give the key inline as PEM"
     return f"open {reference}: {text}"

@@ -1,7 +1,8 @@
-"""Resolve references to public keys: the port to key management services.
+"""Resolve references to public keys: the port to Secrets and key management services.
 
-Room: images. Takes: the text of ``publicKeys`` or ``kms``, providers by scheme. Gives:
-PEM text. Next: images/verifier.py. May touch: the network through a provider.
+Room: images. Takes: the text of ``publicKeys``, ``secret`` or ``kms``, providers by
+scheme. Gives: PEM text. Next: key_secrets.py, images/verifier.py. May touch: the
+network through a provider.
 Source: docs/behaviour/images 1.2 (references); docs/differences.md.
 
 SAFETY: upstream reads files, environment variables and URLs chosen by the author of a
@@ -12,20 +13,31 @@ images/keys.py reports an error.
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-KeyProvider: TypeAlias = Callable[[str, int], str]
-"""Takes a reference and a deadline; returns the key as PEM. Raises: ExpressionFailed,
-DependencyError.
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+
+KeyProvider: TypeAlias = Callable[[str, str | None, int], str]
+"""Takes a reference, the namespace of a namespaced policy (None: a cluster policy) and
+a deadline; returns the key as PEM. Raises: ExpressionFailed, DependencyError.
 """
 KeyProviders: TypeAlias = Mapping[str, KeyProvider]
-"""Providers by scheme: ``awskms``, ``gcpkms``, ..."""
+"""Providers by scheme: ``k8s``, ``awskms``, ``gcpkms``, ..."""
 NO_PROVIDERS: Final[KeyProviders] = {}
 
 
-def referenced_key(text: str, providers: KeyProviders, deadline_ns: int) -> str:
+def referenced_key(
+    text: str, tenant: str | None, providers: KeyProviders, deadline_ns: int
+) -> str:
     """Return the key from the reference's provider; return other text unchanged.
 
-    Raises: ExpressionFailed, DependencyError.
+    ``tenant``: the namespace of the namespaced policy that has the reference, None for
+    a cluster policy. Raises: ExpressionFailed, DependencyError.
     """
     scheme, colon, _ = text.strip().partition(":")
     provider = providers.get(scheme) if colon else None
-    return text if provider is None else provider(text.strip(), deadline_ns)
+    if provider is None:
+        return text
+    try:
+        return provider(text.strip(), tenant, deadline_ns)
+    except (ExpressionFailed, DependencyError) as error:
+        message = f"failed to load public key from {text.strip()}: {error.message}"
+        raise type(error)(error.code, message) from error

@@ -146,6 +146,8 @@ class ServedReview:
 
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed. Raises: as ``digest``."""
+        # SAFETY: a result is bound to the key, not to the name of a Secret.
+        asked = self._review.with_key(asked, deadline_ns)
 
         def verified() -> Json:
             return self._review.verify(asked, deadline_ns)
@@ -160,6 +162,7 @@ class ServedReview:
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return the attestor's statements about the image. Raises: as ``digest``."""
+        asked = self._review.with_key(asked, deadline_ns)
 
         def verified() -> Json:
             return list(self._review.statements(asked, deadline_ns))
@@ -194,7 +197,7 @@ class ServedReview:
         except ExpressionFailed:
             # Verification will fail as well, with the right message.
             return None
-        whole = asked._replace(image="", use_cache=True)
+        whole = asked._replace(image="", use_cache=True, namespace="")
         bound = [_VERSION, kind, place, digest, whole]
         return hashlib.sha256(
             msgspec.json.encode(bound, order="deterministic")

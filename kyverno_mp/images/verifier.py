@@ -210,6 +210,21 @@ class ImageReview:
             else:
                 yield layer, ""
 
+    def with_key(self, asked: SignatureQuery, deadline_ns: int) -> SignatureQuery:
+        """Return the query with the key in place of a reference to one.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        return self._with_key(asked, self._deadline_ns(deadline_ns))
+
+    def _with_key(self, asked: SignatureQuery, until_ns: int) -> SignatureQuery:
+        if asked.form in (_NOTARY, _BUNDLE):
+            # KYVERNO: these types read no key.
+            return asked
+        tenant = asked.namespace if asked.is_tenants else None
+        key = referenced_key(asked.key, tenant, self._providers, until_ns)
+        return asked if key == asked.key else asked._replace(key=key)
+
     def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
         send = self._tenants_send if asked.is_tenants else self._send
 
@@ -226,8 +241,7 @@ class ImageReview:
                     "images.deadline", "the signatures were not checked in time"
                 )
 
-        key = referenced_key(asked.key, self._providers, until_ns)
-        asked = asked._replace(key=key)
+        asked = self._with_key(asked, until_ns)
         terms = terms_of(asked, self._trust, self._now(), until_ns, search, tick)
         return replace(terms, hold=self._valid.hold)
 

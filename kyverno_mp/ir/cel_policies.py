@@ -14,6 +14,7 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
+from kyverno_mp.values.jsonvalue import Json
 
 
 class TargetsIR(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +68,31 @@ class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class HoleIR(msgspec.Struct, frozen=True, array_like=True):
+    """A place in a document of a template, and the parts of its value.
+
+    ``path``: keys and positions from the root of the document. ``parts``: texts and
+    expressions; a single expression gives a value of any type.
+    """
+
+    path: tuple[str | int, ...]
+    parts: tuple[str | Expression, ...]
+
+
+class TemplateDocumentIR(msgspec.Struct, frozen=True, array_like=True):
+    """One YAML document; ``content`` has null in the places of ``holes``."""
+
+    content: Json
+    holes: tuple[HoleIR, ...] = ()
+
+
+class GenerationIR(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of ``generate``: an expression, or the documents of a template."""
+
+    expression: Expression | None = None
+    documents: tuple[TemplateDocumentIR, ...] = ()
+
+
 class GeneratingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     """A policy with its exceptions; without ``constraints`` no object matches."""
 
@@ -74,13 +100,19 @@ class GeneratingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     constraints: ConstraintsIR | None
     conditions: tuple[NamedExpressionIR, ...]
     variables: tuple[NamedExpressionIR, ...]
-    generations: tuple[Expression, ...]
+    generations: tuple[GenerationIR, ...]
     exceptions: tuple[CelExceptionIR, ...] = ()
     generates_existing: bool = False
     synchronizes: bool = False
     orphans_downstream: bool = False
     """Generated objects are kept when the policy is deleted."""
     effects: int = EFFECT_PURE
+    annotations: tuple[NamedExpressionIR, ...] = ()
+    """``auditAnnotations``, by key."""
+    skips_background: bool = True
+    """Requests of the background pool's account trigger nothing."""
+    applies_server_side: bool = False
+    """``useServerSideApply``: objects are applied, not created and replaced."""
 
 
 class DeletingPolicyIR(msgspec.Struct, frozen=True, array_like=True):

@@ -52,6 +52,8 @@ class CosignIR(msgspec.Struct, frozen=True, array_like=True):
     """``cosign``. ``identities`` is None if the attestor is not keyless.
 
     An identity is (subject, subject expression, issuer, issuer expression).
+    ``subjects`` has for each identity the CEL expression that computes its subject
+    expression, or None.
     """
 
     key: TextIR | None = None
@@ -66,6 +68,11 @@ class CosignIR(msgspec.Struct, frozen=True, array_like=True):
     log: LogIR | None = None
     tuf: TufIR | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+    subjects: tuple[Expression | None, ...] = ()
+    extensions: tuple[tuple[str, str], ...] = ()
+    """Extensions that the certificate must have, by name or object identifier."""
+    trusted_root: TextIR | None = None
+    """The trusted root as JSON; None: that of the TUF repository."""
 
 
 class NotaryIR(msgspec.Struct, frozen=True, array_like=True):

@@ -24,7 +24,7 @@ from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.cluster_data import OF_KINDS
+from kyverno_mp.leader.cluster_data import COMPLETE, OF_KINDS, PAIRS_OF
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.stored_document import FROM_CLUSTER
@@ -227,15 +227,20 @@ class LiveClusterData:
         """Return whether anything changed since the last call."""
         del now_ns, force  # informers report changes
         first = not self._segments
-        changed = {kind for kind, one in self._changed_keys.items() if one.take()}
+        taken = {kind: one.take() for kind, one in self._changed_keys.items()}
+        changed = {kind for kind, keys in taken.items() if keys}
         context = self._context.poll()
         kinds = self._kinds_changed()
         if first:
             # In a cluster, live calls answer these; only a folder has canned answers.
             self._segments["apicalls"] = {}
         for name, (of_kinds, _) in OF_KINDS.items():
-            if first or not changed.isdisjoint(of_kinds):
+            if not first and changed.isdisjoint(of_kinds):
+                continue
+            if first or name not in PAIRS_OF:
                 self._take_objects(name)
+            else:
+                self._take_changes(name, of_kinds[0], taken[of_kinds[0]])
         if context or first:
             self._segments[_CONTEXT] = self._context.values()
         if kinds:
@@ -273,6 +278,29 @@ class LiveClusterData:
         )
         segment = {key: encode_value(value) for key, value in made_of(objects)}
         if segment != self._segments.get(name):
+            self._segments[name] = segment
+
+    def _take_changes(self, name: str, kind: str, keys: Sequence[Key]) -> None:
+        """Replace the changed objects of a segment.
+
+        PERF: when a Namespace is created, the others are neither decoded nor encoded.
+        """
+        before = self._segments[name]
+        segment = dict(before)
+        for key in keys:
+            text = self._changed_keys[kind].informer.get(key)
+            if text is None:
+                named: Json = {"metadata": {"namespace": key[0], "name": key[1]}}
+                for gone, _ in PAIRS_OF[name](named):
+                    segment.pop(gone, None)
+            else:
+                for one, value in PAIRS_OF[name](msgspec.json.decode(text)):
+                    segment[one] = encode_value(value)
+        if kind == "Namespace":
+            segment.pop(COMPLETE, None)
+            if segment:
+                segment[COMPLETE] = encode_value({})
+        if segment != before:
             self._segments[name] = segment
 
 

@@ -50,6 +50,8 @@ from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 
 NAMES: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls")
+COMPLETE: Final = ""
+"""The key that marks the list of namespaces as complete."""
 _Values = dict[str, Json]
 _Objects = Iterable[dict[str, Json]]
 _Pairs = Iterable[tuple[str, Json]]
@@ -128,20 +130,28 @@ def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
     return values
 
 
+def _pairs_of_namespace(raw: dict[str, Json]) -> _Pairs:
+    name = name_of(raw)
+    yield name, (raw.get("metadata") or {}).get("labels") or {}
+    yield f"{name}/", raw
+
+
+def _pairs_of_config_map(raw: dict[str, Json]) -> _Pairs:
+    yield f"{namespace_of(raw)}/{name_of(raw)}", raw
+
+
 def _namespaces(objects: _Objects) -> _Pairs:
     any_there = False
     for raw in objects:
         any_there = True
-        name = name_of(raw)
-        yield name, (raw.get("metadata") or {}).get("labels") or {}
-        yield f"{name}/", raw
+        yield from _pairs_of_namespace(raw)
     if any_there:
-        yield "", {}
+        yield COMPLETE, {}
 
 
 def _config_maps(objects: _Objects) -> _Pairs:
     for raw in objects:
-        yield f"{namespace_of(raw)}/{name_of(raw)}", raw
+        yield from _pairs_of_config_map(raw)
 
 
 def _roles(objects: _Objects) -> _Pairs:
@@ -178,3 +188,9 @@ OF_KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[_Objects], _Pairs]
 }
 """Segments that contain whole objects: the kinds of each, and the function for their
 values."""
+PAIRS_OF: Final[Mapping[str, Callable[[dict[str, Json]], _Pairs]]] = {
+    "namespaces": _pairs_of_namespace,
+    "configmaps": _pairs_of_config_map,
+}
+"""Segments in which each object has its own keys, which depend only on its namespace
+and name, so that a changed object can be replaced alone."""

@@ -30,6 +30,7 @@ _NAMESPACED = frozenset({"Policy", "PolicyException", "CleanupPolicy"})
 """Kinds with a namespace, besides all whose names begin with ``Namespaced``."""
 FROM_CLUSTER = "kube://"
 """Prefix of the names of documents from the API server, each one object as JSON."""
+_DELETING: Final = frozenset({"DeletingPolicy", "NamespacedDeletingPolicy"})
 _CEL_GROUP: Final = "policies.kyverno.io/"
 _ADMISSION_GROUP: Final = "admissionregistration.k8s.io/"
 
@@ -54,6 +55,8 @@ class StoredDocument:
         """Return why a document of an unknown kind has no effect."""
         raw = self.raw()
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
+        if version.startswith(_CEL_GROUP) and self.key[0] in _DELETING:
+            return f"{self.key[0]}: clean-up runs only in a cluster"
         if version.startswith(_CEL_GROUP):
             return f"the server does not evaluate {version} {self.key[0]}"
         if version.startswith(_ADMISSION_GROUP):

@@ -56,9 +56,9 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
             else:
                 yield from _in_manifest_set(nested, place)
         elif entry.keys is not None:
-            if not entry.keys.public_keys:
+            if not entry.keys.public_keys and entry.keys.secret is None:
                 # SAFETY: without publicKeys, upstream accepts any signer.
-                yield f"{place}.keys without publicKeys"
+                yield f"{place}.keys without publicKeys or secret"
         elif entry.certificates is not None:
             if entry.certificates.cert_chain:
                 yield f"{place}.certificates.certChain"

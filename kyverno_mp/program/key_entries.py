@@ -1,6 +1,6 @@
-"""Split the keys of an attestor set into one entry per key.
+"""Split the keys of an attestor set into one entry per key, and read an entry's key.
 
-Room: program. Takes: an AttestorSet. Gives: its entries. Next:
+Room: program. Takes: an AttestorSet. Gives: its entries, their keys. Next:
 program/images/attestors, program/bodies/manifests. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/images 1.2 (publicKeys).
@@ -11,7 +11,11 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.policy.fields.image_verification import Attestor, AttestorSet
+from kyverno_mp.policy.fields.image_verification import (
+    Attestor,
+    AttestorSet,
+    StaticKeyAttestor,
+)
 
 _END: Final = "-----END PUBLIC KEY-----"
 
@@ -30,6 +34,15 @@ def expanded(listed: AttestorSet) -> Iterator[Attestor]:
         for text in texts:
             keys = msgspec.structs.replace(entry.keys, public_keys=text)
             yield msgspec.structs.replace(entry, keys=keys)
+
+
+def key_of(keys: StaticKeyAttestor) -> str:
+    """Return the PEM text or the reference of a key."""
+    if keys.public_keys:
+        return keys.public_keys
+    if keys.secret is not None:
+        return f"k8s://{keys.secret.namespace}/{keys.secret.name}"
+    return keys.kms
 
 
 def split_keys(text: str) -> list[str]:

@@ -9,7 +9,7 @@ Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
@@ -77,6 +77,13 @@ class Images(Protocol):
         """
 
 
+ReadNamedSecret: TypeAlias = Callable[[str, str, int], Json | None]
+"""Takes namespace, name and deadline; returns the Secret, None if it does not exist.
+
+Raises: DependencyError.
+"""
+
+
 class RegistryAccess(NamedTuple):
     """A block's imageRegistryCredentials; ``is_tenants``: the policy is namespaced."""
 
@@ -114,7 +121,7 @@ class SignatureQuery(NamedTuple):
     ``certificate``; ``is_keyless``: signed by an identity; without ``roots``, the roots
     are the trust root's. Signatures are in ``repository`` ("": the image's repository).
     ``predicate_type``: type of the statements to verify or to look up; ``form``: the
-    block's type. ``is_tenants``: the policy is namespaced.
+    block's type. ``is_tenants``: the policy is namespaced, in ``namespace``.
     """
 
     image: str
@@ -134,6 +141,7 @@ class SignatureQuery(NamedTuple):
     form: str = "Cosign"
     use_cache: bool = True
     is_tenants: bool = False
+    namespace: str = ""
 
 
 class ReviewedImages(Protocol):
@@ -164,8 +172,9 @@ class ReviewedImages(Protocol):
 class ManifestQuery(NamedTuple):
     """One attestor of an object that was signed as YAML.
 
-    ``key``: PEM text; ``certificate``: PEM text, of which only the key is used;
-    ``domain``: prefix of the annotations with message and signatures.
+    ``key``: PEM text or a reference; ``certificate``: PEM text, of which only the key
+    is used; ``domain``: prefix of the annotations with message and signatures;
+    ``tenant``: the namespace of a namespaced policy, None for a cluster policy.
     """
 
     document: dict[str, Json]
@@ -174,6 +183,7 @@ class ManifestQuery(NamedTuple):
     certificate: str = ""
     keyless: KeylessAttestor | None = None
     ignored: tuple[ObjectFieldBinding, ...] = ()
+    tenant: str | None = None
 
 
 class ManifestAnswer(NamedTuple):
@@ -335,6 +345,8 @@ class ClusterData:
     reviewed_images: Callable[[], ReviewedImages] | None = None
     """Starts the image verification of one review, for verifyImages rules."""
     manifests: SignedManifests | None = None
+    key_secrets: ReadNamedSecret | None = None
+    """Reads Secrets with public keys, for a caller that opens the ports above later."""
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
     namespace_objects: NamespaceObjects | None = None

@@ -84,7 +84,7 @@ def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
     rule = ir.name
     message = Message(rule, validate)
     if validate.manifests is not None:
-        return _manifests(validate.manifests)
+        return _manifests(validate.manifests, namespace)
     if validate.assertion is not None:
         return _assertion(rule, validate.assertion)
     if validate.deny is not None:
@@ -109,10 +109,10 @@ def _assertion(rule: str, assertion: Assertion) -> _Body:
     return AssertionBody(rule, assertion)
 
 
-def _manifests(ir: ManifestsIR) -> _Body:
+def _manifests(ir: ManifestsIR, namespace: str) -> _Body:
     from kyverno_mp.program.bodies.manifests import ManifestBody
 
-    return ManifestBody(ir)
+    return ManifestBody(ir, namespace)
 
 
 def _link_pod_security(rule: str, validate: ValidateIR) -> "PodSecurityBody | None":

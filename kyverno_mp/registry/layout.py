@@ -37,6 +37,7 @@ _OK, _MISSING, _REFUSED = 200, 404, 405
 _PATH: Final = re.compile(r"/v2/(.+)/(manifests|blobs|referrers)/([^/]+)")
 _DIGEST: Final = re.compile(r"(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})")
 _SIGNED_TAG: Final = re.compile(r"(sha256)-([0-9a-f]{64})\.(sig|att)")
+_REFERRERS_TAG: Final = re.compile(r"sha(256|512)-[0-9a-f]+")
 _NAMES: Final = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 """The first annotation is a whole reference; the second may be only a tag."""
 _KIND: Final = "kind"
@@ -131,14 +132,23 @@ class LayoutRegistry:
         for entry in self._entries:
             if _is_named(entry, place, tag):
                 return str(entry["digest"])
-        signed = _SIGNED_TAG.fullmatch(tag)
-        if signed is None:
-            return ""
         # ``cosign save`` writes one image, its signatures and its attestations.
         images = [str(one["digest"]) for one in self._of(*_IMAGES)]
+        signed = _SIGNED_TAG.fullmatch(tag)
+        if signed is None:
+            return self._only(images, tag)
         if images != [f"{signed[1]}:{signed[2]}"]:
             return ""
         return next((str(one["digest"]) for one in self._of(_KINDS[signed[3]])), "")
+
+    def _only(self, images: list[str], tag: str) -> str:
+        """Return the one image of a layout without names, "" if there is none."""
+        has_names = any(
+            _annotations(one).get(key) for one in self._entries for key in _NAMES
+        )
+        if len(images) != 1 or has_names or _REFERRERS_TAG.fullmatch(tag):
+            return ""
+        return images[0]
 
     def _of(self, *kinds: str) -> Iterator[Mapping[str, Json]]:
         return (one for one in self._entries if _annotations(one).get(_KIND) in kinds)

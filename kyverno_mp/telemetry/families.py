@@ -563,10 +563,12 @@ IMAGE_VERIFICATIONS: Final = Family(
 REGISTRY_CALLS: Final = Family(
     "kyverno_mp_registry_calls_total",
     "counter",
-    ("outcome",),
-    "Number of calls to image registries, by outcome: the HTTP status, deadline,"
-    " network (no connection), refused (an address that is not allowed, or a response"
-    " that is too large).",
+    ("registry", "outcome"),
+    "Number of calls to image registries, logs and TUF mirrors, by host (hosts that the"
+    " allowlist names or that have answered, a few; all others are other) and by"
+    " outcome: the HTTP status, deadline, network (no connection), refused (an address"
+    " that is not allowed, or a response that is too large).",
+    unbounded=("registry",),
 )
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),

@@ -26,6 +26,7 @@ from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cache import CacheOptions, ImageCache
+from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.images.metadata import RegistryMetadata
 from kyverno_mp.images.network import log_sender, mirror_reader
@@ -40,6 +41,7 @@ from kyverno_mp.limits import IMAGE_SCAN_READ_S, IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import (
     Images,
+    ReadNamedSecret,
     RegistryAccess,
     ReviewedImages,
     SignedManifests,
@@ -47,7 +49,9 @@ from kyverno_mp.program.ports import (
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.hosts import HostLabels
 from kyverno_mp.telemetry.tally import Labels
+from kyverno_mp.values.wildcard import contains_wildcard
 
 _READ_NS_MAX: Final = 30_000_000_000
 """The deadline of reads without one; audits have their own deadline."""
@@ -80,20 +84,29 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     on_verified: Callable[[Labels, float], None] = lambda _labels, _seconds: None,
     *,
     is_scan: bool = False,
+    read_key_secret: ReadNamedSecret | None = None,
 ) -> ServedImages:
     """Return the ports. Raises: SettingInvalid.
 
     If ``folder`` is None, results are not cached. ``on_cache`` and ``on_call`` receive
     labels of metrics, in any thread; ``on_verified`` also receives the seconds.
     ``is_scan`` is for scans of many objects, for which no client waits, so a registry
-    that does not answer is not called again at once.
+    that does not answer is not called again at once. ``read_key_secret`` reads Secrets
+    with public keys; None: without a cluster.
     """
+    providers = key_providers(read_key_secret)
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
+    named = (one for one in rules.allowed_names if not contains_wildcard(one))
+    hosts = HostLabels(named)
+
+    def called_host(host: str, outcome: str) -> None:
+        on_call((hosts.label(host, has_answered=outcome.isdigit()), outcome))
+
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
     transport = RegistryTransport(
         rules,
         resolve_host,
-        lambda outcome: on_call((outcome,)),
+        called_host,
         settings.image_threads,
         helpers.is_current,
     )
@@ -133,16 +146,14 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         settings.http_blocklist,
         for_namespaced=settings.http_in_namespaced_policies,
     )
-    logs = open_logs(urls, resolve_host, lambda outcome: on_call((outcome,)))
-    tenants_logs = open_logs(
-        tenants_rules(urls), resolve_host, lambda outcome: on_call((outcome,))
-    )
+    logs = open_logs(urls, resolve_host, called_host)
+    tenants_logs = open_logs(tenants_rules(urls), resolve_host, called_host)
     send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
 
     def own_mirror(host: str) -> Fetch:
         """Return a reader for a host that the operator names."""
         own = replace(urls, allowed_names=(*urls.allowed_names, host))
-        called = open_logs(own, resolve_host, lambda outcome: on_call((outcome,)))
+        called = open_logs(own, resolve_host, called_host)
         return mirror_reader(called, agent)
 
     # Read for the first signature whose policy names no roots.
@@ -157,6 +168,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
             send=send,
             tenants_send=tenants_send,
             helpers=helpers,
+            providers=providers,
         )
         return ServedReview(review, cache, flights, lock, digests, on_verified)
 
@@ -171,6 +183,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         send=send,
         tenants_send=tenants_send,
         helpers=helpers,
+        providers=providers,
     )
 
     def begin_policies() -> PolicyImages:
@@ -182,7 +195,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     return ServedImages(
         begin,
         data,
-        ManifestVerifier(trust, until),
+        ManifestVerifier(trust, until, providers),
         begin_policies,
         RegistryMetadata(data),
         RegistryMetadata(own_data),

@@ -38,6 +38,7 @@ from kyverno_mp.program.ports import (
     KindScopes,
     NamespaceObjects,
     Objects,
+    ReadNamedSecret,
 )
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
@@ -60,6 +61,8 @@ class Live:
     cel: CelPorts
     read_secret: ReadSecret
     """Reads a Secret of our namespace with registry credentials."""
+    read_key_secret: ReadNamedSecret
+    """Reads a Secret with a public key, in any namespace that our account may read."""
     view: ClusterView
     """The view of the cluster for reviews of policies."""
     top_kind: TopKind
@@ -118,6 +121,7 @@ def live_ports(
             types=LiveTypes(schemas),
         ),
         read_secret=secrets_of(client, namespace),
+        read_key_secret=named_secrets_of(client),
         view=view,
         top_kind=_top_kind_of(known),
     )
@@ -131,6 +135,20 @@ def secrets_of(client: Client, namespace: str) -> ReadSecret:
         try:
             path = _SECRETS.object((namespace, name))
             return client.get(path, deadline_ns=deadline_ns)
+        except KubeNotFound:
+            return None
+
+    return read_secret
+
+
+def named_secrets_of(client: Client) -> ReadNamedSecret:
+    """Return a function that reads Secrets of any namespace, within the deadline."""
+
+    def read_secret(namespace: str, name: str, deadline_ns: int) -> Json | None:
+        latest_ns = time.monotonic_ns() + _SECRET_NS_MAX
+        until_ns = min(deadline_ns or latest_ns, latest_ns)
+        try:
+            return client.get(_SECRETS.object((namespace, name)), deadline_ns=until_ns)
         except KubeNotFound:
             return None
 

@@ -254,6 +254,7 @@ class _Attached:
             self._image_cache.add,
             self._registry_calls.add,
             self._verifications.add,
+            read_key_secret=live.read_key_secret if live else None,
         )
         ports = ClusterData(
             config_maps=live.config_maps if live else self.cluster_data,
@@ -309,7 +310,9 @@ class _Attached:
             places.snapshot,
             control,
             GENERATING_POLICIES,
-            lambda segment, _previous: self._wrap_generating_policies(engine, segment),
+            lambda segment, _previous: self._wrap_generating_policies(
+                engine, segment, background_user(settings)
+            ),
             on_refused=self._refused,
         )
 
@@ -572,7 +575,7 @@ class _Attached:
         )
 
     def _wrap_generating_policies(
-        self, engine: Engine, segment: Segment
+        self, engine: Engine, segment: Segment, background_user: str
     ) -> _LinkedGeneratingPolicies:
         policies = GeneratingPolicySegment(segment)
         source = CelSource(
@@ -580,7 +583,7 @@ class _Attached:
             policies,
             lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
         )
-        planner = GeneratingPlanner(source, self.knows_generating)
+        planner = GeneratingPlanner(source, self.knows_generating, background_user)
         return _LinkedGeneratingPolicies(policies, planner)
 
     def _wrap_image_policies(

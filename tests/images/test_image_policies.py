@@ -396,3 +396,107 @@ def test_the_documents_of_a_review_are_bounded(
     monkeypatch.setattr("kyverno_mp.images.policies.review.IMAGE_POLICY_BYTES_MAX", 10)
     with pytest.raises(ExpressionFailed, match="too large"):
         place.review().data(place.asked, 0)
+
+
+def _root_of(own: rig.Sigstore) -> str:
+    return Trust(own).target("", 0).decode()
+
+
+class Unread(Trust):
+    """A TUF repository that must not be read."""
+
+    def check(self, _deadline_ns: int) -> None:
+        raise ExpressionFailed("images.trust", "the TUF repository was read")
+
+    def target(self, _name: str, _deadline_ns: int) -> bytes:
+        raise ExpressionFailed("images.trust", "the TUF repository was read")
+
+
+@pytest.mark.parametrize("bundled", [True, False])
+def test_a_trusted_root_of_the_policy(place: Place, *, bundled: bool) -> None:
+    """An own Sigstore without TUF repository could not be used, or all would be."""
+    own, stranger = place.own, rig.Sigstore()
+    if bundled:
+        _bundled(place, bundle_rig.bundle(own, subject=_subject(place)))
+    else:
+        place.keyless()
+    place.trust = Unread(stranger)
+    tuf = TufQuery("https://tuf.example")
+    asked = CosignQuery(identities=_WHO, tuf=tuf, trusted_root=_root_of(own))
+    assert not place.verdict(asked)
+    assert place.verdict(asked._replace(trusted_root=_root_of(stranger)))
+    # The common root would do, but it is not asked.
+    place.trust = Trust(own)
+    assert place.verdict(asked._replace(trusted_root=_root_of(stranger)))
+
+
+def test_a_key_with_a_trusted_root_needs_its_log(place: Place) -> None:
+    signer = place.own.leaf()
+    layer = place.own.layer(signer, payload_for(place.digest))
+    place.repository.attach_layers(place.digest, "sig", [layer])
+    key = rig.pem_key(signer.key)
+    place.trust = Unread(place.own)
+    assert not place.verdict(CosignQuery(key, trusted_root=_root_of(place.own)))
+    others = _root_of(rig.Sigstore())
+    assert "rekor log public key" in place.verdict(
+        CosignQuery(key, trusted_root=others)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it is empty"),
+        ("junk", "parsing inline trustedRoot JSON"),
+        ("[]", "it is not a JSON object"),
+        ('{"tlogs": [{"publicKey": {}}]}', "logId is missing"),
+        (
+            " " * (limits.IMAGE_TRUSTED_ROOT_BYTES_MAX + 1),
+            (
+                "inline trustedRoot JSON is too large (1048577 bytes), maximum allowed"
+                " is 1048576 bytes"
+            ),
+        ),
+    ],
+    ids=["empty", "junk", "list", "log", "large"],
+)
+def test_a_trusted_root_that_is_none(place: Place, text: str, reason: str) -> None:
+    """The common root would take its place."""
+    place.keyless()
+    found = place.verdict(CosignQuery(identities=_WHO, trusted_root=text))
+    assert found.startswith("failed to resolve trusted material: ")
+    assert reason in found
+
+
+EXTENSIONS: list[tuple[str, str, bool]] = [
+    ("githubWorkflowRepository", "octo/app", True),
+    ("1.3.6.1.4.1.57264.1.5", "octo/*", True),
+    ("githubWorkflowRepository", "octo/other", False),
+    ("githubWorkflowRef", "?*", False),
+    ("nowhere", "*", False),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "holds"), EXTENSIONS)
+@pytest.mark.parametrize("bundled", [True, False])
+def test_extensions_of_a_certificate(
+    place: Place, name: str, value: str, *, holds: bool, bundled: bool
+) -> None:
+    """A workflow of another repository would be an attestor."""
+    given = (rig.extension(1, rig.ISSUER), rig.extension(5, "octo/app"))
+    signer = place.own.leaf(*given)
+    if bundled:
+        made = bundle_rig.bundle(place.own, signer, subject=_subject(place))
+        _bundled(place, made)
+    else:
+        layer = place.own.layer(signer, payload_for(place.digest))
+        place.repository.attach_layers(place.digest, "sig", [layer])
+    who = _WHO[0]._replace(extensions=((name, value),))
+    assert (not place.verdict(CosignQuery(identities=(who,)))) is holds
+
+
+def test_extensions_name_nobody(place: Place) -> None:
+    """Whoever issues certificates chooses them."""
+    place.keyless()
+    who = Identity(extensions=(("oidcIssuer", "*"),))
+    assert "keyless needs identities" in place.verdict(CosignQuery(identities=(who,)))

@@ -1,5 +1,6 @@
 """Rules with ``validate.manifests``: counts, nesting, messages, constant denials."""
 
+import base64
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
@@ -150,10 +152,9 @@ def test_without_a_verifier_nothing_passes() -> None:
     [
         # SAFETY: upstream accepts any signer.
         (
-            {"keys": {"secret": {"name": "a", "namespace": "b"}}},
-            "validate.manifests.attestors.keys without publicKeys",
+            {"keys": {"kms": "awskms://a"}},
+            "validate.manifests.attestors.keys without publicKeys or secret",
         ),
-        ({"keys": {"kms": "awskms://a"}}, "attestors.keys without publicKeys"),
         (
             {"certificates": {"cert": "a", "certChain": "b"}},
             "attestors.certificates.certChain",
@@ -161,7 +162,7 @@ def test_without_a_verifier_nothing_passes() -> None:
         ({**key(ONE), "repository": "r"}, "attestors.repository"),
         (
             {"attestor": {"entries": [{"keys": {"kms": "a"}}]}},
-            "attestors.keys without publicKeys",
+            "attestors.keys without publicKeys or secret",
         ),
     ],
 )
@@ -184,6 +185,28 @@ def test_keys_that_are_none(text: str) -> None:
     status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
     assert status == ERROR
     assert "failed to judge signature type from public key configuration" in found
+
+
+def test_the_key_of_a_secret() -> None:
+    """SAFETY: upstream ignores ``secret``, and accepts any signer."""
+    pem = base64.b64encode(ONE.pem.encode()).decode()
+
+    def read(namespace: str, name: str, _deadline_ns: int) -> Any:
+        assert (namespace, name) == ("b", "a")
+        return {"data": {"cosign.pub": pem}}
+
+    ports = ClusterData(manifests=ManifestVerifier(providers=key_providers(read)))
+    for keys in (
+        {"secret": {"name": "a", "namespace": "b"}},
+        {"publicKeys": "k8s://b/a"},
+    ):
+        document = policy({"entries": [{"keys": keys}]})
+        assert missing_capability(document.spec.rules[0], verifies=True) == ""
+        assert judged(document, signed_by(ONE), ports)[0] == PASS
+        assert judged(document, signed_by(OTHER), ports)[0] == ERROR
+        status, text = judged(document, signed_by(ONE))
+        assert status == ERROR
+        assert "there is no cluster to read the Secret from" in text
 
 
 class Unreachable:

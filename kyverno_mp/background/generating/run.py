@@ -330,7 +330,7 @@ class Generating:
         done = self.downstream.write(
             one,
             synchronizes=policy.ir.synchronizes,
-            server_side=False,
+            server_side=policy.ir.applies_server_side,
             owned=policy_selector(policy.name),
         )
         recorder = PolicyRecorder(

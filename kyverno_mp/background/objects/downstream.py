@@ -150,7 +150,7 @@ class Downstream:
             if pause_s:
                 return self._leave(resource, raw, pause_s)
             if server_side:
-                return self._apply(resource, raw, synchronizes=synchronizes)
+                return self._apply(resource, raw, owned, synchronizes=synchronizes)
             return self._put(resource, raw, owned, synchronizes=synchronizes)
 
     def _put(
@@ -179,13 +179,22 @@ class Downstream:
             "background.conflict", f"{shown(resource, raw)} changes all the time"
         )
 
-    def _apply(self, resource: Resource, raw: Json, *, synchronizes: bool) -> Done:
+    def _apply(
+        self,
+        resource: Resource,
+        raw: Json,
+        owned: Selector | None,
+        *,
+        synchronizes: bool,
+    ) -> Done:
         key = key_of(raw)
         live = self._objects.find(resource, key)
         if live is not None and (
             not synchronizes or self._written.is_as_written(live, raw)
         ):
             return Done(KEPT)
+        if live is not None and not self._is_owned(live, raw, owned):
+            return Done(OTHERS)
         made = self._objects.apply(resource, raw)
         return self._done(CREATED if live is None else UPDATED, made, raw, live)
 

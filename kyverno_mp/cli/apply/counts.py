@@ -5,6 +5,7 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING
@@ -16,6 +17,8 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     VALIDATING_POLICIES,
 )
 from kyverno_mp.program import result
+
+_CLEANUP_POLICIES: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class Counts:
             *VALIDATING_POLICIES,
             *IMAGE_POLICIES,
             *DELETING_POLICIES,
+            *_CLEANUP_POLICIES,
         )
         is_plain = counts_skips or response.policy.kind == VALIDATING
         for rule in response.results:

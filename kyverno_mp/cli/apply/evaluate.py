@@ -24,6 +24,7 @@ from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.matching.subject import metadata_text, resource_name
@@ -55,8 +56,8 @@ class Response:
     """The response of one policy for one object; ``results`` is empty without a match.
 
     ``passed`` and ``skipped`` contain names of rules without messages. ``patched`` is
-    the object after a mutating policy, None for any other policy. ``path`` is the path
-    of the original object.
+    the object after a mutating policy, None for any other policy. ``is_as_read``: no
+    rule has changed it yet. ``path`` is the path of the original object.
     """
 
     policy: PolicyIR
@@ -67,6 +68,7 @@ class Response:
     skipped: tuple[str, ...] = ()
     patched: dict[str, Json] | None = None
     path: str = ""
+    is_as_read: bool = False
 
 
 def resource_path(resource: dict[str, Json]) -> str:
@@ -173,7 +175,7 @@ class Evaluator:
             from kyverno_mp.cli.apply.stages import image_policies
 
             self._image_policies = image_policies.ImagePolicies(
-                cel, values, user, cluster_data.cel
+                cel, values, user, cluster_data
             )
         self._values = values
         self._user = user
@@ -199,10 +201,14 @@ class Evaluator:
         given = resource
         responses = []
         if self._mutating:
-            path = resource_path(resource)
+            path, is_as_read = resource_path(resource), True
             for policy, rules in self._mutating:
                 response = self._mutate(policy, rules, resource, name)
                 response.path = path
+                is_as_read = is_as_read and not any(
+                    one.status == result.PASS for one in response.results
+                )
+                response.is_as_read = is_as_read
                 responses.append(response)
                 # KYVERNO: after an error the object is empty
                 # (docs/behaviour/engine 7.2).

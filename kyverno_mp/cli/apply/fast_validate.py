@@ -55,4 +55,4 @@ def with_manifests(
     # PERF: faster start of the CLI: few runs verify signatures.
     from kyverno_mp.cli.cluster.manifest_access import manifest_verifier
 
-    return replace(cluster_data, manifests=manifest_verifier())
+    return replace(cluster_data, manifests=manifest_verifier(cluster_data.key_secrets))

@@ -84,7 +84,7 @@ def _scene(
     ports = ClusterPorts(cluster, directory)
     cluster_data = live_cluster_data(ports, images)
     if uses_images:
-        reviewed = image_verification(layout)
+        reviewed = image_verification(layout, ports.secret)
         cluster_data = replace(cluster_data, reviewed_images=reviewed)
     return Scene(given, cluster_data, params, plurals, errors, unread)
 

@@ -42,12 +42,30 @@ def _yaml(value: Json) -> str:
     return dump(whole_numbers(value))
 
 
+def _patched(response: Response) -> str:
+    """Return the object after the policy.
+
+    GO: the numbers of a file are doubles until a rule changes the object, so those of a
+    million and more have an exponent.
+    """
+    value = response.patched
+    return dump(_doubles(value)) if response.is_as_read else _yaml(value)
+
+
+def _doubles(value: Json) -> Json:
+    if type(value) is dict:
+        return {key: _doubles(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_doubles(item) for item in value]
+    return float(value) if type(value) is int else value
+
+
 def mutated_text(response: Response, *, stdin: bool) -> str:
     """Return the output for one mutating policy, and whether it changed anything."""
     text = (
         "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
     )
-    text += f"\n{_yaml(response.patched)}\n---\n"
+    text += f"\n{_patched(response)}\n---\n"
     targets = targets_of(response)
     if targets:
         text += "patched targets: \n"
@@ -87,7 +105,7 @@ class MutatedFiles:
 
     def write(self, response: Response) -> None:
         """Append the object, and the targets; files in a folder are never truncated."""
-        text = f"{_yaml(response.patched)}\n---\n\n"
+        text = f"{_patched(response)}\n---\n\n"
         text += "".join(f"{_yaml(target)}\n---\n" for target in targets_of(response))
         self._append(f"{_file_name(response)}-mutated.yaml", text)
 

@@ -23,6 +23,7 @@ from kyverno_mp.program.ports import (
     ClusterData,
     Images,
     ObjectQuery,
+    ReadNamedSecret,
     ReviewedImages,
 )
 from kyverno_mp.values.jsonvalue import Json
@@ -263,8 +264,10 @@ def registry_images(layout: str = "") -> Images:
     return RegistryImages(docker_client())
 
 
-def image_verification(layout: str = "") -> Callable[[], ReviewedImages]:
+def image_verification(
+    layout: str = "", key_secrets: ReadNamedSecret | None = None
+) -> Callable[[], ReviewedImages]:
     """Return the port of verifyImages rules, with docker's credentials."""
     from kyverno_mp.cli.cluster.image_access import image_reviews
 
-    return image_reviews(uses_docker=True, layout=layout)
+    return image_reviews(uses_docker=True, layout=layout, key_secrets=key_secrets)

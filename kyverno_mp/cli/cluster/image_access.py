@@ -16,13 +16,14 @@ from typing import Final
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns, user_agent
 from kyverno_mp.cli.cluster.trust import LocalTrustRoot, ask_log
 from kyverno_mp.images.at_once import Helpers
+from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.network import mirror_reader
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.image_policies.ports import PolicyImages
-from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.program.ports import ReadNamedSecret, RegistryAccess
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
 from kyverno_mp.registry.exchange import exchange
@@ -94,7 +95,12 @@ def clients(
     return lambda _access: known
 
 
-def policy_images(*, uses_docker: bool, layout: str = "") -> Callable[[], PolicyImages]:
+def policy_images(
+    *,
+    uses_docker: bool,
+    layout: str = "",
+    key_secrets: ReadNamedSecret | None = None,
+) -> Callable[[], PolicyImages]:
     """Return a factory of reviews of ImageValidatingPolicies; see ``image_reviews``."""
     fetch = mirror_reader(exchange, user_agent())
     return PolicyReader(
@@ -103,14 +109,20 @@ def policy_images(*, uses_docker: bool, layout: str = "") -> Callable[[], Policy
         until=until,
         trust=PolicyTrust(LocalTrustRoot(), fetch),
         send=None if layout else ask_log,
+        providers=key_providers(key_secrets),
     ).begin
 
 
-def image_reviews(*, uses_docker: bool, layout: str = "") -> Callable[[], ImageReview]:
+def image_reviews(
+    *,
+    uses_docker: bool,
+    layout: str = "",
+    key_secrets: ReadNamedSecret | None = None,
+) -> Callable[[], ImageReview]:
     """Return a factory of image reviews; ``uses_docker``: with docker's credentials.
 
     ``layout``: a folder to read instead of registries; transparency logs are not used
-    then.
+    then. ``key_secrets`` reads Secrets with public keys; None: without a cluster.
     """
     return partial(
         ImageReview,
@@ -120,4 +132,5 @@ def image_reviews(*, uses_docker: bool, layout: str = "") -> Callable[[], ImageR
         trust=LocalTrustRoot(),
         send=None if layout else ask_log,
         helpers=Helpers(IMAGES_AT_ONCE_MAX - 1),
+        providers=key_providers(key_secrets),
     )

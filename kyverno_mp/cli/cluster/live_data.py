@@ -47,6 +47,7 @@ from kyverno_mp.values.typed.schema import Schemas
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 _NAMESPACES: Final = core("namespaces", namespaced=False)
+_SECRETS: Final = core("secrets")
 _CALL_NS: Final = 10 * 10**9
 
 
@@ -104,6 +105,15 @@ class ClusterPorts:
         deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
         calls = LiveCalls(self._cluster.client, self.services)
         return calls.call(request, deadline_ns)
+
+    def secret(self, namespace: str, name: str, deadline_ns: int) -> Json | None:
+        """Return the Secret, None if it does not exist. Raises: DependencyError."""
+        deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
+        path = _SECRETS.object((namespace, name))
+        try:
+            return self._cluster.client.get(path, deadline_ns=deadline_ns)
+        except KubeNotFound:
+            return None
 
     def labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace; each namespace is read once.
@@ -172,6 +182,7 @@ def live_cluster_data(ports: ClusterPorts, images: Images | None) -> ClusterData
         namespaces=ports,
         objects=ports,
         images=images,
+        key_secrets=ports.secret,
         cel=CelPorts(
             resources=LiveResources(lambda: ports.client, ports.plural_of),
             images=None if images is None else RegistryMetadata(images),

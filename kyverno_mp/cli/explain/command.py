@@ -223,7 +223,10 @@ def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str
             done = counted(len(body.mutations), "mutation")
             yield body.copy, body.constraints, done
     elif isinstance(ir, GeneratingPolicyIR):
-        yield "", ir.constraints, counted(len(ir.generations), "expression")
+        templates = sum(bool(one.documents) for one in ir.generations)
+        given = {"expression": len(ir.generations) - templates, "template": templates}
+        parts = [counted(number, noun) for noun, number in given.items() if number]
+        yield "", ir.constraints, ", ".join(parts)
     else:
         yield "", ir.constraints, f"schedule {ir.schedule}"
 

@@ -6,7 +6,7 @@ Source: docs/behaviour/cli 5 (payloads), 6 (Context), 20.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,10 +36,14 @@ def load_context(path: Path) -> ContextFile:
 
 
 def load_payload(path: Path) -> dict[str, Json]:
-    """Read a JSON or YAML payload; raises CommandFailed unless it is a single map."""
+    """Read a JSON or YAML payload; raises CommandFailed unless it is a single map.
+
+    GO: all numbers of a JSON file are doubles; integers of a YAML file are not.
+    """
     if path.suffix == ".json" or path.suffix in _YAML:
         try:
-            found = [_json(path)] if path.suffix == ".json" else read_documents(path)
+            is_json = path.suffix == ".json"
+            found = [_json(path, number=float)] if is_json else read_documents(path)
         except CommandFailed as error:
             text = f"failed to load JSON payload ({error.message})"
             raise CommandFailed(text) from error
@@ -62,9 +66,10 @@ def load_check_request(path: Path) -> dict[str, Json]:
     return found
 
 
-def _json(path: Path) -> Json:
+def _json(path: Path, number: Callable[[str], float] | None = None) -> Json:
+    """Decode a file; ``number`` converts its integers."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes(), parse_int=number)
     except OSError as error:
         raise CommandFailed(read_error(error, path)) from error
     except (ValueError, RecursionError) as error:

@@ -56,6 +56,7 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicySpec,
     MatchImageReference,
     PolicyAttestor,
+    PolicyKeyless,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, CelPolicyException
 from kyverno_mp.policy.fields.meta import NamedExpression
@@ -314,7 +315,26 @@ class _ImageBuilder(Builder):
                 "" if root is None else root.path,
             ),
             annotations=tuple(sorted(given.annotations.items())),
+            subjects=() if keyless is None else self._subjects(keyless, path),
+            extensions=()
+            if keyless is None
+            else tuple(sorted(keyless.additional_extensions.items())),
+            trusted_root=self._text(given.trusted_root, path),
         )
+
+    def _subjects(
+        self, keyless: PolicyKeyless, path: str
+    ) -> tuple[Expression | None, ...]:
+        """Compile the subjects that are computed: one entry for each identity."""
+        found: list[Expression | None] = []
+        for index, one in enumerate(keyless.identities):
+            place = f"{path}.cosign.keyless.identities[{index}].subjectExpression"
+            if one.subject_expression and one.subject_reg_exp:
+                reason = "subjectExpression and subjectRegExp cannot both be set"
+                self.refused(one.subject_expression, place, reason)
+            text = one.subject_expression
+            found.append(self.compiled(text, place)[0] if text else None)
+        return tuple(found) if any(found) else ()
 
     def _text(self, given: GivenText | None, path: str) -> TextIR | None:
         """Compile a text; an expression takes precedence and can have any type."""

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.compiler.admission_policy import build_constraints
+from kyverno_mp.compiler.cel_kinds.template import compile_template
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
     EXCEPTION_NAMES,
     NAMES,
@@ -30,13 +31,19 @@ from kyverno_mp.errors import Where
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.library import Library
-from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import Type, object_type, opaque_type
-from kyverno_mp.ir.cel_policies import DeletingPolicyIR, GeneratingPolicyIR
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_PURE
+from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.ir.cel_policies import (
+    DeletingPolicyIR,
+    GeneratingPolicyIR,
+    GenerationIR,
+)
 from kyverno_mp.policy.cel_kinds.policies import (
     AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
+    Generation,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException, Enabled
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
@@ -91,6 +98,7 @@ def compile_generating_with(
     conditions = builder.conditions(spec.match_conditions)
     variables = builder.variables(spec.variables)
     generations = _generations(builder, document)
+    annotations = _annotations(builder, document)
     refuse(builder, document)
     attached, unusable = compile_exceptions(
         exceptions,
@@ -113,7 +121,11 @@ def compile_generating_with(
         synchronizes=is_synchronized(document),
         orphans_downstream=evaluation is not None
         and opted_in(evaluation.orphan_downstream_on_policy_delete),
-        effects=effects_of((conditions, variables, generations, attached)),
+        effects=_writes(generations)
+        | effects_of((conditions, variables, generations, annotations, attached)),
+        annotations=annotations,
+        skips_background=evaluation is None or evaluation.skip_background_requests,
+        applies_server_side=spec.use_server_side_apply,
     )
     return compiled, unusable
 
@@ -163,6 +175,7 @@ def build_generating(document: GeneratingPolicy) -> Builder:
     builder.conditions(document.spec.match_conditions)
     builder.variables(document.spec.variables)
     _generations(builder, document)
+    _annotations(builder, document)
     return builder
 
 
@@ -184,13 +197,36 @@ def _deleting(document: DeletingPolicy) -> Builder:
 
 def _generations(
     builder: Builder, document: GeneratingPolicy
-) -> tuple[Expression, ...]:
+) -> tuple[GenerationIR, ...]:
     return tuple(
-        builder.compiled(given.expression, f"spec.generate[{index}].expression", BOOL)[
-            0
-        ]
+        _generation(builder, given, f"spec.generate[{index}]")
         for index, given in enumerate(document.spec.generate)
     )
+
+
+def _generation(builder: Builder, given: Generation, path: str) -> GenerationIR:
+    if given.template is None:
+        place = f"{path}.expression"
+        return GenerationIR(builder.compiled(given.expression, place, BOOL)[0])
+    if given.expression:
+        reason = "only one of expression or template may be set"
+        return GenerationIR(builder.refused("", path, reason))
+    place = f"{path}.template"
+    return GenerationIR(documents=compile_template(builder, given.template, place))
+
+
+def _annotations(
+    builder: Builder, document: GeneratingPolicy
+) -> tuple[NamedExpressionIR, ...]:
+    return tuple(
+        builder.annotation(given, f"spec.auditAnnotations[{index}]")
+        for index, given in enumerate(document.spec.audit_annotations)
+    )
+
+
+def _writes(generations: Iterable[GenerationIR]) -> int:
+    """Return the effects of templates: as those of ``generator.apply``."""
+    return EFFECT_CLUSTER if any(one.documents for one in generations) else EFFECT_PURE
 
 
 def _of_exceptions(

@@ -12,6 +12,7 @@ from typing import Final
 from kyverno_mp.compiler.cel_kinds.image_validating_policy import expression_problems
 from kyverno_mp.compiler.cel_kinds.mutating_policy import build_mutating
 from kyverno_mp.compiler.cel_kinds.policies import build_deleting, build_generating
+from kyverno_mp.compiler.cel_kinds.template import placeholders
 from kyverno_mp.compiler.cel_kinds.validating_review import (
     common_problems,
     expression_faults_of,
@@ -135,7 +136,10 @@ def _texts(document: AnyCelPolicy) -> Iterator[str]:
         return
     yield from (one.expression for one in document.spec.match_conditions)
     if isinstance(document, GeneratingPolicy):
-        yield from (one.expression for one in document.spec.generate)
+        for one in document.spec.generate:
+            yield one.expression
+            yield from () if one.template is None else placeholders(one.template)
+        yield from (one.value_expression for one in document.spec.audit_annotations)
         return
     yield from (one.expression for one in document.spec.target_match_conditions)
     yield from (one.value_expression for one in document.spec.audit_annotations)

@@ -17,6 +17,7 @@ from kyverno_mp.images.keys import Check, Unproved, certificate_key, static_key
 from kyverno_mp.images.manifests.compare import Difference, differences, shown
 from kyverno_mp.images.manifests.ignored import ignored_fields
 from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
+from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders, referenced_key
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
 from kyverno_mp.limits import MANIFEST_CANDIDATES_MAX, MANIFEST_SIGNATURES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 _ABSENT: Final = "manifest.absent"
 _NOWHERE: Final = "YAML manifest not found for this resource"
+_UNJUDGED: Final = (
+    "failed to verify signature: failed to judge signature type from public key"
+    " configuration"
+)
 _EXEC: Final = "cosign.VerifyBlobCmd.Exec() returned an error"
 _NO_KEY: Final = (
     "provide a key with --key or --sk, a certificate to verify against with"
@@ -40,11 +45,18 @@ class ManifestVerifier:
     """The port for ``validate.manifests`` rules; only ``trust`` needs the network."""
 
     def __init__(
-        self, trust: TrustRoot | None = None, until: Callable[[int], int] = int
+        self,
+        trust: TrustRoot | None = None,
+        until: Callable[[int], int] = int,
+        providers: KeyProviders = NO_PROVIDERS,
     ) -> None:
-        """``until``: returns the end of one read within a review's deadline."""
+        """``until``: returns the end of one read within a review's deadline.
+
+        ``providers``: read the keys that references name.
+        """
         self._trust: TrustRoot = trust or NoTrustRoot()
         self._until = until
+        self._providers = providers
 
     def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
@@ -71,9 +83,19 @@ class ManifestVerifier:
             until = self._until(deadline_ns)
             signer = self._signer(asked, asked.keyless, message, signatures, until)
         else:
+            asked = self._with_key(asked, self._until(deadline_ns))
             _check_signed(asked, message, signatures)
         diff = shown(found) if found else ""
         return ManifestAnswer(is_verified=not found, signer=signer, diff=diff)
+
+    def _with_key(self, asked: ManifestQuery, until: int) -> ManifestQuery:
+        if asked.certificate:
+            return asked
+        try:
+            key = referenced_key(asked.key, asked.tenant, self._providers, until)
+        except ExpressionFailed as error:
+            raise failed(f"{_UNJUDGED}: {error.message}") from error
+        return asked._replace(key=key)
 
     def _signer(
         self,
@@ -225,10 +247,8 @@ def _check(asked: ManifestQuery) -> tuple[Check | None, str]:
     try:
         return static_key(asked.key, "sha256").check, "publickey 1/1"
     except ExpressionFailed as error:
-        raise failed(
-            "failed to verify signature: failed to judge signature type from public"
-            " key configuration"
-        ) from error
+        # Upstream writes the reason to its log.
+        raise failed(f"{_UNJUDGED}: {error.message}") from error
 
 
 def _signature(text: str) -> bytes:

@@ -49,7 +49,7 @@ class CachedPolicyReview:
     ) -> None:
         """Require that the attestor has signed the image. Raises: as PolicyImages."""
 
-        def verified() -> Json:
+        def verified(attestor: AttestorQuery) -> Json:
             self._review.verify(asked, attestor, deadline_ns)
             return True
 
@@ -60,7 +60,8 @@ class CachedPolicyReview:
     ) -> Sequence[tuple[str, Json]]:
         """Return the attestor's statements. Raises: as PolicyImages."""
 
-        def verified() -> Json:
+        def verified(attestor: AttestorQuery) -> Json:
+            assert isinstance(attestor, CosignQuery)
             found = self._review.statements(asked, attestor, kind, deadline_ns)
             return [list(one) for one in found]
 
@@ -77,7 +78,8 @@ class CachedPolicyReview:
     ) -> str:
         """Return the digest of a signed artefact. Raises: as PolicyImages."""
 
-        def verified() -> Json:
+        def verified(attestor: AttestorQuery) -> Json:
+            assert isinstance(attestor, NotaryQuery)
             return self._review.referrer(asked, attestor, artifact_type, deadline_ns)
 
         what = ("referrer", artifact_type)
@@ -89,16 +91,18 @@ class CachedPolicyReview:
         asked: ImageQuery,
         attestor: AttestorQuery,
         deadline_ns: int,
-        verified: Callable[[], Json],
+        verified: Callable[[AttestorQuery], Json],
     ) -> Json:
         # The image is read first, because verification needs its digest.
         place, digest = self._review.place(asked, deadline_ns)
-        verified = timed(verified, self._on_verified)
+        # SAFETY: a result is bound to the key, not to the name of a Secret.
+        attestor = self._review.with_key(asked, attestor, deadline_ns)
+        found = timed(lambda: verified(attestor), self._on_verified)
         if self._cache is None:
-            return verified()
+            return found()
         form = type(attestor).__name__
         bound = ["policies", _VERSION, what, place, digest, asked.access, form]
         key = hashlib.sha256(
             msgspec.json.encode([*bound, attestor], order="deterministic")
         ).digest()
-        return self._cache.once(key, deadline_ns, verified, self._review.valid_s)
+        return self._cache.once(key, deadline_ns, found, self._review.valid_s)

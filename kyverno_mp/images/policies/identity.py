@@ -11,12 +11,14 @@ from typing import Final
 
 from cryptography import x509
 
-from kyverno_mp.images.keys import failed
+from kyverno_mp.images.keys import Unproved, failed
 from kyverno_mp.images.sigstore.certificates import raw_extension, subject_names
-from kyverno_mp.images.sigstore.identity import searches
+from kyverno_mp.images.sigstore.identity import check_extensions, searches
 from kyverno_mp.program.ports import Identity
 
 _ISSUER: Final = "1.3.6.1.4.1.57264.1.1"
+_NAMING: Final = 4
+"""The fields of an Identity that name a subject or an issuer."""
 
 
 def check_identities(wanted: Sequence[Identity]) -> None:
@@ -24,7 +26,7 @@ def check_identities(wanted: Sequence[Identity]) -> None:
 
     SAFETY: upstream treats an empty identity or an empty list as any signer.
     """
-    if not wanted or not all(map(any, wanted)):
+    if not wanted or not all(any(one[:_NAMING]) for one in wanted):
         raise failed("keyless needs identities with an issuer or a subject")
 
 
@@ -38,8 +40,18 @@ def has_identity(certificate: x509.Certificate, wanted: Sequence[Identity]) -> b
     return any(
         _matches([issuer], one.issuer, one.issuer_reg_exp, "issuer")
         and _matches(names, one.subject, one.subject_reg_exp, "subject")
+        and _has_extensions(certificate, one)
         for one in wanted
     )
+
+
+def _has_extensions(certificate: x509.Certificate, wanted: Identity) -> bool:
+    """Return whether the certificate has the extensions, as in verifyImages rules."""
+    try:
+        check_extensions(certificate, wanted)
+    except Unproved:
+        return False
+    return True
 
 
 def _matches(found: Sequence[str], exact: str, pattern: str, what: str) -> bool:

@@ -12,7 +12,7 @@ A tag is resolved once per review, and all verification is about that digest.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic_ns
 
@@ -40,6 +40,8 @@ from kyverno_mp.images.policies.data import ReadImage, read_image
 from kyverno_mp.images.policies.identity import check_identities
 from kyverno_mp.images.policies.statements import payloads_of
 from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.images.references import KeyProviders, referenced_key
+from kyverno_mp.images.sigstore.identity import check_extensions
 from kyverno_mp.images.sigstore.log_search import Send, search_log
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor_entry import Signed
@@ -76,6 +78,8 @@ class PolicyReader:
     tenants_send: Send | None = None
     helpers: Helpers | None = None
     """Read several images of a review concurrently; None: one after the other."""
+    providers: KeyProviders = field(default_factory=dict)
+    """Read the keys that references name."""
 
     def begin(self) -> "PolicyReview":
         """Begin a review."""
@@ -182,6 +186,30 @@ class PolicyReview:
         until = self._until(deadline_ns)
         return notary.document_of(artifacts, image.place, digest, until)
 
+    def with_key(
+        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+    ) -> AttestorQuery:
+        """Return the attestor with the key in place of a reference to one.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        if isinstance(attestor, NotaryQuery):
+            return attestor
+        return self._with_key(asked, attestor, self._until(deadline_ns))
+
+    def _with_key(
+        self, asked: ImageQuery, attestor: CosignQuery, until_ns: int
+    ) -> CosignQuery:
+        if attestor.identities is not None or attestor.key != "":
+            # KYVERNO: ``kms`` only counts without ``data``, and never with identities.
+            return attestor
+        tenant = asked.namespace if asked.access.is_tenants else None
+        providers = self._reader.providers
+        key = referenced_key(attestor.kms, tenant, providers, until_ns)
+        if key == attestor.kms:
+            return attestor
+        return attestor._replace(key=key, kms="")
+
     def _image(self, asked: ImageQuery, deadline_ns: int) -> ReadImage:
         """Return the image, which is read once even if the read fails."""
         # SAFETY: with another kind of access, the reference may be another image or
@@ -228,7 +256,10 @@ class PolicyReview:
                 text = "the signatures were not checked in time"
                 raise DeadlinePassed("images.deadline", text)
 
-        trust = reader.trust.root(attestor.tuf, is_tenants=is_tenants)
+        trust = reader.trust.root(
+            attestor.tuf, is_tenants=is_tenants, given=attestor.trusted_root
+        )
+        attestor = self._with_key(asked, attestor, until_ns)
         terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
         return replace(terms, tick=tick, hold=self._valid.hold)
 
@@ -297,7 +328,9 @@ class PolicyReview:
         Raises: ExpressionFailed, DependencyError.
         """
         trust = self._reader.trust.root(
-            attestor.tuf, is_tenants=asked.access.is_tenants
+            attestor.tuf,
+            is_tenants=asked.access.is_tenants,
+            given=attestor.trusted_root,
         )
         trust.check(until_ns)
         log = attestor.log
@@ -329,6 +362,8 @@ class PolicyReview:
                 # This raises if the bundle has no statement.
                 statement_of(one)
                 check_bundle(one, material, demands)
+                assert one.certificate is not None  # it was verified
+                check_extensions(one.certificate, wanted[0])
             except Unproved as error:
                 reasons.append(str(error))
             else:

@@ -1,18 +1,24 @@
-"""Select an attestor's trust root: its own TUF repository or the common one.
+"""Select an attestor's trust root: its JSON, its TUF repository or the common one.
 
 Room: images. Takes: TufQuery, the common TrustRoot, Fetches for mirrors. Gives:
 PolicyTrust. Next: review.py. May touch: the network through the Fetches.
-Source: docs/behaviour/images 8; Kyverno pkg/image/verifiers/ivpol/cosign/opts.go.
+Source: docs/behaviour/images 8; Kyverno pkg/image/verifiers/ivpol/cosign/opts.go at
+v1.18.2 and (trusted root) v1.19.0.
 
 SAFETY: unlike in upstream's client, the first attestor's repository is not used for all
 others, and no file or URL in a policy is read as a root.
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from cryptography import x509
+
+from kyverno_mp.images.bundles.material import Material, parse_material
 from kyverno_mp.images.documents import base64_bytes
-from kyverno_mp.images.keys import failed
+from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.sigstore.logkeys import LogKeys
 from kyverno_mp.images.sigstore.trust_root import (
     PUBLIC_MIRROR,
     Fetch,
@@ -20,7 +26,11 @@ from kyverno_mp.images.sigstore.trust_root import (
     public_root,
 )
 from kyverno_mp.images.terms import TrustRoot
-from kyverno_mp.limits import IMAGE_TRUST_BYTES_MAX, IMAGE_TRUST_ROOTS_MAX
+from kyverno_mp.limits import (
+    IMAGE_TRUST_BYTES_MAX,
+    IMAGE_TRUST_ROOTS_MAX,
+    IMAGE_TRUSTED_ROOT_BYTES_MAX,
+)
 from kyverno_mp.program.image_policies.ports import TufQuery
 
 _SCHEMES: Final = ("https://", "http://")
@@ -31,6 +41,52 @@ class PolicyRoot(TrustRoot, Protocol):
 
     def check(self, deadline_ns: int) -> None:
         """Require that the root can be read. Raises: ExpressionFailed."""
+
+
+class GivenRoot:
+    """A trusted root that a policy contains, as JSON."""
+
+    def __init__(self, text: str) -> None:
+        """Read the root. Raises: ExpressionFailed."""
+        self._data = text.encode(errors="replace")
+        self._material = _material(self._data)
+
+    def check(self, _deadline_ns: int) -> None:
+        """Do nothing: the root was read."""
+
+    def fulcio_roots(self, _deadline_ns: int) -> Sequence[x509.Certificate]:
+        """Return the roots of the certificate authorities."""
+        return [root for one in self._material.authorities for root in one.roots]
+
+    def rekor_keys(self, _deadline_ns: int) -> LogKeys:
+        """Return the keys of the transparency logs."""
+        return {name: key for name, (key, _) in self._material.logs.items()}
+
+    def ctlog_keys(self, _deadline_ns: int) -> LogKeys:
+        """Return the keys of the certificate logs."""
+        return self._material.ctlogs
+
+    def target(self, _name: str, _deadline_ns: int) -> bytes:
+        """Return the JSON."""
+        return self._data
+
+
+def _material(data: bytes) -> Material:
+    size = len(data)
+    if size > IMAGE_TRUSTED_ROOT_BYTES_MAX:
+        text = (
+            f"inline trustedRoot JSON is too large ({size} bytes), maximum allowed is"
+            f" {IMAGE_TRUSTED_ROOT_BYTES_MAX} bytes"
+        )
+        raise failed(f"failed to resolve trusted material: {text}")
+    prefix = "failed to resolve trusted material: parsing inline trustedRoot JSON"
+    if not data:
+        # SAFETY: upstream then trusts the common root, which the policy replaces.
+        raise failed(f"{prefix}: it is empty")
+    try:
+        return parse_material(data)
+    except Unproved as error:
+        raise failed(f"{prefix}: {error}") from None
 
 
 class PolicyTrust:
@@ -46,8 +102,15 @@ class PolicyTrust:
         self._known: dict[tuple[str, str, bool], TufTrustRoot] = {}
         self._lock = threading.Lock()
 
-    def root(self, asked: TufQuery | None, *, is_tenants: bool) -> PolicyRoot:
-        """Return the trust root of an attestor. Raises: ExpressionFailed."""
+    def root(
+        self, asked: TufQuery | None, *, is_tenants: bool, given: str | None = None
+    ) -> PolicyRoot:
+        """Return the trust root of an attestor. Raises: ExpressionFailed.
+
+        ``given``: a trusted root as JSON, which takes precedence.
+        """
+        if given is not None:
+            return GivenRoot(given)
         if asked is None or asked == TufQuery():
             return self._common
         if asked.path:

@@ -60,6 +60,11 @@ def _check(certificate: x509.Certificate, wanted: Identity) -> None:
             raise Unproved(f"{text} {', '.join(names)}")
     if wanted.issuer or wanted.issuer_reg_exp:
         _check_issuer(raw_extension(certificate, _ISSUER), wanted)
+    check_extensions(certificate, wanted)
+
+
+def check_extensions(certificate: x509.Certificate, wanted: Identity) -> None:
+    """Require Fulcio's extensions; values may have wildcards. Raises: Unproved."""
     for key, value in wanted.extensions:
         oid = _NAMES.get(key, key)
         if oid not in _OIDS:

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Final
 
+import msgspec
+
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused, StateError
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.rest import Client
@@ -214,7 +216,9 @@ class TriggerWriter:
         """Create a request, or update the existing one. Raises: DependencyError."""
         for _ in range(_RACES_MAX):
             try:
-                self._objects.create(UPDATE_REQUESTS, document)
+                self._objects.post(
+                    UPDATE_REQUESTS, self._namespace, msgspec.json.encode(document)
+                )
             except KubeConflict as error:
                 if error.code != "kube.exists":
                     raise

@@ -48,6 +48,7 @@ class PolicyIdentity(Fields, frozen=True):
     issuer_reg_exp: str = ""
     subject: str = ""
     subject_reg_exp: str = ""
+    subject_expression: str = ""
 
 
 class PolicyKeyless(Fields, frozen=True):
@@ -55,6 +56,7 @@ class PolicyKeyless(Fields, frozen=True):
 
     identities: tuple[PolicyIdentity, ...] = ()
     roots: str = ""
+    additional_extensions: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class PolicyCertificate(Fields, frozen=True):
@@ -113,6 +115,7 @@ class CosignAttestor(Fields, frozen=True):
     source: SignatureSource | None = None
     ctlog: LogSettings | None = None
     tuf: Tuf | None = None
+    trusted_root: GivenText | None = None
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -67,10 +67,18 @@ class MutatingPolicySpec(Fields, frozen=True):
     reinvocation_policy: str = "Never"
 
 
+class Template(Fields, frozen=True, kw_only=True):
+    """``template``: YAML documents, with placeholders if ``interpolate`` is cel."""
+
+    value: str
+    interpolate: Literal["none", "cel"] = "none"
+
+
 class Generation(Fields, frozen=True):
-    """One entry of ``generate``."""
+    """One entry of ``generate``: an expression, or a template."""
 
     expression: str = ""
+    template: Template | None = None
 
 
 class GeneratingEvaluation(Fields, frozen=True):
@@ -80,6 +88,7 @@ class GeneratingEvaluation(Fields, frozen=True):
     generate_existing: Enabled | None = None
     synchronize: Enabled | None = None
     orphan_downstream_on_policy_delete: Enabled | None = None
+    skip_background_requests: bool = True
 
 
 class GeneratingPolicySpec(Fields, frozen=True):
@@ -89,8 +98,10 @@ class GeneratingPolicySpec(Fields, frozen=True):
     match_conditions: tuple[NamedExpression, ...] = ()
     variables: tuple[NamedExpression, ...] = ()
     generate: tuple[Generation, ...] = ()
+    audit_annotations: tuple[AuditAnnotation, ...] = ()
     webhook_configuration: WebhookConfiguration | None = None
     evaluation: GeneratingEvaluation | None = None
+    use_server_side_apply: bool = False
 
 
 class DeletingPolicySpec(Fields, frozen=True):

@@ -2,8 +2,8 @@
 
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 1.7; docs/behaviour/v1.19 4 (fields of
-exceptions and MutatingPolicies); k8s.io/api admissionregistration/v1.
+Source: docs/behaviour/controllers 1.7; docs/behaviour/v1.19 4 (fields of exceptions,
+MutatingPolicies and GeneratingPolicies); k8s.io/api admissionregistration/v1.
 """
 
 from typing import Final
@@ -26,6 +26,7 @@ from kyverno_mp.policy.crd.notation import (
     default,
     items,
     named,
+    one_of,
     record,
 )
 
@@ -169,18 +170,34 @@ MUTATING_POLICY: Final = cel_policy(
     is_generated=True,
 )
 
+_GENERATION: Final = record(
+    {
+        "expression": TEXT,
+        "template": record(
+            {
+                "value*": {**TEXT, "minLength": 1},
+                "interpolate": default("none", choice("none", "cel")),
+            }
+        ),
+    },
+    oneOf=one_of("expression", "template"),
+)
+
 GENERATING_POLICY: Final = cel_policy(
     record(
         {
             **MATCH,
             "webhookConfiguration": WEBHOOK["webhookConfiguration"],
-            "generate*": items(record({"expression": TEXT}), minItems=1),
+            "generate*": items(_GENERATION, minItems=1),
+            "auditAnnotations": items(_ANNOTATION),
+            "useServerSideApply": BOOLEAN,
             "evaluation": record(
                 {
                     "admission": _switch(on=True),
                     "generateExisting": _switch(on=False),
                     "synchronize": _switch(on=False),
                     "orphanDownstreamOnPolicyDelete": _switch(on=False),
+                    "skipBackgroundRequests": default(True, BOOLEAN),
                 }
             ),
         }

@@ -2,7 +2,8 @@
 
 Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 1.7 (ivpol).
+Source: docs/behaviour/controllers 1.7 (ivpol); docs/behaviour/v1.19 4 (trusted root,
+extensions and computed subjects).
 """
 
 from typing import Final
@@ -42,11 +43,19 @@ _KEYLESS: Final = record(
         "identities*": items(
             record(
                 dict.fromkeys(
-                    ("issuer", "issuerRegExp", "subject", "subjectRegExp"), TEXT
+                    (
+                        "issuer",
+                        "issuerRegExp",
+                        "subject",
+                        "subjectRegExp",
+                        "subjectExpression",
+                    ),
+                    TEXT,
                 )
             )
         ),
         "roots": TEXT,
+        "additionalExtensions": TEXT_MAP,
     }
 )
 _CTLOG: Final = record(
@@ -72,6 +81,7 @@ _COSIGN: Final = record(
         ),
         "ctlog": _CTLOG,
         "tuf": record({"mirror": TEXT, "root": record({"data": TEXT, "path": TEXT})}),
+        "trustedRoot": _GIVEN_OR_COMPUTED,
         "annotations": TEXT_MAP,
     }
 )

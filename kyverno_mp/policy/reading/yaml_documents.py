@@ -1,6 +1,7 @@
 """Parse YAML text into the values of its documents, with libyaml's events.
 
-Room: policy. Takes: the text of a file. Gives: YamlDocument records. Next: load.py.
+Room: policy. Takes: the text of a file. Gives: YamlDocument records. Next: load.py,
+compiler/cel_kinds/template.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
 one wins).
@@ -30,6 +31,9 @@ _PLAIN_TAGS: Final = frozenset(
 )
 _NODE_STEPS: Final = 3
 """Steps charged for each YAML node inside a policy (patches)."""
+PLACEHOLDER: Final = "(("
+"""The beginning of a placeholder in a template."""
+_YAML_1_2_BOOLS: Final = ("true", "false")
 
 
 class YamlDocument(NamedTuple):
@@ -259,3 +263,35 @@ class _DocumentBuilder:
 
     def _syntax(self, message: str, mark: _Mark | None) -> PolicyInvalid:
         return PolicyInvalid("policy.syntax", message, self._where(mark))
+
+
+class PlacedText(str):
+    """A text that may have placeholders, with its line in the file, from 1."""
+
+    __slots__ = ("line",)
+    line: int
+
+
+class _TemplateBuilder(_DocumentBuilder):
+    """Builds values as go.yaml.in/yaml/v3 does, whose ``yes`` and ``on`` are texts."""
+
+    def _scalar(self, event: _Event) -> Json:
+        value = super()._scalar(event)
+        if type(value) is bool and event.value.lower() not in _YAML_1_2_BOOLS:
+            return event.value
+        if type(value) is not str or PLACEHOLDER not in value:
+            return value
+        placed = PlacedText(value)
+        placed.line = event.start_mark.line + 1
+        return placed
+
+    def _key(self, key: Json, event: _Event) -> Json:
+        return key if type(key) is PlacedText else super()._key(key, event)
+
+
+def parse_template(text: str) -> list[YamlDocument]:
+    """Parse the documents of a template; texts with ``((`` are PlacedTexts.
+
+    Raises: PolicyInvalid, as ``load``.
+    """
+    return _TemplateBuilder(text, "").documents()

@@ -43,7 +43,7 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.configured import rule_settings_of
 from kyverno_mp.webhook.images import ServedImages, served_images
-from kyverno_mp.webhook.live import secrets_of
+from kyverno_mp.webhook.live import named_secrets_of, secrets_of
 from kyverno_mp.webhook.shared import SharedClusterData
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,11 @@ class PoolData:
         verifies no images.
         """
         served = images or served_images(
-            settings, None, secrets_of(client, settings.namespace), is_scan=True
+            settings,
+            None,
+            secrets_of(client, settings.namespace),
+            is_scan=True,
+            read_key_secret=named_secrets_of(client),
         )
         control = ControlPage.open(snapshot)
         self._followers = {

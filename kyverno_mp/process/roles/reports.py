@@ -56,7 +56,7 @@ from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.telemetry.families import IMAGE_CACHE, REGISTRY_CALLS
 from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.webhook.images import served_images
-from kyverno_mp.webhook.live import secrets_of
+from kyverno_mp.webhook.live import named_secrets_of, secrets_of
 
 _log = logging.getLogger(__name__)
 NAME: Final = "reports"
@@ -122,6 +122,7 @@ def run_evaluator(start: Start) -> None:
         cached.add,
         called.add,
         is_scan=True,
+        read_key_secret=named_secrets_of(client),
     )
     data = PoolData(settings, snapshot, client, ACCOUNT, images)
     while not data.is_whole():

@@ -17,7 +17,7 @@ from kyverno_mp.policy.fields.validation import Manifests
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.program.key_entries import expanded
+from kyverno_mp.program.key_entries import expanded, key_of
 from kyverno_mp.program.ports import ManifestQuery, SignedManifests
 from kyverno_mp.values.jsonvalue import Json
 
@@ -28,8 +28,10 @@ _ERROR: Final = "error occurred during manifest verification: "
 class ManifestBody:
     """One linked ``manifests`` block."""
 
-    def __init__(self, ir: ManifestsIR) -> None:
+    def __init__(self, ir: ManifestsIR, namespace: str = "") -> None:
+        """``namespace``: that of a namespaced policy."""
         self._given = msgspec.convert(ir.settings, Manifests)
+        self._tenant = namespace or None
 
     def fast(self, _scope: RuleContext, target: Json, /) -> int:
         """Return NONE for a deletion; otherwise ``explain`` has to decide."""
@@ -46,7 +48,8 @@ class ManifestBody:
         if port is None:
             # SAFETY: an object that cannot be verified is an error, never a pass.
             return [Outcome(result.ERROR, f"{_ERROR}manifests are not verified here")]
-        run = _Run(port, self._given, target, scope.runtime.deadline_ns)
+        deadline_ns = scope.runtime.deadline_ns
+        run = _Run(port, self._given, target, deadline_ns, self._tenant)
         reasons = []
         try:
             for index, listed in enumerate(self._given.attestors):
@@ -69,8 +72,10 @@ class _Run:
         given: Manifests,
         target: dict[str, Json],
         deadline_ns: int,
+        tenant: str | None,
     ) -> None:
         self._deadline_ns = deadline_ns
+        self._tenant = tenant
         self._port = port
         self._given = given
         self._target = target
@@ -140,10 +145,11 @@ class _Run:
         return ManifestQuery(
             document=self._target,
             domain=self._given.annotation_domain or _DOMAIN,
-            key=keys.public_keys if keys is not None else "",
+            key=key_of(keys) if keys is not None else "",
             certificate=certificates.cert if certificates is not None else "",
             keyless=entry.keyless,
             ignored=self._given.ignore_fields,
+            tenant=self._tenant,
         )
 
 

@@ -4,11 +4,15 @@ Room: program. Takes: GeneratingPolicyIR linked once; Facts. Gives: a RuleResult
 if nothing matches. Next: cli/apply/stages/cel.py. May touch: the cluster and registries
 through CEL ports.
 Source: docs/behaviour/cel 10.2; Kyverno
-pkg/cel/policies/gpol/{compiler/policy.go,engine/engine.go}.
+pkg/cel/policies/gpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (templates,
+annotations) v1.19.0.
 """
 
+from collections.abc import Iterator
+
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, GenerationIR
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.scope import (
@@ -17,25 +21,43 @@ from kyverno_mp.program.cel_policies.scope import (
     exceptions_of,
     met,
 )
-from kyverno_mp.program.context.cel_scope import Shared, link, link_variables
+from kyverno_mp.program.cel_policies.template import LinkedTemplate, expressions_in
+from kyverno_mp.program.context.cel_scope import (
+    Dialect,
+    LinkedExpression,
+    Shared,
+    link,
+    link_variables,
+)
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
-from kyverno_mp.program.validating_policy.evaluate import exempt
+from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.values.go.goquote import quote
 
 
 class LinkedGeneratingPolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_conditions", "_exceptions", "_generations", "_variables", "ir")
+    __slots__ = (
+        "_annotations",
+        "_conditions",
+        "_exceptions",
+        "_generations",
+        "_variables",
+        "ir",
+    )
 
     def __init__(self, ir: GeneratingPolicyIR) -> None:
         self.ir = ir
         dialect = dialect_of(ir.policy.kind)
         self._conditions = link_conditions(ir.conditions, dialect)
         self._variables = link_variables(ir.variables, dialect)
-        self._generations = [link(one, dialect) for one in ir.generations]
+        self._generations = [_linked(one, dialect) for one in ir.generations]
+        self._annotations = [
+            (one.name, link(one.expression, dialect)) for one in ir.annotations
+        ]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
 
     def evaluate(
@@ -74,16 +96,21 @@ class LinkedGeneratingPolicy:
         )
         # KYVERNO: if conditions are not met, the policy passes without generating
         # objects; the values of the expressions are ignored (docs/behaviour/cel 14).
+        found = self._verdict(result.PASS, "policy evaluated successfully")
         if met(self._conditions, scope):
-            self._generate(scope, reads_all=reads_all)
-        return self._verdict(result.PASS, "policy evaluated successfully")
+            self._generate(scope, facts, reads_all=reads_all)
+            found.properties = annotated(self._annotations, scope, quote)
+        return found
 
-    def _generate(self, scope: PolicyScope, *, reads_all: bool) -> None:
+    def _generate(self, scope: PolicyScope, facts: Facts, *, reads_all: bool) -> None:
         """Evaluate all expressions. Raises: ExpressionFailed, BudgetExceeded."""
         failure: ExpressionFailed | None = None
         for generation in self._generations:
             try:
-                scope.value(generation)
+                if isinstance(generation, LinkedTemplate):
+                    generation.apply(scope, facts, self.ir.policy.namespace)
+                else:
+                    scope.value(generation)
             except ExpressionFailed as error:
                 failure = failure or error
                 if not reads_all:
@@ -93,3 +120,19 @@ class LinkedGeneratingPolicy:
 
     def _verdict(self, status: str, text: str) -> RuleResult:
         return RuleResult(self.ir.policy.name, result.GENERATION, status, text)
+
+
+def expressions_of(ir: GeneratingPolicyIR) -> Iterator[Expression]:
+    """Yield the expressions of a policy, without those of its exceptions."""
+    for named in (*ir.conditions, *ir.variables, *ir.annotations):
+        yield named.expression
+    for generation in ir.generations:
+        if generation.expression is not None:
+            yield generation.expression
+        yield from expressions_in(generation.documents)
+
+
+def _linked(ir: GenerationIR, dialect: Dialect) -> LinkedExpression | LinkedTemplate:
+    if ir.expression is None:
+        return LinkedTemplate(ir.documents, dialect)
+    return link(ir.expression, dialect)

@@ -4,7 +4,8 @@ Room: program. Takes: the linked policies of a path, a Request. Gives: Generatin
 and GeneratingPlanner, run by webhook/review/cel_generating.py.
 Next: background/generating evaluates the policies. May touch: nothing outside its
 arguments.
-Source: docs/behaviour/cel 12d; Kyverno pkg/webhooks/resource/gpol/handler.go.
+Source: docs/behaviour/cel 12d; Kyverno pkg/webhooks/resource/gpol/handler.go at
+v1.18.2 and (skipBackgroundRequests) v1.19.0.
 
 Only constraints are evaluated, so no answer waits for an expression. Upstream records
 every request for all policies of the path, and its background controller drops the ones
@@ -23,6 +24,7 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.limits import HEAVY_STEPS
 from kyverno_mp.program.cel_policies.delete import any_operation
+from kyverno_mp.program.cel_policies.generate import expressions_of
 from kyverno_mp.program.generate.triggers import CEL_GENERATE, Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import (
@@ -72,9 +74,7 @@ class LinkedGeneratingTrigger:
         """Includes the cost of matching the old object, a possible former trigger."""
         rules = () if ir.constraints is None else ir.constraints.rules
         self._lists_delete = any(_DELETE in one.operations for one in rules)
-        texts = [one.expression.text for one in (*ir.conditions, *ir.variables)]
-        texts += [one.text for one in ir.generations]
-        self._reads_old = any(_OLD_OBJECT in text for text in texts)
+        self._reads_old = any(_OLD_OBJECT in one.text for one in expressions_of(ir))
         self.reads_namespace = (
             ir.constraints is not None and ir.constraints.namespace_selector is not None
         )
@@ -175,16 +175,21 @@ class GeneratingPlan:
 class GeneratingPlanner:
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_knows", "_source")
+    __slots__ = ("_background_user", "_knows", "_source")
 
     def __init__(
         self,
         source: CelSource[LinkedGeneratingTrigger],
         knows: Callable[[str], bool],
+        background_user: str = "",
     ) -> None:
-        """``knows`` returns whether a policy key exists or existed until recently."""
+        """``knows`` returns whether a policy key exists or existed until recently.
+
+        ``background_user``: the account whose requests policies skip by default.
+        """
         self._source = source
         self._knows = knows
+        self._background_user = background_user
 
     def plan(
         self,
@@ -202,10 +207,12 @@ class GeneratingPlanner:
         if is_namespaced and not is_in_namespace(request):
             return None
         namespace = request.namespace if is_namespaced else ""
+        is_ours = bool(request.username) and request.username == self._background_user
         policies = [
             one
             for one in self._source.candidates(request, namespace, pace)
-            if not names or one.ir.policy.name in names
+            if (not names or one.ir.policy.name in names)
+            and not (is_ours and one.ir.skips_background)
         ]
         return GeneratingPlan(request, policies) if policies else None
 

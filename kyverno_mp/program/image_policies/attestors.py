@@ -2,7 +2,8 @@
 
 Room: program. Takes: AttestorIR. Gives: LinkedAttestor, whose ``query`` evaluates the
 fields for one object. Next: evaluate.py. May touch: nothing outside its arguments.
-Source: Kyverno pkg/image/verification/variables/attestors.go.
+Source: Kyverno pkg/image/verification/variables/attestors.go at v1.18.2 and (trusted
+root) v1.19.0.
 """
 
 from collections.abc import Callable
@@ -64,11 +65,17 @@ class LinkedAttestor:
 
         cosign, notary = ir.cosign, ir.notary
         self._key = self._certificate = self._chain = None
-        self._trusted = self._stamping = None
+        self._trusted = self._stamping = self._root = None
+        self._subjects: list[_Text | None] = []
         if cosign is not None:
             self._key = text(cosign.key, "key")
             self._certificate = text(cosign.certificate, "cert")
             self._chain = text(cosign.chain, "cert chain")
+            self._root = text(cosign.trusted_root, "trustedRoot")
+            self._subjects = [
+                None if one is None else text(TextIR("", one), "subject")
+                for one in cosign.subjects
+            ]
         elif notary is not None:
             self._trusted = text(notary.certificates, "notary cert")
             self._stamping = text(notary.stamping, "notary tsa cert")
@@ -84,9 +91,34 @@ class LinkedAttestor:
             stamping = None if self._stamping is None else read(self._stamping)
             return NotaryQuery(read(self._trusted), stamping)
         key = None if self._key is None else read(self._key)
-        return _cosign(cosign)._replace(
-            key=key, certificate=read(self._certificate), chain=read(self._chain)
+        found = _cosign(cosign)
+        return found._replace(
+            key=key,
+            certificate=read(self._certificate),
+            chain=read(self._chain),
+            trusted_root=None if self._root is None else read(self._root),
+            identities=self._identities(found.identities, evaluate),
         )
+
+    def _identities(
+        self, given: tuple[Identity, ...] | None, evaluate: Evaluate
+    ) -> tuple[Identity, ...] | None:
+        """Return the identities with the subjects that are computed.
+
+        SAFETY: an empty pattern would match any subject.
+        """
+        if given is None or not self._subjects:
+            return given
+        found: list[Identity] = []
+        for identity, text in zip(given, self._subjects, strict=True):
+            if text is None:
+                found.append(identity)
+                continue
+            pattern = text.read(self.name, evaluate)
+            if not pattern:
+                raise CelFailed(f"the subject of the attestor {self.name} is empty")
+            found.append(identity._replace(subject_reg_exp=pattern))
+        return tuple(found)
 
 
 def _cosign(ir: CosignIR) -> CosignQuery:
@@ -96,7 +128,7 @@ def _cosign(ir: CosignIR) -> CosignQuery:
         algorithm=ir.algorithm,
         identities=None
         if identities is None
-        else tuple(Identity(*one) for one in identities),
+        else tuple(Identity(*one, ir.extensions) for one in identities),
         repository=ir.repository,
         pull_secrets=ir.pull_secrets,
         tag_prefix=ir.tag_prefix,

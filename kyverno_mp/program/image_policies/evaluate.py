@@ -118,7 +118,7 @@ class Answer(NamedTuple):
 class _Body:
     """One linked copy of a policy."""
 
-    def __init__(self, ir: ImageBodyIR, dialect: Dialect, *, namespaced: bool) -> None:
+    def __init__(self, ir: ImageBodyIR, dialect: Dialect, namespace: str) -> None:
         self.ir = ir
         self.conditions = link_conditions(ir.conditions, dialect)
         self.extractors = {one.name: link(one.expression, dialect) for one in ir.images}
@@ -141,11 +141,12 @@ class _Body:
         self.terms = PolicyTerms(
             References(ir.references),
             {one.name: one for one in ir.attestations},
-            RegistryAccess(is_tenants=namespaced)
+            RegistryAccess(is_tenants=bool(namespace))
             if access is None
             else RegistryAccess(
-                access.insecure, access.providers, access.secrets, namespaced
+                access.insecure, access.providers, access.secrets, bool(namespace)
             ),
+            namespace,
         )
 
 
@@ -222,11 +223,9 @@ class LinkedImagePolicy:
     def __init__(self, ir: ImageValidatingPolicyIR) -> None:
         self.ir = ir
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
-        namespaced = bool(ir.policy.namespace)
-        self._dialect = _dialect(namespaced=namespaced)
-        self._bodies = [
-            _Body(body, self._dialect, namespaced=namespaced) for body in ir.bodies
-        ]
+        namespace = ir.policy.namespace
+        self._dialect = _dialect(namespaced=bool(namespace))
+        self._bodies = [_Body(body, self._dialect, namespace) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, self._dialect)
         self.reads_namespace = reads_namespace(ir)
         """The result depends on the Namespace's labels or content."""

@@ -13,10 +13,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class ImageQuery(NamedTuple):
-    """One image, and the access settings for its registry."""
+    """One image, and the access settings for its registry.
+
+    ``namespace``: the namespace of a namespaced policy.
+    """
 
     image: str
     access: RegistryAccess = RegistryAccess()
+    namespace: str = ""
 
 
 class TufQuery(NamedTuple):
@@ -32,6 +36,7 @@ class CosignQuery(NamedTuple):
 
     ``log`` None: a signature needs an entry in one of the trust root's logs. Signatures
     are in ``repository`` ("": the image's repository) under a tag with ``tag_prefix``.
+    ``trusted_root`` is JSON that replaces the TUF repository, or None.
     """
 
     key: str | None = None
@@ -46,6 +51,7 @@ class CosignQuery(NamedTuple):
     log: LogTerms | None = None
     tuf: TufQuery | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+    trusted_root: str | None = None
 
 
 class NotaryQuery(NamedTuple):

@@ -40,6 +40,8 @@ class PolicyTerms(NamedTuple):
     references: References
     attestations: Mapping[str, AttestationIR]
     access: RegistryAccess
+    namespace: str = ""
+    """That of a namespaced policy."""
 
 
 class Verification:
@@ -197,7 +199,7 @@ class Verification:
         return found
 
     def _asked(self, image: str) -> ImageQuery:
-        return ImageQuery(image, self._terms.access)
+        return ImageQuery(image, self._terms.access, self._terms.namespace)
 
     def _port(self) -> PolicyImages:
         if self._images is None:

@@ -18,9 +18,8 @@ from kyverno_mp.policy.fields.image_verification import (
     ImageVerification,
     KeylessAttestor,
     Rekor,
-    StaticKeyAttestor,
 )
-from kyverno_mp.program.key_entries import expanded
+from kyverno_mp.program.key_entries import expanded, key_of
 from kyverno_mp.program.ports import (
     Identity,
     LogTerms,
@@ -47,7 +46,8 @@ class BlockReader(NamedTuple):
     images: ReviewedImages
     deadline_ns: int
     is_tenants: bool = False
-    """Whether the policy is namespaced."""
+    """Whether the policy is namespaced, and thus in ``namespace``."""
+    namespace: str = ""
 
     @property
     def access(self) -> RegistryAccess:
@@ -73,7 +73,7 @@ class BlockReader(NamedTuple):
         algorithm = entry.signature_algorithm
         logs = LogTerms()
         if entry.keys is not None:
-            key = _key_of(entry.keys)
+            key = key_of(entry.keys)
             logs = _logs_of(entry.keys.rekor, entry.keys.ctlog)
             # KYVERNO: the entry's own algorithm has no effect on keys.
             algorithm = entry.keys.signature_algorithm
@@ -108,6 +108,7 @@ class BlockReader(NamedTuple):
             form=self.block.type or "Cosign",
             use_cache=self.block.use_cache,
             is_tenants=self.is_tenants,
+            namespace=self.namespace,
         )
 
     def kind_of(self, entry: Attestor) -> str:
@@ -197,11 +198,3 @@ def _verify_entry(
         text = f"{path}{reader.kind_of(entry)}: {error.message}"
         return [Failure(text, isinstance(error, DependencyError))]
     return []
-
-
-def _key_of(keys: StaticKeyAttestor) -> str:
-    if keys.public_keys:
-        return keys.public_keys
-    if keys.secret is not None:
-        return f"k8s://{keys.secret.namespace}/{keys.secret.name}"
-    return keys.kms

@@ -251,6 +251,7 @@ class LinkedImageRule:
                 state.images,
                 scope.runtime.deadline_ns,
                 is_tenants=bool(self.policy.namespace),
+                namespace=self.policy.namespace,
             )
             if len(images) > 1:
                 asked = [

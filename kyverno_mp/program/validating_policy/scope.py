@@ -151,6 +151,17 @@ class KindShared(Shared):
         self.values = (self.object, self.old_object, *self.values[2:])
 
 
+class PayloadShared(Shared):
+    """The values of a JSON payload, which may be empty; there is no old object."""
+
+    __slots__ = ()
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.object = self.object or _ABSENT
+        self.values = (self.object, *self.values[1:])
+
+
 class ReviewShared(Shared):
     """The values of a review: the objects as the API server sent them.
 

@@ -64,10 +64,7 @@ class CelGeneratingHandler:
 
 
 def _is_recorded(review: Review) -> bool:
-    if review.dependencies.triggers is None or review.request.dry_run:
-        return False
-    # Generated objects would otherwise trigger their policies again and again.
-    return review.request.username != review.dependencies.background_user
+    return review.dependencies.triggers is not None and not review.request.dry_run
 
 
 def _record(review: Review, found: Sequence[Triggered]) -> None:

@@ -552,3 +552,65 @@ def test_pod_security_reads_files_as_go_does(command: Command, tmp_path: Path) -
     done = command("apply", policy, "-r", pods)
     assert "pass: 1, fail: 0, warn: 0, error: 1, skip: 0" in done.out
     assert done.code == 1
+
+
+ODD = """
+apiVersion: example.com/v1
+kind: Odd
+metadata: {name: NAME, namespace: apps}
+spec: {a: 2, b: 2000000, c: [999999, {d: 12345678901}], e: 1.5}
+"""
+LABELS = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: labels}
+spec:
+  background: false
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Odd], names: [named]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {x: z}}}}
+"""
+
+
+def test_numbers_of_an_object_that_no_rule_changes(
+    command: Command, tmp_path: Path
+) -> None:
+    """As the real program: doubles with an exponent, and integers after a change."""
+    (tmp_path / "p.yaml").write_text(LABELS)
+    both = ODD.replace("NAME", "named"), ODD.replace("NAME", "other")
+    (tmp_path / "r.yaml").write_text("---".join(both))
+    out = command("apply", tmp_path / "p.yaml", "-r", tmp_path / "r.yaml").out
+    named, other = out.split("applied to")[1:]
+    for text in (
+        "a: 2\n",
+        "b: 2000000\n",
+        "- 999999\n",
+        "d: 12345678901\n",
+        "e: 1.5\n",
+    ):
+        assert text in named
+    for text in ("a: 2\n", "b: 2e+06\n", "- 999999\n", "d: 1.2345678901e+10\n"):
+        assert text in other
+
+
+STAYING = """
+apiVersion: kyverno.io/v2
+kind: ClusterCleanupPolicy
+metadata: {name: old}
+spec:
+  schedule: "* * * * *"
+  match: {any: [{resources: {kinds: [Pod]}}]}
+  conditions: {all: [{key: "{{ target.metadata.name }}", operator: Equals, value: x}]}
+"""
+
+
+def test_an_object_that_stays_is_a_failure(command: Command, tmp_path: Path) -> None:
+    """As the real program, also with --audit-warn."""
+    (tmp_path / "p.yaml").write_text(STAYING)
+    (tmp_path / "r.yaml").write_text(pod("a"))
+    given = ("apply", tmp_path / "p.yaml", "-r", tmp_path / "r.yaml")
+    for more in ((), ("--audit-warn",)):
+        done = command(*given, *more)
+        assert done.code == 1
+        assert "pass: 0, fail: 1, warn: 0, error: 0, skip: 0" in done.out

@@ -122,6 +122,48 @@ def test_generated_objects(command: Command, folder: Path) -> None:
     )
 
 
+TEMPLATE = """
+apiVersion: policies.kyverno.io/v1
+kind: GeneratingPolicy
+metadata: {name: settings}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}
+  auditAnnotations: [{key: pod, valueExpression: string(object.metadata.name)}]
+  generate:
+  - template:
+      interpolate: cel
+      value: |
+        apiVersion: v1
+        kind: ConfigMap
+        metadata:
+          name: (( object.metadata.name ))
+          namespace: other
+        data: {k: v}
+"""
+
+
+def test_objects_of_a_template(command: Command, folder: Path) -> None:
+    """As those of an expression; annotations are properties of the row (1.19)."""
+    made = [
+        apply(command, folder, one).out.split("applied to apps/Pod/good:")[1]
+        for one in (GENERATING, TEMPLATE)
+    ]
+    assert made[0].split("---")[0] == made[1].split("---")[0]
+    (good, _) = rows(command, folder, TEMPLATE)
+    assert good["result"] == "pass"
+    assert good["properties"]["pod"] == "good"
+
+
+def test_a_template_that_is_invalid(command: Command, folder: Path) -> None:
+    """``lint`` names the line of the YAML."""
+    (folder / "policy.yaml").write_text(TEMPLATE.replace("v}", "(( nowhere ))}"))
+    done = command("lint", folder / "policy.yaml")
+    assert done.code == 1
+    assert 'line 6: invalid placeholder expression "nowhere"' in done.out
+
+
 def test_what_a_policy_would_delete(command: Command, folder: Path) -> None:
     done = apply(command, folder, DELETING)
     assert (done.code, "pass: 1, fail: 1, warn: 0" in done.out) == (1, True)

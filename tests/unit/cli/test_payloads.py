@@ -180,3 +180,46 @@ def test_policies_in_cel_are_decoded(
     done = command("apply", file, "-r", tmp_path / "pods.yaml")
     assert f"policy path skipped: {file}: " in done.err
     assert reason in done.err
+
+
+NUMBERS = """
+apiVersion: policies.kyverno.io/v1
+kind: ValidatingPolicy
+metadata: {name: v}
+spec:
+  evaluation: {mode: JSON}
+  validations:
+  - expression: size(object) > 2
+    message: small
+  - expression: "false"
+    messageExpression: >-
+      string(type(object.a) == double) + ' ' + string(object.b) + ' ' +
+      string(oldObject == null)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "p.json",
+            '{"a": 1, "b": 9007199254740993, "c": {}}',
+            "true 9.007199254740992e+15 true",
+        ),
+        (
+            "p.yaml",
+            "{a: 1, b: 9007199254740993, c: 1.5}",
+            "false 9007199254740993 true",
+        ),
+        ("p.json", "{}", "small"),
+    ],
+)
+def test_numbers_of_a_payload(
+    command: Command, tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    """As the real program: doubles in JSON; an empty payload is a map."""
+    (tmp_path / "v.yaml").write_text(NUMBERS)
+    (tmp_path / name).write_text(text)
+    done = command("apply", tmp_path / "v.yaml", "--json", tmp_path / name)
+    assert f"1 -  {message}\n" in done.out
+    assert "pass: 0, fail: 1, warn: 0, error: 0, skip: 0" in done.out

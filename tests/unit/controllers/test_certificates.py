@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
+from kyverno_mp.controllers.certificates import plan
 from kyverno_mp.controllers.certificates.make import (
     certificate_pem,
     key_pem,
@@ -25,6 +27,7 @@ from kyverno_mp.controllers.certificates.reconcile import (
 )
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.kube.apply import Objects
+from kyverno_mp.limits import CERTIFICATE_KEYS_KEPT_MAX
 from tests.unit.kube.fake_api import FakeApi, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -131,6 +134,45 @@ def test_a_deleted_or_broken_secret_is_mended() -> None:
         label = {"labels": {"cert.kyverno.io/managed-by": "kyverno"}}
         put_secret(api, "ca", b"junk", b"junk", metadata=label)
         assert leads(keep(api, NOW), NOW)
+
+
+def test_a_key_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # RSA keys are checked when they are loaded, which takes 40 ms each.
+    loaded: list[bytes] = []
+    load = serialization.load_pem_private_key
+
+    def counting(pem: bytes, password: bytes | None) -> Any:
+        loaded.append(pem)
+        return load(pem, password)
+
+    monkeypatch.setattr(serialization, "load_pem_private_key", counting)
+    with running() as api:
+        kept = keep(api, NOW)
+        assert len(loaded) == len(set(loaded)) == 2  # the authority's, the server's
+        for _ in range(3):
+            assert read(Objects(api.client()), RULES) == kept
+            assert keep(api, NOW) == kept
+        assert len(loaded) == 2
+        api.remove(PATH + "pair")
+        assert keep(api, NOW).key != kept.key
+        assert len(loaded) == 3
+
+
+def test_few_parsed_keys_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[bytes] = []
+
+    def counting(pem: bytes, _password: bytes | None) -> Any:
+        loads.append(pem)
+        raise ValueError
+
+    monkeypatch.setattr(serialization, "load_pem_private_key", counting)
+    first, *others = [
+        {"data": {"tls.key": base64.b64encode(b"key %d" % number).decode()}}
+        for number in range(CERTIFICATE_KEYS_KEPT_MAX + 1)
+    ]
+    for raw in (first, first, *others, first):
+        assert plan.read_secret(raw).key is None
+    assert loads.count(b"key 0") == 2
 
 
 def test_a_renamed_service_gets_a_new_leaf() -> None:

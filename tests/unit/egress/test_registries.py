@@ -104,12 +104,14 @@ def call(host: str, path: str = "/v2/") -> RegistryCall:
 
 
 def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> None:
-    outcomes: list[str] = []
-    transport = RegistryTransport(_OPEN, to_loopback, outcomes.append)
+    outcomes: list[tuple[str, str]] = []
+    transport = RegistryTransport(
+        _OPEN, to_loopback, lambda *call: outcomes.append(call)
+    )
     for _ in range(5):
         assert transport(call(host), soon_ns()).body == b"{}"
     assert len(registry.connections) == 1
-    assert outcomes == ["200"] * 5
+    assert outcomes == [("127.0.0.1", "200")] * 5
     # The registry says nothing, and closes the connection.
     transport(call(host, "/then-close"), soon_ns())
     assert transport(call(host), soon_ns()).status == 200
@@ -319,14 +321,20 @@ def test_a_redirect_into_a_private_network_needs_its_name(
 
 
 def test_a_registry_that_is_away(host: str) -> None:
-    outcomes: list[str] = []
-    transport = RegistryTransport(_OPEN, to_loopback, outcomes.append)
+    outcomes: list[tuple[str, str]] = []
+    transport = RegistryTransport(
+        _OPEN, to_loopback, lambda *call: outcomes.append(call)
+    )
     with pytest.raises(RegistryUnavailable):
         transport(call("r.example:1"), soon_ns())
     with pytest.raises(RequestInvalid):
         transport(call("user@r.example"), soon_ns())
     with pytest.raises(DeadlinePassed):
         transport(call(host), 1)
-    assert outcomes == ["network", "refused", "deadline"]
+    assert outcomes == [
+        ("r.example", "network"),
+        ("", "refused"),
+        ("127.0.0.1", "deadline"),
+    ]
     assert ANONYMOUS.basic() == ""
     transport.close()

@@ -136,6 +136,14 @@ def test_algorithms(
             ),
         ),
         (
+            "k8s://keys/cosign",
+            "sha256",
+            (
+                "failed to load public key from k8s://keys/cosign: there is no cluster"
+                " to read the Secret from; give the key inline as PEM"
+            ),
+        ),
+        (
             "nokms://key",
             "sha256",
             (

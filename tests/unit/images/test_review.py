@@ -50,10 +50,10 @@ def test_a_provider_reads_the_key_that_a_reference_names(
     digest = repository.image()
     repository.sign(digest, signer)
     repository.load(contents)
-    read: list[tuple[str, int]] = []
+    read: list[tuple[str, str | None, int]] = []
 
-    def provider(reference: str, deadline_ns: int) -> str:
-        read.append((reference, deadline_ns))
+    def provider(reference: str, tenant: str | None, deadline_ns: int) -> str:
+        read.append((reference, tenant, deadline_ns))
         return signer.pem
 
     client = Client(lambda _registry: Credentials(), user_agent="test")
@@ -65,7 +65,9 @@ def test_a_provider_reads_the_key_that_a_reference_names(
     )
     asked = SignatureQuery(f"{host}/app:v1", key="mykms://key", logs=_NO_LOG)
     assert one.verify(asked, 0) == digest
-    assert read == [("mykms://key", _LATER_NS)]
+    assert read == [("mykms://key", None, _LATER_NS)]
+    one.verify(asked._replace(is_tenants=True, namespace="team"), 0)
+    assert read[1:] == [("mykms://key", "team", _LATER_NS)]
     with pytest.raises(ExpressionFailed, match="unrecognized scheme: nokms://"):
         one.verify(asked._replace(key="nokms://key"), 0)
 

@@ -9,9 +9,11 @@ from kyverno_mp.egress.kinds import directory_of
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import core
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
+from kyverno_mp.leader.cluster_data import PAIRS_OF
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.values.jsonvalue import Json
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
@@ -120,3 +122,87 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
     finally:
         for informer in cluster_data.informers:
             informer.stop()
+
+
+def live_data(api: FakeApi) -> LiveClusterData:
+    client = api.client()
+    context = ClusterGlobalContext(client, no_calls)
+    made = LiveClusterData(client, context, lambda: Directory(()))
+    for informer in made.informers:
+        informer.start()
+    # The keys of a list follow its objects.
+    wait_for(lambda: all(informer.notified_version for informer in made.informers))
+    return made
+
+
+def stop(data: LiveClusterData) -> None:
+    for informer in data.informers:
+        informer.stop()
+
+
+def test_only_a_changed_object_is_encoded_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        api.put(f"/api/v1/namespaces/n{number}", metadata={"labels": {"x": "y"}})
+    encoded: list[str] = []
+    pairs_of = PAIRS_OF["namespaces"]
+
+    def counting(raw: Json) -> Iterator[tuple[str, Json]]:
+        encoded.append(raw["metadata"]["name"])
+        yield from pairs_of(raw)
+
+    data = live_data(api)
+    try:
+        data.poll(0, force=False)
+        counted = {**PAIRS_OF, "namespaces": counting}
+        monkeypatch.setattr("kyverno_mp.leader.cluster.PAIRS_OF", counted)
+        api.put("/api/v1/namespaces/new", metadata={"labels": {"x": "z"}})
+        wait_for(lambda: data.poll(0, force=False))
+        assert "new" in data.segments()["namespaces"]
+        assert encoded == ["new"]
+    finally:
+        stop(data)
+
+
+def test_changes_lead_to_what_a_new_leader_reads(api: FakeApi) -> None:
+    path = "/api/v1/namespaces"
+    api.put(f"{path}/stays", metadata={"labels": {"x": "y"}})
+    api.put(f"{path}/changes", metadata={"labels": {"x": "y"}})
+    api.put(f"{path}/goes")
+    for name in ("stays", "changes", "goes"):
+        api.put(f"{path}/stays/configmaps/{name}", data={"k": "v"})
+    data = live_data(api)
+    try:
+        data.poll(0, force=False)
+        api.put(f"{path}/changes", metadata={"labels": {"x": "z"}})
+        api.put(f"{path}/new")
+        api.remove(f"{path}/goes")
+        api.put(f"{path}/stays/configmaps/changes", data={"k": "w"})
+        api.put(f"{path}/stays/configmaps/new", data={"k": "v"})
+        api.remove(f"{path}/stays/configmaps/goes")
+        assert_same_as_anew(api, data)
+        for name in ("stays", "changes", "new"):
+            api.remove(f"{path}/{name}")
+        # Without any Namespace the list does not count as complete.
+        assert_same_as_anew(api, data)
+        assert data.segments()["namespaces"] == {}
+        api.put(f"{path}/stays")
+        assert_same_as_anew(api, data)
+        assert set(data.segments()["namespaces"]) == {"stays", "stays/", ""}
+    finally:
+        stop(data)
+
+
+def assert_same_as_anew(api: FakeApi, data: LiveClusterData) -> None:
+    fresh = live_data(api)
+    try:
+        fresh.poll(0, force=False)
+
+        def is_same() -> bool:
+            data.poll(0, force=False)
+            return data.segments() == fresh.segments()
+
+        wait_for(is_same)
+    finally:
+        stop(fresh)

@@ -231,7 +231,11 @@ def test_a_document_that_is_no_policy_is_told() -> None:
     assert "not read from folders, only in a cluster" in refused.message
     kind = "apiVersion: policies.kyverno.io/v1\nkind: DeletingPolicy\n"
     policy_set = Shelf().write(x=kind + "metadata: {name: a}\n")
-    text = "the server does not evaluate policies.kyverno.io/v1 DeletingPolicy"
+    text = "DeletingPolicy: clean-up runs only in a cluster"
+    assert policy_set.problems == (f"x, line 1: {text}",)
+    kind = "apiVersion: policies.kyverno.io/v1\nkind: OtherPolicy\n"
+    policy_set = Shelf().write(x=kind + "metadata: {name: a}\n")
+    text = "the server does not evaluate policies.kyverno.io/v1 OtherPolicy"
     assert policy_set.problems == (f"x, line 1: {text}",)
 
 

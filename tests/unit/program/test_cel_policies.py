@@ -653,12 +653,16 @@ ITEM = "{'apiVersion': dyn('v1'), 'kind': dyn('ConfigMap'), 'n': dyn(1)}"
 
 
 def generated(
-    spec: Any, *, namespace: str = "", exceptions: Any = ()
+    spec: Any,
+    *,
+    namespace: str = "",
+    exceptions: Any = (),
+    port: Generated | None = None,
 ) -> tuple[RuleResult | None, Generated]:
     ir = compile_generating_policy(
         document("GeneratingPolicy", spec, namespace), exceptions
     )
-    port = Generated()
+    port = port or Generated()
     given = facts(generated=port)
     return LinkedGeneratingPolicy(ir).evaluate(given, KindShared(given.request)), port
 

@@ -43,6 +43,21 @@ ARTEFACT = "verifyAttestationSignatures('a', attestations.sbom, [attestors.notar
 SIGNED = "images.containers.all(i, verifyImageSignatures(i, [attestors.key]) > 0)"
 
 
+def workflow(trusted_root: Any = None, **identity: str) -> dict[str, Any]:
+    """Return an attestor by the identity of a workflow, or of a person."""
+    keyless = {
+        "identities": [
+            {"issuer": "https://ci.example", **identity},
+            {"subject": "ci@example.com"},
+        ],
+        "additionalExtensions": {"githubWorkflowName": "x"},
+    }
+    cosign: dict[str, Any] = {"keyless": keyless}
+    if trusted_root is not None:
+        cosign["trustedRoot"] = trusted_root
+    return {"name": "key", "cosign": cosign}
+
+
 class Registry:
     """Signatures by the key ``good`` on all images.
 
@@ -391,6 +406,22 @@ def test_a_namespaced_policy_is_a_tenants() -> None:
             "attestors[0]",
         ),
         (
+            {
+                "attestors": [
+                    {"name": "a", "cosign": {"trustedRoot": {"expression": "x"}}}
+                ]
+            },
+            "attestors[0]",
+        ),
+        (
+            {"attestors": [workflow(subjectExpression="x")]},
+            "attestors[0].cosign.keyless.identities[0].subjectExpression",
+        ),
+        (
+            {"attestors": [workflow(subjectExpression="'x'", subjectRegExp="x")]},
+            "attestors[0].cosign.keyless.identities[0].subjectExpression",
+        ),
+        (
             {"matchConditions": [{"name": "c", "expression": "variables.v"}]},
             "matchConditions[0].expression",
         ),
@@ -400,6 +431,67 @@ def test_what_does_not_compile(spec: dict[str, Any], path: str) -> None:
     with pytest.raises(DocumentInvalid) as refused:
         compile_image_policy(document("true", **spec))
     assert [one.path for one in refused.value.problems] == [f"spec.{path}"]
+
+
+class Asked(Registry):
+    """Keeps the attestors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attestors: list[Any] = []
+
+    def verify(
+        self, _asked: ImageQuery, attestor: AttestorQuery, _deadline_ns: int
+    ) -> None:
+        self.attestors.append(attestor)
+
+
+def asked_of(attestor: Any) -> tuple[Any, Any]:
+    """Return the verdict, and what the attestor has to be."""
+    registry = Asked()
+    policy = document(
+        "verifyImageSignatures('a', [attestors.key]) > 0",
+        attestors=[attestor],
+        variables=[{"name": "team", "expression": "object.metadata.namespace"}],
+    )
+    found = verdict(policy, pod("a"), registry=registry)
+    return found, registry.attestors[0] if registry.attestors else None
+
+
+def test_a_computed_subject_is_a_pattern() -> None:
+    """It would be ignored, so that anybody is the attestor."""
+    text = "'^https://ci.example/' + variables.team + '/'"
+    found, asked = asked_of(workflow(subjectExpression=text))
+    assert found == PASS
+    first, second = asked.identities
+    assert first.subject_reg_exp == "^https://ci.example/shop/"
+    assert (second.subject, second.subject_reg_exp) == ("ci@example.com", "")
+    assert first.extensions == second.extensions == (("githubWorkflowName", "x"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("''", "the subject of the attestor key is empty"),
+        ("1", "type conversion error from 'int' to 'string'"),
+        ("object.x", "no such key: x"),
+    ],
+)
+def test_a_subject_that_is_none(text: str, reason: str) -> None:
+    """An empty pattern matches everybody."""
+    found, asked = asked_of(workflow(subjectExpression=text))
+    assert (found[1], asked) == ("error", None)
+    assert reason in found[2]
+
+
+def test_a_computed_trusted_root() -> None:
+    given = {"expression": "'{\"of\": \"' + variables.team + '\"}'"}
+    found, asked = asked_of(workflow(trusted_root=given))
+    assert (found, asked.trusted_root) == (PASS, '{"of": "shop"}')
+    _, asked = asked_of(workflow(trusted_root={"value": "{}"}))
+    assert asked.trusted_root == "{}"
+    _, asked = asked_of(workflow())
+    assert asked.trusted_root is None
 
 
 def test_a_verdict_leaves_nothing_to_the_collector() -> None:

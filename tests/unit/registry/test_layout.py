@@ -59,6 +59,29 @@ def test_signatures_as_cosign_saves_them(tmp_path: Path) -> None:
     other = digest_of(b"other")
     assert artifacts.signatures(parsed(_IMAGE), other, "sig", _LATER_NS) == []
     assert artifacts.signatures(parsed(_IMAGE), digest, "att", _LATER_NS) == []
+    # The one image of the folder is any tag, but no list of referrers.
+    assert artifacts.digest(f"{_IMAGE}:v7", _LATER_NS) == digest
+    assert artifacts.referring(parsed(_IMAGE), digest, _LATER_NS) == []
+
+
+@pytest.mark.parametrize("what", ["two", "named"])
+def test_only_one_image_without_a_name_is_any_tag(tmp_path: Path, what: str) -> None:
+    repository, _ = _signed()
+    if what == "two":
+        repository.image("v2", "two")
+    kinds = {"v": "image", "s": "sigs"}
+    write_layout(
+        tmp_path,
+        repository,
+        kind=lambda tag: f"dev.cosignproject.cosign/{kinds[tag[0]]}",
+    )
+    if what == "named":
+        index = json.loads((tmp_path / "index.json").read_text())
+        name = {"org.opencontainers.image.ref.name": "docker.io/other:v1"}
+        index["manifests"][0]["annotations"].update(name)
+        (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ExpressionFailed, match="MANIFEST_UNKNOWN"):
+        _artifacts(tmp_path).digest(f"{_IMAGE}:v7", _LATER_NS)
 
 
 def test_referrers_are_found_by_their_subject(tmp_path: Path) -> None:

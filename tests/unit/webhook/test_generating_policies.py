@@ -37,6 +37,7 @@ from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
 from tests.unit.webhook.test_cel_policies import PODS, asked, compiled
 
+BACKGROUND = "system:serviceaccount:k:background"
 APPLY = 'generator.apply("a", [{"apiVersion": "v1", "kind": "ConfigMap"}])'
 
 
@@ -102,14 +103,14 @@ class Server:
             segment,
             lambda at: LinkedGeneratingTrigger(segment.generating_policy(at)),
         )
-        planner = GeneratingPlanner(source, segment.knows)
+        planner = GeneratingPlanner(source, segment.knows, BACKGROUND)
         self.triggers = Recorded()
         self.service = Service(
             Dependencies(
                 records=StubRecords(),
                 monotonic_ns=time.monotonic_ns,
                 triggers=triggers or self.triggers,
-                background_user="system:serviceaccount:k:background",
+                background_user=BACKGROUND,
             ),
             handlers_of(StubEvaluate(None), cel_generate=lambda: planner),
         )
@@ -250,6 +251,25 @@ def test_the_pools_own_writes_trigger_nothing(
     if operation != "CREATE":
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
         changes["oldObject"] = pod
-    user = {"username": "system:serviceaccount:k:background"}
+    user = {"username": BACKGROUND}
     assert one.ask(path, **changes)
     assert not one.ask(path, **changes, userInfo=user)
+
+
+def test_a_policy_may_ask_for_the_pools_writes(tmp_path: Path) -> None:
+    """What one policy generates could not trigger another."""
+    asks: dict[str, Any] = {"evaluation": {"skipBackgroundRequests": False}}
+    server = served(policy("a"), policy("b", **asks), folder=tmp_path)
+    found = server.ask("/gpol", userInfo={"username": BACKGROUND})
+    assert [one.policy for one in found] == ["b"]
+    found = server.ask("/gpol", userInfo={"username": "alice"})
+    assert [one.policy for one in found] == ["a", "b"]
+
+
+def test_the_old_object_travels_to_a_template(tmp_path: Path) -> None:
+    """The placeholder would read nothing."""
+    text = "kind: ConfigMap\nmetadata: (( oldObject.metadata ))"
+    entry = {"template": {"value": text, "interpolate": "cel"}}
+    server = served(policy(generate=[entry]), folder=tmp_path)
+    (found,) = server.ask("/gpol", operation="UPDATE")
+    assert found.reads_old

@@ -489,4 +489,4 @@ def test_a_tag_that_fails_is_read_once(
     for number in (1, 2):
         assert not webhooks.mutate(pod(f"{host}/app:v1")).allowed
         # Another review reads the registry again.
-        assert webhooks.calls.count((str(status),)) == number
+        assert webhooks.calls.count(("127.0.0.1", str(status))) == number

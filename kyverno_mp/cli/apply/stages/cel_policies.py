@@ -128,11 +128,14 @@ class CelPolicies:
         namespace: Json = None,
         is_payload: bool = False,
     ) -> Iterator[Verdict]:
-        from kyverno_mp.program.context.cel_scope import Shared
-        from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+        from kyverno_mp.program.validating_policy.scope import (
+            Facts,
+            KindShared,
+            PayloadShared,
+        )
 
         facts = Facts(request, runtime, self._ports, namespace, is_payload)
-        shared = Shared(request) if is_payload else KindShared(request)
+        shared = (PayloadShared if is_payload else KindShared)(request)
         for linked in policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))

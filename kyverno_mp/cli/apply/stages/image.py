@@ -27,6 +27,7 @@ class ImageStage:
             (policy, rules) for policy, rules in linked if rules
         ]
         self._begin = cluster_data.reviewed_images
+        self._key_secrets = cluster_data.key_secrets
 
     def begin(self, resource: dict[str, Json]) -> ImageState:
         """Return the state of one object before the first policy."""
@@ -35,7 +36,9 @@ class ImageStage:
             from kyverno_mp.cli.cluster.image_access import image_reviews
 
             # KYVERNO: without --registry, registries are read without credentials.
-            self._begin = image_reviews(uses_docker=False)
+            self._begin = image_reviews(
+                uses_docker=False, key_secrets=self._key_secrets
+            )
         return ImageState(self._begin(), resource)
 
     def verify(

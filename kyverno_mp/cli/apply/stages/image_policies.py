@@ -27,7 +27,7 @@ from kyverno_mp.program.image_policies.evaluate import (
     LinkedImagePolicy,
 )
 from kyverno_mp.program.image_policies.ports import PolicyImages
-from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
@@ -37,10 +37,15 @@ class ImagePolicies:
     """Policies linked once, applied to many objects."""
 
     def __init__(
-        self, given: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
+        self,
+        given: CelInput,
+        values: Values,
+        user: UserInfo | None,
+        cluster_data: ClusterData,
     ) -> None:
         self._policies = [LinkedImagePolicy(ir) for ir in given.images]
-        self._ports = ports
+        self._ports = cluster_data.cel
+        self._key_secrets = cluster_data.key_secrets
         self._values = values
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
@@ -51,7 +56,11 @@ class ImagePolicies:
         # PERF: importing TLS takes 20 ms; only runs that verify images need it.
         from kyverno_mp.cli.cluster.image_access import policy_images
 
-        begin = policy_images(uses_docker=self._uses_docker, layout=self._layout)
+        begin = policy_images(
+            uses_docker=self._uses_docker,
+            layout=self._layout,
+            key_secrets=self._key_secrets,
+        )
         self._begin = begin  # type: ignore[method-assign]  # opened once
         return begin()
 

@@ -1,7 +1,7 @@
 """Implement functions for JSON and YAML text.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, JSON, YAML (the values of the
-variables ``json`` and ``yaml``). Next: expr/cel/catalogue.py.
+variables ``json`` and ``yaml``), json_data, protobuf_data. Next: expr/cel/catalogue.py.
 May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/json, cel/libs/yaml; docs/behaviour/cel 12.
 """
@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
-from kyverno_mp.expr.cel.functions.times import timestamp_text
+from kyverno_mp.expr.cel.functions.times import (
+    duration_seconds_text,
+    timestamp_text,
+)
 from kyverno_mp.expr.cel.library import member
 from kyverno_mp.expr.cel.values import (
     CelFailed,
@@ -36,6 +39,7 @@ _YAML_NODE_COST: Final = 80
 _UNITS_PER_STEP: Final = 10
 _PIECE_COST: Final = 8
 _ITEM_COST: Final = 10
+_EXACT_MAX: Final = 2**53 - 1
 _SCALARS: Final = frozenset({type(None), bool, int, float, str})
 
 
@@ -189,6 +193,35 @@ _PRINTED: Final[dict[type, Callable[[Meter, Value], Value]]] = {
 def json_data(meter: Meter, value: Value) -> Value:
     """Return the value as JSON data, for a request body. Raises: CelFailed."""
     return _native(meter, value, CEL_VALUE_DEPTH_MAX)
+
+
+def protobuf_data(
+    meter: Meter, value: Value, depth: int = CEL_VALUE_DEPTH_MAX
+) -> Value:
+    """Return the value as protobuf's Value has it, for a part of an object.
+
+    As ``json_data``, but durations are texts, as are integers beyond a double.
+    Raises: CelFailed.
+    """
+    kind = value.__class__
+    if kind is Optional:
+        if not value.present:
+            raise CelFailed("optional.none() dereference")
+        return protobuf_data(meter, value.value, depth)
+    if kind is Duration:
+        return duration_seconds_text(value)
+    if (kind is int or kind is Uint) and abs(value) > _EXACT_MAX:
+        return str(int(value))
+    if not depth or (kind is not list and kind is not dict):
+        return _native(meter, value, depth)
+    meter.charge(2 * _ITEM_COST * len(value))
+    meter.charge_bytes(80 + 140 * len(value))
+    if kind is list:
+        return [protobuf_data(meter, item, depth - 1) for item in value]
+    for key in value:
+        if key.__class__ is not str:
+            raise no_text(key)
+    return {key: protobuf_data(meter, item, depth - 1) for key, item in value.items()}
 
 
 def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:

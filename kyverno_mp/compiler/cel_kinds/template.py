@@ -1,0 +1,236 @@
+"""Compile the template of a GeneratingPolicy: YAML documents with placeholders.
+
+Room: compiler. Takes: a Template, the Builder of its policy. Gives: documents of the IR
+and the Builder's problems, with the lines of the YAML; ``placeholders``.
+Next: program/cel_policies/template.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/v1.19 5; Kyverno
+pkg/cel/policies/gpol/template/{scanner,template}.go at v1.19.0.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.compiler.cel_kinds.validating_policy import Builder
+from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid
+from kyverno_mp.expr.cel.fold import constant_failure
+from kyverno_mp.expr.cel.linking.program import compile_expression
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.ir.cel_policies import HoleIR, TemplateDocumentIR
+from kyverno_mp.policy.cel_kinds.policies import Template
+from kyverno_mp.policy.reading.yaml_documents import (
+    PLACEHOLDER,
+    PlacedText,
+    YamlDocument,
+    parse_template,
+)
+from kyverno_mp.values.go.goquote import quote
+from kyverno_mp.values.jsonvalue import Json
+
+_ESCAPED: Final = "\\(("
+_IN_KEY: Final = (
+    "placeholders are not supported in mapping keys; use a whole-value placeholder on"
+    " the parent field instead (e.g. `labels: (( variables.labels ))`)"
+)
+_STOP: Final = re.compile(r"""["'()]""")
+_QUOTE_STOP: Final = {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")}
+_CEL: Final = "cel"
+_CHARACTERS_PER_STEP_BITS: Final = 6
+
+
+class TemplateInvalid(Exception):
+    """The text of a template cannot be used; the message is upstream's."""
+
+
+def compile_template(
+    builder: Builder, given: Template, path: str
+) -> tuple[TemplateDocumentIR, ...]:
+    """Return the documents; none, and a problem of the builder, for an invalid one."""
+    try:
+        documents = _parsed(given.value)
+        return tuple(_Document(builder, given, one).compiled() for one in documents)
+    except TemplateInvalid as error:
+        builder.refused(given.value, f"{path}.value", str(error))
+        return ()
+
+
+def placeholders(given: Template) -> Iterator[str]:
+    """Yield the expressions of a template; none if it is invalid."""
+    if given.interpolate != _CEL:
+        return
+    try:
+        waiting: list[Json] = [one.raw for one in _parsed(given.value)]
+        while waiting:
+            value = waiting.pop()
+            if type(value) is PlacedText:
+                yield from (part for part, is_text in _scanned(value) if not is_text)
+            elif type(value) is dict:
+                waiting += value.values()
+            elif type(value) is list:
+                waiting += value
+    except TemplateInvalid:
+        return
+
+
+def _parsed(text: str) -> list[YamlDocument]:
+    """Return the documents, at least one. Raises: TemplateInvalid."""
+    try:
+        documents = parse_template(text)
+    except PolicyInvalid as error:
+        line = f"line {error.where.line}: " if error.where.line else ""
+        reason = f"failed to parse YAML: yaml: {line}{error.message}"
+        raise TemplateInvalid(reason) from None
+    for one in documents:
+        if one.duplicate_key:
+            reason = f'mapping key "{one.duplicate_key}" already defined'
+            raise TemplateInvalid(f"line {one.line}: {reason}")
+    if not documents:
+        raise TemplateInvalid("template must contain at least one YAML document")
+    return documents
+
+
+class _Document:
+    """Compiles one document."""
+
+    def __init__(self, builder: Builder, given: Template, found: YamlDocument) -> None:
+        self._builder = builder
+        self._has_holes = given.interpolate == _CEL
+        self._found = found
+        self._path: list[str | int] = []
+        self._holes: list[HoleIR] = []
+
+    def compiled(self) -> TemplateDocumentIR:
+        """Return the document. Raises: TemplateInvalid."""
+        content = self._value(self._found.raw)
+        is_whole = any(not one.path and len(one.parts) == 1 for one in self._holes)
+        if type(content) is not dict and not is_whole:
+            text = "document must be a mapping describing a resource"
+            raise TemplateInvalid(f"line {self._found.line}: {text}")
+        return TemplateDocumentIR(content, tuple(self._holes))
+
+    def _value(self, value: Json) -> Json:
+        """Return the value with null in the places of placeholders."""
+        kind = type(value)
+        if kind is dict:
+            return {self._key(key): self._at(key, one) for key, one in value.items()}
+        if kind is list:
+            return [self._at(index, one) for index, one in enumerate(value)]
+        return self._text(value) if kind is PlacedText else value
+
+    def _at(self, step: str | int, value: Json) -> Json:
+        self._path.append(str(step) if type(step) is PlacedText else step)
+        found = self._value(value)
+        self._path.pop()
+        return found
+
+    def _key(self, key: str) -> str:
+        if type(key) is not PlacedText:
+            return key
+        if self._has_holes and _has_placeholder(key):
+            raise TemplateInvalid(f"line {key.line}: {_IN_KEY}")
+        return str(key)
+
+    def _text(self, text: PlacedText) -> Json:
+        if not self._has_holes:
+            return str(text)
+        spend(len(text) >> _CHARACTERS_PER_STEP_BITS)
+        try:
+            scanned = list(_scanned(text))
+        except TemplateInvalid as error:
+            raise TemplateInvalid(f"line {text.line}: {error}") from None
+        if all(is_text for _, is_text in scanned):
+            return "".join(part for part, _ in scanned)
+        parts = tuple(
+            part if is_text else self._expression(part, text.line)
+            for part, is_text in scanned
+        )
+        spend(len(self._path))
+        self._holes.append(HoleIR(tuple(self._path), parts))
+        return None
+
+    def _expression(self, text: str, line: int) -> Expression:
+        """Compile a placeholder. Raises: TemplateInvalid."""
+        try:
+            expression, _ = compile_expression(text, self._builder.environment)
+        except ExpressionInvalid as error:
+            reason = f"invalid placeholder expression {quote(text)}: {error.message}"
+            raise TemplateInvalid(f"line {line}: {reason}") from None
+        assert expression.node is not None
+        failure = constant_failure(expression.node)
+        if failure:
+            reason = f"failed to build placeholder program {quote(text)}: {failure}"
+            raise TemplateInvalid(f"line {line}: {reason}")
+        return expression
+
+
+def _has_placeholder(text: str) -> bool:
+    return PLACEHOLDER in text.replace(_ESCAPED, "")
+
+
+def _scanned(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the texts between placeholders, and their expressions, with ``is_text``.
+
+    Raises: TemplateInvalid.
+    """
+    literal, at = "", 0
+    while at < len(text):
+        found = text.find(PLACEHOLDER, at)
+        if found < 0:
+            literal += text[at:]
+            break
+        if found > at and text[found - 1] == "\\":
+            literal += text[at : found - 1] + PLACEHOLDER
+            at = found + len(PLACEHOLDER)
+            continue
+        literal += text[at:found]
+        if literal:
+            yield literal, True
+        literal = ""
+        expression, at = _placeholder(text, found)
+        yield expression, False
+    if literal:
+        yield literal, True
+
+
+def _placeholder(text: str, start: int) -> tuple[str, int]:
+    """Return the expression of the placeholder at ``start``, and where it ends.
+
+    Parentheses nest, and those within string literals do not count.
+    Raises: TemplateInvalid.
+    """
+    depth, at = 0, start + len(PLACEHOLDER)
+    while (found := _STOP.search(text, at)) is not None:
+        at, mark = found.end(), found[0]
+        if mark in _QUOTE_STOP:
+            at = _literal_end(text, at, mark)
+            if not at:
+                raise _unclosed("unterminated string literal in", text, start)
+        elif mark == "(":
+            depth += 1
+        elif depth:
+            depth -= 1
+        elif text.startswith(")", at):
+            expression = text[start + len(PLACEHOLDER) : at - 1].strip()
+            if not expression:
+                offset = len(text[:start].encode())
+                raise TemplateInvalid(f"empty placeholder at offset {offset}")
+            return expression, at + 1
+        else:
+            raise _unclosed("unbalanced parenthesis in", text, start)
+    raise _unclosed("unterminated", text, start, ": missing closing '))'")
+
+
+def _unclosed(what: str, text: str, start: int, more: str = "") -> TemplateInvalid:
+    offset = len(text[:start].encode())
+    return TemplateInvalid(f"{what} placeholder starting at offset {offset}{more}")
+
+
+def _literal_end(text: str, at: int, mark: str) -> int:
+    """Return where a string literal ends, 0 if it does not."""
+    while (found := _QUOTE_STOP[mark].search(text, at)) is not None:
+        if found[0] == mark:
+            return found.end()
+        at = found.end() + 1
+    return 0
