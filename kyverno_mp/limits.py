@@ -304,6 +304,12 @@ LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 policies of a namespace, in every process that links them. A document of 1.5 MiB can
 take 180 MiB and seconds to link, and a tenant can create many."""
 
+LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
+LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
+"""Estimated memory of the PolicyExceptions of one namespace: of those that name one
+policy, and of all. Each rule that an exception names has a copy; one that matches by
+namespace and name takes about 8 KiB. Those beyond it exempt nothing."""
+
 UNLINKED_POLICY_BYTES_MAX = 256 * 1024
 """Estimated memory of a policy that is not linked. Its rules still match, and each
 match is an error. If its match blocks exceed the limit, the policy is an error for
@@ -833,7 +839,10 @@ REGISTRY_SESSIONS_MAX = 256
 
 REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
-connections. The authors of Pods choose the hosts."""
+connections, because the authors of Pods choose the names. Above it, connections to the
+least recently used registry without a call are closed, and its next call opens a new
+one. Scans also remember this many outages; above it, they forget the oldest and call
+that registry again."""
 
 REGISTRY_HOSTS_NAMED_MAX = 20
 """Registries, logs and mirrors that metrics of one process name, each with some ten
@@ -1076,6 +1085,11 @@ REPORTS_EVENTS_PER_S = 0.2
 REPORTS_EVENTS_RULES_MAX = 4_096
 """Rules whose budget for Events is remembered; 200 bytes each. An evicted rule starts
 with a full budget."""
+
+REPORTS_EVENTS_OBJECTS_MAX = 4_096
+"""Pairs of an object and a policy with image rules and other rules for which the pool
+waits until both are evaluated, 500 bytes each, if successes become Events. The Event of
+a forgotten pair is dropped and counted."""
 
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred

@@ -14,13 +14,11 @@ import msgspec
 from kyverno_mp.compiler.autogen.rules import RuleOfKinds, expand, rules_of_kinds
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.review_reads import reads_review
-from kyverno_mp.compiler.rules.body import build_controls, build_validate
-from kyverno_mp.compiler.rules.conditions import build_conditions
+from kyverno_mp.compiler.rules.body import build_validate
 from kyverno_mp.compiler.rules.context import build_entries
 from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.compiler.rules.generate import build_generate
 from kyverno_mp.compiler.rules.match import (
-    build_exception_match,
     build_exclude,
     build_match,
     build_selector,
@@ -28,20 +26,18 @@ from kyverno_mp.compiler.rules.match import (
 from kyverno_mp.compiler.rules.mutate import build_mutate
 from kyverno_mp.compiler.rules.verify_images import action_of, build_verify_images
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
-from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.ir.rules import (
     ActionIR,
     CompiledPolicy,
-    ExceptionIR,
     OverrideIR,
     PolicyIR,
     RuleIR,
 )
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.fields.validation import (
@@ -49,7 +45,6 @@ from kyverno_mp.policy.fields.validation import (
     FailureActionOverride,
     Validation,
 )
-from kyverno_mp.values.wildcard import matches
 
 _NO_VALIDATION: Final = Validation()
 
@@ -72,40 +67,56 @@ def compile_policy(
     fail.
     Cost: about a millisecond for a policy of two rules with autogen.
     """
-    exempting = [
-        (
-            exception,
-            [
-                name
-                for target in exception.spec.exceptions
-                if target.policy_name == (known_as or document.key)
-                for name in target.rule_names
-            ],
-        )
-        for exception in exceptions
-    ]
     rules = []
     for each in _computed(document):
         try:
-            rules.append(_rule(each, exempting, unusable, verifies=verifies))
+            rules.append(_rule(each, verifies=verifies))
         except ExpressionInvalid as error:
-            raise _invalid(document, each.rule, error) from error
+            raise _invalid(document, each.rule.name, error) from error
+    if exceptions:
+        rules = _exempted(
+            document, rules, exceptions, known_as or document.key, unusable
+        )
+    rules = [msgspec.structs.replace(rule, effects=effects_of(rule)) for rule in rules]
     return CompiledPolicy(_policy(document, rules), tuple(rules))
 
 
-def _invalid(
-    document: AnyPolicy, rule: Rule, error: ExpressionInvalid
-) -> PolicyInvalid:
+def _exempted(
+    document: AnyPolicy,
+    rules: list[RuleIR],
+    exceptions: Sequence[PolicyException],
+    known_as: str,
+    unusable: dict[str, str] | None,
+) -> list[RuleIR]:
+    """Return the rules with their exceptions."""
+    # PERF: start of the command line, which rarely needs exceptions.
+    from kyverno_mp.compiler.rules.exceptions import (
+        ExceptionInvalid,
+        compile_exceptions,
+        named_rules,
+    )
+
+    named = named_rules(exceptions, known_as, rules)
+    try:
+        found = compile_exceptions(named, unusable)
+    except ExceptionInvalid as invalid:
+        name = rules[invalid.rule].name
+        raise _invalid(document, name, invalid.error) from invalid.error
+    return [
+        msgspec.structs.replace(rule, exceptions=found.get(number, ()))
+        for number, rule in enumerate(rules)
+    ]
+
+
+def _invalid(document: AnyPolicy, rule: str, error: ExpressionInvalid) -> PolicyInvalid:
     """Add the policy, the original rule, the field and the column to the error."""
     named = [one.name for one in document.spec.rules]
-    bare = rule.name.removeprefix("autogen-cronjob-").removeprefix("autogen-")
-    written = rule.name if rule.name in named else bare
+    bare = rule.removeprefix("autogen-cronjob-").removeprefix("autogen-")
+    written = rule if rule in named else bare
     path = f"spec.rules[{named.index(written)}]" if written in named else "spec.rules"
     if error.where.path:
         path = f"{path}.{error.where.path.removeprefix('.')}"
-    where = Where(
-        policy=document.key, rule=rule.name, path=path, column=error.where.column
-    )
+    where = Where(policy=document.key, rule=rule, path=path, column=error.where.column)
     return PolicyInvalid(error.code, error.message, where)
 
 
@@ -165,19 +176,14 @@ def _action(action: str | None, overrides: Iterable[FailureActionOverride]) -> A
     )
 
 
-def _rule(
-    limited: RuleOfKinds,
-    exempting: Sequence[tuple[PolicyException, Sequence[str]]],
-    unusable: dict[str, str] | None,
-    *,
-    verifies: bool,
-) -> RuleIR:
+def _rule(limited: RuleOfKinds, *, verifies: bool) -> RuleIR:
+    """Compile a rule, without its exceptions and effects."""
     rule = limited.rule
     types = rule.types()
     validate, mutate, generate = rule.validate, rule.mutate, rule.generate
     body = validate or _NO_VALIDATION
     lacking = missing_capability(rule, verifies=verifies)
-    built = RuleIR(
+    return RuleIR(
         name=rule.name,
         rule_type=types[0] if types else "",
         # The first faulty expression is reported, so the order matters: body, context,
@@ -205,14 +211,6 @@ def _rule(
             if rule.verify_images
             else _action(body.failure_action, body.failure_action_overrides)
         ),
-        exceptions=_exceptions(
-            [
-                exception
-                for exception, names in exempting
-                if any(matches(name, rule.name) for name in names)
-            ],
-            unusable,
-        ),
         report_properties=tuple(
             (key, parse_document(text))
             for key, text in sorted(rule.report_properties.items())
@@ -229,7 +227,6 @@ def _rule(
             build_verify_images(rule) if rule.verify_images and not lacking else None
         ),
     )
-    return msgspec.structs.replace(built, effects=effects_of(built))
 
 
 # PERF: imported late for a fast start of the command line, which rarely needs CEL.
@@ -253,34 +250,3 @@ def _cel_preconditions(
     from kyverno_mp.compiler.rules.cel import build_cel_preconditions
 
     return build_cel_preconditions(given, cel)
-
-
-def _exceptions(
-    documents: Iterable[PolicyException], unusable: dict[str, str] | None
-) -> tuple[ExceptionIR, ...]:
-    """Compile the exceptions to one rule, each with a separate budget.
-
-    Raises: ExpressionInvalid, PolicyInvalid.
-    """
-    found = []
-    for document in documents:
-        try:
-            with for_exception():
-                found.append(build_exception(document))
-        except PolicyInvalid as error:
-            if unusable is None or error.code != EXCEPTION_TOO_COSTLY:
-                raise
-            unusable[document.key] = error.message
-    return tuple(found)
-
-
-def build_exception(document: PolicyException) -> ExceptionIR:
-    """Compile one exception. Raises: ExpressionInvalid."""
-    spec = document.spec
-    return ExceptionIR(
-        key=document.key,
-        match=build_exception_match(spec.match),
-        conditions=build_conditions(spec.conditions, of_exception=True),
-        pod_security=build_controls(spec.pod_security),
-        background=spec.background,
-    )

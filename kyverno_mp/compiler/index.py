@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from kyverno_mp.compiler.linked_size import exception_sizes
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.index import (
@@ -90,6 +91,9 @@ def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
                 [encode(policy), *(encode(rule) for rule in compiled.rules)]
             ),
             entries=tuple(index_rule(policy, rule) for rule in compiled.rules),
+            exceptions=exception_sizes(
+                one for rule in compiled.rules for one in rule.exceptions
+            ),
         )
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise PolicyInvalid("compiler.encode", str(error), where) from error

@@ -1,6 +1,7 @@
 """Estimate the memory that a policy takes in each process that links it.
 
-Room: compiler. Takes: EncodedPolicy. Gives: linked_bytes, why_too_large.
+Room: compiler. Takes: EncodedPolicy. Gives: linked_bytes, exception_sizes,
+why_too_large.
 Next: leader/documents/linked_memory.py, webhook/policy_review.py.
 May touch: nothing outside its arguments.
 
@@ -11,12 +12,14 @@ closures for three value types, or RE2 programs for wildcards. Most parts take h
 much.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from kyverno_mp.ir.index import EncodedPolicy, count_of, part_of
+from kyverno_mp.ir.rules import ExceptionIR
+from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.limits import LINKED_POLICY_BYTES_MAX
 
 _PER_ELEMENT: Final = 256
@@ -36,6 +39,24 @@ def linked_bytes(encoded: EncodedPolicy) -> int:
         _size_of(msgspec.msgpack.decode(part_of(content, number)))
         for number in range(count_of(content))
     )
+
+
+def exception_sizes(
+    exceptions: Iterable[ExceptionIR | CelExceptionIR],
+) -> tuple[tuple[str, int], ...]:
+    """Return the memory of exceptions by their keys; each rule has a copy of its own.
+
+    Raises: OverflowError, UnicodeEncodeError, RecursionError if one cannot be stored.
+    """
+    weighed: dict[int, int] = {}
+    found: dict[str, int] = {}
+    for one in exceptions:
+        size = weighed.get(id(one))
+        if size is None:
+            record = msgspec.msgpack.decode(msgspec.msgpack.encode(one))
+            size = weighed[id(one)] = _size_of(record)
+        found[one.key] = found.get(one.key, 0) + size
+    return tuple(sorted(found.items()))
 
 
 def why_too_large(encoded: EncodedPolicy, namespace: str) -> str:

@@ -1,7 +1,8 @@
 """Encode a stub for a policy that is too large to link: it fails where it matches.
 
 Room: compiler. Takes: the EncodedPolicy of the policy. Gives: the stub's EncodedPolicy
-with the same keys. Next: leader/documents/linked_memory.py.
+with the same keys; without_exceptions, which drops only PolicyExceptions.
+Next: leader/documents/linked_memory.py.
 May touch: nothing outside its arguments.
 
 SAFETY: without its rules, the policy would allow requests that it denies. So the stub's
@@ -25,19 +26,26 @@ from kyverno_mp.expr.cel.nodes import Call, Const, Expression, MapLit
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
 from kyverno_mp.ir.cel import CelValidationIR
-from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingBodyIR,
+    MutatingPolicyIR,
+)
 from kyverno_mp.ir.image_policies import (
     ImageBodyIR,
     ImageReferenceIR,
     ImageValidatingPolicyIR,
 )
-from kyverno_mp.ir.index import ANY_KIND, EncodedPolicy, count_of, part_of
+from kyverno_mp.ir.index import ANY_KIND, EncodedPolicy, count_of, pack_parts, part_of
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import ActionIR, CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.limits import UNLINKED_POLICY_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.image_validating_policy import IMAGE_POLICY_KINDS
-from kyverno_mp.policy.cel_kinds.policies import MUTATING_POLICY_KINDS
+from kyverno_mp.policy.cel_kinds.policies import (
+    GENERATING_POLICY_KINDS,
+    MUTATING_POLICY_KINDS,
+)
 from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KINDS
 
 _WHAT: Final = "a rule over the memory limit of its namespace's policies"
@@ -82,6 +90,31 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
         if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
             break
     return found
+
+
+def without_exceptions(
+    encoded: EncodedPolicy, kind: str, dropped: frozenset[str]
+) -> EncodedPolicy:
+    """Return the policy without some of its PolicyExceptions.
+
+    ``kind``: of the document. ``dropped``: the keys of the exceptions.
+    """
+    content = memoryview(encoded.content)
+    record_type: type[Any] = _RECORDS.get(kind, RuleIR)
+    first = 1 if record_type is RuleIR else 0
+    parts = [bytes(part_of(content, number)) for number in range(count_of(content))]
+    decode = msgspec.msgpack.Decoder(record_type).decode
+    for number in range(first, len(parts)):
+        record: Any = decode(parts[number])
+        kept = tuple(one for one in record.exceptions if one.key not in dropped)
+        if len(kept) < len(record.exceptions):
+            record = msgspec.structs.replace(record, exceptions=kept)
+            parts[number] = msgspec.msgpack.encode(record)
+    return msgspec.structs.replace(
+        encoded,
+        content=pack_parts(parts),
+        exceptions=tuple(one for one in encoded.exceptions if one[0] not in dropped),
+    )
 
 
 def _merged(
@@ -176,6 +209,12 @@ _CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = 
     **dict.fromkeys(VALIDATING_POLICY_KINDS, _validating),
     **dict.fromkeys(MUTATING_POLICY_KINDS, _mutating),
     **dict.fromkeys(IMAGE_POLICY_KINDS, _images),
+}
+_RECORDS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(VALIDATING_POLICY_KINDS, ValidatingPolicyIR),
+    **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicyIR),
+    **dict.fromkeys(IMAGE_POLICY_KINDS, ImageValidatingPolicyIR),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicyIR),
 }
 
 

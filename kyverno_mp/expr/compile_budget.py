@@ -1,18 +1,19 @@
 """Limit the work of parsing and compiling one policy.
 
 Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
-work. Gives: CompileBudget, spend, for_exception. Next: leader/policy_store.py and
-webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
+work. Gives: CompileBudget, spend, for_exception, in_turn. Next: leader/policy_store.py
+and webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
 A step stands for about four microseconds. The number of steps does not depend on the
 machine, so a policy is rejected on every machine or on none. Parsers also run for
 requests; then no limit is set, and charging costs one look-up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeVar
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.limits import (
@@ -28,6 +29,8 @@ EXCEPTION_TOO_COSTLY: Final = "exception.too_costly"
 """The error code of a PolicyException that exceeds its steps, or for which no steps are
 left."""
 
+_Item = TypeVar("_Item")
+
 
 def _nothing() -> None:
     """Check nothing."""
@@ -40,7 +43,14 @@ class CompileBudget:
     raises ends the compilation.
     """
 
-    __slots__ = ("_check_clock", "_limit", "_next", "exception_steps", "steps")
+    __slots__ = (
+        "_check_clock",
+        "_limit",
+        "_next",
+        "_steps_by_namespace",
+        "exception_steps",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -54,6 +64,7 @@ class CompileBudget:
         self.exception_steps = 0
         """The steps of the exceptions from the policy, which do not count as the
         policy's."""
+        self._steps_by_namespace: dict[str, int] = {}
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
@@ -80,13 +91,18 @@ class CompileBudget:
         """
         left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
         if left <= 0:
-            raise PolicyInvalid(
-                EXCEPTION_TOO_COSTLY,
-                "the exceptions from the policy take more than"
-                f" {COMPILE_EXCEPTIONS_STEPS_MAX} steps to compile",
-            )
+            raise _none_left()
         steps_max = min(left, COMPILE_EXCEPTION_STEPS_MAX)
         return _ExceptionBudget(self._check_clock, steps_max)
+
+    def charge_exception(self, namespace: str, steps: int) -> None:
+        """Count the steps of an exception of this namespace."""
+        self.exception_steps += steps
+        self._steps_by_namespace[namespace] = self.spent_by(namespace) + steps
+
+    def spent_by(self, namespace: str) -> int:
+        """Return the steps that the exceptions of a namespace have taken."""
+        return self._steps_by_namespace.get(namespace, 0)
 
     def _exceeded(self) -> PolicyInvalid:
         return PolicyInvalid(
@@ -109,6 +125,14 @@ class _ExceptionBudget(CompileBudget):
         )
 
 
+def _none_left() -> PolicyInvalid:
+    return PolicyInvalid(
+        EXCEPTION_TOO_COSTLY,
+        "the exceptions from the policy take more than"
+        f" {COMPILE_EXCEPTIONS_STEPS_MAX} steps to compile",
+    )
+
+
 _CURRENT: ContextVar[CompileBudget | None] = ContextVar("budget", default=None)
 
 
@@ -123,10 +147,12 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
 
 
 @contextmanager
-def for_exception() -> Iterator[None]:
+def for_exception(namespace: str = "", copies: int = 1) -> Iterator[None]:
     """Charge an exception from the policy that is being compiled, if any.
 
-    The policy's own steps do not change. Raises: PolicyInvalid (exception.too_costly).
+    ``copies``: the number of rules that get the compiled exception; each copy is
+    charged as if it were compiled again. The policy's own steps do not change. Raises:
+    PolicyInvalid (exception.too_costly).
     """
     policy = _CURRENT.get()
     if policy is None:
@@ -138,8 +164,41 @@ def for_exception() -> Iterator[None]:
             # Even an exception without conditions takes time.
             spend()
             yield
+        more = own.steps * (copies - 1)
+        all_steps = policy.exception_steps + own.steps + more
+        if more and all_steps > COMPILE_EXCEPTIONS_STEPS_MAX:
+            raise _none_left()
+        policy.charge_exception(namespace, more)
     finally:
-        policy.exception_steps += own.steps
+        policy.charge_exception(namespace, own.steps)
+
+
+def in_turn(
+    given: Iterable[_Item],
+    namespace_of: Callable[[_Item], str],
+    order: Callable[[_Item], tuple[int, int]],
+) -> Iterator[_Item]:
+    """Yield the exceptions from a policy so that namespaces get equal shares of steps.
+
+    The next exception is from the namespace that has spent the fewest steps, and is its
+    first one by ``order``. Without a budget they are yielded as given.
+    """
+    policy = _CURRENT.get()
+    if policy is None:
+        yield from given
+        return
+    waiting: dict[str, list[_Item]] = {}
+    for one in given:
+        waiting.setdefault(namespace_of(one), []).append(one)
+    for queue in waiting.values():
+        queue.sort(key=order, reverse=True)
+    turns = [(policy.spent_by(namespace), namespace) for namespace in waiting]
+    heapify(turns)
+    while turns:
+        _, namespace = heappop(turns)
+        yield waiting[namespace].pop()
+        if waiting[namespace]:
+            heappush(turns, (policy.spent_by(namespace), namespace))
 
 
 def spend(steps: int = 1) -> None:

@@ -87,13 +87,15 @@ class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
     ``content`` contains the policy's record and the records of its rules, joined by
     ``pack_parts``; ``entries`` has one tuple per rule. ``is_cel``: the policy belongs
     to policies.kyverno.io; it has a single record, and its keys name resources instead
-    of kinds.
+    of kinds. ``exceptions``: the key of each PolicyException in the policy, with an
+    estimate of its memory when linked.
     """
 
     key: str
     content: bytes
     entries: tuple[tuple[IndexEntryIR, ...], ...]
     is_cel: bool = False
+    exceptions: tuple[tuple[str, int], ...] = ()
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:

@@ -46,6 +46,8 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     """The file and line of the reported document; "" in a cluster."""
     in_force: str = ""
     """The earlier version, as JSON, that is in force in place of a rejected one."""
+    large_exceptions: int = 0
+    """Number of PolicyExceptions that have no effect because of their memory."""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from kyverno_mp.telemetry.families import (
     GENERATION,
     HELD,
     INFO,
+    LARGE_EXCEPTIONS,
     LINKED,
     POLICIES,
     POLICIES_AGE,
@@ -122,6 +123,9 @@ def _of_status(
     gauges[POLICIES] = {("true",): 0.0, ("false",): 0.0}
     gauges[UNLINKED_POLICIES][()] = sum(
         policy.code == UNLINKED for policy in status.policies
+    )
+    gauges[LARGE_EXCEPTIONS][()] = sum(
+        policy.large_exceptions for policy in status.policies
     )
     for policy in status.policies:
         gauges[POLICIES][(str(policy.ready).lower(),)] += 1

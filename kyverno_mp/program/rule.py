@@ -285,9 +285,11 @@ class LinkedRule:
     def fast_within(self, request: Request, scope: RuleContext, target: Json) -> int:
         """Return the fast code if preconditions hold; ``target``: evaluated_object."""
         try:
-            for exception in self._gate.exceptions:
-                if exception.applies(request, scope):
-                    return EXPLAIN
+            gate = self._gate
+            if gate.exceptions:
+                for exception in gate.possible_exceptions(request):
+                    if exception.applies(request, scope):
+                        return EXPLAIN
             code = self.body.fast(scope, target)
         except InputError:
             return EXPLAIN

@@ -6,8 +6,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.5, 8.7.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
@@ -21,31 +21,40 @@ from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 
+if TYPE_CHECKING:
+    from kyverno_mp.program.matching.exceptions import ExceptionIndex
+
 Matches: TypeAlias = Callable[[Request], bool]
 
 EXCEPTED = "rule is skipped due to policy exceptions"
 
 
 class LinkedException:
-    """A linked PolicyException."""
+    """A PolicyException, linked when a request first needs it."""
 
-    __slots__ = ("conditions", "ir", "matcher")
+    __slots__ = ("_conditions", "_matches", "ir")
 
     def __init__(self, ir: ExceptionIR) -> None:
         self.ir = ir
-        self.matcher = link_match(ir.match, None, for_exception=True)
-        self.conditions: ConditionsProgram | None = (
-            link_conditions(ir.conditions) if ir.conditions is not None else None
-        )
+        self._matches: Matches | None = None
+        self._conditions: ConditionsProgram | None = None
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
         """Return whether the exception applies; failed conditions count as false."""
-        if not (request.namespace_known and self.matcher.matches(request)):
+        # Threads may link it twice, with equal results.
+        matches = self._matches
+        if matches is None:
+            matches = link_match(self.ir.match, None, for_exception=True).matches
+            self._matches = matches
+        if not (request.namespace_known and matches(request)):
             return False
-        if self.conditions is None:
+        if self.ir.conditions is None:
             return True
+        conditions = self._conditions
+        if conditions is None:
+            conditions = self._conditions = link_conditions(self.ir.conditions)
         try:
-            return self.conditions.holds(scope)
+            return conditions.holds(scope)
         except ExpressionFailed:
             return False
 
@@ -59,10 +68,20 @@ def _gated(policy: PolicyIR, matches: Matches) -> Matches:
     return gated(policy.match_conditions, matches)
 
 
+def _index_of(exceptions: Sequence[ExceptionIR]) -> "ExceptionIndex | None":
+    if not exceptions:
+        return None
+    # PERF: start of the command line, which rarely needs exceptions.
+    from kyverno_mp.program.matching.exceptions import ExceptionIndex
+
+    return ExceptionIndex(one.match for one in exceptions)
+
+
 class RuleGate:
     """The linked checks before a rule's body."""
 
     __slots__ = (
+        "_exception_index",
         "_properties",
         "describes",
         "entries",
@@ -84,7 +103,8 @@ class RuleGate:
         self.entries = (
             link_entries(ir.context, policy.namespace) if ir.context else None
         )
-        self.exceptions = tuple(LinkedException(e) for e in ir.exceptions)
+        self.exceptions = tuple(map(LinkedException, ir.exceptions))
+        self._exception_index = _index_of(ir.exceptions)
         self._properties = tuple(
             (key, link_document(document)) for key, document in ir.report_properties
         )
@@ -114,7 +134,14 @@ class RuleGate:
         self, request: Request, scope: RuleContext
     ) -> list[ExceptionIR]:
         """Return the exceptions that cover the request."""
-        return [e.ir for e in self.exceptions if e.applies(request, scope)]
+        found = self.possible_exceptions(request)
+        return [e.ir for e in found if e.applies(request, scope)]
+
+    def possible_exceptions(self, request: Request) -> Iterator[LinkedException]:
+        """Yield the exceptions that may cover the request, in their order."""
+        index = self._exception_index
+        for position in index.positions(request) if index is not None else ():
+            yield self.exceptions[position]
 
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
         """Substitute reportProperties.

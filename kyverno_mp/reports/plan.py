@@ -14,13 +14,12 @@ Rows of rules that are not in force are removed.
 
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE, EFFECT_REGISTRY
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -32,6 +31,12 @@ from kyverno_mp.program.cel_policies.scans import is_scanned as is_scanned_mutat
 from kyverno_mp.program.reporting import VALIDATE
 from kyverno_mp.program.validating_policy.scans import is_derived
 from kyverno_mp.program.validating_policy.scans import is_scanned as is_scanned_cel
+from kyverno_mp.reports.digests import (
+    DIGEST_BYTES,
+    AnyCelIR,
+    digest_of_policy,
+    digest_of_rule,
+)
 from kyverno_mp.reports.entries import (
     KYVERNO,
     MUTATING,
@@ -48,9 +53,6 @@ from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
-
-_DIGEST_BYTES: Final = 16
-AnyCelIR: TypeAlias = ValidatingPolicyIR | MutatingPolicyIR | ImageValidatingPolicyIR
 
 
 class Named(NamedTuple):
@@ -103,6 +105,22 @@ class ScannedRule(msgspec.Struct, frozen=True):
         )
 
 
+class SharedPolicy(msgspec.Struct, frozen=True):
+    """The rules of a policy that both lanes scan."""
+
+    main: tuple[ScannedRule, ...]
+    images: tuple[ScannedRule, ...]
+    keys: frozenset[bytes]
+    signature: bytes
+
+    def is_shared_for(self, resource: Resource) -> bool:
+        """Return whether both lanes evaluate the policy for objects of a resource."""
+        return all(
+            any(rule.may_match(resource) for rule in rules)
+            for rules in (self.main, self.images)
+        )
+
+
 class Plan(msgspec.Struct, frozen=True):
     """The scanned rules of one generation of the policies."""
 
@@ -130,6 +148,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The plan of image rules, which are scanned separately; None: no such rules."""
     places: Mapping[bytes, Place] = {}
     """The places of rows, by key. Places of CEL policies lack the names of rules."""
+    shared: Mapping[tuple[str, str], SharedPolicy] = {}
+    """The policies with rules in both lanes, by the source and policy of a row."""
 
     @property
     def generations(self) -> tuple[int, ...]:
@@ -304,7 +324,7 @@ def scanned_policy(ir: AnyCelIR) -> ScannedRule:
     return ScannedRule(
         namespace=policy.namespace,
         kinds=(),
-        digest=_digest_of(ir),
+        digest=digest_of_policy(ir),
         # ``namespaceObject`` is available in every expression.
         reads_labels=True,
         reads_data=ir.effects & ~EFFECT_REGISTRY != EFFECT_PURE,
@@ -353,7 +373,7 @@ def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
         kinds=tuple(
             dict.fromkeys(kind for one in rule.match.filters for kind in one.kinds)
         ),
-        digest=_digest(policy, rule),
+        digest=digest_of_rule(policy, rule),
         reads_labels=_reads_labels(filters, rule),
         reads_data=rule.effects & ~EFFECT_REGISTRY != EFFECT_PURE,
         key=key,
@@ -370,31 +390,9 @@ def _reads_labels(filters: Iterable[FilterIR], rule: RuleIR) -> bool:
     return any(one.namespace_selector is not None for one in filters)
 
 
-def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
-    """Return a digest that edits without an effect on results do not change."""
-    shown = (
-        *(policy.kind, policy.key, policy.apply_rules, policy.background),
-        *(policy.admission, policy.scored, policy.category, policy.severity),
-        rule,
-    )
-    data = msgspec.msgpack.encode(shown)
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
-
-
-def _digest_of(ir: AnyCelIR) -> bytes:
-    policy = ir.policy
-    shown = (
-        *(policy.kind, policy.key, policy.background, policy.admission),
-        *(policy.scored, policy.category, policy.severity, policy.failure_policy),
-        *(ir.bodies, ir.exceptions),
-    )
-    data = msgspec.msgpack.encode(shown)
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
-
-
 def signature_of(rules: Iterable[ScannedRule]) -> bytes:
     """Return a digest of everything that the results of these rules depend on."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for rule in rules:
         digest.update(rule.digest)
     return digest.digest()

@@ -60,10 +60,14 @@ FOREIGN: Final = "foreign"
 
 
 class Applied(NamedTuple):
-    """The outcome of a scan; ``changed``: the positions of new or changed rows."""
+    """The outcome of a scan; ``changed``: the positions of new or changed rows.
+
+    ``after``: the fingerprints of all rows of the report; b"" if it is not stored.
+    """
 
     outcome: str
     changed: Sequence[int] = ()
+    after: bytes = b""
 
 
 class Writer:
@@ -98,7 +102,8 @@ class Writer:
         """
         evaluated = evaluation.found
         if self._is_written(subject, evaluation):
-            return Applied(SAME)
+            stored = self._stored.get(report_key(subject))
+            return Applied(SAME, (), b"" if stored is None else stored.fingerprints)
         if not self.stores:
             return Applied(SAME, range(len(evaluated.rows)))
         with self._stored.writing(report_key(subject)):
@@ -112,15 +117,18 @@ class Writer:
             return written
         found = [ROW.decode(raw) for raw in evaluated.rows]
         changed: list[int] = []
+        wanted: list[Row] = []
 
         def decide(rows: Sequence[Row]) -> list[Row]:
             _demand_newest(evaluation)
             if not rows:
                 _demand_all(evaluation)
             changed[:] = evaluated.changed_from(fingerprints_of(rows))
-            return evaluation.rows(rows, found)
+            wanted[:] = evaluation.rows(rows, found)
+            return wanted
 
-        return Applied(self._bring(subject, decide), changed)
+        outcome = self._bring(subject, decide)
+        return Applied(outcome, changed, fingerprints_of(wanted))
 
     def prune(self, subject: Subject, plan: Plan, scanned: Keys) -> str:
         """Remove outdated rows from the report of an object.
@@ -182,7 +190,7 @@ class Writer:
         if made is None or not self._post(subject, made):
             return None
         self._on_write(CREATED, 0)
-        return Applied(CREATED, range(len(found.rows)))
+        return Applied(CREATED, range(len(found.rows)), found.fingerprints)
 
     def _change(
         self,
@@ -208,7 +216,8 @@ class Writer:
             return None
         outcome = UPDATED if change.body else DELETED
         self._on_write(outcome, 0)
-        return Applied(outcome, found.changed_from(stored.fingerprints))
+        changed = found.changed_from(stored.fingerprints)
+        return Applied(outcome, changed, change.after.fingerprints)
 
     def _post(self, subject: Subject, made: Change) -> bool:
         """Create a report; False if it exists. Raises: DependencyError, LeaseLost."""

@@ -715,6 +715,13 @@ UNLINKED_POLICIES: Final = Family(
     "Number of policies whose rules are errors, because the linked rules would exceed"
     " the memory limit of their namespace.",
 )
+LARGE_EXCEPTIONS: Final = Family(
+    "kyverno_mp_exceptions_too_large",
+    "gauge",
+    (),
+    "Number of pairs of PolicyException and policy where the exception exempts nothing"
+    " because, linked, it would take more memory than its namespace may use.",
+)
 READY: Final = Family(
     "kyverno_mp_ready",
     "gauge",
@@ -744,6 +751,7 @@ CERTIFICATE_ENDS: Final = Family(
 GAUGED: Final = (
     *(RULE_INFO, INFO, READY, PROBLEMS, CERTIFICATE_ENDS, POLICIES_AGE),
     *(GENERATION, SERVED, AGE, SIZE, POLICIES, UNLINKED_POLICIES, LINKED, HELD),
+    LARGE_EXCEPTIONS,
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
 )
 """Families that the health process computes at each scrape."""

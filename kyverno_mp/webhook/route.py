@@ -38,6 +38,8 @@ NIVPOL: Final = "nivpol"
 """NamespacedImageValidatingPolicies; the rest of the path is as for ``/ivpol``."""
 _IMAGE_WEBHOOKS: Final = frozenset({IVPOL, NIVPOL})
 _BY_NAMES: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
+RECORDED: Final = frozenset({VALIDATE, MUTATE, VPOL, NVPOL, MPOL, NMPOL})
+"""The webhooks whose reviews can be recorded and replayed."""
 CEL_WEBHOOKS: Final = _BY_NAMES | _IMAGE_WEBHOOKS
 _OF_KEYS: Final = {
     NVPOL_KEYS: NVPOL,

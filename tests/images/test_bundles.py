@@ -215,6 +215,9 @@ def test_another_authority(own: rig.Sigstore) -> None:
         (Identity(issuer_reg_exp="^https://", subject_reg_exp="^me@"), True),
         (Identity(issuer_reg_exp="^https://", subject_reg_exp="^you@"), False),
         (WHO._replace(subject_reg_exp="^you@"), False),
+        (WHO._replace(extensions=(("oidcIssuer", "https://*"),)), True),
+        (WHO._replace(extensions=(("githubWorkflowRef", "refs/heads/main"),)), False),
+        (WHO._replace(extensions=(("unknown", "*"),)), False),
         # SAFETY: half an identity does not count as an identity.
         (Identity(issuer=rig.ISSUER), False),
         (Identity(subject=rig.SUBJECT), False),

@@ -496,7 +496,7 @@ def test_extensions_of_a_certificate(
 
 
 def test_extensions_name_nobody(place: Place) -> None:
-    """Whoever issues certificates chooses them."""
+    """The issuer of a certificate chooses its extensions."""
     place.keyless()
     who = Identity(extensions=(("oidcIssuer", "*"),))
     assert "keyless needs identities" in place.verdict(CosignQuery(identities=(who,)))

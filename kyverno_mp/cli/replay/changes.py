@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kyverno_mp.cli.replay.verdicts import ALLOWED, DENIED, UNDECIDABLE, Verdict
-from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.limits import REPLAY_LISTED_MAX
 from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
@@ -88,7 +87,7 @@ def recorded_verdict(answer: Answer) -> Verdict:
 
 
 def unchanged_policies(
-    before: Mapping[str, CompiledPolicy], after: Mapping[str, CompiledPolicy]
+    before: Mapping[str, object], after: Mapping[str, object]
 ) -> frozenset[str]:
     """Return the keys of policies that are equal in both sets."""
     return frozenset(key for key, one in after.items() if before.get(key) == one)

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.replay.cel import CelPolicies, cel_policies_of
 from kyverno_mp.cli.replay.changes import (
     CHANGES,
     Tables,
@@ -23,17 +24,27 @@ from kyverno_mp.cli.replay.changes import (
     unchanged_policies,
 )
 from kyverno_mp.cli.replay.output import Facts, as_json, markdown, table
-from kyverno_mp.cli.replay.recording import Group, Groups, groups_of, recording_of
+from kyverno_mp.cli.replay.recording import (
+    Group,
+    Groups,
+    groups_of,
+    named_in,
+    recording_of,
+)
 from kyverno_mp.cli.replay.verdicts import Replayer
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all
-from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.servable import servable
-from kyverno_mp.webhook.route import BOTH, MUTATE, Route
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
+from kyverno_mp.webhook.recording.format import Line
+from kyverno_mp.webhook.route import BOTH, CEL_WEBHOOKS, MUTATE, Route
 
 _NOTHING: Final = "none"
+_NO_NAME: Final = "-"
+"""No name of a policy; see webhook/route.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +84,10 @@ def called(**flags: Any) -> int:
 def _run(options: Options) -> tuple[Tables, Facts]:
     recording = recording_of(options.recording)
     after = _compiled(options.policies)
-    before = _compiled(options.against) if options.against else []
-    unchanged = unchanged_policies(_by_key(before), _by_key(after))
-    new = Replayer(after)
-    old = Replayer(before) if options.against else None
+    before = _compiled(options.against) if options.against else _Set([], CelPolicies())
+    unchanged = unchanged_policies(before.by_key(), after.by_key())
+    new = Replayer(after.policies, after.cel)
+    old = Replayer(before.policies, before.cel) if options.against else None
     groups = groups_of(recording.lines())
     tables = Tables()
     with progress("Replaying", len(groups.first), "requests") as advance:
@@ -85,7 +96,8 @@ def _run(options: Options) -> tuple[Tables, Facts]:
             if group is None:
                 continue
             body = msgspec.json.encode({"request": line.request})
-            route = _route(group, groups, both=old is not None)
+            route = _route(group, groups, line, both=old is not None)
+            new.cel.called = frozenset(groups.named.get(route.webhook, ()))
             found = new.verdict(line, body, route)
             known = (
                 recorded_verdict(group.answer)
@@ -103,7 +115,7 @@ def _run(options: Options) -> tuple[Tables, Facts]:
     return tables, facts
 
 
-def _route(group: Group, groups: Groups, *, both: bool) -> Route:
+def _route(group: Group, groups: Groups, line: Line, *, both: bool) -> Route:
     """Return the route whose policies are compared.
 
     A recorded answer is from the policies of its own path. Policies of a path that was
@@ -112,6 +124,13 @@ def _route(group: Group, groups: Groups, *, both: bool) -> Route:
     first = group.routes[0]
     if both:
         return Route(first.path, first.webhook, BOTH)
+    if first.webhook in CEL_WEBHOOKS:
+        places = ("", line.request.get("namespace"))
+        policies = [one for route in group.routes for one in named_in(route)]
+        names = sorted({name for place, name in policies if place in places})
+        # Without names, a path is for all policies.
+        key = "/".join(names) or (_NO_NAME if policies else "")
+        return Route(first.path, first.webhook, BOTH, key)
     shared = [one for one in group.routes if not one.policy_key]
     if not shared:
         key = first.policy_key if first.webhook == MUTATE else ""
@@ -121,11 +140,22 @@ def _route(group: Group, groups: Groups, *, both: bool) -> Route:
     return Route(first.path, first.webhook, frozenset(own | (BOTH - called)))
 
 
-def _by_key(policies: Sequence[CompiledPolicy]) -> dict[str, CompiledPolicy]:
-    return {one.policy.key: one for one in policies}
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """The policies of one side of the comparison."""
+
+    policies: list[CompiledPolicy]
+    cel: CelPolicies
+
+    def by_key(self) -> dict[str, list[object]]:
+        """Return the policies by key; policies of several kinds can share a key."""
+        found: dict[str, list[object]] = {}
+        for one in (*self.policies, *self.cel.all):
+            found.setdefault(one.policy.key, []).append(one)
+        return found
 
 
-def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
+def _compiled(paths: Sequence[str]) -> _Set:
     """Load and compile as the server does; raises CommandFailed.
 
     A policy that cannot be used ends the run. Without the policy, the requests that it
@@ -133,15 +163,14 @@ def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
     """
     found = load_policies(paths)
     compiled = compile_all(found.documents, found.exceptions)
+    cel = cel_policies_of(found, compiled)
     lost = [f"{path}: {reason}" for path, reason in found.failed_paths]
     lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if lost:
         raise CommandFailed("\n".join(lost))
-    for name in found.of_other_kinds:
-        click.echo(
-            f"skipped, replay evaluates only ClusterPolicies and Policies: {name}",
-            err=True,
-        )
+    others = _others(found)
+    for name in others:
+        click.echo(f"skipped, replay does not evaluate this kind: {name}", err=True)
     served: dict[tuple[str, str, str], CompiledPolicy] = {}
     for one in compiled.policies:
         try:
@@ -154,6 +183,14 @@ def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
         # As in leader/policy_store.py: the last policy with a name is in force.
         policy = kept.policy
         served[policy.kind, policy.namespace, policy.name] = kept
-    if not (compiled.policies or found.of_other_kinds):
+    if not (compiled.policies or cel.all or others):
         raise CommandFailed(f"no policies in {', '.join(paths)}")
-    return [served[key] for key in sorted(served)]
+    return _Set([served[key] for key in sorted(served)], cel)
+
+
+def _others(found: PolicySet) -> list[str]:
+    return found.unsupported + [
+        f"{one.api_version} {one.kind} {one.metadata.name}"
+        for one in (*found.cel, *found.images)
+        if not isinstance(one, MutatingPolicy)
+    ]

@@ -30,7 +30,7 @@ from kyverno_mp.webhook.recording.format import (
     header_of,
     line_of,
 )
-from kyverno_mp.webhook.route import Route, route_of
+from kyverno_mp.webhook.route import CEL_WEBHOOKS, Route, route_of
 
 _PLAIN: Final = ".jsonl"
 _SUFFIXES: Final = (SUFFIX, OPEN_SUFFIX, _PLAIN)
@@ -185,6 +185,8 @@ class Groups:
     first: dict[int, Group] = field(default_factory=dict)
     paths: set[tuple[str, str]] = field(default_factory=set)
     """(webhook, failurePolicy) of the shared paths that were recorded."""
+    named: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    """(namespace or "", name) of the policies in CEL on recorded paths, by webhook."""
     start_ms: int = 0
     end_ms: int = 0
 
@@ -202,7 +204,9 @@ def groups_of(lines: Iterator[Line]) -> Groups:
         stamp = line.time_ms
         found.start_ms = min(found.start_ms or stamp, stamp)
         found.end_ms = max(found.end_ms, stamp)
-        if not route.policy_key:
+        if route.webhook in CEL_WEBHOOKS:
+            found.named.setdefault(route.webhook, set()).update(named_in(route))
+        elif not route.policy_key:
             found.paths |= {(route.webhook, one) for one in route.failure_policies}
         key = _identity(line, route)
         waiting = open_groups.setdefault(key, deque(maxlen=REPLAY_EQUAL_REQUESTS_MAX))
@@ -213,6 +217,14 @@ def groups_of(lines: Iterator[Line]) -> Groups:
         group = found.first[number] = Group(stamp, [route], line.answer)
         waiting.append(group)
     return found
+
+
+def named_in(route: Route) -> list[tuple[str, str]]:
+    """Return the policies on a path of policies in CEL: (namespace or "", name)."""
+    if not route.policy_key.startswith("/"):
+        return [("", name) for name in route.policy_key.split("/") if name]
+    parts = iter(route.policy_key.split("/")[1:])
+    return list(zip(parts, parts, strict=True))
 
 
 def _identity(line: Line, route: Route) -> bytes:

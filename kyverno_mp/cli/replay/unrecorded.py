@@ -7,13 +7,14 @@ May touch: nothing outside its arguments.
 Ports that returned empty data could turn a denial into a pass.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.ports import (
     AccessQuery,
     ApiRequest,
+    CelPorts,
     ClusterData,
     Namespaces,
     ObjectQuery,
@@ -21,6 +22,7 @@ from kyverno_mp.program.ports import (
 from kyverno_mp.values.jsonvalue import Json
 
 Note = Callable[[str], None]
+_SHOWN_CHARACTERS_MAX: Final = 200
 
 
 class Unrecorded:
@@ -84,9 +86,64 @@ class Unrecorded:
         self._lacks(f"addresses of {host}")
 
 
-def unrecorded(note: Note, namespaces: Namespaces) -> ClusterData:
-    """Return the ports; ``namespaces`` provides the recorded labels."""
+class _UnrecordedCel:
+    """The ports of CEL policies with any method; each call is noted and fails."""
+
+    def __init__(self, note: Note, what: str) -> None:
+        self._note = note
+        self._what = what
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        def call(*given: object, **_named: object) -> NoReturn:
+            texts = (str(one) for one in given if type(one) is str and one)
+            what = " ".join((self._what, name, *texts))[:_SHOWN_CHARACTERS_MAX]
+            self._note(what)
+            raise ExpressionFailed(
+                "replay.not_recorded", f"not decidable from the recording: {what}"
+            )
+
+        return call
+
+
+class _CelNamespaces:
+    """Namespaces with the recorded labels, which namespaceSelectors need."""
+
+    def __init__(
+        self, note: Note, labels: Namespaces, note_readers: Callable[[str], None]
+    ) -> None:
+        self._note = note
+        self._labels = labels
+        self._note_readers = note_readers
+
+    def namespace(self, name: str, deadline_ns: int) -> Json:
+        """Return the labels; note the policies that may read other fields."""
+        del deadline_ns
+        found: Mapping[str, str] | None = self._labels.labels(name)
+        if found is None:
+            self._note(f"Namespace {name}")
+            raise ExpressionFailed(
+                "replay.not_recorded", f"not decidable from the recording: {name}"
+            )
+        self._note_readers(f"Namespace {name}")
+        return {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": name, "labels": dict(found)},
+        }
+
+
+def unrecorded(
+    note: Note, namespaces: Namespaces, note_readers: Callable[[str], None]
+) -> ClusterData:
+    """Return the ports; ``namespaces`` provides the recorded labels.
+
+    ``note_readers`` notes a Namespace for the candidates in CEL that may read it.
+    """
     ports = Unrecorded(note)
+
+    def cel(what: str) -> Any:
+        return cast("Any", _UnrecordedCel(note, what))
+
     return ClusterData(
         config_maps=ports,
         api_calls=ports,
@@ -99,4 +156,13 @@ def unrecorded(note: Note, namespaces: Namespaces) -> ClusterData:
         authority=ports,
         random_bytes=ports.random_bytes,
         resolve_host=ports.resolve_host,
+        cel=CelPorts(
+            resources=cel("resource"),
+            references=cel("globalContext"),
+            images=cel("image"),
+            services=cel("http"),
+            namespaces=_CelNamespaces(note, namespaces, note_readers),
+            generator=cel("generator"),
+            types=cel("schema"),
+        ),
     )

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.admission.denial import blocks
+from kyverno_mp.cli.replay.cel import CelPolicies, CelReplay
 from kyverno_mp.cli.replay.redacted import RedactedReads
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.expr.scope import Pace
@@ -38,11 +39,12 @@ from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.review.service import Service
-from kyverno_mp.webhook.route import MUTATE, Route
+from kyverno_mp.webhook.route import CEL_WEBHOOKS, MPOL, MUTATE, NMPOL, Route
 
 ALLOWED: Final = "allowed"
 DENIED: Final = "denied"
 UNDECIDABLE: Final = "undecidable"
+_MUTATING: Final = frozenset({MUTATE, MPOL, NMPOL})
 _NO_POLICY: Final = ""
 """Key that marks a request which could not be evaluated at all."""
 
@@ -153,16 +155,25 @@ class _Current:
 class Replayer:
     """One set of policies, linked once and applied to many reviews."""
 
-    def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
+    def __init__(
+        self, policies: Sequence[CompiledPolicy], cel: CelPolicies | None = None
+    ) -> None:
+        in_cel = cel or CelPolicies()
+        self.cel = CelReplay(in_cel)
         self._current = current = _Current()
         self._reads = RedactedReads(policies)
         self._asking = frozenset(
-            one.policy.key
-            for one in policies
-            if any(rule.effects for rule in one.rules)
+            [
+                one.policy.key
+                for one in policies
+                if any(rule.effects for rule in one.rules)
+            ]
+            + [one.policy.key for one in in_cel.all if one.effects]
         )
         clock = Clock(now=self._now, monotonic_ns=time.monotonic_ns)
-        self._engine = _NotedEngine(unrecorded(self._note, current), clock)
+        self._engine = _NotedEngine(
+            unrecorded(self._note, current, self._note_readers), clock
+        )
         planner = ValidationPlanner(self._engine, ListSource(policies, link_rule))
         mutations = MutationPlanner(self._engine, ListSource(policies, link_mutation))
         self._service = Service(
@@ -176,6 +187,8 @@ class Replayer:
             handlers_of(
                 SnapshotEvaluate(lambda: planner),
                 SnapshotMutate(lambda: mutations),
+                cel=self.cel.validating(self._engine),
+                cel_mutate=self.cel.mutating(self._engine),
             ),
         )
 
@@ -187,25 +200,34 @@ class Replayer:
     def _note(self, what: str) -> None:
         context = self._engine.context
         policy = context.runtime.policy if context is not None else None
+        policy = getattr(getattr(policy, "ir", None), "policy", policy)
         self._current.lacking.add((getattr(policy, "key", _NO_POLICY), what))
+
+    def _note_readers(self, what: str) -> None:
+        keys = self.cel.reading_namespace()
+        self._current.lacking |= {(key, what) for key in keys}
 
     def verdict(self, line: Line, body: bytes, route: Route) -> Verdict:
         """Evaluate one review; ``body``: the AdmissionReview's bytes."""
         current = self._current
         current.line, current.responses = line, ()
         current.codes, current.lacking = [], set()
+        self.cel.candidates = ()
+        is_cel = route.webhook in CEL_WEBHOOKS
         try:
             answer = self._service.answer(route, b"", body)
         except HttpError as error:
             return _undecidable({(_NO_POLICY, f"the review: {error}")})
         assert isinstance(answer, bytes), "without lanes, nothing is answered later"
-        undecided = self._undecided(line)
+        undecided = self._undecided(line, is_cel=is_cel)
         response = _ANSWER.decode(answer).response
-        if route.webhook == MUTATE:
+        if route.webhook in _MUTATING:
             return self._mutated(response, undecided)
-        return self._validated(response, undecided)
+        denies = _denies if is_cel else blocks
+        denying = list(filter(denies, current.responses))
+        return self._validated(response, undecided, denying)
 
-    def _undecided(self, line: Line) -> set[tuple[str, str]]:
+    def _undecided(self, line: Line, *, is_cel: bool) -> set[tuple[str, str]]:
         """Return the policies whose results are unknown, each with the reason."""
         current = self._current
         found = set(current.lacking)
@@ -220,7 +242,10 @@ class Replayer:
             }
         for code in current.codes:
             found.add((_NO_POLICY, f"not evaluated: {code}"))
-        if line.redacted:
+        if line.redacted and is_cel:
+            text = f"redacted: {', '.join(line.redacted)}"
+            found |= {(key, text) for key in self.cel.candidates}
+        elif line.redacted:
             for key in self._reads.matching(line.redacted):
                 found.add((key, "redacted annotations"))
             for response in current.responses:
@@ -232,13 +257,13 @@ class Replayer:
         return found
 
     def _validated(
-        self, response: _Response, undecided: set[tuple[str, str]]
+        self,
+        response: _Response,
+        undecided: set[tuple[str, str]],
+        denying: Sequence[PolicyResponse],
     ) -> Verdict:
         unknown = {policy for policy, _ in undecided}
-        responses = self._current.responses
-        denying = [
-            one for one in responses if blocks(one) and one.policy.key not in unknown
-        ]
+        denying = [one for one in denying if one.policy.key not in unknown]
         if denying:
             # One denial is enough, even if other policies are undecided.
             return self._finished(DENIED, undecided, denying)
@@ -286,6 +311,11 @@ class Replayer:
             took_part=frozenset(taking | {policy for policy, _ in undecided}),
             is_validated=is_validated,
         )
+
+
+def _denies(response: PolicyResponse) -> bool:
+    """Return whether a ValidatingPolicy denies; its actions include errors."""
+    return response.action == "Enforce" and (response.failed() or response.errored())
 
 
 def _rules_of(response: PolicyResponse) -> list[str]:

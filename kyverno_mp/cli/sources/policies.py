@@ -93,7 +93,7 @@ class PolicySet:
 
     @property
     def of_other_kinds(self) -> list[str]:
-        """Return the policies of kinds that replay and bench do not evaluate."""
+        """Return the policies of kinds that bench does not evaluate."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
             for one in (*self.validating, *self.cel, *self.images)

@@ -11,7 +11,6 @@ The leader ignores such an exception, so its author gets the error on creation.
 from functools import partial
 from typing import Final
 
-from kyverno_mp.compiler.build import build_exception
 from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
 from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_DELETING,
@@ -22,6 +21,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     Builder,
     compile_exception,
 )
+from kyverno_mp.compiler.rules.exceptions import build_exception
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.patches import mutating_library

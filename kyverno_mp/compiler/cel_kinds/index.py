@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.compiler.linked_size import exception_sizes
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
@@ -89,7 +90,8 @@ def _encoded(
         where = Where(policy=policy.key)
         raise PolicyInvalid("compiler.encode", str(error), where) from error
     entries = tuple(_entries(policy, constraints)) if policy.admission else ()
-    return EncodedPolicy(policy.key, content, (entries,), is_cel=True)
+    sizes = exception_sizes(compiled.exceptions)
+    return EncodedPolicy(policy.key, content, (entries,), is_cel=True, exceptions=sizes)
 
 
 def _entries(

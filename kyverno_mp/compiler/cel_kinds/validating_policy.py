@@ -27,7 +27,7 @@ from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.linking.program import compile_expression
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import Type, list_of, object_type, opaque_type
-from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
+from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception, in_turn
 from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import (
@@ -192,12 +192,17 @@ def compile_exceptions(
     Also return the problems of the unusable exceptions, each with the exception's key.
     ``new_builder`` returns a builder without problems.
     """
-    attached: list[CelExceptionIR] = []
+    named = list(exceptions)
+    attached: dict[int, CelExceptionIR] = {}
     unusable: list[tuple[str, Problem]] = []
-    for exception in exceptions:
-        builder = new_builder()
+    for number in in_turn(
+        range(len(named)),
+        lambda number: named[number].metadata.namespace,
+        lambda number: (len(msgspec.json.encode(named[number])), number),
+    ):
+        exception, builder = named[number], new_builder()
         try:
-            with for_exception():
+            with for_exception(exception.metadata.namespace):
                 found = compile_exception(exception, builder)
         except PolicyInvalid as error:
             if error.code != EXCEPTION_TOO_COSTLY:
@@ -205,9 +210,9 @@ def compile_exceptions(
             builder.problems = [Problem(error.code, _CONDITIONS, "", error.message)]
         else:
             if not builder.problems:
-                attached.append(found)
+                attached[number] = found
         unusable += [(exception.key, problem) for problem in builder.problems]
-    return tuple(attached), unusable
+    return tuple(found for _, found in sorted(attached.items())), unusable
 
 
 def _policy(document: AnyValidatingPolicy) -> PolicyIR:

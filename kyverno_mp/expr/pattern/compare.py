@@ -62,6 +62,18 @@ def compile_term(term: Term) -> Comparer:
     )
 
 
+def compile_text_test(term: Term) -> Callable[[str], bool]:
+    """Compile the test of strings alone: the ``text`` of ``compile_term``."""
+    if type(term) is Range:
+        low, high = compile_text_test(term.low), compile_text_test(term.high)
+        if term.outside:
+            return lambda value: low(value) or high(value)
+        return lambda value: low(value) and high(value)
+    assert type(term) is Atom
+    quantity = parse_quantity(term.text) if term.quantity else None
+    return _text_test(term, quantity, _compile_string(term))
+
+
 def _compile_range(term: Range) -> Comparer:
     low, high = compile_term(term.low), compile_term(term.high)
     if term.outside:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import re2
 
-from kyverno_mp.expr.pattern.compare import Comparer, compile_term
+from kyverno_mp.expr.pattern.compare import compile_term, compile_text_test
 from kyverno_mp.expr.pattern.nodes import Leaf, Range, Term
 from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
@@ -171,7 +171,6 @@ def _parse_float(text: str) -> float | None:
 class _Scalar(NamedTuple):
     """The tests of one text pattern by type, with precomputed constants."""
 
-    text: Callable[[str], bool]
     integer: Callable[[int], bool]
     floating: Callable[[float], bool]
     null: bool
@@ -180,57 +179,57 @@ class _Scalar(NamedTuple):
 
 
 def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> Check:
-    rows = [[compile_term(term) for term in terms] for terms in alternatives]
-    scalar = _Scalar(
-        text=_text_test(pattern, alternatives, rows),
-        integer=_any_of([_all_of([term.integer for term in row]) for row in rows]),
-        floating=_any_of([_all_of([term.floating for term in row]) for row in rows]),
-        null=any(all(term.null for term in row) for row in rows),
-        true=any(all(term.true for term in row) for row in rows),
-        false=any(all(term.false for term in row) for row in rows),
-    )
-    return _dispatch(scalar)
+    text = _text_test(pattern, alternatives)
+    scalar: _Scalar | None = None
 
-
-def _dispatch(scalar: _Scalar) -> Check:
-    # A closure that calls itself would be a reference cycle, see matching/rule_ref.
-    text = scalar.text
+    def matches(value: Json) -> bool:
+        """Test a value that is not a list."""
+        nonlocal scalar
+        kind = type(value)
+        if kind is str:
+            return text(value)
+        # PERF: most values are strings, and the tests of other types take most memory.
+        found = scalar
+        if found is None:
+            found = scalar = _compile_scalar(alternatives)
+        if kind is bool:
+            return found.true if value else found.false
+        if kind is int:
+            return found.integer(value)
+        if value is None:
+            return found.null
+        return kind is float and found.floating(value)
 
     def match_text_pattern(value: Json) -> bool:
         kind = type(value)
         if kind is str:
             return text(value)
         if kind is list:
-            return all(_matches(scalar, item) for item in value)
-        return _matches(scalar, value)
+            return all(matches(item) for item in value)
+        return matches(value)
 
     return match_text_pattern
 
 
-def _matches(scalar: _Scalar, value: Json) -> bool:
-    """Test a value that is not a list."""
-    kind = type(value)
-    if kind is str:
-        return scalar.text(value)
-    if kind is bool:
-        return scalar.true if value else scalar.false
-    if kind is int:
-        return scalar.integer(value)
-    if value is None:
-        return scalar.null
-    return kind is float and scalar.floating(value)
+def _compile_scalar(alternatives: tuple[tuple[Term, ...], ...]) -> _Scalar:
+    rows = [[compile_term(term) for term in terms] for terms in alternatives]
+    return _Scalar(
+        integer=_any_of([_all_of([term.integer for term in row]) for row in rows]),
+        floating=_any_of([_all_of([term.floating for term in row]) for row in rows]),
+        null=any(all(term.null for term in row) for row in rows),
+        true=any(all(term.true for term in row) for row in rows),
+        false=any(all(term.false for term in row) for row in rows),
+    )
 
 
 def _text_test(
-    pattern: str,
-    alternatives: tuple[tuple[Term, ...], ...],
-    rows: list[list[Comparer]],
+    pattern: str, alternatives: tuple[tuple[Term, ...], ...]
 ) -> Callable[[str], bool]:
     # PERF: perf/micro/patterns.py - most patterns are lists of literal names, which
     # compile to one set look-up.
     literals = {pattern}
     tests: list[Callable[[str], bool]] = []
-    for terms, row in zip(alternatives, rows, strict=True):
+    for terms in alternatives:
         name = _name(terms[0]) if len(terms) == 1 else None
         if name is not None:
             if contains_wildcard(name):
@@ -238,8 +237,11 @@ def _text_test(
             else:
                 literals.add(name)
         else:
-            tests.append(_all_of([term.text for term in row]))
-    contains = frozenset(literals).__contains__
+            tests.append(_all_of([compile_text_test(term) for term in terms]))
+    # A set of one takes 200 bytes more than the comparison.
+    contains = (
+        pattern.__eq__ if len(literals) == 1 else frozenset(literals).__contains__
+    )
     if not tests:
         return contains
     matches = _any_of(tests)

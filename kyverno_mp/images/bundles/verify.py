@@ -33,7 +33,7 @@ from kyverno_mp.images.sigstore.certificates import (
 )
 from kyverno_mp.images.sigstore.chains import verified_chain
 from kyverno_mp.images.sigstore.ctlog import check_scts
-from kyverno_mp.images.sigstore.identity import searches
+from kyverno_mp.images.sigstore.identity import check_extensions, searches
 from kyverno_mp.images.sigstore.rekor import Promise, check_inclusion, promised_at
 from kyverno_mp.images.sigstore.rekor_entry import check_logged
 from kyverno_mp.images.sigstore.timestamps import verified_timestamp
@@ -256,7 +256,10 @@ def _check_content(bundle: Bundle, image: str) -> None:
 
 
 def _check_identity(certificate: x509.Certificate, wanted: Identity) -> None:
-    """KYVERNO: exact values, and an expression in addition (images 5)."""
+    """KYVERNO: exact values, and an expression in addition (images 5).
+
+    SAFETY: upstream ignores the extensions of a verifyImages rule here.
+    """
     if not is_complete(wanted):
         # SAFETY: without an identity, every certificate of the authority would pass.
         raise Unproved("no identity was demanded")
@@ -269,6 +272,7 @@ def _check_identity(certificate: x509.Certificate, wanted: Identity) -> None:
             pattern and not searches(pattern, found, what)
         ):
             raise Unproved(f"no matching certificate identity found: {what} {found}")
+    check_extensions(certificate, wanted)
 
 
 def is_complete(wanted: Identity) -> bool:

@@ -6,7 +6,7 @@ Source: docs/architecture.md 1 (promise 4); limits.LINKED_NAMESPACE_BYTES_MAX.
 
 Policies are sorted by size, then by name. A policy that a tenant adds affects only
 larger policies of the same namespace, and all replicas decide alike. Cluster policies
-have no budget.
+have no budget. PolicyExceptions count toward the budgets of their own namespaces.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from kyverno_mp.compiler.linked_size import linked_bytes
-from kyverno_mp.compiler.unlinked import unlinked
+from kyverno_mp.compiler.unlinked import unlinked, without_exceptions
 from kyverno_mp.ir.index import EncodedPolicy
+from kyverno_mp.leader.documents.linked_exceptions import (
+    dropped_exceptions,
+    why_dropped,
+)
 from kyverno_mp.leader.status import UNLINKED, PolicyStatus
 from kyverno_mp.leader.stored_document import Key
 from kyverno_mp.limits import LINKED_NAMESPACE_BYTES_MAX, LINKED_POLICY_BYTES_MAX
@@ -24,29 +28,43 @@ from kyverno_mp.limits import LINKED_NAMESPACE_BYTES_MAX, LINKED_POLICY_BYTES_MA
 _RULES_FAIL = "; its rules are errors where they match"
 
 
-class Unlinked(NamedTuple):
-    """A policy that is not linked: its replacement, if any, and its status."""
+class Limited(NamedTuple):
+    """A policy that is not linked, or lost PolicyExceptions: its replacement, if any.
+
+    ``status``: the policy's new status.
+    """
 
     encoded: EncodedPolicy | None
     status: PolicyStatus
 
 
 class _Weighed:
-    """A namespaced policy and its estimated memory."""
+    """A policy and its estimated memory, without its exceptions; 0: no budget."""
 
-    __slots__ = ("_instead", "_kind", "encoded", "size")
+    __slots__ = ("_instead", "_kind", "_without", "encoded", "size")
 
-    def __init__(self, encoded: EncodedPolicy, kind: str) -> None:
+    def __init__(self, encoded: EncodedPolicy, kind: str, namespace: str) -> None:
         self.encoded = encoded
-        self.size = linked_bytes(encoded)
+        self.size = 0
+        if namespace:
+            exceptions = sum(size for _, size in encoded.exceptions)
+            self.size = linked_bytes(encoded) - exceptions
         self._kind = kind
         self._instead: tuple[EncodedPolicy | None] | None = None
+        self._without: tuple[frozenset[str], EncodedPolicy] | None = None
 
     def instead(self) -> EncodedPolicy | None:
         """Return the cached replacement to publish if the policy is not linked."""
         if self._instead is None:
             self._instead = (unlinked(self.encoded, self._kind),)
         return self._instead[0]
+
+    def without(self, dropped: frozenset[str]) -> EncodedPolicy:
+        """Return the policy without some of its exceptions, encoded once."""
+        if self._without is None or self._without[0] != dropped:
+            encoded = without_exceptions(self.encoded, self._kind, dropped)
+            self._without = dropped, encoded
+        return self._without[1]
 
 
 class LinkedMemory:
@@ -57,12 +75,13 @@ class LinkedMemory:
 
     def limit(
         self, policies: Mapping[Key, tuple[EncodedPolicy | None, PolicyStatus]]
-    ) -> dict[Key, Unlinked]:
-        """Return the policies that exceed a budget."""
+    ) -> dict[Key, Limited]:
+        """Return the policies that exceed a budget, or whose exceptions do."""
         self._weigh(policies)
-        found: dict[Key, Unlinked] = {}
+        found = self._without_exceptions(policies)
         used: dict[str, int] = {}
-        for size, key in sorted((one.size, key) for key, one in self._weighed.items()):
+        sizes = [(one.size, key) for key, one in self._weighed.items() if key[1]]
+        for size, key in sorted(sizes):
             namespace = key[1]
             total = used.get(namespace, 0) + size
             if size > LINKED_POLICY_BYTES_MAX:
@@ -80,10 +99,29 @@ class LinkedMemory:
             status = policies[key][1]
             if not status.ready:
                 text = f"{status.message}; {text}"
-            found[key] = Unlinked(
+            found[key] = Limited(
                 self._weighed[key].instead(),
                 msgspec.structs.replace(
                     status, ready=False, code=UNLINKED, message=text
+                ),
+            )
+        return found
+
+    def _without_exceptions(
+        self, policies: Mapping[Key, tuple[EncodedPolicy | None, PolicyStatus]]
+    ) -> dict[Key, Limited]:
+        all_dropped = dropped_exceptions(
+            (key, one.encoded) for key, one in self._weighed.items()
+        )
+        found: dict[Key, Limited] = {}
+        for key, dropped in all_dropped.items():
+            status = policies[key][1]
+            found[key] = Limited(
+                self._weighed[key].without(dropped),
+                msgspec.structs.replace(
+                    status,
+                    message=f"{status.message}; {why_dropped(dropped)}",
+                    large_exceptions=len(dropped),
                 ),
             )
         return found
@@ -93,11 +131,11 @@ class LinkedMemory:
     ) -> None:
         before, self._weighed = self._weighed, {}
         for key, (encoded, _) in policies.items():
-            if encoded is None or not key[1]:
+            if encoded is None or not (key[1] or encoded.exceptions):
                 continue
             known = before.get(key)
             if known is None or known.encoded is not encoded:
-                known = _Weighed(encoded, key[0])
+                known = _Weighed(encoded, key[0], key[1])
             self._weighed[key] = known
 
 

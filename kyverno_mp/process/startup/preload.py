@@ -32,6 +32,7 @@ LATE: Final = (
     "kyverno_mp.program.bodies.pod_security",
     "kyverno_mp.program.context.cel_reads",
     "kyverno_mp.program.images.outcomes",
+    "kyverno_mp.program.matching.exceptions",
     "kyverno_mp.values.cron",
 )
 """Modules that functions of the engine import when they are called."""

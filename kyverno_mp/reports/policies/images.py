@@ -1,7 +1,7 @@
 """Plan which image rules are scanned, in a separate lane.
 
 Room: reports. Takes: the policies of one generation. Gives: image_plan_of,
-is_scanned_images. Next: reports/scan/image_lane.py follows the plan,
+with_images, is_scanned_rule. Next: reports/scan/image_lane.py follows the plan,
 reports/scan/images.py evaluates the same rules.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/behaviour/images 2.1, 8; Kyverno
@@ -11,8 +11,10 @@ These rules read registries, so they are scanned separately. The plan does not a
 the rows of other rules in a report.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
+
+import msgspec
 
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
@@ -23,10 +25,13 @@ from kyverno_mp.reports.entries import IMAGES, KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import (
     Plan,
+    ScannedRule,
+    SharedPolicy,
     name_of,
     rules_of,
     scanned_policy,
     scanned_rule,
+    signature_of,
 )
 from kyverno_mp.reports.unscanned import is_disabled
 from kyverno_mp.snapshot.image_policies import ImagePolicySegment
@@ -71,6 +76,39 @@ def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> 
         live=_EVERYTHING,
         references=references,
     )
+
+
+def with_images(plan: Plan, images: Plan) -> Plan:
+    """Return the plan of the main lane with the plan of the image lane."""
+    shared = _shared(plan, images)
+    # The image rows are placed among the rows of the main lane.
+    images = msgspec.structs.replace(images, places=plan.places, shared=shared)
+    return msgspec.structs.replace(plan, images=images, shared=shared)
+
+
+def _shared(plan: Plan, images: Plan) -> dict[tuple[str, str], SharedPolicy]:
+    main, others = _by_policy(plan), _by_policy(images)
+    return {
+        key: SharedPolicy(
+            tuple(rules),
+            tuple(others[key]),
+            frozenset(rule.key for rule in (*rules, *others[key])),
+            signature_of((*rules, *others[key])),
+        )
+        for key, rules in main.items()
+        if key in others
+    }
+
+
+def _by_policy(plan: Plan) -> Mapping[tuple[str, str], list[ScannedRule]]:
+    """Return the rules of ClusterPolicies and Policies."""
+    keys = {one: key for key, one in plan.references.items() if key[0] == KYVERNO}
+    found: dict[tuple[str, str], list[ScannedRule]] = {}
+    for rule in plan.rules:
+        key = keys.get(rule.policy)
+        if key is not None:
+            found.setdefault(key, []).append(rule)
+    return found
 
 
 def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:

@@ -20,8 +20,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import msgspec
-
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
@@ -33,7 +31,7 @@ from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
 from kyverno_mp.reports.plan import CelSegments, Plan, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
-from kyverno_mp.reports.policies.images import image_plan_of
+from kyverno_mp.reports.policies.images import image_plan_of, with_images
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.handover import Handover
 from kyverno_mp.reports.scan.resources import ObjectScan, Wanted
@@ -120,9 +118,7 @@ class Scan(ObjectScan):
         plan = plan_of(segment, self._types(), rules, unknown, in_cel)
         images = self._image_plan(segment, in_cel)
         if images is not None:
-            # The image rows are placed among the rows of the main lane.
-            images = msgspec.structs.replace(images, places=plan.places)
-            plan = msgspec.structs.replace(plan, images=images)
+            plan = with_images(plan, images)
         wanted = self._wanted(plan)
         imaged = self._wanted(plan.images or Plan())
         # The plan is set first, because results are written according to it from now

@@ -1,6 +1,6 @@
 """Create Events from the results of a scan, for the changed rows of a report.
 
-Room: reports. Takes: a Subject, the results of an evaluator, the changed rows, the
+Room: reports. Takes: an Item, the results of an evaluator, the changed rows, the
 Plan. Gives: ScanEvents. Next: reports/scan/dispatch.py calls it. May touch: an
 EventSink, which never waits.
 Source: docs/behaviour/controllers 6.4, 9.1; Kyverno pkg/controllers/report/utils.
@@ -15,16 +15,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from kyverno_mp.kube.events import EventInfo, Reference, Successes
 from kyverno_mp.kube.policy_events import PASSED, PolicyMessages
 from kyverno_mp.limits import (
     REPORTS_EVENTS_BURST,
+    REPORTS_EVENTS_OBJECTS_MAX,
     REPORTS_EVENTS_PER_S,
     REPORTS_EVENTS_RULES_MAX,
 )
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.reports.batches import Evaluated
 from kyverno_mp.reports.entries import ROW, Row, Subject
+from kyverno_mp.reports.feed import Item
 from kyverno_mp.reports.fingerprints import KEY_BYTES, each_fingerprint, result_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.writer import Applied
@@ -32,6 +36,9 @@ from kyverno_mp.telemetry.families import REPORTS_EVENTS_DROPPED
 
 CONTROLLER: Final = "kyverno-scan"
 _FAILED: Final = frozenset({"fail", "warn", "error"})
+_LANES: Final = 2
+_Policy = tuple[str, str]
+"""The source and policy of a row."""
 
 
 class _Budget(NamedTuple):
@@ -55,17 +62,31 @@ class ScanEvents:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._budgets: OrderedDict[bytes, _Budget] = OrderedDict()
+        self._joint = _JointVerdicts(self._count_dropped)
 
     def tell(
         self,
-        subject: Subject,
+        item: Item,
         applied: Applied,
         evaluated: Evaluated,
         plan: Plan,
+        lane: str,
     ) -> None:
-        """Submit the Events of the changed rows."""
-        if not applied.changed:
+        """Submit the Events of the changed rows, and of policies that passed."""
+        if applied.changed:
+            self._tell_rows(item.subject, applied, evaluated, plan)
+        actions = self._successes()
+        if actions is None or (actions and PASSED not in actions):
             return
+        for policy in self._passed(item, applied, evaluated, plan, lane):
+            name = f"{policy.kind}/{policy.namespace}/{policy.name}"
+            if self._has_budget(name.encode()):
+                messages = _messages(policy, item.subject)
+                self._submit([messages.applied(mutates=False)])
+
+    def _tell_rows(
+        self, subject: Subject, applied: Applied, evaluated: Evaluated, plan: Plan
+    ) -> None:
         exceptions = dict(evaluated.exceptions)
         prints = list(each_fingerprint(evaluated.fingerprints))
         for at in applied.changed:
@@ -77,25 +98,40 @@ class ScanEvents:
                 policy = plan.references.get((row.source, row.policy))
                 if policy is not None:
                     self._submit(_infos(_messages(policy, subject), row, skipped))
-        self._tell_applied(subject, applied, evaluated, plan)
 
-    def _tell_applied(
-        self, subject: Subject, applied: Applied, evaluated: Evaluated, plan: Plan
-    ) -> None:
-        """Submit the Events of policies whose rules all passed, if enabled."""
-        actions = self._successes()
-        if actions is None or (actions and PASSED not in actions):
-            return
-        found = [ROW.decode(one) for one in evaluated.rows]
-        changed = [found[at] for at in applied.changed]
-        other = {(row.source, row.policy) for row in found if row.result != "pass"}
-        for key in dict.fromkeys((row.source, row.policy) for row in changed):
-            policy = plan.references.get(key)
-            if policy is None or key in other:
-                continue
-            name = f"{policy.kind}/{policy.namespace}/{policy.name}"
-            if self._has_budget(name.encode()):
-                self._submit([_messages(policy, subject).applied(mutates=False)])
+    def _passed(
+        self,
+        item: Item,
+        applied: Applied,
+        evaluated: Evaluated,
+        plan: Plan,
+        lane: str,
+    ) -> Iterator[Reference]:
+        """Yield the policies of changed rows whose rules all passed.
+
+        The decision includes the rows of the other lane, once that lane has evaluated
+        the same object, and rows that only reviews produce.
+        """
+        rows = [ROW.decode(one) for one in evaluated.rows]
+        changed = dict.fromkeys(_policy_of(rows[at]) for at in applied.changed)
+        other = {_policy_of(row) for row in rows if row.result != "pass"}
+        other |= _unpassed(applied.after, plan)
+        open_ = _policies_of(evaluated.waiting, plan)
+        shared = {
+            key: one
+            for key, one in plan.shared.items()
+            if one.is_shared_for(item.source.resource)
+        }
+        for key in changed:
+            if key not in other | open_ and key not in shared:
+                yield from _reference(key, plan)
+        for key, one in shared.items():
+            if item.only is None or one.keys & item.only:
+                version = b"" if key in open_ else item.digest + one.signature
+                verdict = _Verdict(version, key not in other)
+                told = (item.uid, *key)
+                if self._joint.add(told, lane, verdict, is_changed=key in changed):
+                    yield from _reference(key, plan)
 
     def _submit(self, infos: Iterable[EventInfo]) -> None:
         for info in infos:
@@ -113,8 +149,82 @@ class ScanEvents:
             if len(self._budgets) > REPORTS_EVENTS_RULES_MAX:
                 self._budgets.popitem(last=False)
         if not has_one:
-            self._metrics.count(REPORTS_EVENTS_DROPPED, ())
+            self._count_dropped()
         return has_one
+
+    def _count_dropped(self) -> None:
+        self._metrics.count(REPORTS_EVENTS_DROPPED, ())
+
+
+class _Verdict(NamedTuple):
+    """The result of one lane. ``version``: of the object and rules; b"" = not known."""
+
+    version: bytes
+    passed: bool
+
+
+class _Joint(msgspec.Struct):
+    lanes: dict[str, _Verdict]
+    is_changed: bool = False
+    """A row has changed since both lanes last agreed on a version."""
+
+
+class _JointVerdicts:
+    """Joins the verdicts of both lanes on an object and a policy; thread-safe."""
+
+    def __init__(self, on_drop: Callable[[], None]) -> None:
+        self._on_drop = on_drop
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, ...], _Joint] = OrderedDict()
+
+    def add(
+        self, key: tuple[str, ...], lane: str, verdict: _Verdict, *, is_changed: bool
+    ) -> bool:
+        """Add a verdict; return whether all rows passed and some of them are new."""
+        with self._lock:
+            joint = self._known.pop(key, None) or _Joint({})
+            joint.lanes[lane] = verdict
+            joint.is_changed |= is_changed
+            self._known[key] = joint
+            if len(self._known) > REPORTS_EVENTS_OBJECTS_MAX:
+                _, gone = self._known.popitem(last=False)
+                if gone.is_changed:
+                    self._on_drop()
+            if len(joint.lanes) < _LANES or not verdict.version:
+                return False
+            found = joint.lanes.values()
+            if any(one.version != verdict.version for one in found):
+                return False
+            is_changed, joint.is_changed = joint.is_changed, False
+            return is_changed and all(one.passed for one in found)
+
+
+def _policy_of(row: Row) -> _Policy:
+    return row.source, row.policy
+
+
+def _reference(key: _Policy, plan: Plan) -> Iterator[Reference]:
+    found = plan.references.get(key)
+    if found is not None:
+        yield found
+
+
+def _unpassed(after: bytes, plan: Plan) -> set[_Policy]:
+    """Return the policies with a row in the report that is not a pass.
+
+    Rows of policies that both lanes scan may be outdated, because the lanes write at
+    the same time.
+    """
+    joint = frozenset().union(*(one.keys for one in plan.shared.values()))
+    found = (one for one in each_fingerprint(after) if result_of(one) != "pass")
+    keys = (one[:KEY_BYTES] for one in found)
+    return _policies_of((key for key in keys if key not in joint), plan)
+
+
+def _policies_of(keys: Iterable[bytes], plan: Plan) -> set[_Policy]:
+    """Return the policies of rules. A CEL policy has one row, which needs no place."""
+    found = (plan.places.get(key) for key in keys)
+    return {(place[2], place[0]) for place in found if place is not None}
 
 
 def _infos(

@@ -72,6 +72,7 @@ class Lane:
         self.feed = feed
         self.scan = scan
         self.events = events
+        self._name = name
         self._stored = stored
         self._is_observed = is_observed
         self._stopping = threading.Event()
@@ -132,7 +133,7 @@ class Lane:
         self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
         """Submit the Events of changed rows."""
-        self.events.tell(item.subject, applied, evaluated, plan)
+        self.events.tell(item, applied, evaluated, plan, self._name)
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
         """Reset an object's back-off; observe how long its report was outdated."""

@@ -25,7 +25,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.pace import EventLoopPace
-from kyverno_mp.webhook.route import CEL_WEBHOOKS, Route
+from kyverno_mp.webhook.route import RECORDED, Route
 
 _LOG = logging.getLogger(__name__)
 REST_NS_MAX: Final = 200_000_000
@@ -231,10 +231,10 @@ class Review:
     ) -> None:
         """Record the review; a failure here does not change the answer.
 
-        Reviews of policies in CEL are not recorded, because ``kyverno-mp replay`` does
-        not evaluate them.
+        Reviews of policies that generate or verify images are skipped, because
+        ``kyverno-mp replay`` does not evaluate these policies.
         """
-        if self._route.webhook in CEL_WEBHOOKS:
+        if self._route.webhook not in RECORDED:
             return
         recording = self.dependencies.recording
         assert recording is not None

@@ -243,6 +243,9 @@ def test_few_registries_are_remembered(
     for number in range(10):
         transport(call(f"r{number}.example:{port}"), soon_ns())
     assert transport.host_count <= 3
+    # A registry that was closed is called again.
+    assert transport(call(f"r0.example:{port}"), soon_ns()).status
+    assert transport.host_count <= 3
     transport.close()
 
 

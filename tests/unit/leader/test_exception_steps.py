@@ -155,6 +155,43 @@ def test_many_exceptions_refuse_no_policy(
     assert "the exceptions from the policy take more than 2000 steps" in status.message
 
 
+@pytest.mark.parametrize("kind", ["ValidatingPolicy", "ClusterPolicy"])
+def test_namespaces_share_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant whose exceptions are near the limit leaves none to others' otherwise."""
+    monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 6_000)
+    text = " || ".join(["object.a == 'b'"] * 20)
+    given = []
+    for namespace, count in (("a-greedy", 200), ("modest", 1), ("other", 2)):
+        for at in range(count):
+            if kind == "ClusterPolicy":
+                one = exception(f"x{at:03}", 5)
+            else:
+                one = cel_exception(kind, f"x{at:03}", text)
+            one["metadata"]["namespace"] = namespace
+            given.append(one)
+    policy = CLUSTER_POLICY if kind == "ClusterPolicy" else of_cel(kind)
+    (status,) = new_store(policy, *given).policies
+    assert "a-greedy/" in status.message
+    assert "modest/" not in status.message
+    assert "other/" not in status.message
+
+
+def test_an_exception_of_many_rules_is_charged_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each rule's record has a copy of it."""
+    monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 2_000)
+    wide = exception("wide", 20)
+    wide["spec"]["exceptions"][0]["ruleNames"] = ["*"]
+    rules = [{**RULE, "name": f"r{at}"} for at in range(100)]
+    policy = {**CLUSTER_POLICY, "spec": {"rules": rules}}
+    narrow = exception("zz", 1)
+    narrow["spec"]["exceptions"][0]["ruleNames"] = ["r1"]
+    (status,) = new_store(policy, wide, narrow).policies
+    assert "tenant/wide is ignored" in status.message
+    assert "tenant/zz" not in status.message
+
+
 def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
     """Nothing is deleted that the author of an exception wants to keep."""
     kind = "DeletingPolicy"

@@ -142,7 +142,7 @@ def test_work_that_does_not_stop_ends_with_the_process(bench: Bench) -> None:
 
 
 def test_work_that_ends_by_itself_ends_the_process(bench: Bench) -> None:
-    """The supervisor restarts it and detects a crash loop."""
+    """The supervisor restarts it, and reports repeated exits as a crash loop."""
     coordinator = Coordinator(
         bench.tools, lambda _tools, _stop: None, bench.ends.append
     )

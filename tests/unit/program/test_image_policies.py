@@ -459,7 +459,7 @@ def asked_of(attestor: Any) -> tuple[Any, Any]:
 
 
 def test_a_computed_subject_is_a_pattern() -> None:
-    """It would be ignored, so that anybody is the attestor."""
+    """Otherwise it would be ignored, and any signer would be accepted."""
     text = "'^https://ci.example/' + variables.team + '/'"
     found, asked = asked_of(workflow(subjectExpression=text))
     assert found == PASS

@@ -15,9 +15,11 @@ import pytest
 from kyverno_mp.errors import RegistryUnavailable
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.limits import REPORTS_EVENTS_OBJECTS_MAX
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.reports.scan import events as scan_events
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.images import ServedImages, served_images
 from tests.image_rig import Contents, Repository, Signer, serving
@@ -26,6 +28,7 @@ from tests.images.test_image_policies import Trust
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     PODS,
+    Term,
     World,
     labelled,
     new_cluster,
@@ -387,3 +390,76 @@ def test_image_data_of_a_tenants_policy_is_read_for_tenants(
         assert report is not None
         (row,) = report["results"]
         assert row["message"] == f"read {'theirs' if namespace else 'ours'}"
+
+
+def _mixed(registry: Registry) -> Json:
+    """Return a policy with a rule for labels and a rule for images."""
+    found = verifying(registry)
+    found["spec"]["rules"].insert(0, labelled("labelled"))
+    return found
+
+
+def _labelled(api: FakeApi, name: str, image: str) -> Json:
+    raw = pod(api, name, image)
+    return api.put(
+        f"{PODS.format('a')}/{name}",
+        metadata={"uid": raw["metadata"]["uid"], "labels": {"team": "t"}},
+        spec=raw["spec"],
+    )
+
+
+def _applied(one: Term) -> list[str]:
+    found = [info for info in one.recorded.events if info.reason == "PolicyApplied"]
+    one.recorded.events.clear()
+    return sorted(info.note for info in found)
+
+
+def test_a_policy_passes_if_its_rules_of_both_lanes_do(
+    api: FakeApi, world: World, registry: Registry
+) -> None:
+    """Upstream's scan has one response for all rules of a policy (scanner.go)."""
+    world.serve(_mixed(registry))
+    _labelled(api, "bare", registry.bare)
+    _labelled(api, "signed", registry.signed)
+    with term(api, world, images=registry.served()) as one:
+        one.successes = frozenset()
+        one.settle()
+        assert _applied(one) == ["Pod a/signed: pass"]
+        one.pass_s(3601)
+        assert _applied(one) == []
+        # The other lane has evaluated the same object before.
+        _labelled(api, "bare", registry.signed)
+        one.settle()
+        assert _applied(one) == ["Pod a/bare: pass"]
+
+
+def test_a_policy_has_not_passed_while_a_registry_is_down(
+    api: FakeApi, world: World, registry: Registry
+) -> None:
+    registry.is_down = True
+    world.serve(_mixed(registry))
+    _labelled(api, "x", registry.signed)
+    with term(api, world, images=registry.served()) as one:
+        one.successes = frozenset()
+        one.settle()
+        assert _applied(one) == []
+        registry.is_down = False
+        one.pass_s(2)
+        assert _applied(one) == ["Pod a/x: pass"]
+
+
+def test_verdicts_that_wait_for_the_other_lane_are_bounded(
+    api: FakeApi, world: World, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_EVENTS_OBJECTS_MAX."""
+    assert REPORTS_EVENTS_OBJECTS_MAX > 1
+    monkeypatch.setattr(scan_events, "REPORTS_EVENTS_OBJECTS_MAX", 1)
+    world.serve(_mixed(registry))
+    for name in ("x", "y"):
+        _labelled(api, name, registry.signed)
+    with term(api, world, images=registry.served()) as one:
+        one.successes = frozenset()
+        one.settle()
+        assert _applied(one) == []
+        assert one.recorded.total("kyverno_mp_reports_events_dropped_total")
+        assert len(one.reports.events._joint._known) == 1

@@ -7,6 +7,7 @@ from upstream's, or is repeated although nothing changed.
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kyverno_mp.kube.events import EventInfo
@@ -15,9 +16,11 @@ from kyverno_mp.limits import (
     REPORTS_EVENTS_PER_S,
     REPORTS_EVENTS_RULES_MAX,
 )
+from kyverno_mp.reports.entries import KYVERNO, Row, Subject, Timestamp
 from kyverno_mp.reports.scan import events as scan_events
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
+    NOW_S,
     Term,
     labelled,
     new_cluster,
@@ -192,6 +195,43 @@ def test_a_policy_that_fails_is_no_success(api: FakeApi) -> None:
         one.successes = frozenset()
         one.settle()
         assert {info.reason for info in _told(one)} == {"PolicyViolation"}
+
+
+def test_a_failure_that_only_reviews_find_is_no_success(api: FakeApi) -> None:
+    """A mutate rule is not scanned here; its row is from a review."""
+    world = new_cluster(api)
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    patch = {"patchStrategicMerge": {"metadata": {"labels": {"a": "b"}}}}
+    world.serve(
+        policy("p", labelled("r"), {"name": "m", "match": match, "mutate": patch})
+    )
+    raw = pod(api)
+    with term(api, world) as one:
+        one.successes = frozenset()
+        one.settle()
+        subject = Subject(
+            api_version="v1",
+            kind="Pod",
+            name="x",
+            namespace="a",
+            uid=raw["metadata"]["uid"],
+        )
+        row = Row(policy="p", rule="m", result="error", source=KYVERNO)
+        one.reports.writer.merge(subject, [row], lambda: one.reports.scan.plan)
+        assert ("p", "m", "error") in results(report_of(api, raw))
+        _told(one)
+        pod(api, team="t")
+        one.settle()
+        assert not _told(one)
+        time = Timestamp(NOW_S + 100)
+        row = msgspec.structs.replace(row, result="pass", timestamp=time)
+        one.reports.writer.merge(subject, [row], lambda: one.reports.scan.plan)
+        pod(api)
+        one.settle()
+        _told(one)
+        pod(api, team="t")
+        one.settle()
+        assert [info.reason for info in _told(one)] == ["PolicyApplied"]
 
 
 def test_without_stored_reports_events_are_all_there_is(api: FakeApi) -> None:

@@ -345,7 +345,7 @@ def test_images_are_read_at_once(tmp_path: Path) -> None:
 def test_an_outcome_that_came_with_the_object_proves_nothing(
     registry: Registry, tmp_path: Path
 ) -> None:
-    """Upstream's validating webhook believes this annotation."""
+    """Upstream's validating webhook trusts this annotation."""
     server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
     outcome = {"p": {"name": "p", "status": "pass", "message": "success"}}
     forged = {"kyverno.io/image-verification-outcomes": json.dumps(outcome)}

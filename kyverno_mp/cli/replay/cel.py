@@ -1,0 +1,182 @@
+"""Evaluate recorded reviews with ValidatingPolicies and MutatingPolicies.
+
+Room: cli. Takes: a PolicySet, ports that note what is not recorded. Gives: CelPolicies,
+and CelReplay with the planners for the webhook's handlers. Next: verdicts.
+May touch: nothing outside its arguments.
+Source: docs/replay.md; docs/behaviour/cel 3, 6, 10.1.
+
+The planners are the server's. A policy is a candidate if the request's resource,
+operation and namespace select it; with redacted values, all candidates are undecided,
+because their conditions may read any field.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from kyverno_mp.cli.sources.compiled import Compiled, compile_cel, compile_others
+from kyverno_mp.cli.sources.policies import PolicySet
+from kyverno_mp.compiler.cel_kinds.index import (
+    encode_mutating_policy,
+    encode_validating_policy,
+)
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.cel_policies.mutate import expressions_of as mutating_texts
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.validating_policy.plan import CelPlanner
+from kyverno_mp.program.validating_policy.scans import expressions_of
+from kyverno_mp.program.validating_policy.source import CelPolicySource, CelSource
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.mutating_policies import (
+    MUTATING_POLICIES,
+    MutatingPolicySegment,
+)
+from kyverno_mp.snapshot.policies import PoliciesWriter
+from kyverno_mp.snapshot.read import Segment
+
+_NAMESPACE_OBJECT: Final = "namespaceObject"
+_SALT: Final = bytes(16)
+AnyIR = ValidatingPolicyIR | MutatingPolicyIR
+
+
+@dataclass(frozen=True, slots=True)
+class CelPolicies:
+    """The compiled policies in CEL of one side of a comparison."""
+
+    validating: Sequence[ValidatingPolicyIR] = ()
+    mutating: Sequence[MutatingPolicyIR] = ()
+
+    @property
+    def all(self) -> list[AnyIR]:
+        """All policies."""
+        return [*self.validating, *self.mutating]
+
+
+def cel_policies_of(found: PolicySet, compiled: Compiled) -> CelPolicies:
+    """Compile the policies; add those that do not compile to ``invalid``."""
+    others = compile_others(found, found.cel_exceptions, compiled)
+    return CelPolicies(
+        compile_cel(found, found.cel_exceptions, compiled),
+        [one for one in others if isinstance(one, MutatingPolicyIR)],
+    )
+
+
+class _Planner:
+    """A planner that keeps the candidates, and selects policies of new paths, too."""
+
+    def __init__(
+        self,
+        planner: CelPlanner | MutatingPlanner,
+        candidates: Callable[[Request, str, Pace | None], Iterable[Any]],
+        names_of: Callable[[str, frozenset[str]], frozenset[str]],
+        current: "CelReplay",
+    ) -> None:
+        self._planner = planner
+        self._candidates = candidates
+        self._names_of = names_of
+        self._current = current
+
+    def plan(
+        self,
+        request: Request,
+        names: frozenset[str],
+        *,
+        is_namespaced: bool,
+        pace: Pace | None = None,
+    ) -> Any:
+        """Select the policies of a path; without names, all policies."""
+        del pace  # nothing else waits for the event loop
+        namespace = request.namespace if is_namespaced else ""
+        if names:
+            names = self._names_of(namespace, names)
+        self._current.candidates = [
+            one.ir.policy.key
+            for one in self._candidates(request, namespace, None)
+            if not names or one.ir.policy.name in names
+        ]
+        return self._planner.plan(request, names, is_namespaced=is_namespaced)
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Accept all keys, because policies of the recording may be gone."""
+
+
+class CelReplay:
+    """The policies in CEL of one Replayer. ``candidates``: of the current review."""
+
+    def __init__(self, policies: CelPolicies) -> None:
+        self._policies = policies
+        self.candidates: Sequence[str] = ()
+        self.called: frozenset[tuple[str, str]] = frozenset()
+        """(namespace or "", name) of the policies on recorded paths."""
+        self._reading = {
+            one.policy.key for one in policies.all if _reads_namespace(one)
+        }
+
+    def reading_namespace(self) -> list[str]:
+        """Return the candidates that read more of a Namespace than its labels."""
+        return [key for key in self.candidates if key in self._reading]
+
+    def validating(self, engine: Engine) -> Callable[[], CelPlanner]:
+        """Return a function for the planner of ValidatingPolicies."""
+        content = PoliciesWriter().encode(
+            [encode_validating_policy(one) for one in self._policies.validating],
+            generation=1,
+            salt=_SALT,
+            segment=CEL_POLICIES,
+        )
+        segment = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
+        source = CelPolicySource(engine, segment)
+        planner = CelPlanner(engine, source, lambda _key: True)
+        known = self._policies.validating
+        made = _Planner(planner, source.candidates, self._names(known), self)
+        return lambda: cast("CelPlanner", made)
+
+    def mutating(self, engine: Engine) -> Callable[[], MutatingPlanner]:
+        """Return a function for the planner of MutatingPolicies."""
+        content = PoliciesWriter().encode(
+            [encode_mutating_policy(one) for one in self._policies.mutating],
+            generation=1,
+            salt=_SALT,
+            segment=MUTATING_POLICIES,
+        )
+        segment = MutatingPolicySegment(Segment.from_bytes(content, MUTATING_POLICIES))
+        source = CelSource(
+            engine,
+            segment,
+            lambda at: LinkedMutatingPolicy(segment.mutating_policy(at)),
+        )
+        planner = MutatingPlanner(engine, source, lambda _key: True)
+        known = self._policies.mutating
+        made = _Planner(planner, source.candidates, self._names(known), self)
+        return lambda: cast("MutatingPlanner", made)
+
+    def _names(
+        self, policies: Sequence[AnyIR]
+    ) -> Callable[[str, frozenset[str]], frozenset[str]]:
+        known: Mapping[str, set[str]] = {
+            one.policy.namespace: set() for one in policies
+        }
+        for one in policies:
+            known[one.policy.namespace].add(one.policy.name)
+
+        def names(namespace: str, given: frozenset[str]) -> frozenset[str]:
+            new = {
+                name
+                for name in known.get(namespace, ())
+                if not self.called & {(namespace, name), ("", name)}
+            }
+            return given | new
+
+        return names
+
+
+def _reads_namespace(ir: AnyIR) -> bool:
+    texts = (
+        expressions_of(ir) if isinstance(ir, ValidatingPolicyIR) else mutating_texts(ir)
+    )
+    return any(_NAMESPACE_OBJECT in one.text for one in texts)
