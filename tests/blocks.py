@@ -1,4 +1,4 @@
-"""Decode match and exclude blocks as they stand in a policy, for tests of rules."""
+"""Decode match and exclude blocks as written in a policy, for tests of rules."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def match_of(raw: Any) -> MatchResources:
 
 
 def exclude_of(raw: Any) -> MatchResources | None:
-    """Return the ``exclude`` block of a rule; None: the rule has none."""
+    """Return the ``exclude`` block of a rule; None if the rule has no such block."""
     return _rule({"match": {}, "exclude": raw}).exclude
 
 

@@ -1,4 +1,4 @@
-"""List after a run which tests did not run, and why."""
+"""List skipped tests and their reasons after a run."""
 
 from collections import Counter
 
@@ -6,10 +6,10 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print each reason with the number of tests that it kept from running."""
+    """Print each reason with the number of tests that were skipped for it."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", ()):
-        # (file, line, reason); an expected failure has a text of its own.
+        # (file, line, reason); an expected failure has a separate text.
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         reasons[said.removeprefix("Skipped: ") or "no reason given"] += 1
     if not reasons:

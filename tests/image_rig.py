@@ -29,7 +29,7 @@ IN_TOTO = "application/vnd.in-toto+json"
 
 @dataclass
 class Contents:
-    """What the registry has, by path: status, headers and body."""
+    """The registry's content by path: status, headers and body."""
 
     answers: dict[tuple[str, str], tuple[int, dict[str, str], bytes]] = field(
         default_factory=dict
@@ -38,7 +38,7 @@ class Contents:
     once: dict[tuple[str, str], tuple[int, dict[str, str], bytes]] = field(
         default_factory=dict
     )
-    """Answers that are given one time, before the others."""
+    """Answers that are given once, before the regular ones."""
 
     def load_registry(self, raw: dict[str, Any]) -> None:
         for repo, content in raw.get("repos", {}).items():
@@ -112,18 +112,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Log nothing."""
 
 
 def serving(contents: Contents, *, is_canned: bool) -> AbstractContextManager[str]:
-    """Serve the contents on a free port of this machine; gives host and port."""
+    """Serve the contents on a free port of this machine; yield host and port."""
     own = {"contents": contents, "is_canned": is_canned}
     return answering(type("Handler", (_Handler,), own))
 
 
 @contextmanager
 def answering(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Serve HTTP on a free port of this machine; gives host and port."""
+    """Serve HTTP on a free port of this machine; yield host and port."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -178,7 +178,7 @@ def envelope_for(statement: Mapping[str, Any], signer: Signer) -> bytes:
 
 
 def signed_policy(host: str, signer: Signer) -> str:
-    """Return a policy, as YAML: images of the host are signed by this key."""
+    """Return a policy, as YAML, that requires this key's signature on the images."""
     keys = {"publicKeys": signer.pem, "rekor": {"ignoreTlog": True}}
     rule = {
         "name": "verify",

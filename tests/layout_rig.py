@@ -14,7 +14,7 @@ def write_layout(
     name: Callable[[str], str] = str,
     kind: Callable[[str], str] | None = None,
 ) -> None:
-    """Write the folder; entries have a ``name``, or a ``kind``, made of their tag."""
+    """Write the folder; entries have a ``name`` or a ``kind``, from their tag."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True, exist_ok=True)
     contents = [*repository.blobs.values(), *(body for _, body in repository.manifests)]

@@ -1,10 +1,10 @@
 """Reserve ports of 127.0.0.1 until this process ends.
 
-Takes: how many. Gives: port numbers. Next: whoever starts a program that must be given
-its port. May touch: loopback ports, lock files in the temporary folder.
+Takes: how many. Gives: port numbers. Next: callers that start a program on a given
+port. May touch: loopback ports, lock files in the temporary folder.
 
-A port that the kernel chose and that was let go again may be another's a moment later:
-of a test process beside this one, or of any outgoing connection.
+A released port that the kernel chose may be taken a moment later by a parallel test
+process or by any outgoing connection.
 """
 
 import fcntl
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 _PORTS: Final = range(20000, 30000)
-"""Below what Linux gives to outgoing connections, and below Kubernetes' node ports."""
+"""Below Linux's range for outgoing connections, and below Kubernetes' node ports."""
 _held: Final[list[int]] = []
-"""Descriptors of the lock files of ports that are ours."""
+"""Descriptors of the lock files of our ports."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, all different and ours from now on."""
+    """Return different ports that are not in use and reserved for us from now on."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         if len(found) == count:
@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return one such port."""
+    """Return one reserved port."""
     return free_ports(1)[0]
 
 

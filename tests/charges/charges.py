@@ -1,8 +1,8 @@
-"""Measure what work costs against what it was charged.
+"""Measure the cost of work against its charges. Used by test_charges.py.
 
-Used by test_charges.py. A step stands for at most half a microsecond of one core of the
-machine on which the limits were chosen; ``PACE`` is how much slower this one is.
-Time is the thread's own, so that neighbours on the machine do not count.
+A step stands for at most half a microsecond of one core of the machine on which the
+limits were chosen; ``PACE`` is the slowness of the current machine. Time is the
+thread's own, so that other processes do not count.
 """
 
 import gc
@@ -18,19 +18,19 @@ from kyverno_mp.expr.scope import Runtime
 
 STEP_NS: Final = 500
 REFERENCE_NS: Final = 21_000_000
-"""What ``_calibrate`` takes on the machine of the limits."""
+"""Time of ``_calibrate`` on the machine where the limits were chosen."""
 UNCHARGED_NS: Final = 3_000_000
-"""What may be done in total without a charge: calls, small values, errors."""
+"""The total allowance without a charge: calls, small values, errors."""
 UNCHARGED_BYTES: Final = 2 << 20
 GAP_NS: Final = 50_000_000
 """The longest time between two charges."""
 RATIO_MAX: Final = 2.0
 GENEROUS: Final = 2.0
-"""What timings may be off on a busy machine."""
+"""Tolerance for timings on a busy machine."""
 
 
 def _calibrate() -> int:
-    """Return how long a mix of loops, calls and passes over texts takes here."""
+    """Return the time of a mix of loops, calls and passes over texts here."""
     best = 1 << 62
     text = "abc" * 300_000
     for _ in range(5):
@@ -49,7 +49,7 @@ PACE: Final = max(_calibrate() / REFERENCE_NS, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one piece of work took; ``gap_ns``: the longest time between charges."""
+    """The cost of one piece of work; ``gap_ns``: the longest time between charges."""
 
     nanoseconds: int
     steps: int
@@ -59,7 +59,7 @@ class Cost:
     outcome: str
 
     def faults(self) -> list[str]:
-        """Return in which ways it was not charged as it should be."""
+        """Return the differences between the charges and the cost."""
         found = []
         allowed = UNCHARGED_NS + RATIO_MAX * STEP_NS * self.steps
         if self.nanoseconds > allowed * PACE * GENEROUS:
@@ -75,9 +75,9 @@ class Cost:
 
 
 class Clocked(Runtime):
-    """A Runtime that notes the longest time between two charges.
+    """A Runtime that records the longest time between two charges.
 
-    What was charged beforehand may take as long as it was charged for.
+    Work that was charged beforehand may take as long as its charge allows.
     """
 
     __slots__ = ("ahead_ns", "gap_ns", "last_ns", "owner")
@@ -87,13 +87,13 @@ class Clocked(Runtime):
     owner: "Clocked | None"
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the measurement."""
         self.ahead_ns = self.gap_ns = 0.0
         self.last_ns = time.thread_time_ns()
         self.owner = None
 
     def with_int64(self) -> "Clocked":
-        """Return one of which each charge is a charge to this one, too."""
+        """Return a runtime whose charges are also charges to this one."""
         found: Clocked = runtime(
             Clocked, steps=self.steps_left, bytes_max=self.bytes_left
         )
@@ -102,7 +102,7 @@ class Clocked(Runtime):
         return found
 
     def look(self) -> None:
-        """Note the time since the last charge."""
+        """Record the time since the last charge."""
         if self.owner is not None:
             self.owner.look()
         taken = time.thread_time_ns() - self.last_ns
@@ -111,7 +111,7 @@ class Clocked(Runtime):
         self.last_ns = time.thread_time_ns()
 
     def charge(self, steps: int = 1) -> None:
-        """Charge, and note the time since the last one."""
+        """Charge, and record the time since the last charge."""
         self.look()
         super().charge(steps)
         self.ahead_ns = RATIO_MAX * GENEROUS * PACE * STEP_NS * steps
@@ -119,13 +119,13 @@ class Clocked(Runtime):
             self.owner.ahead_ns = self.ahead_ns
 
     def charge_items(self, count: int) -> None:
-        """Charge both, as the original does in one go."""
+        """Charge both in one call, as the original does."""
         self.charge(count)
         self.charge_bytes(8 * count)
 
 
 def runtime(kind: type[Runtime] = Runtime, **given: Any) -> Any:
-    """Return a fresh budget."""
+    """Return a new budget."""
     return kind(
         now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         monotonic_ns=time.monotonic_ns,
@@ -136,7 +136,7 @@ def runtime(kind: type[Runtime] = Runtime, **given: Any) -> Any:
 
 
 def cost_of(work: Callable[[Runtime], Any], *, memory: bool = True) -> Cost:
-    """Do the work three times: for its time, for its gaps, for its memory."""
+    """Do the work three times: for its time, its gaps and its memory."""
     plain = runtime()
     steps, size = plain.steps_left, plain.bytes_left
     start = time.thread_time_ns()
@@ -151,7 +151,7 @@ def cost_of(work: Callable[[Runtime], Any], *, memory: bool = True) -> Cost:
         clocked.look()
         gap = int(clocked.gap_ns)
     peak = _peak(work) if memory else 0
-    # What was refused was not built.
+    # A refused value was not created.
     used = min(used, steps) if outcome == "expr.steps" else used
     return Cost(taken, used, gap, min(built, size), peak, outcome)
 

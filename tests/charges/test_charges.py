@@ -1,7 +1,8 @@
-"""Every function and operator charges for what it reads and makes, before it does.
+"""Every function and operator charges for its input and output before it works.
 
-The tables themselves are walked, so a new row without a charge fails; one whose
-arguments nobody can make large here fails, too. See charges.py for what is measured.
+The tables themselves are iterated, so a new row without a charge fails, and so does a
+row for whose arguments no large values are defined here. See charges.py for what is
+measured.
 """
 
 from collections.abc import Callable, Iterator
@@ -138,7 +139,7 @@ _MADE: Final[dict[int, Any]] = {}
 
 
 def _made(make: Callable[[], Any]) -> Any:
-    """Make an argument once; nothing may change it."""
+    """Create an argument once; it must not be changed."""
     if id(make) not in _MADE:
         _MADE[id(make)] = make()
     return _MADE[id(make)]
@@ -153,7 +154,7 @@ def _makers(kinds: Kinds) -> dict[str, Callable[[], Any]]:
 
 
 def _combinations(arguments: tuple[Kinds, ...]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield arguments: first all alike, then each one with short or other partners."""
+    """Yield arguments: first all alike, then each with short or other partners."""
     makers = [_makers(kinds) for kinds in arguments]
     alike = [name for name in makers[0] if all(name in each for each in makers)]
     seen = set()
@@ -162,7 +163,7 @@ def _combinations(arguments: tuple[Kinds, ...]) -> Iterator[tuple[str, list[Any]
         chosen = chosen[:: len(makers)]
     every = list(product(*makers))
     stride = max(len(every) // COMBINATIONS_MAX, 1)
-    # A stride that is no divisor of the lists' lengths meets all of their values.
+    # A stride that does not divide the lists' lengths visits all their values.
     chosen += every[:: stride + (stride % 2 == 0)]
     for names in chosen:
         if names not in seen:
@@ -235,7 +236,7 @@ def _faults(
         call = linked(name, _constants(values))
 
         def work(runtime: Runtime, call: Closure = call) -> None:
-            # Called again and again until it has cost enough to be measured.
+            # Called repeatedly until the cost is measurable.
             before = runtime.steps_left
             for _ in range(200):
                 call(runtime, None)

@@ -1,7 +1,8 @@
 """Generate rules charge for the objects that they build, find and copy.
 
-A failure means: a rule in somebody's own namespace occupies the process that generates,
-for as long as it has elements, sources or labels. See charges.py for what is measured.
+A failure means: a rule in a tenant's namespace occupies the generating process in
+proportion to the number of its elements, sources or labels. See charges.py for what is
+measured.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Cluster:
         self._objects = objects
 
     def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Any]:
-        """Return them all, as a cluster in which each one is meant."""
+        """Return all objects, as in a cluster where every object is selected."""
         del asked, deadline_ns
         return self._objects
 

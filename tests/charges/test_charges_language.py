@@ -1,4 +1,4 @@
-"""Every operator of the policy language charges for what it reads and makes.
+"""Every operator of the policy language charges for its input and output.
 
 Node kinds of expressions, operators of conditions and criteria of match blocks are
 listed by their own tables, so a new one fails until it is tried here. See charges.py.
@@ -57,7 +57,7 @@ class Whole:
 
 
 def _repeated(work: Callable[[Runtime], object]) -> Callable[[Runtime], None]:
-    """Do the work again and again until it has cost enough to be measured."""
+    """Repeat the work until its cost is measurable."""
 
     def until_measured(runtime: Runtime) -> None:
         before = runtime.steps_left
@@ -129,7 +129,7 @@ COMMUNITY: Final[dict[type, tuple[str, ...]]] = {
     nodes.Let: ("numbers[*].[let $a = @ in $a]",),
 }
 _UNREACHED: Final = {nodes.Empty}
-"""Made by no parser."""
+"""A node that no parser creates."""
 
 
 def test_every_kind_of_node_is_tried() -> None:

@@ -1,7 +1,7 @@
-"""No regular expression stops all threads for long while RE2 compiles it.
+"""No regular expression blocks all threads for long while RE2 compiles it.
 
-RE2 compiles in one call. A failure means: whoever may write a policy, or an object that
-a policy takes expressions from, blinds a worker for seconds.
+RE2 compiles in one call. A failure means: a user who can write a policy, or an object
+that a policy reads expressions from, blocks a worker for seconds.
 """
 
 import time
@@ -26,7 +26,7 @@ from tests.charges.cel import gauge
 from tests.charges.charges import runtime
 
 _WHOLE = 8_000
-"""Characters of a long pattern."""
+"""The number of characters in a long pattern."""
 
 
 def _row(part: str, most: int = _WHOLE) -> str:
@@ -108,7 +108,7 @@ _ATOMS = ("a", r"\(", r"\?", "[(?]", "[]()?]", r"[^\]{]", r"\Q(?){2}\E", "[[:alp
 
 
 def _drawn(random: Random, depth: int) -> tuple[str, int]:
-    """Return a part of a pattern, and how many optional parts it has with copies."""
+    """Return a part of a pattern, and the number of its optional parts with copies."""
     if not depth:
         return random.choice(_ATOMS), 0
     drawn = [_drawn(random, depth - 1) for _ in range(random.randint(1, 3))]
@@ -134,7 +134,7 @@ def _drawn(random: Random, depth: int) -> tuple[str, int]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_optional_parts_are_counted_with_all_copies(seed: int) -> None:
-    """The count, times the copies of one more group around, decides."""
+    """The limit is on this number times the copies of an enclosing group."""
     random = Random(seed)
     text, count = _drawn(random, 4)
     most = REGEX_OPTIONAL_MAX // max(count, 1)
@@ -161,7 +161,7 @@ def test_usual_expressions_are_compiled() -> None:
 
 
 def test_the_event_loop_leaves_long_compilations_to_a_thread() -> None:
-    """A failure means: expressions of an object hold up all other reviews."""
+    """A failure means: expressions of an object delay all other reviews."""
     given: Runtime = runtime(pace=EventLoopPace(time.monotonic_ns() + 10**7))
     with pytest.raises(Preempted):
         compile_regex(given, "a{0,1000}a{0,999}")

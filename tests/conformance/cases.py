@@ -1,8 +1,8 @@
-"""Read the conformance cases and sort them by need.
+"""Read the conformance cases and sort them by required capability.
 
-The folder that place.py finds holds data of Kyverno's own suites with the
-verdicts of the real program. A case runs here when its tags need only what is built;
-the others are counted by the capability that they miss.
+The folder that place.py finds contains data of Kyverno's own suites with the real
+program's verdicts. A case runs here if its tags only need implemented capabilities; the
+others are counted by the missing capability.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.conformance.place import PRESENT, ROOT
 
-# tag prefix -> the capability it needs; the first that fits names the case's gap.
+# tag prefix -> required capability; the first match names the missing one.
 MISSING = (
     ("evaluation:Envoy", "CEL kinds"),
     ("evaluation:HTTP", "CEL kinds"),
@@ -31,13 +31,13 @@ class Case:
     folder: Path
     tags: tuple[str, ...]
     missing: str
-    """The capability that is not built yet; "" when the case runs."""
+    """The capability that is not implemented yet; "" if the case runs."""
     exit_code: int
     files: tuple[Path, ...] = ()
-    """All files of the case: another case's folder may lie inside its own."""
+    """All files of the case: its folder may contain another case's folder."""
 
     def data(self, name: str) -> Any:
-        """Return a JSON file of the case's folder, None when there is none."""
+        """Return a JSON file of the case's folder, or None."""
         path = self.folder / name
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -73,7 +73,7 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def runnable() -> Iterator[Case]:
-    """Yield the cases that need only what is built."""
+    """Yield the cases that only need implemented capabilities."""
     return (case for case in all_cases() if not case.missing)
 
 

@@ -1,4 +1,4 @@
-"""Print, after the run, how many cases ran and which capability the others lack."""
+"""Print the number of cases that ran and the capabilities that the others miss."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from tests.conformance.place import ABSENT, PRESENT
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table; says so when the data is not there."""
+    """Print the table, or a note if the data is missing."""
     if not PRESENT:
         terminalreporter.write_line(ABSENT)
         return

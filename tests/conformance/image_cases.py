@@ -1,7 +1,7 @@
 """Read the cases of image verification.
 
 Takes: the folder ``images`` of the conformance data (its README describes it). Gives:
-ImageCases, texts with their placeholders replaced.
+ImageCases, with the placeholders in texts replaced.
 """
 
 import base64
@@ -44,7 +44,7 @@ class ImageCase:
 
 @cache
 def image_cases() -> tuple[ImageCase, ...]:
-    """Return the cases whose verdicts count: not those that show a defect."""
+    """Return the cases whose verdicts count, without those that show a defect."""
     if not PRESENT:
         return ()
     index = json.loads((FOLDER / "index.json").read_text())
@@ -62,7 +62,7 @@ def _tuf_files() -> dict[str, str]:
 
 
 def tuf_routes() -> dict[str, Any]:
-    """Return the TUF repository as canned answers."""
+    """Return the TUF repository as prepared answers."""
     return {
         "routes": [
             {"path": f"/tuf/{path}", "body64": data}
@@ -72,7 +72,7 @@ def tuf_routes() -> dict[str, Any]:
 
 
 def tuf_root(folder: Path, canned: str) -> Path:
-    """Write what TUF_ROOT names: the trusted root, and the mirror."""
+    """Write the files of TUF_ROOT: the trusted root and the mirror."""
     folder.mkdir()
     (folder / "root.json").write_bytes(base64.b64decode(_tuf_files()["root.json"]))
     remote = json.dumps({"mirror": f"http://{canned}/tuf"})
@@ -95,6 +95,6 @@ def filled(text: str, registry: str, canned: str) -> str:
 
 
 def masked(text: str, registry: str, canned: str) -> str:
-    """Replace values in the program's output by their placeholders."""
+    """Replace values in the program's output with their placeholders."""
     text = text.replace(registry, "{{REGISTRY}}").replace(canned, "{{HTTP}}")
     return text.replace(f"{_CLOSED}/", "{{CLOSED}}/")

@@ -1,4 +1,4 @@
-"""Known differences from Kyverno, strict both ways.
+"""Known differences from Kyverno, checked in both directions.
 
 ``ledger.yaml``: a list of {case, door, reason}. A listed case must differ; one that no
 longer differs fails until its entry is removed.
@@ -32,7 +32,7 @@ def _entries() -> dict[tuple[str, str], str]:
 
 @contextmanager
 def differs(case_id: str, door: str, *, same: bool) -> Iterator[None]:
-    """Run the comparison, unless the ledger says that this case differs here."""
+    """Run the comparison; a difference is expected if the ledger lists this case."""
     reason = _entries().get((case_id, door))
     if reason is None:
         yield

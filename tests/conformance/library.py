@@ -36,7 +36,7 @@ _FILES = (("variables", "-f"), ("userinfo", "-u"), ("context", "--context-file")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one command gave: an exit code (of ``apply``: of each run), and counts."""
+    """One command's outcome: an exit code (for ``apply``: of each run) and counts."""
 
     exits: Counter[int]
     counts: Counter[str]
@@ -69,7 +69,7 @@ def test(folder: Path) -> Outcome:
 
 
 def apply(folder: Path) -> Outcome:
-    """Apply the policies of each test file to its own objects; return the sums."""
+    """Apply the policies of each test file to its objects; return the sums."""
     exits: Counter[int] = Counter()
     counts: Counter[str] = Counter()
     for file in sorted(folder.rglob(_TEST_FILE)):

@@ -1,8 +1,7 @@
 """Find the conformance data, which is not part of this repository.
 
-``KYVERNO_MP_CONFORMANCE`` names its folder; else it is looked for beside the checkout,
-in ``../shared/conformance``. docs/CONTRIBUTING.md describes what is in it
-and how to have one.
+``KYVERNO_MP_CONFORMANCE`` names its folder; the default is ``../shared/conformance``
+beside the checkout. docs/CONTRIBUTING.md describes its content and how to get it.
 """
 
 import os
@@ -16,7 +15,7 @@ _BESIDE: Final = Path(__file__).resolve().parents[3] / "shared" / "conformance"
 ROOT: Final = Path(os.environ.get(VARIABLE) or _BESIDE).resolve()
 PRESENT: Final = (ROOT / "index.json").is_file()
 ABSENT: Final = f"no conformance data in {ROOT}; {VARIABLE} names its folder"
-"""Why a test did not run."""
+"""The reason why a test was skipped."""
 
 if os.environ.get(VARIABLE) and not PRESENT:
     message = f"{VARIABLE}: {ROOT} has no index.json"
@@ -24,5 +23,5 @@ if os.environ.get(VARIABLE) and not PRESENT:
 
 
 def without_variable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the product may see: it refuses variables that it does not know."""
+    """Return the product's environment: it refuses variables that it does not know."""
     return {name: value for name, value in environment.items() if name != VARIABLE}

@@ -45,7 +45,7 @@ def _comparable(row: dict[str, Any], *, message: bool = True) -> tuple[str, ...]
 
 
 def _outputs(lines: list[str]) -> list[Any]:
-    """Return the objects printed in between, each with a line ``---`` after it."""
+    """Return the printed objects, each of which follows a ``---`` line."""
     found: list[Any] = []
     block: list[str] = []
     for line in lines:
@@ -75,7 +75,7 @@ def test_results(case: Case, wanted: dict[str, Any]) -> None:
     arguments = ["apply", *wanted["args"], "--policy-report", "--output-format", "json"]
     with _inside(case.folder), contextlib.redirect_stdout(out):
         code = run(arguments)
-    # The real program ends these texts without a line break, and so do we.
+    # The real program ends these texts without a line break, and so does ours.
     text = out.getvalue()
     for done in (DONE, GENERATED):
         text = text.replace(done, f"{done}\n")

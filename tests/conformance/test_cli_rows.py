@@ -1,6 +1,6 @@
 """``kyverno-mp test`` gives the real program's rows, exit code and messages.
 
-A failure means: somebody's pipeline gets another verdict than before.
+A failure means: a user's pipeline gets another verdict than before.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 
 @contextlib.contextmanager
 def _alone(case: Case) -> Iterator[Path]:
-    """Yield a folder that holds this case only."""
+    """Yield a folder that contains only this case."""
     if len(list(case.folder.rglob("kyverno-test.yaml"))) == 1:
         yield case.folder
         return
@@ -65,8 +65,8 @@ def test_rows(case: Case) -> None:
     actual = Counter(_comparable(row) for row in rows)
     real = {row[:3] for row in expected if row[4] != "Excluded"}
     for row in list(actual):
-        # The recording leaves out an Excluded row beside a real one: the real program
-        # prints it in some runs only (README of the data).
+        # The recording omits an Excluded row beside a real one: the real program prints
+        # it in some runs only (README of the data).
         if row[4] == "Excluded" and row not in expected and row[:3] in real:
             del actual[row]
     same = (case.exit_code, expected) == (code, actual)

@@ -1,7 +1,7 @@
-"""Every denial that the real webhook answered is written again, byte for byte.
+"""Our emitter reproduces every denial text of the real webhook byte for byte.
 
-The recorded text is parsed with a YAML parser of another origin, and our emitter writes
-the map it found.
+The recorded text is parsed with an independent YAML parser, and our emitter writes the
+resulting map.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 
 def recorded_denials() -> Iterator[tuple[str, str]]:
-    """Yield (resource, text) of all recorded blocks, without repeats."""
+    """Yield (resource, text) of all recorded blocks, without duplicates."""
     seen = set()
     for path in sorted(ROOT.rglob("webhook.json")):
         for review in json.loads(path.read_bytes())["reviews"]:
@@ -34,7 +34,7 @@ def test_recorded_denials_are_written_again() -> None:
     count = 0
     for resource, text in recorded_denials():
         body = text.split("policies \n\n", 1)[1]
-        # BaseLoader: every scalar is a text, as in Go's map[string]string.
+        # BaseLoader: every scalar is a string, as in Go's map[string]string.
         failures = yaml.load(body, Loader=yaml.BaseLoader)
         kind, namespace, name = resource.split("/")
         named = {"metadata": {"name": name}}

@@ -1,6 +1,6 @@
 """The same policies give the same results compiled in process and through a snapshot.
 
-A failure means: what the workers serve from a snapshot file is not what the CLI says.
+A failure means: workers that use a snapshot file give other results than the CLI.
 """
 
 import os
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def _through_snapshot(
     policies: list[CompiledPolicy], folder: Path
 ) -> list[CompiledPolicy]:
-    """Write the policies to a segment file, attach it, and read all of it back."""
+    """Write the policies to a segment file, attach it, and read them back."""
     content = PoliciesWriter().encode(
         [encode_policy(policy) for policy in policies],
         generation=1,
@@ -82,7 +82,7 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
         resources = [
             raw
             for path in test.paths("resources")
-            # A file that does not exist is no error of a test.
+            # A missing file is not an error of a test.
             if Path(path).is_file()
             for raw in parse(Path(path).read_bytes(), path)
         ]
@@ -98,7 +98,7 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
 def test_policies_in_cel_are_the_same_behind_both_doors(
     case: Case, tmp_path: Path
 ) -> None:
-    """The command line evaluates these records, and workers what the segment has."""
+    """The command line evaluates these records, and workers evaluate the segment's."""
     for test in read_tests(case.folder / "kyverno-test.yaml"):
         found = load_policies(test.paths("policies"))
         exceptions = load_exceptions(test.paths("exceptions")).of_cel

@@ -1,6 +1,6 @@
 """``kyverno-mp apply`` gives the real program's rows for images, patches and exit code.
 
-A failure means: an image that Kyverno refuses is admitted, or the other way round.
+A failure means: an image that Kyverno refuses is admitted, or the reverse.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def hosts(canned: Contents) -> Iterator[tuple[str, str]]:
 
 
 class _Seen:
-    """What a run answered: rows, whether it failed, the patched object."""
+    """The result of a run: rows, whether it failed, and the patched object."""
 
     def __init__(self, code: int, report: str, hosts: tuple[str, str]) -> None:
         self.failed = code != 0
@@ -104,7 +104,7 @@ def test_rows(
 ) -> None:
     answers = filled(case.text("http.json"), *hosts)
     if answers:
-        # Several cases answer the same path.
+        # Several cases use the same path.
         canned.load_canned(json.loads(answers))
     if case.info.get("tuf"):
         place = tuf_root(tmp_path / "tuf", hosts[1])
@@ -140,7 +140,7 @@ def test_rows(
 
 
 def _unmatched_texts(rows: list[dict[str, Any]], seen: _Seen) -> list[str]:
-    """Return the expected texts that no row has; each row answers one of them."""
+    """Return the expected texts without a row; each row matches one of them."""
     left = [row for row in seen.rows if row[0] != _PROBE]
     missing = []
     for row in sorted(rows, key=lambda one: "prefix" in one):

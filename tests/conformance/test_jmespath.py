@@ -1,4 +1,4 @@
-"""Every fact of jmespath.yaml: same result or same error text as `kyverno jp query`."""
+"""Every fact of jmespath.yaml: same result or error text as `kyverno jp query`."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def read_facts() -> list[Json]:
 
 
 def answer(fact: Json, *, ints_are_numbers: bool) -> tuple[str, Json]:
-    """Run one fact as the CLI does: the input went through JSON, numbers are floats."""
+    """Run one fact as the CLI does: the input is parsed JSON, numbers are floats."""
     runtime = Runtime(
         now=lambda: datetime.now(UTC),
         monotonic_ns=lambda: 0,
@@ -57,7 +57,7 @@ def test_jmespath_fact(fact: Json, ints_are_numbers: bool) -> None:  # noqa: FBT
     error = fact.get("error")
     wanted = (error["when"], error["message"]) if error else ("result", fact["result"])
     got = answer(fact, ints_are_numbers=ints_are_numbers)
-    # Maps have no order in Go: the values of an object may come in any order.
+    # Maps have no order in Go: an object's values can come in any order.
     if (got != wanted and ".*" in fact["expression"]) or fact["expression"][:1] == "*":
         got, wanted = unordered(got), unordered(wanted)
     assert got == wanted

@@ -1,6 +1,6 @@
-"""docs/cli-pipelines.md describes what the commands give for the sample library.
+"""docs/cli-pipelines.md states the commands' results for the sample library.
 
-A failure means: a first try of the public policies does not end as described.
+A failure means: a first try of the public policies does not end as documented.
 """
 
 import pytest

@@ -1,7 +1,7 @@
-"""Policies posted to the webhook of policies get the real webhook's verdict.
+"""Policies sent to the policy webhook get the real webhook's verdict.
 
 A failure means: a policy that could be installed before is refused now, or the reverse,
-or a refusal has another text.
+or a denial has another text.
 """
 
 import json
@@ -32,11 +32,11 @@ _MAY: Final = {
     },
     "admission": _RBAC | {"configmaps", "namespaces"},
 }
-"""What the chart grants (behaviour/controllers 10.4), as far as policies ask for it."""
+"""The chart's permissions (behaviour/controllers 10.4) that the policies need."""
 
 
 class _Granted:
-    """The permissions of Kyverno's service accounts where the answers were recorded."""
+    """The permissions of Kyverno's service accounts in the recorded cluster."""
 
     def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         if verb == "watch" or "-reports-" in account:

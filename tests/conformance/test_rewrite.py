@@ -1,7 +1,7 @@
 """ClusterPolicies that ``fix`` rewrites decide the recorded reviews as before.
 
-A failure means: a ValidatingPolicy that the command line gives out is not what the
-ClusterPolicy was, for an object of Kyverno's own tests.
+A failure means: a ValidatingPolicy printed by the command line decides differently from
+its ClusterPolicy, for an object of Kyverno's own tests.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.conformance.place import ABSENT, PRESENT, ROOT
 Json = Any
 _SAMPLES = Path(__file__).resolve().parents[2] / "config/samples/policies"
 _REWRITTEN_MIN = 30
-"""As many recorded policies as are rewritten: fewer mean that something is refused."""
+"""The number of recorded policies that are rewritten; fewer mean refused policies."""
 _REVIEWS_MIN = 300
 _SAMPLES_MIN = 13
 
@@ -55,7 +55,7 @@ def rewritten_in(policies: list[Json]) -> Iterator[Pair]:
 
 @cache
 def known_rewrite(text: str) -> Rewrite:
-    """Policies are recorded in several cases."""
+    """Return the rewrite; policies are recorded in several cases."""
     return rewrite(json.loads(text))
 
 

@@ -1,7 +1,8 @@
 """Recorded AdmissionReviews, posted as bytes over TLS, get the real webhook's answers.
 
 A failure means: an API server gets another ``allowed``, text or warning than before.
-One server runs for all cases; each case's policies replace those before in its folder.
+One server runs for all cases; each case's policies replace the previous case's in its
+folder.
 """
 
 import base64
@@ -49,7 +50,7 @@ def _namespace(name: str) -> dict[str, Any]:
 
 
 def _answer(path: str) -> dict[str, Any]:
-    """Answer as an API server that has no such objects: an empty list, or not found."""
+    """Answer like an API server without such objects: an empty list, or not found."""
     parts = [part for part in path.partition("?")[0].split("/") if part]
     rest = parts[2:] if parts[0] == "api" else parts[3:]
     if rest[0] == "namespaces" and len(rest) > 2:
@@ -70,7 +71,7 @@ def _answer(path: str) -> dict[str, Any]:
 
 
 def _paths(recorded: dict[str, Any]) -> set[str]:
-    """Return the API paths the policies ask for, with the request's namespace."""
+    """Return the API paths that the policies request, with the request's namespace."""
     texts = re.findall(r'"urlPath": "([^"]*)"', json.dumps(recorded["policies"]))
     spaces = {review["request"]["namespace"] for review in recorded["reviews"]}
     paths = set()
@@ -79,7 +80,7 @@ def _paths(recorded: dict[str, Any]) -> set[str]:
             path = re.sub(r"{{ *request\.namespace *}}", space, text)
             if "{{" not in path and path.startswith("/api"):
                 paths.add(path)
-    # Paths that depend on the object stand in the recorded texts.
+    # Paths that depend on the object are listed in the recorded texts.
     answers = " ".join(json.dumps(recorded["reviews"]).replace("\\n", " ").split())
     paths.update(re.findall(r"raw url: (/api[^ :]*):", answers))
     return paths
@@ -157,7 +158,7 @@ class _Server:
         pytest.fail(f"policies not in force: {status}")
 
     def give(self, paths: set[str]) -> None:
-        """Let the cluster data answer GET of these paths."""
+        """Let the fake API server answer GET requests for these paths."""
         text = yaml.safe_dump_all(_answer(path) for path in sorted(paths))
         file = self.resources / "answers.yaml"
         if not file.exists() or file.read_text() != text:
@@ -176,7 +177,7 @@ class _Server:
             return {}
 
     def post(self, path: str, review: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Post a review; returns the HTTP code and the decoded answer."""
+        """Post a review; return the HTTP code and the decoded answer."""
         asked = urllib.request.Request(
             f"https://127.0.0.1:{self.port}{path}?timeout=10s",
             data=json.dumps(review).encode(),
@@ -217,7 +218,7 @@ def _needs_network(answer: dict[str, Any]) -> bool:
 
 
 def _patched(review: dict[str, Any], response: dict[str, Any]) -> Any:
-    """Return the object as the answer's patch makes it; the two patches may differ."""
+    """Return the object after the answer's patch; the patches themselves may differ."""
     patch = response.get("patch")
     if patch is None:
         return None

@@ -1,7 +1,7 @@
 """``python -m tests.e2e``: start a control plane with our definitions and keep it.
 
 ``--serve`` starts kyverno-mp there, too. Prints the path of the administrator's
-kubeconfig; ends with Ctrl-C or SIGTERM, and everything that it started with it.
+kubeconfig; on Ctrl-C or SIGTERM it stops everything that it started.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tests.e2e.product import Product
 
 
 def main() -> int:
-    """Run until a signal comes."""
+    """Run until a signal arrives."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="kyverno-mp-e2e-") as folder:
         plane = ControlPlane(find_binaries(), Path(folder))

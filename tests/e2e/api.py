@@ -25,15 +25,15 @@ PATCH_TYPES = {
 
 
 _STALE: Final = (ConnectionError, ssl.SSLEOFError)
-"""How a kept connection shows that the server closed it before this request."""
+"""Errors of a kept connection that the server closed before this request."""
 _BUSY: Final = 429
-"""K8S: also said while the storage of a new CRD starts; nothing was done."""
+"""K8S: also the status while the storage of a new CRD starts; nothing was done."""
 BUSY_S: Final = 20.0
 BUSY_POLL_S: Final = 0.2
 
 
 class Refused(AssertionError):
-    """An answer that was not the one expected."""
+    """The answer was not the expected one."""
 
     def __init__(self, status: int, body: Any) -> None:
         text = body.get("message", body) if isinstance(body, dict) else body
@@ -50,7 +50,7 @@ class Api:
         assert address.hostname
         self._headers = {"Accept": "application/json"}
         self.warnings: list[str] = []
-        """What the last answer warned of."""
+        """The warnings of the last answer."""
         if access.token:
             self._headers["Authorization"] = f"Bearer {access.token}"
         self._connection = http.client.HTTPSConnection(
@@ -84,7 +84,7 @@ class Api:
         body: Any = None,
         content_type: str = "application/json",
     ) -> tuple[int, Any]:
-        """Send a request; gives the status and the decoded body."""
+        """Send a request; return the status and the decoded body."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": content_type} if data else {})
         deadline = time.monotonic() + BUSY_S
@@ -97,7 +97,7 @@ class Api:
     def _twice(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, Any]:
-        """Send; once more when the kept connection turns out to be closed."""
+        """Send a request; retry once if the kept connection turns out to be closed."""
         was_kept = self._connection.sock is not None
         try:
             return self._once(method, path, data, headers)
@@ -120,7 +120,7 @@ class Api:
         return response.status, text.decode(errors="replace")
 
     def get(self, path: str) -> Any:
-        """Read; raises Refused when the answer is not 200."""
+        """Read an object; raises Refused unless the answer is 200."""
         return self._expect("GET", path)
 
     def create(self, path: str, body: Any) -> Any:
@@ -143,7 +143,7 @@ class Api:
         content_type: str = "application/json",
     ) -> Any:
         status, answer = self.ask(method, path, body, content_type)
-        if not 200 <= status < 300:  # the class of answers that mean success
+        if not 200 <= status < 300:  # the class of successful answers
             raise Refused(status, answer)
         return answer
 

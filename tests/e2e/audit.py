@@ -1,4 +1,4 @@
-"""Count what was asked of an API server: by user, verb and resource.
+"""Count the calls to an API server by user, verb and resource.
 
 Takes: the audit log that a control plane writes. Gives: AuditLog, Asked. Calls of the
 control plane's own programs are not in it. May touch: the log file, by reading it.
@@ -28,17 +28,17 @@ POLICY: Final = {
 }
 WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _FLUSHED_S: Final = 0.3
-"""K8S: the log backend writes at once; the response may still be a little earlier."""
+"""K8S: the log backend writes at once; the response may still be slightly earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One call that was answered."""
+    """One call that the API server answered."""
 
     user: str
     verb: str
     resource: str
-    """With its subresource, as ``pods/status``."""
+    """The resource with its subresource, for example ``pods/status``."""
     namespace: str
     name: str
     code: int
@@ -48,19 +48,19 @@ class Asked:
 
     @property
     def done(self) -> bool:
-        """Whether the API server did what was asked."""
-        return 200 <= self.code < 300  # the class of answers that mean success
+        """Whether the call succeeded."""
+        return 200 <= self.code < 300  # the class of successful answers
 
 
 class AuditLog:
-    """What was asked since the last ``mark``."""
+    """The calls since the last ``mark``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
 
     def mark(self) -> None:
-        """Forget what was asked until now."""
+        """Forget all calls until now."""
         time.sleep(_FLUSHED_S)
         self._at = self._path.stat().st_size if self._path.exists() else 0
 

@@ -1,10 +1,9 @@
-"""Rules for the background pool on a real control plane, and what comes of them.
+"""Rules for the background pool on a real control plane, and their results.
 
-ServiceAccounts are the triggers, because they come and go at once; ConfigMaps are what
-the background account may write without a further grant.
-
-Takes: a connection, a namespace of the test. Next: test_background.py,
-test_background_faults.py. May touch: policies, what is in that namespace.
+ServiceAccounts are the triggers, because creating and deleting them is immediate;
+ConfigMaps are the targets, because the background account can write them without a
+further grant. Takes: a connection, a namespace of the test. Next: test_background.py,
+test_background_faults.py. May touch: policies, objects in that namespace.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ Json = Any
 
 
 class Space:
-    """One namespace, the policies that match in it, and what is there."""
+    """One namespace, the policies that match in it, and its objects."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
@@ -37,7 +36,7 @@ class Space:
         self.policies: list[str] = []
 
     def policy(self, *rules: Json, name: str = "p", **spec: Json) -> str:
-        """Create a policy and wait until it is in force; gives its path."""
+        """Create a policy and wait until it is in force; return its path."""
         own = f"{self.name}-{name}"
         raw = {
             "apiVersion": "kyverno.io/v1",
@@ -78,23 +77,23 @@ class Space:
         return self.rule(rule, generate={**target, **fields})
 
     def trigger(self, name: str = "t", **labels: str) -> str:
-        """Create a trigger; gives its path."""
+        """Create a trigger; return its path."""
         metadata = {"name": name, "labels": {**MATCHED, **labels}}
         self.api.create(self.accounts, {"metadata": metadata})
         return f"{self.accounts}/{name}"
 
     def put(self, name: str, **data: str) -> str:
-        """Create a ConfigMap; gives its path."""
+        """Create a ConfigMap; return its path."""
         self.api.create(self.maps, {"metadata": {"name": name}, "data": data})
         return f"{self.maps}/{name}"
 
     def found(self, name: str) -> Json | None:
-        """Return a ConfigMap, None when it is not there."""
+        """Return a ConfigMap, or None."""
         status, body = self.api.ask("GET", f"{self.maps}/{name}")
         return body if status == 200 else None
 
     def data(self, name: str) -> Json | None:
-        """Return the content of a ConfigMap, None when it is not there."""
+        """Return the content of a ConfigMap, or None."""
         found = self.found(name)
         return None if found is None else found.get("data") or {}
 
@@ -104,12 +103,12 @@ class Space:
         return "" if found is None else str(found["metadata"]["resourceVersion"])
 
     def names(self) -> set[str]:
-        """Return the names of all ConfigMaps but Kubernetes' own."""
+        """Return the names of all ConfigMaps except Kubernetes' own."""
         items = self.api.get(self.maps)["items"]
         return {one["metadata"]["name"] for one in items} - _OWN
 
     def requests(self) -> list[Json]:
-        """Return the UpdateRequests that exist."""
+        """Return the existing UpdateRequests."""
         found: list[Json] = self.api.get(REQUESTS)["items"]
         return found
 
@@ -137,7 +136,7 @@ def space_in(api: Api) -> Iterator[Space]:
 
 
 def stays(condition: Callable[[], bool], seconds: float = 1.5) -> bool:
-    """Return whether a condition holds all the time: nothing is to be waited for."""
+    """Return whether a condition holds for the whole time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not condition():

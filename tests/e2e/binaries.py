@@ -43,7 +43,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Return all programs; the first time this compiles for about ten minutes."""
+    """Return all programs; the first call compiles for about ten minutes."""
     return Binaries(
         etcd=_find("etcd"),
         kube_apiserver=_find("kube-apiserver"),
@@ -53,7 +53,7 @@ def find_binaries() -> Binaries:
 
 
 def find_kubectl() -> Path:
-    """Return the machine's kubectl, else a compiled one."""
+    """Return the machine's kubectl, or else a compiled one."""
     found = shutil.which("kubectl")
     return Path(found) if found else _find("kubectl")
 
@@ -97,7 +97,7 @@ def _compile(module: Path, package: str, target: Path) -> None:
     unfinished = target.with_suffix(".unfinished")
     version = "k8s.io/component-base/version.gitVersion"
     flags = f"-s -w -X {version}={KUBERNETES_VERSION}"
-    # Others work on the same cores: lowest priority, one package at a time.
+    # Other processes use the same cores: lowest priority, one package at a time.
     nice = ["nice", "-n", "19"] if shutil.which("nice") else []
     subprocess.run(
         [*nice, go, "build", "-ldflags", flags, "-o", str(unfinished), package],

@@ -1,7 +1,7 @@
 """Policies in CEL on a real control plane, and ServiceAccounts as their triggers.
 
 Takes: a connection, a namespace of the test. Next: test_mutating_policies.py,
-test_generating_policies.py. May touch: policies, what is in that namespace.
+test_generating_policies.py. May touch: policies, objects in that namespace.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Policies:
         namespaced: bool = False,
         **spec: Json,
     ) -> str:
-        """Create a policy and wait until it is in force; gives its path."""
+        """Create a policy and wait until it is in force; return its path."""
         plural = f"{kind[:-1].lower()}ies"
         base = f"{_GROUP}/{plural}"
         if namespaced:
@@ -69,13 +69,13 @@ def matched(resource: str, *operations: str) -> Json:
 
 
 def inside(space: Space) -> Json:
-    """Return the condition that keeps a policy of the cluster in the test's space."""
+    """Return the condition that limits a cluster policy to the test's namespace."""
     expression = f"request.namespace == '{space.name}'"
     return [{"name": "inside", "expression": expression}]
 
 
 def put_triggers(cluster: Cluster, space: Space, names: Iterable[str]) -> None:
-    """Create ServiceAccounts; one that was refused is tried until it is accepted."""
+    """Create ServiceAccounts; a refused one is retried until it is accepted."""
     with Api(cluster.access) as own:
         one = Space(own, space.name)
         for name in names:
@@ -83,18 +83,18 @@ def put_triggers(cluster: Cluster, space: Space, names: Iterable[str]) -> None:
 
 
 def _is_accepted(space: Space, name: str) -> bool:
-    """A webhook that is away denies: then nothing was accepted."""
+    """Return whether it was accepted; an unavailable webhook denies it."""
     try:
         asked = {"metadata": {"name": name}}
         return space.api.ask("POST", space.accounts, asked)[0] == 201
     except OSError:
-        # Whether it was accepted is not known.
+        # It is unknown whether it was accepted.
         space.api.close()
         return space.api.ask("GET", f"{space.accounts}/{name}")[0] == 200
 
 
 def victim(running: Product, role: str) -> int:
-    """Return the process to kill: of the webhook, a worker."""
+    """Return the process to kill: for the webhook role, a worker."""
     pid = running.processes()[role]
     if role != "webhook":
         return pid

@@ -1,8 +1,8 @@
-"""Make the keys and certificates of a control plane.
+"""Create the keys and certificates of a control plane.
 
-Takes: names. Gives: PEM files. One authority signs the API server's certificate, client
-certificates of any user, and what the controller manager signs.
-May touch: the folder it is given.
+Takes: names. Gives: PEM files. One authority signs the API server's certificate, the
+client certificates of all users, and the controller manager's requests. May touch: the
+given folder.
 """
 
 import datetime as dt
@@ -48,7 +48,7 @@ class Authority:
         return self._issue(name, subject, ExtendedKeyUsageOID.SERVER_AUTH, hosts)
 
     def issue_client(self, user: str, groups: Iterable[str]) -> Pair:
-        """Issue a certificate by which the API server knows a user."""
+        """Issue a certificate that identifies a user to the API server."""
         subject = x509.Name(
             [
                 x509.NameAttribute(NameOID.COMMON_NAME, user),

@@ -1,7 +1,7 @@
 """Fixtures of the end-to-end tests: one control plane for all of them.
 
-They run when asked for by path (``pytest tests/e2e``) or with KYVERNO_MP_E2E=1: the
-first run compiles Kubernetes. KUBECONFIG names an existing cluster to use instead.
+They run if selected by path (``pytest tests/e2e``) or with KYVERNO_MP_E2E=1; the first
+run compiles Kubernetes. KUBECONFIG names an existing cluster to use instead.
 """
 
 import os
@@ -32,7 +32,7 @@ _WEBHOOKS: Final = tuple(
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster under test; ``plane`` is None where it was not started by us."""
+    """The cluster under test; ``plane`` is None if the tests did not start it."""
 
     access: Access
     kubeconfig: Path
@@ -52,7 +52,7 @@ def _needs_cluster(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Skip what needs a cluster unless it is wanted; compile before timeouts run."""
+    """Skip cluster tests unless selected; compile before timeouts run."""
     ours = [item for item in items if FOLDER in item.path.parents]
     needing = [item for item in ours if _needs_cluster(item)]
     if not _is_wanted(config):
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(
 def cluster(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Yield the cluster that KUBECONFIG names, else a control plane of our own."""
+    """Yield the cluster that KUBECONFIG names, or else a new control plane."""
     given = os.environ.get("KUBECONFIG")
     if given:
         path = Path(given)
@@ -85,7 +85,7 @@ def cluster(
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Delete what a module left, even if it failed or was killed."""
+    """Delete a module's leftovers, even if it failed or was killed."""
     yield
     plane = request.config.stash.get(_PLANE, None)
     if plane is not None:
@@ -106,7 +106,7 @@ def api(cluster: Cluster) -> Iterator[Api]:
 def plane(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """Yield a control plane of its own: what an install makes and removes is global."""
+    """Yield a separate control plane: an install changes global objects."""
     if cluster.plane is None:
         pytest.skip("an existing cluster has nodes of its own")
     plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("plane"))

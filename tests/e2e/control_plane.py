@@ -40,13 +40,13 @@ ALSO_SERVED: Final = (
     "admissionregistration.k8s.io/v1alpha1",
     "admissionregistration.k8s.io/v1beta1",
 )
-"""Versions that Kubernetes serves on request only: admission policies that mutate."""
+"""API versions that Kubernetes serves only on request: mutating admission policies."""
 LEFT_OUT: Final = (
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
     "taint-eviction-controller",
 )
-"""Controllers that would take the pods of such a node away."""
+"""Controllers that would evict the pods of such a node."""
 GUARD: Final = Path(__file__).with_name("guard.py")
 
 
@@ -87,7 +87,7 @@ class Program:
             )
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop and wait; what does not heed the signal is killed."""
+        """Stop and wait; a program that ignores the signal is killed."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -131,7 +131,7 @@ class ControlPlane:
             folder / "admin.kubeconfig", self.access, "admin"
         )
         self.audit = AuditLog(folder / "audit.log")
-        """What was asked of the API server, its own programs left out."""
+        """The calls to the API server, without those of its own programs."""
         self.etcd_url = f"http://127.0.0.1:{etcd_port}"
         (folder / "audit-policy.json").write_text(json.dumps(AUDITED))
         self.etcd = self._etcd(binaries, etcd_port, peer_port)
@@ -140,7 +140,7 @@ class ControlPlane:
         self._programs = (self.etcd, self.apiserver, self.controller_manager)
 
     def start(self) -> None:
-        """Start everything and wait until service accounts come by themselves."""
+        """Start all programs and wait until service accounts appear automatically."""
         try:
             self.etcd.start()
             self.apiserver.start()
@@ -154,12 +154,12 @@ class ControlPlane:
             raise
 
     def stop(self) -> None:
-        """Stop everything, the last started first."""
+        """Stop everything in reverse order."""
         for program in reversed(self._programs):
             program.stop()
 
     def user(self, name: str, groups: Iterable[str] = ()) -> Access:
-        """Return access as a user known by a client certificate."""
+        """Return access as a user with a client certificate."""
         pair = self._authority.issue_client(name, groups)
         return with_certificate(self.server, self._authority.files.certificate, pair)
 
@@ -223,9 +223,10 @@ class ControlPlane:
                 f"--service-cluster-ip-range={SERVICE_RANGE}",
                 "--authorization-mode=RBAC",
                 "--allow-privileged=true",
-                # There is no address of this server that pods could reach.
+                # This server has no address that pods could reach.
                 "--endpoint-reconciler-type=none",
-                # Webhooks of a Service are called at its endpoints: no kube-proxy.
+                # Webhooks of a Service are called at its endpoints, because there is no
+                # kube-proxy.
                 "--enable-aggregator-routing=true",
                 "--feature-gates=MutatingAdmissionPolicy=true",
                 f"--runtime-config={','.join(f'{one}=true' for one in ALSO_SERVED)}",
@@ -248,7 +249,7 @@ class ControlPlane:
                 f"--secure-port={port}",
                 f"--cert-dir={self.folder}",
                 "--leader-elect=false",
-                # A node of the tests is a thread that sends no heartbeats.
+                # A node of the tests is a thread without heartbeats.
                 f"--controllers=*,{','.join(f'-{one}' for one in LEFT_OUT)}",
                 "--use-service-account-credentials=true",
                 f"--service-account-private-key-file={key}",

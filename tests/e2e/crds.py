@@ -18,7 +18,7 @@ _COLLECTION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def install_crds(api: Api, folder: Path = FOLDER) -> list[str]:
-    """Apply every definition on the server's side; returns when all are served."""
+    """Apply every definition on the server side; return when all are served."""
     names = []
     for definition in _definitions(folder):
         name = definition["metadata"]["name"]

@@ -1,7 +1,7 @@
-"""Stand between a client and the API server, and cut or mute what passes.
+"""Run a proxy between a client and the API server that can cut or mute traffic.
 
-Takes: the server's port. Gives: a port of 127.0.0.1 that leads there, and ways to harm
-what goes through it. One thread with an event loop. May touch: loopback sockets.
+Takes: the server's port. Gives: a port of 127.0.0.1 that leads there, and ways to
+disturb its connections. One thread with an event loop. May touch: loopback sockets.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ class _Link:
         self.loud.set()
 
     def cut(self) -> None:
-        # Who waits for the noise to come back ends, too.
+        # Clients that wait for a response are disconnected, too.
         self.loud.set()
         for writer in self._writers:
             writer.transport.abort()
 
 
 class CuttingProxy:
-    """A proxy of TCP; ``start`` and ``stop`` it."""
+    """A TCP proxy with ``start`` and ``stop``."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -41,7 +41,7 @@ class CuttingProxy:
         self.port = 0
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
         listening.result(10)
@@ -55,15 +55,15 @@ class CuttingProxy:
         self._loop.close()
 
     def cut(self) -> int:
-        """Break every connection; return how many."""
+        """Break every connection; return their number."""
         return self._do(self._cut)
 
     def mute(self) -> int:
-        """Let no byte pass any more on the connections there are; they stay open."""
+        """Stop forwarding on the current connections, but keep them open."""
         return self._do(self._mute)
 
     def refuse(self, *, refuses: bool) -> None:
-        """Break new connections at once, or take them again."""
+        """Break new connections at once, or accept them again."""
         self._refuses = refuses
 
     def _do(self, act: Callable[[], int]) -> int:

@@ -45,12 +45,12 @@ def _ask(client_url: str, what: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after(prefix: bytes) -> bytes:
-    """Return the first key after all that have the prefix."""
+    """Return the first key after all keys with the prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def compact(client_url: str) -> None:
-    """Compact all older versions: a watch that continues from one gets 410 Gone."""
+    """Compact all older versions: a watch that resumes from one gets 410 Gone."""
     newest = _ask(client_url, "range", {"key": base64.b64encode(b"/").decode()})
     revision = newest["header"]["revision"]
     _ask(client_url, "compaction", {"revision": revision, "physical": True})

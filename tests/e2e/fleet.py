@@ -1,7 +1,7 @@
-"""Our service beside a control plane that is harmed: questions, watchers, a thief.
+"""Run our service beside a control plane under faults: requests, watchers, a thief.
 
-Used by the fault tests. Takes: a control plane. Gives: Fleet, Guarded, Thief.
-May touch: processes, threads, the cluster, loopback ports.
+Used by the fault tests. Takes: a control plane. Gives: Fleet, Guarded, Thief. May
+touch: processes, threads, the cluster, loopback ports.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ LEASE: Final = (NAMESPACE, "kyverno")
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> float:
-    """Wait until it holds; returns the seconds it took."""
+    """Wait until the condition holds; return the elapsed seconds."""
     started = time.monotonic()
     while True:
         with contextlib.suppress(DependencyError, OSError, http.client.HTTPException):
@@ -47,7 +47,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> float:
 
 
 def policy(name: str, label: str, **labels: str) -> dict[str, Any]:
-    """Require a label of Pods."""
+    """Return a policy that requires a label of Pods."""
     rule = {
         "name": "labelled",
         "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
@@ -100,7 +100,7 @@ class Fleet:
         return [one["metadata"]["name"] for one in items]
 
     def make(self, document: dict[str, Any]) -> None:
-        """Create a policy; an API server that just began serves it a moment later."""
+        """Create a policy; a newly started API server may need a moment."""
         wait_for(lambda: self.objects.create(CLUSTER_POLICIES, document))
 
     def put(self, document: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Fleet:
         return "denied" if "is needed" in text else "failed"
 
     def review(self, **labels: str) -> bool:
-        """Ask the webhook itself, as the API server would."""
+        """Send a review to the webhook directly, as the API server would."""
         with contextlib.closing(connect(self.product.port)) as link:
             return bool(review_on(link, pod(**labels))["allowed"])
 
@@ -173,7 +173,7 @@ def review_on(
 
 
 class Guarded(threading.Thread):
-    """Asks again and again for a Pod that must not be; counts the answers."""
+    """A client that repeatedly requests a forbidden Pod and counts the answers."""
 
     def __init__(self, ask: Callable[[], str]) -> None:
         super().__init__(daemon=True)
@@ -200,7 +200,7 @@ class Guarded(threading.Thread):
 
 
 class Thief(threading.Thread):
-    """Another identity that takes the lease and keeps it."""
+    """A different identity that takes the lease and keeps it."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(daemon=True)

@@ -43,7 +43,7 @@ class Installation:
 
     def start(self) -> None:
         """Add the node to the cluster; nothing is installed yet."""
-        # The kubelet lists the namespace's pods, also before there are any.
+        # The kubelet lists the namespace's pods, even before there are any.
         self.kubelet.start()
 
     def stop(self) -> None:
@@ -51,7 +51,7 @@ class Installation:
         self.kubelet.stop()
 
     def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator and give what became of it."""
+        """Run kubectl as administrator and return the result."""
         return subprocess.run(
             [str(self._kubectl), f"--kubeconfig={self._plane.kubeconfig}", *arguments],
             input=text or None,
@@ -62,20 +62,20 @@ class Installation:
         )
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
-        """Run kubectl; raises AssertionError with its words when it fails."""
+        """Run kubectl; raises AssertionError with its output if it fails."""
         done = self.run(*arguments, text=text)
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def install(self, manifest: str = "install.yaml") -> None:
-        """Apply a manifest unless it is, and wait until all replicas are ready."""
+        """Apply a manifest if necessary, and wait until all replicas are ready."""
         if not self._is_installed:
             self.kubectl("apply", "-f", str(DEPLOY / manifest))
             self._is_installed = True
         self.await_rollout()
 
     def await_rollout(self) -> None:
-        """Wait until every Deployment is as it shall be; nothing of before is left."""
+        """Wait until every Deployment is up to date and no old pod is left."""
         timeout = f"--timeout={ROLLOUT_S}s"
         for name in self.deployments():
             done = self.run("-n", NAMESPACE, "rollout", "status", name, timeout)
@@ -104,8 +104,8 @@ class Installation:
         def is_gone() -> bool:
             left = self.kubectl("get", *file, "-o", "name").split()
             for name in left:
-                # K8S: a CRD deleted while its storage is recreated is tried again
-                # minutes later, or as soon as it changes.
+                # K8S: if a CRD is deleted while its storage is recreated, the deletion
+                # is retried minutes later, or as soon as the CRD changes.
                 if name.startswith("customresourcedefinition"):
                     self.run("annotate", "--overwrite", name, f"at={time.monotonic()}")
             return not left
@@ -126,9 +126,9 @@ class Installation:
         return self.run("-n", NAMESPACE, "get", "lease", lease, "-o", path).stdout
 
     def enforce(self, name: str, label: str, *kinds: str) -> None:
-        """Create an Enforce policy and wait until its status says it is in force.
+        """Create an Enforce policy and wait until its status reports it in force.
 
-        Then it is so in every replica: no test waits for the others.
+        It is then in force in every replica: no test waits for the others.
         """
         text = json.dumps(policy(name, label, *kinds))
         self.kubectl("apply", "-f", "-", text=text)
@@ -140,7 +140,7 @@ class Installation:
         return sorted(self.kubelet.pods.values(), key=lambda pod: pod.name)
 
     def logs(self) -> str:
-        """Return what all pods wrote so far, the ended ones included."""
+        """Return the logs of all pods, including ended ones."""
         files = sorted((self._plane.folder / "pods").glob("*/*.log"))
         return "\n".join(file.read_text(errors="replace") for file in files)
 
@@ -150,7 +150,7 @@ class Installation:
 
 
 def get(pod: Pod, path: str) -> tuple[int, str]:
-    """Ask the health port of a pod."""
+    """Query the health port of a pod."""
     link = http.client.HTTPConnection(pod.address, METRICS_PORT, timeout=10)
     with closing(link):
         link.request("GET", path)
@@ -159,7 +159,7 @@ def get(pod: Pod, path: str) -> tuple[int, str]:
 
 
 def until(look: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
-    """Wait until ``look`` gives something true, and give it."""
+    """Wait until ``look`` returns a true value, and return it."""
     deadline = time.monotonic() + within_s
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -168,7 +168,7 @@ def until(look: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
 
 
 def our_image(container: Mapping[str, Any]) -> Sequence[str]:
-    """Stand for our image: its entry point with the container's arguments."""
+    """Replace our image: its entry point with the container's arguments."""
     assert "command" not in container, "the image has an entry point"
     return [sys.executable, "-m", "kyverno_mp", *container.get("args", [])]
 
@@ -177,7 +177,7 @@ def our_image(container: Mapping[str, Any]) -> Sequence[str]:
 def installation(
     plane: ControlPlane, kubectl: Path, image: Image = our_image
 ) -> Iterator[Installation]:
-    """Yield a cluster with a node, on which nothing is installed yet."""
+    """Yield a cluster with a node and without any installation."""
     made = Installation(plane, kubectl, image)
     made.start()
     try:
@@ -188,7 +188,7 @@ def installation(
 
 
 def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
-    """Return an Enforce policy that asks for a label."""
+    """Return an Enforce policy that requires a label."""
     rule = {
         "name": "labelled",
         "match": {"any": [{"resources": {"kinds": list(kinds)}}]},
@@ -209,7 +209,7 @@ def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
 def _given(address: str, folder: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": str(ROOT),
-        # What a pod finds mounted, and the one address that is its own.
+        # The pod's mounts, and its own address.
         "KYVERNO_MP_KUBECONFIG": str(next(folder.glob("*.kubeconfig"))),
         "KYVERNO_MP_WEBHOOK_HOST": address,
         "KYVERNO_MP_HEALTH_HOST": address,

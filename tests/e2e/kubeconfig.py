@@ -1,7 +1,7 @@
 """Write and read kubeconfig files.
 
 Takes: an address, a trust anchor, a token or a client certificate. Gives: a file that
-kubectl and clients take. May touch: that file.
+kubectl and clients accept. May touch: that file.
 """
 
 import base64
@@ -18,7 +18,7 @@ from tests.e2e.certificates import Pair
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach an API server as somebody."""
+    """Access to an API server as one user."""
 
     server: str
     ca: bytes = field(repr=False)
@@ -27,7 +27,7 @@ class Access:
     key: bytes = field(default=b"", repr=False)
 
     def tls(self) -> ssl.SSLContext:
-        """Return a context that trusts the server and shows the client certificate."""
+        """Return a context that trusts the server and sends the client certificate."""
         context = ssl.create_default_context(cadata=self.ca.decode() or None)
         if self.certificate:
             with tempfile.NamedTemporaryFile(suffix=".pem") as both:
@@ -55,7 +55,7 @@ def with_certificate(server: str, ca: Path, pair: Pair) -> Access:
 def write_kubeconfig(
     path: Path, access: Access, user: str, cluster: str = "e2e"
 ) -> Path:
-    """Write the file of one user, readable by nobody else."""
+    """Write the file of one user, which no other user can read."""
     credentials: dict[str, Any] = {"token": access.token} if access.token else {}
     if access.certificate:
         credentials["client-certificate-data"] = _encode(access.certificate)

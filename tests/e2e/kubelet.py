@@ -35,7 +35,7 @@ class Kubelet:
         image: Image,
         extra: Callable[[str, Path], Mapping[str, str]],
     ) -> None:
-        """Take ``extra``: address and folder of a pod -> environment on top."""
+        """Take ``extra``: address and folder of a pod -> additional environment."""
         self._plane = plane
         self._namespaces = namespaces
         self._image = image
@@ -46,7 +46,7 @@ class Kubelet:
         self._thread = threading.Thread(target=self._run, name="kubelet")
         self._folder = plane.folder / "pods"
         self.is_abrupt = False
-        """Whether pods end as when their node fails: killed without a signal."""
+        """Whether pods end as on a node failure: killed without a signal."""
         self.failed: BaseException | None = None
 
     @property
@@ -55,7 +55,7 @@ class Kubelet:
         return dict(self._pods)
 
     def start(self) -> None:
-        """Register the node and take pods."""
+        """Register the node and start to run pods."""
         self._network.start()
         with Api(self._plane.access) as api:
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
@@ -64,7 +64,7 @@ class Kubelet:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop every process; pods stay as they are in the API."""
+        """Stop every process; the pods remain in the API."""
         self._stopping.set()
         self._thread.join()
         for pod in self._pods.values():
@@ -77,7 +77,7 @@ class Kubelet:
         try:
             with Api(self._plane.access) as api:
                 while not self._stopping.wait(ROUND_S):
-                    # The API server may be away: that is one of the tests.
+                    # The API server may be unavailable: this is one of the tests.
                     with contextlib.suppress(OSError, Refused):
                         self._round(api)
         except BaseException as error:  # noqa: BLE001 - stop raises it in the test
@@ -135,13 +135,14 @@ class Kubelet:
 
 
 def _mount_tokens(raw: Mapping[str, Any], volumes: Path, api: Api) -> None:
-    """Put projected tokens of the pod's account where its containers find them."""
+    """Put projected tokens of the pod's account where its containers expect them."""
     account = raw["spec"].get("serviceAccountName", "default")
     base = f"{_NAMESPACE_PATH}/{raw['metadata']['namespace']}/serviceaccounts"
     for volume in raw["spec"].get("volumes") or []:
         for source in (volume.get("projected") or {}).get("sources") or []:
             asked = source.get("serviceAccountToken")
-            # K8S: the API server itself adds one that kubeconfig stands for here.
+            # K8S: the API server itself adds a token volume, which kubeconfig replaces
+            # here.
             if asked is None or "audience" not in asked:
                 continue
             spec = {

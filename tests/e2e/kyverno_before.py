@@ -38,7 +38,7 @@ _ALL: Final = [*_READ, "create", "delete", "patch", "update", "deletecollection"
 
 @dataclass(frozen=True)
 class Certificates:
-    """What Kyverno serves with, as PEM."""
+    """Kyverno's serving certificates, as PEM."""
 
     authority: bytes
     authority_key: bytes
@@ -66,7 +66,7 @@ def objects(certificates: Certificates) -> Iterator[Object]:
 def webhook_configurations(authority: bytes) -> Iterator[Object]:
     """Yield all ten, as Kyverno's two servers keep them.
 
-    One webhook is of a policy that is gone: it was there when Kyverno stopped.
+    One webhook belongs to a deleted policy: it existed when Kyverno stopped.
     """
     bundle = base64.b64encode(authority).decode()
     fail, gone = "validate.kyverno.svc-fail", "validate.kyverno.svc-ignore-finegrained"
@@ -144,7 +144,7 @@ def _labels(component: str) -> dict[str, str]:
 
 
 def _definitions() -> Iterator[Object]:
-    """Yield the definitions, which have upstream's versions, as helm labels them."""
+    """Yield the definitions with upstream's versions and helm's labels."""
     for path in sorted(_CRDS.glob("*.yaml")):
         if path.name.startswith("openreports"):
             continue

@@ -25,11 +25,11 @@ class Handler(BaseHTTPRequestHandler):
     """Answer one request; HTTP/1.0, so no connection outlives its answer."""
 
     def do_GET(self) -> None:
-        """Probes are well."""
+        """Answer probes with success."""
         self._answer({})
 
     def do_POST(self) -> None:
-        """Deny a ConfigMap without the label ``team``, allow all else."""
+        """Deny a ConfigMap without the label ``team``, allow everything else."""
         length = int(self.headers["Content-Length"])
         request = json.loads(self.rfile.read(length))["request"]
         labels = ((request.get("object") or {}).get("metadata") or {}).get("labels")
@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-        """Say nothing."""
+        """Log nothing."""
 
     def _answer(self, body: Any) -> None:
         data = json.dumps(body).encode()
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Handshakes in the threads of their connections: a slow one delays no other."""
+    """A server with TLS handshakes in separate threads: a slow one delays no other."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -78,11 +78,11 @@ class Server(ThreadingHTTPServer):
             super().finish_request(wrapped, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers that go are their own business."""
+        """Ignore callers that disconnect."""
 
 
 def main(certificate: str, key: str) -> None:
-    """Serve until SIGTERM, and a while longer."""
+    """Serve until SIGTERM, and for a short time after it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     server = Server((os.environ["KYVERNO_MP_WEBHOOK_HOST"], PORT), context)

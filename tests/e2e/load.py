@@ -1,7 +1,7 @@
-"""Load an API server with what a policy allows and what it forbids, and note surprises.
+"""Load an API server with allowed and forbidden requests, and record surprises.
 
-Takes: a control plane with a policy that asks ConfigMaps for the label ``team``. Gives:
-counts, and what was wrong. May touch: ConfigMaps of the namespace default.
+Takes: a control plane with a policy that requires the label ``team`` on ConfigMaps.
+Gives: counts, and unexpected results. May touch: ConfigMaps of the namespace default.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ CONFIG_MAPS: Final = "/api/v1/namespaces/default/configmaps"
 
 
 class Load:
-    """Callers that create what the policy allows and what it forbids, in turn."""
+    """Clients that send allowed and forbidden requests in turn."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -70,7 +70,7 @@ class Load:
 
 @contextlib.contextmanager
 def load(plane: ControlPlane) -> Iterator[Load]:
-    """Run the load around a test, and hold it to having met nothing wrong."""
+    """Run the load during a test, and fail if any result was unexpected."""
     made = Load(plane)
     made.start()
     try:

@@ -27,7 +27,7 @@ from tests.e2e.control_plane import GUARD
 from tests.e2e.pod_environment import CannotStart, expand, resolve_environment
 
 Image = Callable[[Mapping[str, Any]], Sequence[str]]
-"""Container -> the command that stands for its image with its command and args."""
+"""Container -> the command that replaces its image with its command and args."""
 VOLUMES: Final = "volumes"
 """Name of the folder of volumes below a pod's folder."""
 PROBE_S: Final = 1.0
@@ -36,7 +36,7 @@ _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 class Container:
-    """One container: a process that is started again when it ends."""
+    """One container: a process that is restarted when it ends."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
@@ -81,7 +81,7 @@ class Pod:
         self._asked_to_end: float | None = None
 
     def look_after(self, api: Api) -> None:
-        """Start what is not running, ask the probes."""
+        """Start containers that are not running, and run the probes."""
         if self._waiting:
             self._initialise(self._waiting[0], api)
             return
@@ -98,7 +98,10 @@ class Pod:
                 self._start(container, api)
 
     def end(self, now: float, grace_s: float) -> bool:
-        """Ask the processes to end; True when all have, the late ones killed."""
+        """Terminate the processes; return True when all have ended.
+
+        Processes that do not end in time are killed.
+        """
         processes = [one.process for one in self.containers if one.process]
         if self._asked_to_end is None:
             self._asked_to_end = now
@@ -110,7 +113,7 @@ class Pod:
         return all(process.poll() is not None for process in processes)
 
     def kill(self) -> None:
-        """Kill what runs, with all that it started."""
+        """Kill all running processes with their children."""
         for container in (*self._waiting, *self.containers):
             if container.process is not None and container.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -118,11 +121,11 @@ class Pod:
                 container.process.wait()
 
     def log(self, container: str) -> str:
-        """Return what a container wrote, of all its runs."""
+        """Return a container's log, of all its runs."""
         return (self.folder / f"{container}.log").read_text(errors="replace")
 
     def write_status(self, api: Api, path: str) -> None:
-        """Write the status when it is another one."""
+        """Write the status if it changed."""
         status = self._status()
         if status != self._written:
             api.patch(f"{path}/status", {"status": _with_times(status)}, "strategic")
@@ -146,7 +149,7 @@ class Pod:
             container.reason = "CreateContainerConfigError"
             (self.folder / f"{container.name}.log").write_text(f"{error}\n")
             return
-        # The program is the machine's, even where a volume is mounted over its place.
+        # The program is the machine's, even if a volume is mounted over its path.
         program, *words = self._image(container.spec)
         words = [self._in_folder(expand(word, given)) for word in words]
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
@@ -205,7 +208,7 @@ class Pod:
             if "httpGet" not in probe:
                 socket.create_connection((self.address, port), PROBE_S).close()
                 return True
-            return self._status_of(how, port) < 400  # as kubelet: 200 to 399 is well
+            return self._status_of(how, port) < 400  # as in a kubelet: 200 to 399
         return False
 
     def _status_of(self, how: Mapping[str, Any], port: int) -> int:
@@ -213,7 +216,7 @@ class Pod:
         if how.get("scheme") == "HTTPS":
             context = ssl.create_default_context()
             context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE  # as the kubelet does
+            context.verify_mode = ssl.CERT_NONE  # as in a kubelet
             connection = http.client.HTTPSConnection(
                 self.address, port, timeout=PROBE_S, context=context
             )

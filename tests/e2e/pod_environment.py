@@ -18,13 +18,13 @@ Object = Mapping[str, Any]
 
 
 class CannotStart(Exception):
-    """A container that a kubelet would not start; says why."""
+    """A kubelet would not start the container; the text is the reason."""
 
 
 def resolve_environment(
     pod: Object, container: Object, address: str, api: Api
 ) -> dict[str, str]:
-    """Return the environment that the manifest asks for, in order."""
+    """Return the environment of the manifest, in order."""
     namespace = pod["metadata"]["namespace"]
     found: dict[str, str] = {}
     for source in container.get("envFrom") or []:
@@ -44,7 +44,7 @@ def resolve_environment(
 
 
 def expand(text: str, names: Mapping[str, str]) -> str:
-    """Put variables in for ``$(NAME)``; unknown ones stay, ``$$`` is a dollar."""
+    """Replace ``$(NAME)`` with variables; unknown ones stay, ``$$`` is a dollar."""
 
     def put(match: re.Match[str]) -> str:
         return "$" if match[1] == "$" else names.get(match[2], match[0])

@@ -29,8 +29,8 @@ class PodNetwork:
         self._addresses: Iterator[str] = iter(())
 
     def start(self) -> None:
-        """Claim a range where that is allowed: other clusters' pods have others."""
-        # A test run that was killed leaves its range behind; the last is taken over.
+        """Claim a range if permitted: other clusters' pods use other ranges."""
+        # A killed test run leaves its range behind; the last range is taken over.
         free = (one for one in _RANGES if _route("add", one))
         self._range = next(free, "")
         if not self._range and _route("replace", _RANGES[-1]):
@@ -46,7 +46,7 @@ class PodNetwork:
             _route("del", self._range)
 
     def next_address(self) -> str:
-        """Return the address for one more pod."""
+        """Return the address of one more pod."""
         return next(self._addresses) if self._range else _own_address()
 
 
@@ -62,7 +62,7 @@ def _route(verb: str, first: str) -> bool:
 
 
 def _own_address() -> str:
-    """Return the address by which this machine would go out; nothing is sent."""
+    """Return the machine's outgoing address; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         address: str = probe.getsockname()[0]

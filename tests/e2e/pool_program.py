@@ -1,7 +1,7 @@
-"""Be the coordinator of a pool whose work is to delete ConfigMaps, one by one.
+"""Run a pool's coordinator whose work is to delete ConfigMaps, one by one.
 
-Takes: a kubeconfig, a folder, the name of this replica. Next: test_holders.py.
-May touch: the ConfigMaps of the namespace default with the label ``job``.
+Takes: a kubeconfig, a folder, the name of this replica. Next: test_holders.py. May
+touch: the ConfigMaps of the namespace default with the label ``job``.
 """
 
 import sys
@@ -30,7 +30,7 @@ _PAUSE_S: Final = 0.005
 
 
 def work(tools: Tools, stop: threading.Event, held: Path) -> None:
-    """Delete what was listed once, as it was then; batches of one."""
+    """Delete the objects of a single list, without refreshing it, in batches of one."""
     done = 0
     client = tools.client
     objects = Objects(client).guarded(tools.election.guard)
@@ -40,7 +40,7 @@ def work(tools: Tools, stop: threading.Event, held: Path) -> None:
         for raw in found:
             if stop.wait(_PAUSE_S) or not tools.holds_lease():
                 return
-            # Between the check above and the call, whose guard must hold as well.
+            # Between the check above and the call, whose guard must work, too.
             while done >= HELD_AFTER and held.exists() and not stop.wait(_PAUSE_S):
                 pass
             done += 1

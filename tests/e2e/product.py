@@ -42,7 +42,7 @@ _GRANTED: Final = {
     "Role": f"{_RBAC}/namespaces/{NAMESPACE}/roles",
     "RoleBinding": f"{_RBAC}/namespaces/{NAMESPACE}/rolebindings",
 }
-"""The kinds in deploy/ that grant permissions, and their collections."""
+"""The permission kinds in deploy/, and their collections."""
 _EXISTS: Final = 409
 _OK: Final = 200
 
@@ -58,9 +58,9 @@ class Product:
         extra: Mapping[str, str] | None = None,
         account: str = ADMISSION,
     ) -> None:
-        """Take ``extra``: names of settings -> values on top.
+        """Take ``extra``: names of settings -> additional values.
 
-        ``workers`` 0: it runs no webhook. ``account``: whose token its pod has.
+        ``workers`` 0: it runs no webhook. ``account``: the account of its pod's token.
         """
         self._account = account
         self._has_webhook = workers != 0
@@ -92,7 +92,7 @@ class Product:
         self.program = Program("kyverno-mp", command, folder)
 
     def start(self) -> None:
-        """Start and wait until it is ready and called by the API server."""
+        """Start, and wait until it is ready and called by the API server."""
         with Api(self._access) as api:
             _grant(api)
             plane, folder = self._plane, self._folder
@@ -111,14 +111,14 @@ class Product:
         self.program.stop(signal.SIGTERM)
 
     def health(self) -> Any:
-        """Return what /healthz says, well or not."""
+        """Return the answer of /healthz, healthy or not."""
         link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
         with contextlib.closing(link):
             link.request("GET", "/healthz")
             return json.loads(link.getresponse().read())
 
     def policies(self) -> list[str]:
-        """Return the names of the policies that are known."""
+        """Return the names of the known policies."""
         link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
         with contextlib.closing(link):
             link.request("GET", "/policies")
@@ -130,7 +130,7 @@ class Product:
         return {one["name"]: one["pid"] for one in self.health()["processes"]}
 
     def unready(self) -> str:
-        """Return why it is not ready, "" when it is."""
+        """Return the reason why it is not ready, "" if it is."""
         connection = http.client.HTTPConnection("127.0.0.1", self.health_port)
         with contextlib.closing(connection):
             connection.request("GET", "/health/readiness")
@@ -139,7 +139,7 @@ class Product:
             return "" if answer.status == 200 else why or f"HTTP {answer.status}"
 
     def _is_called(self, api: Api) -> bool:
-        """Return whether all webhooks are ours: one before us may have left its own."""
+        """Return whether all webhooks are ours, and not an earlier product's."""
         urls = [hook["clientConfig"].get("url", "") for hook in _hooks(api)]
         return bool(urls) and all(f":{self.port}/" in url for url in urls)
 
@@ -166,18 +166,18 @@ def started(
 
 @contextlib.contextmanager
 def configured(plane: ControlPlane, **data: str) -> Iterator[None]:
-    """Set keys of Kyverno's own ConfigMap while the block runs."""
+    """Set keys of Kyverno's own ConfigMap during the block."""
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
     with Api(plane.access) as api:
         api.create(path, {"metadata": {"name": "kyverno"}, "data": data})
     yield
-    # Another connection: tests may have restarted the API server.
+    # A new connection, because tests may have restarted the API server.
     with Api(plane.access) as api:
         api.delete(f"{path}/kyverno")
 
 
 def holder_of(api: Api, lease: str) -> str:
-    """Return who holds a lease of ours, "" for nobody."""
+    """Return the holder of one of our leases, "" if there is none."""
     status, found = api.ask("GET", f"{_LEASES}/{lease}")
     return str(found["spec"].get("holderIdentity") or "") if status == _OK else ""
 
@@ -189,7 +189,7 @@ def _hooks(api: Api) -> Iterator[Any]:
 
 
 def _grant(api: Api) -> None:
-    """Create the namespace, the accounts of all roles and what they may do."""
+    """Create the namespace, and all roles' accounts with their permissions."""
     parts = _PROJECT / "deploy" / "parts"
     files = (parts / "namespace.yaml", *sorted(parts.glob("*-rbac.yaml")))
     for path in (*files, parts / "pool-tokens.yaml"):

@@ -19,7 +19,7 @@ _BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def commands(page: str, heading: str) -> str:
-    """Return the commands of a section of a page; there are some."""
+    """Return the commands of a section of a page; at least one exists."""
     text = (ROOT / "docs" / page).read_text()
     depth = len(heading.partition(" ")[0])
     section = text.partition(f"\n{heading}\n")[2]
@@ -30,7 +30,7 @@ def commands(page: str, heading: str) -> str:
 
 
 class Reader:
-    """Somebody with a shell in a checkout, kubectl and kyverno-mp."""
+    """A user with a shell in a checkout, kubectl and kyverno-mp."""
 
     def __init__(self, plane: ControlPlane, kubectl: Path, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Reader:
         self._environment = {**os.environ, "PATH": path, "KUBECONFIG": kubeconfig}
 
     def follow(self, page: str, heading: str) -> str:
-        """Run the commands of a section; all of them have to succeed."""
+        """Run the commands of a section; all of them must succeed."""
         done = subprocess.run(
             ["/bin/bash", "-euo", "pipefail", "-c", commands(page, heading)],
             cwd=self.folder,

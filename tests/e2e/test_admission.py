@@ -43,11 +43,11 @@ CRDS = Resource(
 )
 RESOURCE_WEBHOOK = ("", "kyverno-resource-validating-webhook-cfg")
 POLICY_WEBHOOK = ("", "kyverno-policy-validating-webhook-cfg")
-"""One that is there without any policy."""
+"""A webhook that exists without any policy."""
 
 
 class Pod:
-    """Our service as one local process, reached by URL."""
+    """Our service as one local process, called by URL."""
 
     def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
         self.log = folder / f"{name}.log"
@@ -105,7 +105,7 @@ def pod(
         objects.create(NAMESPACES, {"metadata": {"name": "kyverno"}})
     pod = Pod(cluster, "one", tmp_path_factory.mktemp("pod"))
     try:
-        # Another product before us may have left webhooks of its own.
+        # An earlier product may have left its webhooks.
         wait_for(lambda: is_registered(objects, pod, POLICY_WEBHOOK))
         yield pod
     finally:
@@ -116,7 +116,7 @@ def pod(
 
 @pytest.fixture(autouse=True)
 def _no_policy_left(client: Client, objects: Objects) -> Iterator[None]:
-    """Let no policy of a test evaluate in the next one."""
+    """Ensure that no policy of a test is in force in the next one."""
     yield
     for raw in client.get(CLUSTER_POLICIES.collection(""))["items"]:
         objects.delete(CLUSTER_POLICIES, ("", raw["metadata"]["name"]))
@@ -150,7 +150,7 @@ def is_denied(objects: Objects, raw: dict[str, Any]) -> bool:
 
 
 def is_ready(objects: Objects, name: str) -> bool:
-    """Return whether we say that a policy is in force."""
+    """Return whether the status reports that a policy is in force."""
     found = objects.find(CLUSTER_POLICIES, ("", name)) or {}
     conditions = (found.get("status") or {}).get("conditions") or []
     return any(one["status"] == "True" for one in conditions)
@@ -166,7 +166,7 @@ def test_a_policy_is_in_force_and_then_is_not(pod: Pod, objects: Objects) -> Non
 
 
 def test_a_ready_policy_is_in_force_at_once(pod: Pod, objects: Objects) -> None:
-    """Who waits for Ready may rely on it: nothing slips through after."""
+    """Clients that wait for Ready rely on it: no later request bypasses the policy."""
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("ready", "team", "Pod", "ConfigMap"))
     wait_for(lambda: is_ready(objects, "ready"))
@@ -197,7 +197,7 @@ def test_a_bad_policy_is_refused_at_the_door(pod: Pod, objects: Objects) -> None
 
 
 def test_rules_read_the_cluster_live(pod: Pod, objects: Objects) -> None:
-    """An apiCall and a ConfigMap that is not labelled for caching."""
+    """An apiCall, and a ConfigMap that is not labelled for caching."""
     assert pod.process.poll() is None
     objects.create(CONFIG_MAPS, {**config_map("allowed"), "data": {"team": "x"}})
     live = policy("live", "team", "ConfigMap")
@@ -220,7 +220,7 @@ def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
     objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert objects.delete(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
-    # The API server itself learns of it a moment later, so its word is not enough.
+    # The API server itself learns of it a moment later, so its status is not enough.
     wait_for(lambda: objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK))
     wait_for(lambda: is_denied(objects, config_map("m")))
     found = objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
@@ -230,13 +230,13 @@ def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
 
 
 def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) -> None:
-    """The new authority and the new leaf arrive without a restart.
+    """The new authority and the new leaf take effect without a restart.
 
-    All the time the API server trusts what is served.
+    The API server trusts the served certificate all the time.
     """
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("three", "team", "ConfigMap"))
-    # A refusal before that may be owed to the webhook of a policy that is leaving.
+    # An earlier refusal may come from the webhook of a policy that is being deleted.
     wait_for(lambda: is_ready(objects, "three"))
     name = "kyverno-svc.kyverno.svc.kyverno-tls-"
     for which in ("ca", "pair"):
@@ -249,7 +249,7 @@ def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) 
 
 
 def test_a_custom_resource_is_scaled(pod: Pod, objects: Objects) -> None:
-    """The review's object is a Scale, which says nothing of the kind it is of."""
+    """The review's object is a Scale, which does not name the scaled kind."""
     assert pod.process.poll() is None
     scale = {
         "specReplicasPath": ".spec.replicas",
@@ -305,7 +305,7 @@ def test_a_custom_resource_is_scaled(pod: Pod, objects: Objects) -> None:
 
         wait_for(lambda: not scaled(9))
         assert scaled(3)
-        # Nor does the plural begin with the kind.
+        # The plural does not begin with the kind either.
         objects.merge(gadgetries, key, {"status": {"replicas": 3}}, "status")
         assert scaled(9, "")
     finally:
@@ -323,7 +323,7 @@ def _denied_or_untrusted(objects: Objects) -> bool:
     try:
         return is_denied(objects, config_map("m"))
     except KubeUnavailable:
-        # failurePolicy Fail, while the API server has another address of ours.
+        # failurePolicy Fail, while the API server has another address of our service.
         return False
 
 
@@ -346,8 +346,8 @@ def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
 def test_a_stopped_holder_writes_nothing_when_it_wakes(
     cluster: Cluster, pod: Pod, objects: Objects, tmp_path: Path
 ) -> None:
-    """SIGSTOP of the holder: another takes over; awake again, it stays quiet."""
-    # The test before may have changed the authority a moment ago.
+    """After SIGSTOP of the holder, another takes over; the old one stops writing."""
+    # The previous test may have changed the authority a moment ago.
     wait_for(lambda: _is_created(objects, policy("lease", "team", "ConfigMap")))
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert holder(objects) == "one"
@@ -369,8 +369,8 @@ def test_a_stopped_holder_writes_nothing_when_it_wakes(
             assert is_registered(objects, two)
             assert holder(objects) == "two"
             time.sleep(0.05)
-        # On a slow machine the stop lasts longer than Gunicorn waits for a worker's
-        # heartbeat: the arbiter replaces it then, as it should.
+        # On a slow machine the stop lasts longer than Gunicorn's worker timeout: the
+        # arbiter then replaces the worker, as intended.
         assert all(process.is_running() for process in roles)
     finally:
         for process in processes:

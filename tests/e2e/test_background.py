@@ -1,7 +1,7 @@
 """Generate and mutate-existing by kyverno-mp itself on a real control plane.
 
-A failure means: what a rule generates does not come, does not follow its trigger, its
-source or its policy, or comes of a request that was refused.
+A failure means: a generated object is missing, does not follow its trigger, its source
+or its policy, or is created for a request that was refused.
 """
 
 import json
@@ -106,7 +106,7 @@ def test_an_object_goes_with_its_trigger(api: Api, space: Space) -> None:
 
 
 def test_a_clone_follows_its_source(api: Api, space: Space) -> None:
-    """Its source missing is a failure with status and Event, until it is there."""
+    """A missing source is a failure with status and Event until the source exists."""
     source = {"namespace": space.name, "name": "source"}
     space.policy(space.generate(clone=source))
     space.trigger()
@@ -201,7 +201,7 @@ def _mutate(space: Space, label: str, **fields: Json) -> Json:
 
 
 def test_existing_objects_are_mutated(api: Api, space: Space) -> None:
-    """By a trigger, and by the policy; its own writes start nothing further."""
+    """The trigger or the policy causes it; our own writes cause no further mutation."""
     space.trigger("early")
     space.put("target", kept="yes")
     space.put("untouched", kept="yes")
@@ -254,7 +254,7 @@ def test_a_refused_request_starts_nothing(
 def _requests_of(shared_plane: ControlPlane, space: Space) -> Iterator[set[str]]:
     """Collect the UpdateRequests for policies of the test, until the block ends.
 
-    Objects that earlier tests generated go later, and start requests of their own.
+    Objects that earlier tests generated are deleted later and cause requests, too.
     """
     client = Client(Pool(from_kubeconfig(shared_plane.kubeconfig)), "test")
     scope = WatchScope(resource=UPDATE_REQUESTS, namespace="kyverno")
@@ -277,7 +277,7 @@ def _requests_of(shared_plane: ControlPlane, space: Space) -> Iterator[set[str]]
 
 
 def test_a_permission_that_comes_later(api: Api, space: Space) -> None:
-    """It is asked for when the policy is created, and noticed without a restart."""
+    """It is missing when the policy is created, and noticed later without a restart."""
     kind = {"apiVersion": "v1", "kind": "Service"}
     body = {"spec": {"ports": [{"port": 80}]}}
     rule = space.generate(**kind, data=body)
@@ -315,7 +315,7 @@ def _is_taken(space: Space, rule: Json) -> bool:
 def test_many(
     cluster: Cluster, api: Api, shared_plane: ControlPlane, space: Space
 ) -> None:
-    """Nothing is lost, few calls each; the policy's end takes all objects with it."""
+    """Nothing is lost, with few calls each; deleting the policy deletes all objects."""
     path = space.policy(space.generate(data=POLICY_DATA))
     shared_plane.audit.mark()
 
@@ -332,7 +332,7 @@ def test_many(
     space.await_done()
     asked = shared_plane.audit.asked(USER)
     calls = [one for one in asked if one.resource not in ("leases", "events")]
-    # Beside these three there is the UpdateRequest that the leader creates.
+    # The leader creates the UpdateRequest in addition to these three.
     assert len(calls) <= 3.5 * MANY, Counter((o.verb, o.resource) for o in calls)
     created = [one for one in calls if (one.verb, one.resource) == _CREATED]
     assert len([one for one in created if one.code == 201]) == MANY

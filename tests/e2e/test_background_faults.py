@@ -1,9 +1,7 @@
-"""No trigger that was accepted is lost, whatever happens to the processes meanwhile.
+"""No accepted trigger is lost, even if processes die meanwhile.
 
-A failure means: an object that a rule had to generate is missing for good, or there
-although its policy is gone.
-
-E2E_AWAY_S=60 keeps the API server away for a minute.
+A failure means: an object that a rule had to generate is missing permanently, or exists
+although its policy is deleted. E2E_AWAY_S=60 keeps the API server away for a minute.
 """
 
 import os
@@ -57,7 +55,7 @@ def space(api: Api, running: Product) -> Iterator[Space]:
 
 
 def put_triggers(cluster: Cluster, space: Space) -> None:
-    """Create all triggers; one that was refused is tried again until it is accepted."""
+    """Create all triggers; retry refused ones until they are accepted."""
     with Api(cluster.access) as own:
         one = Space(own, space.name)
         for name in sorted(WANTED):
@@ -65,12 +63,12 @@ def put_triggers(cluster: Cluster, space: Space) -> None:
 
 
 def _is_accepted(space: Space, name: str) -> bool:
-    """A webhook that is away denies: then nothing was accepted."""
+    """Return whether it was accepted; an unavailable webhook denies it."""
     metadata = {"name": name, "labels": {"team": "blue"}}
     try:
         return space.api.ask("POST", space.accounts, {"metadata": metadata})[0] == 201
     except OSError:
-        # Whether it was accepted is not known.
+        # It is unknown whether it was accepted.
         space.api.close()
         return space.api.ask("GET", f"{space.accounts}/{name}")[0] == 200
 
@@ -106,7 +104,7 @@ def _victim(running: Product, role: str) -> int:
 def test_the_api_server_is_away(
     cluster: Cluster, shared_plane: ControlPlane, space: Space
 ) -> None:
-    """What was accepted just before is made when it is back."""
+    """Objects of triggers that were accepted just before are created afterwards."""
     space.policy(space.generate(data=DATA))
     put_triggers(cluster, space)
     shared_plane.apiserver.stop(signal.SIGKILL)
@@ -128,7 +126,7 @@ def _answers(api: Api) -> bool:
 def test_a_policy_that_goes_while_nobody_holds_the_lease(
     api: Api, shared_plane: ControlPlane, space: Space, running: Product
 ) -> None:
-    """Its objects go afterwards; those of a rule that keeps them stay."""
+    """Its objects are deleted later; objects of a rule that keeps them stay."""
     keeping = space.generate(
         "keeping",
         data=DATA,
@@ -156,7 +154,7 @@ def test_a_policy_that_goes_while_nobody_holds_the_lease(
 def test_a_restart_writes_nothing(
     api: Api, shared_plane: ControlPlane, space: Space, running: Product
 ) -> None:
-    """What is as the rules want it stays as it is."""
+    """Objects in their desired state are not written."""
     space.policy(space.generate(data=DATA))
     space.trigger()
     wait_for(lambda: space.names() == {"t"})

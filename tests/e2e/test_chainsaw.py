@@ -1,6 +1,6 @@
-"""Chainsaw tests run here as they do in chainsaw: cases of our own, of known outcome.
+"""Chainsaw tests run here as they do in chainsaw: our cases with known outcomes.
 
-A failure means: what Kyverno's own suites say about us cannot be believed.
+A failure means: the results of Kyverno's own suites for kyverno-mp are not reliable.
 """
 
 import shutil
@@ -32,7 +32,7 @@ def _run(
 
 
 def _namespaces(api: Api) -> set[str]:
-    """Return the namespaces that are not going."""
+    """Return the namespaces that are not terminating."""
     return {
         one["metadata"]["name"]
         for one in api.get("/api/v1/namespaces")["items"]

@@ -1,8 +1,8 @@
-"""Kyverno's own end-to-end cases, those whose every need is built, against kyverno-mp.
+"""Kyverno's own end-to-end cases, if all their needs are met, against kyverno-mp.
 
 A failure means: a case that the real program passes on such a control plane fails here.
 The other cases are listed by ``python -m tests.e2e.chainsaw list``; known differences
-stand in ledger.yaml, strict both ways.
+are in ledger.yaml, checked in both directions.
 """
 
 import time
@@ -42,24 +42,27 @@ _POOLS: Final = {
     "REPORTS_WORKERS": "1",
 }
 RUNS: Final = 3
-"""Some cases do not wait until their policy is in force. The real program had three
-runs for its verdict, too, of which one had to pass; later runs take their time."""
+"""Some cases do not wait until their policy is in force.
+
+The real program also had three runs for its verdict, one of which had to pass; later
+runs wait longer.
+"""
 LEDGER: Final[dict[str, str]] = {
     one["case"]: one["reason"]
     for one in yaml.safe_load(Path(__file__).with_name("ledger.yaml").read_text()) or []
 }
 _LINKED_S: Final = 0.2
-"""Until the workers have linked what was published, and caches followed."""
+"""The time for workers to link new policies, and for caches to follow."""
 
 
 def _cases() -> list[Case]:
-    """Return the cases by set-up of the product: each needs a start of its own."""
+    """Return the cases by configuration of the product: each needs a separate start."""
     chosen = [case for case in all_cases() if case.verdict and not case.missing]
     return sorted(chosen, key=lambda case: case.profile)
 
 
 class Products:
-    """One product at a time, set up as a case needs it."""
+    """One product at a time, configured as a case needs it."""
 
     def __init__(self, plane: ControlPlane, api: Api, folder: Path) -> None:
         self._plane = plane
@@ -68,7 +71,7 @@ class Products:
         self._running: dict[str, Product] = {}
 
     def need(self, profile: str) -> None:
-        """Start the product again when it is set up in another way."""
+        """Restart the product if its configuration changes."""
         if profile in self._running:
             return
         self.stop()
@@ -83,7 +86,7 @@ class Products:
         self._running = {profile: product}
 
     def await_no_policies(self) -> None:
-        """Wait until none is in force: workers link what the leader published."""
+        """Wait until no policy is in force: workers link the leader's publications."""
         for product in self._running.values():
             wait_for(partial(_has_none, product), 15)
         time.sleep(_LINKED_S)

@@ -1,7 +1,7 @@
 """Clean-up by kyverno-mp itself on a real control plane, as its own account.
 
-A failure means: objects stay that should go, or go that should stay: among them when
-permissions are missing, and when the API server or a holder of the lease is away.
+A failure means: objects are kept or deleted wrongly, for example when permissions are
+missing, or when the API server or the lease holder is away.
 """
 
 import os
@@ -55,7 +55,7 @@ def running(
 
 @pytest.fixture
 def space(api: Api, running: Product) -> Iterator[str]:
-    """Yield a namespace of its own; its objects and the policies go with the test."""
+    """Yield a new namespace; its objects and policies are deleted after the test."""
     wait_for(lambda: holder_of(api, CLEANUP) == "first")
     name = f"cleanup-{time.monotonic_ns()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -66,7 +66,7 @@ def space(api: Api, running: Product) -> Iterator[str]:
 
 
 def grant(api: Api, *resources: str) -> str:
-    """Let the cleanup account delete these, as the documentation says."""
+    """Let the cleanup account delete these resources, as documented."""
     name = "test:cleanup:" + ":".join(resources)
     label = {"rbac.kyverno.io/aggregate-to-cleanup-controller": "true"}
     rule = {"apiGroups": [""], "resources": list(resources), "verbs": _VERBS}
@@ -85,7 +85,7 @@ def put(
 
 
 def put_many(cluster: Cluster, space: str) -> None:
-    """Create many objects by a few connections."""
+    """Create many objects over a few connections."""
 
     def some(start: int) -> None:
         with Api(cluster.access) as own:
@@ -187,7 +187,7 @@ def test_dependents(api: Api, space: str, said: str, *, is_left: bool) -> None:
 
 
 def test_permissions_at_admission_and_later(api: Api, space: str) -> None:
-    """A kind that may not be deleted any more is named, and stops no other."""
+    """A kind that can no longer be deleted is named; the others are still deleted."""
     kinds = {"kinds": ["Secret", "ConfigMap"], "namespaces": [space]}
     raw = {
         "apiVersion": "kyverno.io/v2",
@@ -212,7 +212,7 @@ def test_permissions_at_admission_and_later(api: Api, space: str) -> None:
 
 
 def test_ttl_labels(api: Api, plane: ControlPlane, space: str) -> None:
-    """Each is deleted within two seconds of its time, by one call."""
+    """Each is deleted within two seconds after it is due, by one call."""
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8)
     due = at.strftime("%Y-%m-%dT%H%M%SZ")
     wait_for(lambda: _is_watching(api, plane, space))
@@ -234,7 +234,7 @@ def test_ttl_labels(api: Api, plane: ControlPlane, space: str) -> None:
 
 
 def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
-    """Return whether labelled ConfigMaps are watched: one that is due is deleted."""
+    """Return whether labelled ConfigMaps are watched: a due one is deleted."""
     put(api, space, f"due-{time.monotonic_ns()}", metadata={"labels": {_TTL: "0s"}})
     del plane
     time.sleep(1)
@@ -242,7 +242,7 @@ def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
 
 
 def test_the_api_server_away(api: Api, plane: ControlPlane, space: str) -> None:
-    """What became due meanwhile is deleted when it is back."""
+    """Objects that became due meanwhile are deleted afterwards."""
     put(api, space, "later", metadata={"labels": {_TTL: "4s"}})
     policy(api, space, schedule="@every 3s")
     plane.apiserver.stop(signal.SIGKILL)
@@ -265,7 +265,7 @@ def _answers(api: Api) -> bool:
 def test_a_killed_process_finishes_its_run(
     api: Api, cluster: Cluster, plane: ControlPlane, running: Product, space: str
 ) -> None:
-    """Killed several times in a run of 500 deletions."""
+    """The process is killed several times in a run of 500 deletions."""
     put_many(cluster, space)
     plane.audit.mark()
     policy(api, space, schedule="@every 1h")
@@ -282,15 +282,15 @@ def test_a_killed_process_finishes_its_run(
 
 
 def await_fewer(api: Api, space: str, count: int) -> None:
-    """Wait until fewer objects than this are left."""
+    """Wait until fewer objects than this remain."""
     wait_for(lambda: len(names(api, space)) < count, 90)
 
 
 def check_once(plane: ControlPlane, space: str, cut_off: int = 0) -> None:
-    """Each object was deleted once, by two calls at most, except after kills.
+    """Check that each object was deleted once, by at most two calls except after kills.
 
-    ``cut_off``: deletions that may have been under way when their process was killed.
-    K8S: the audit log has no success for a call whose client went away.
+    ``cut_off``: deletions that may have been in progress when their process was killed.
+    K8S: the audit log has no success for a call whose client disconnected.
     """
     asked = [one for one in plane.audit.asked(_USER) if one.namespace == space]
     deleted = Counter(one.name for one in asked if one.verb == "delete" and one.done)
@@ -307,7 +307,7 @@ def test_a_suspended_holder_wakes(
     space: str,
     tmp_path: Path,
 ) -> None:
-    """Another one took over in the meantime; nothing is deleted twice."""
+    """Another holder took over in the meantime; nothing is deleted twice."""
     put_many(cluster, space)
     extra = {"CLEANUP_WORKERS": "1", "POD_NAME": "second"}
     second = Product(plane, tmp_path, 0, extra, account=CLEANUP)

@@ -1,4 +1,4 @@
-"""The commands that talk to a cluster, run as a user runs them, on a real one."""
+"""The commands that use a cluster, run as a user would, on a real one."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def run(
 
 @pytest.fixture
 def namespace(api: Api) -> Iterator[str]:
-    """Yield a namespace of the test's own, with a label of its own."""
+    """Yield a separate namespace with a unique label."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     metadata = {"name": name, "labels": {"team": name}}
     api.create("/api/v1/namespaces", {"metadata": metadata})
@@ -66,7 +66,7 @@ def definition(group: str, *, scope: str, old_is_stored: bool) -> dict[str, Any]
 
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
 def test_migrate(cluster: Cluster, api: Api, scope: str) -> None:
-    """After it nothing in etcd needs the old version: it can be taken away."""
+    """Afterwards no object in etcd needs the old version: it can be removed."""
     group = f"x{uuid.uuid4().hex[:8]}.example.org"
     name, path = f"widgets.{group}", f"{CRDS}/widgets.{group}"
     api.create(CRDS, definition(group, scope=scope, old_is_stored=True))
@@ -92,7 +92,7 @@ def test_migrate(cluster: Cluster, api: Api, scope: str) -> None:
         found["spec"] = definition(group, scope=scope, old_is_stored=False)["spec"]
         replace(api, path, found)
         assert api.get(path)["status"]["storedVersions"] == ["v1alpha1", "v1"]
-        # K8S: the server's handlers learn of it by a watch of their own.
+        # K8S: the server's handlers learn of it by a separate watch.
         time.sleep(1)
         done = run(cluster, "migrate", "--resource", name)
         assert done.stdout.splitlines() == [
@@ -199,7 +199,7 @@ def policies(api: Api, namespace: str, tmp_path: Path) -> Path:
 def test_apply(
     cluster: Cluster, namespace: str, policies: Path, flags: tuple[object, ...]
 ) -> None:
-    """Objects, labels, ConfigMaps, calls and parameters are the cluster's."""
+    """Objects, labels, ConfigMaps, calls and parameters come from the cluster."""
     performance = ("--show-performance", "--remove-color")
     done = run(cluster, "apply", policies, "-c", *flags, *performance, code=1)
     failed = [line for line in done.stdout.splitlines() if line.startswith("policy ")]
@@ -226,7 +226,7 @@ def test_apply_to_a_part(cluster: Cluster, namespace: str, policies: Path) -> No
 
 
 def test_apply_without_rights(cluster: Cluster, api: Api, policies: Path) -> None:
-    """What may not be read is an error, never a pass."""
+    """A forbidden read is an error, never a pass."""
     if cluster.plane is None:
         pytest.skip("users are made by our own control plane only")
     somebody = cluster.plane.write_user("somebody")
@@ -259,7 +259,7 @@ spec:
 def test_a_deleting_policy_is_previewed(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path
 ) -> None:
-    """What it shows is what the service would delete, and all of it is still there."""
+    """It lists the objects that the service would delete, without deleting them."""
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
     for name, old in (("a", "yes"), ("b", "no"), ("c", "yes")):
         api.create(maps, {"metadata": {"name": name}, "data": {"old": old}})
@@ -305,7 +305,7 @@ spec:
 def test_a_generating_policy_is_previewed(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path
 ) -> None:
-    """What it shows is what the service would write, and nothing is written."""
+    """It lists the objects that the service would write, without writing them."""
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
     for name in ("new", "edited"):
         metadata = {"name": name, "labels": {"trigger": "yes"}}
@@ -361,7 +361,7 @@ spec:
 def test_a_custom_kind_is_merged_as_its_definition_says(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path
 ) -> None:
-    """The elements of a list would be lost: the API server has the types."""
+    """Without the API server's types, the elements of a list would be lost."""
     group = f"x{uuid.uuid4().hex[:8]}.example.org"
     made = definition(group, scope="Namespaced", old_is_stored=False)
     entry = {
@@ -407,7 +407,7 @@ def test_a_custom_kind_is_merged_as_its_definition_says(
 
 
 def wait_published(api: Api, path: str) -> None:
-    """Wait until the API server's OpenAPI documents have a group and version."""
+    """Wait until the API server's OpenAPI documents contain a group and version."""
     until = time.monotonic() + 60
     while path not in api.get("/openapi/v3")["paths"]:
         assert time.monotonic() < until, path

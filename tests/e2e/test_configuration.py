@@ -1,4 +1,4 @@
-"""Edit the ConfigMaps of a running install: what they say holds without a restart."""
+"""Changes of the ConfigMaps of a running install take effect without a restart."""
 
 import json
 import urllib.request
@@ -32,7 +32,7 @@ METRICS = ("kyverno", "kyverno-metrics")
 
 
 def say(objects: Objects, key: tuple[str, str], **data: str) -> None:
-    """Write a whole ConfigMap of ours."""
+    """Write one of our ConfigMaps completely."""
     metadata = {"namespace": key[0], "name": key[1]}
     raw = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     if objects.find(CONFIG_MAPS, key) is None:
@@ -98,7 +98,7 @@ def test_a_filter_is_in_force_and_then_is_not(
 def test_the_webhooks_carry_what_the_operator_asks_for(
     enforced: Pod, objects: Objects
 ) -> None:
-    """And a value of the wrong shape is reported; the last valid one stays in force."""
+    """A value of the wrong type is reported; the last valid one stays in force."""
     assert enforced.process.poll() is None
     before = selectors(objects)
     apart = {"matchExpressions": [{"key": "apart", "operator": "DoesNotExist"}]}
@@ -190,7 +190,7 @@ def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> N
             'resource_kind="ClusterPolicy",resource_namespace=""} '
         ),
     ):
-        # Numbers are written aside, once a second.
+        # Numbers are published once a second.
         wait_for(partial(_has_line, enforced, line))
     say(objects, METRICS, **asked)
     wait_for(lambda: of_default not in answer(enforced, "/metrics"))
@@ -207,7 +207,7 @@ def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> N
 
 
 def _upstreams(metrics: str) -> str:
-    """Return the metrics with Kyverno's names: others have buckets of their own."""
+    """Return the metrics with Kyverno's names; others have separate buckets."""
     lines = metrics.splitlines()
     return "\n".join(one for one in lines if not one.startswith("kyverno_mp_"))
 
@@ -217,7 +217,7 @@ def _has_line(pod: Pod, start: str) -> bool:
 
 
 def refusal(objects: Objects, raw: dict[str, Any]) -> str:
-    """Return why the object was refused, "" when it was not."""
+    """Return the reason why the object was refused, "" if it was not."""
     try:
         objects.create(CONFIG_MAPS, raw)
     except KubeRefused as error:

@@ -1,6 +1,6 @@
 """The control plane of the tests itself: identities, RBAC, CRDs, no leaks.
 
-A failure means: no other end-to-end test can be believed.
+A failure means: no other end-to-end test is reliable.
 """
 
 import os
@@ -41,7 +41,7 @@ def test_kubectl_works_with_the_kubeconfig(cluster: Cluster) -> None:
 
 
 def test_definitions_are_accepted_and_established(cluster: Cluster, api: Api) -> None:
-    """The API server finds nothing non-structural in any of our definitions."""
+    """The API server reports no structural problem in any of our definitions."""
     names = install_crds(api)
     assert len(names) == 24
     for name in names:
@@ -68,7 +68,7 @@ def test_definitions_can_be_applied_by_kubectl(cluster: Cluster) -> None:
 
 
 def test_a_guarded_program_dies_with_its_parent(tmp_path: Path) -> None:
-    """Even a test run that is killed leaves nothing behind."""
+    """A killed test run leaves no process behind."""
     guard = SOURCES.parent / "guard.py"
     starter = (
         "import os, subprocess, sys, time; p = subprocess.Popen([sys.executable, "

@@ -1,7 +1,7 @@
-"""Objects that users of Kyverno have are taken by the API server under our definitions.
+"""The API server accepts existing objects of Kyverno's users with our definitions.
 
-They are those which the real program was given and accepted, in its own suites. A
-failure means: somebody's policy can no longer be applied, or is stored with less in it.
+They are the objects that the real program accepted in its own suites. A failure means:
+a user's policy can no longer be applied, or fields are dropped when it is stored.
 """
 
 import json
@@ -64,7 +64,7 @@ def _accepted() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _for_cluster(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the object in a namespace that exists, without what a server wrote."""
+    """Return the object in an existing namespace, without server-set fields."""
     meta = {
         key: value
         for key, value in (raw.get("metadata") or {}).items()
@@ -99,7 +99,7 @@ def test_objects_that_the_real_program_took_are_taken(api: Api) -> None:
 
 
 def _lost(written: Any, stored: Any, path: str) -> Iterator[str]:
-    """Yield the paths of what the API server did not keep."""
+    """Yield the paths of fields that the API server did not keep."""
     if isinstance(written, dict) and isinstance(stored, dict):
         for key, value in written.items():
             if value is not None and key not in stored:

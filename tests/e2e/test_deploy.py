@@ -1,7 +1,7 @@
 """deploy/install.yaml on a real API server: its permissions suffice; it uninstalls.
 
-A failure means: who follows docs/install.md gets a cluster that is not protected, or
-one that is blocked.
+A failure means: users of docs/install.md get a cluster that is not protected, or one
+that is blocked.
 """
 
 import json
@@ -43,13 +43,13 @@ def empty(cluster: Cluster, plane: ControlPlane) -> Iterator[Installation]:
 
 @pytest.fixture
 def installed(empty: Installation) -> Installation:
-    """Return an installation with all its replicas; installs what a test took away."""
+    """Return an installation with all replicas; reinstall what a test removed."""
     empty.install()
     return empty
 
 
 def is_denied(found: Installation, *arguments: str) -> bool:
-    """Return whether a ConfigMap without labels is refused; it is not kept."""
+    """Return whether a ConfigMap without labels is refused; it is not stored."""
     name = f"probe-{time.monotonic_ns()}"
     made = found.run("create", "configmap", name, *arguments)
     if made.returncode == 0:
@@ -60,7 +60,7 @@ def is_denied(found: Installation, *arguments: str) -> bool:
 
 
 def can(found: Installation, *question: str) -> bool:
-    """Ask what the ServiceAccount of our pods may do."""
+    """Return whether the ServiceAccount of our pods has a permission."""
     done = found.run("auth", "can-i", f"--as={ACCOUNT}", *question)
     return done.stdout.strip() == "yes"
 
@@ -70,7 +70,7 @@ def configurations(found: Installation) -> list[str]:
 
 
 def test_policies_are_enforced(installed: Installation) -> None:
-    """By three replicas, called by the Service, with the certificate of the cluster."""
+    """Three replicas answer, through the Service, with the cluster's certificate."""
     assert len(installed.pods) == 3
     installed.enforce("labelled", "team", "ConfigMap")
     assert is_denied(installed)
@@ -79,13 +79,13 @@ def test_policies_are_enforced(installed: Installation) -> None:
 
 
 def test_the_namespace_admits_restricted_pods_only(installed: Installation) -> None:
-    """The API server's own Pod Security admission let our pods in, others not."""
+    """The API server's Pod Security admission accepts our pods and no others."""
     made = installed.run("-n", NAMESPACE, "run", "root", "--image=none")
     assert "violates PodSecurity" in made.stderr
 
 
 def test_permissions_suffice(installed: Installation) -> None:
-    """Nothing that was tried so far was refused."""
+    """No call so far was refused."""
     installed.enforce("permitted", "team", "ConfigMap")
     installed.kubectl("delete", "cpol", "permitted")
     told = [line for line in installed.logs().splitlines() if "forbidden" in line]
@@ -124,7 +124,7 @@ def test_permissions_are_no_more(
 
 
 def test_users_grant_more_by_aggregation(installed: Installation) -> None:
-    """A ClusterRole with upstream's label reaches our account."""
+    """A ClusterRole with upstream's label extends our account's permissions."""
     question = ("list", "secrets", "-n", "default")
     assert not can(installed, *question)
     role = {
@@ -153,7 +153,7 @@ def test_every_pod_tells_its_metrics(installed: Installation) -> None:
 def test_services_get_a_token_of_their_own(
     installed: Installation, plane: ControlPlane
 ) -> None:
-    """Where the environment names it lies one that the API server itself refuses."""
+    """The environment names a token that the API server itself rejects."""
     pod = installed.pods[0]
     token = (pod.folder / VOLUMES / "apicall-token" / "token").read_text()
     path = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -166,7 +166,7 @@ def test_services_get_a_token_of_their_own(
 
 
 def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None:
-    """The proof that it reaches our webhook by the Service's name."""
+    """This proves that it reaches our webhook by the Service's name."""
 
     def stamp() -> str:
         path = "{.metadata.annotations.kyverno\\.io/last-request-time}"
@@ -180,7 +180,7 @@ def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None
 def test_the_split_manifest_has_a_deployment_for_each_role(
     installed: Installation,
 ) -> None:
-    """Nobody gets a pod that does nothing; the API server takes every object."""
+    """No pod is idle; the API server accepts every object."""
     installed.kubectl("apply", "-f", str(DEPLOY / "install-split.yaml"))
     installed.await_rollout()
     found = installed.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name")
@@ -196,7 +196,7 @@ def test_the_split_manifest_has_a_deployment_for_each_role(
 def test_webhooks_that_nobody_reaches_go_until_somebody_does(
     installed: Installation,
 ) -> None:
-    """The pods run and lead, yet the API server does not find them: no lock-out."""
+    """The pods run, but the API server cannot reach them: it must not be locked out."""
     installed.enforce("reached", "team", "ConfigMap")
     assert is_denied(installed)
     service = ("-n", NAMESPACE, "patch", "service", "kyverno-svc", "--type=merge", "-p")
@@ -236,7 +236,7 @@ def test_a_rescaled_deployment_takes_its_webhooks_along(
 
 
 def test_uninstalled_after_a_crash_it_blocks_nothing(installed: Installation) -> None:
-    """All pods are killed, so that none can take its webhooks along."""
+    """All pods are killed, so that none of them can remove its webhooks."""
     installed.enforce("crashed", "team", "ConfigMap")
     assert configurations(installed)
     installed.kubelet.is_abrupt = True
@@ -265,7 +265,7 @@ def test_a_pod_that_is_only_replaced_leaves_the_webhooks(
 
 
 def test_configurations_go_with_their_owner(installed: Installation) -> None:
-    """Every one of them names the ClusterRole that uninstalling deletes."""
+    """Each of them names the ClusterRole that uninstalling deletes."""
     listing = json.loads(installed.kubectl("get", *CONFIGURATIONS, "-o", "json"))
     assert listing["items"]
     owner = installed.kubectl(

@@ -1,7 +1,7 @@
 """Events of admission on a real API server: what `kubectl describe` shows a user.
 
-A failure means: somebody looks at a policy, an object or an exception and does not see
-what became of it; or a killed process takes an event with it.
+A failure means: users of a policy, an object or an exception do not see its results, or
+a killed process loses an event.
 """
 
 import json
@@ -28,7 +28,7 @@ SETTINGS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 
 @pytest.fixture
 def made(api: Api, product: Product) -> Iterator[Callable[[str, Any], Any]]:
-    """Create objects that go away with the test."""
+    """Create objects that are deleted after the test."""
     assert product.health_port
     paths: list[str] = []
 
@@ -143,7 +143,7 @@ def test_repeats_are_one_event_with_a_count(api: Api, made: Any) -> None:
 
 
 def test_many_objects_are_all_told_of(api: Api, made: Any) -> None:
-    """More than one policy's budget of repeats."""
+    """There are more objects than one policy's budget of repeats."""
     made(POLICIES, policy("ev-many", "Enforce"))
     names = {f"ev-many-{number}" for number in range(60)}
     for name in names:
@@ -230,7 +230,7 @@ def test_successes_are_told_of_where_the_config_map_asks(api: Api, made: Any) ->
 def test_a_success_is_told_of_in_the_namespace_of_the_policy(
     api: Api, made: Any, action: str
 ) -> None:
-    """The choice is in force before the policy that was made after it is Ready."""
+    """The setting is in force before the policy that was created after it is Ready."""
     made(
         SETTINGS,
         {
@@ -254,7 +254,7 @@ def test_a_success_is_told_of_in_the_namespace_of_the_policy(
 def test_an_answered_refusal_is_told_of_whoever_is_killed(
     api: Api, made: Any, product: Product
 ) -> None:
-    """Kill -9 of the worker after its answer, and of the leader before it wrote."""
+    """Kill -9 of the worker after its answer, and of the leader before its write."""
     made(POLICIES, policy("ev-kill", "Enforce"))
     found = processes(product)
     leader = found["leader"]

@@ -1,7 +1,7 @@
-"""Harm a real control plane and our processes: what becomes of policies and reviews.
+"""Disturb a real control plane and our processes; check policies and reviews.
 
-The outcome of each stands in docs/faults.md. Never may a Pod come to be that
-a policy in force forbids: ``Guarded`` asks for one all the time.
+The outcomes are in docs/faults.md. A Pod that a policy in force forbids must never be
+created: ``Guarded`` requests one all the time.
 """
 
 import base64
@@ -68,7 +68,7 @@ from tests.e2e.product import NAMESPACE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 DOWN_S: Final = float(os.environ.get("E2E_DOWN_S", "12"))
-"""The API server is away for so long; 60 to see what the issue asks for."""
+"""How long the API server is away; the full test needs 60."""
 CONFIG_MAPS: Final = core("configmaps")
 NAMESPACES: Final = core("namespaces", namespaced=False)
 RESOURCE_WEBHOOK: Final = ("", "kyverno-resource-validating-webhook-cfg")
@@ -104,7 +104,7 @@ def restart(program: Program, away_s: float = 0.0) -> None:
 def test_the_api_server_is_away(fleet: Fleet) -> None:
     """Reviews are answered from the snapshot; afterwards nothing needs a restart.
 
-    Also by workers that began meanwhile, while a new leader has nobody to ask.
+    This includes workers that started meanwhile, while a new leader has no API server.
     """
     fleet.put(policy("away", "team"))
     fleet.plane.apiserver.stop(signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_etcd_restarts(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("name", ["leader", "webhook", "health", "worker"])
 def test_a_process_is_killed(fleet: Fleet, name: str) -> None:
-    """Nothing forbidden passes; it is back within seconds, and policies flow on."""
+    """Nothing forbidden passes; it is back within seconds, and policies are updated."""
     fleet.put(policy("killed", "team"))
     with Guarded(fleet.ask) as guarded:
         wait_for(lambda: guarded.answers["denied"] > 5)
@@ -154,14 +154,14 @@ def test_a_process_is_killed(fleet: Fleet, name: str) -> None:
         wait_for(lambda: guarded.answers["denied"] > denied + 5)
     if name in ("leader", "health"):
         assert guarded.answers["failed"] == 0, guarded.answers
-    # A worker takes the reviews it was judging with it, and failurePolicy decides.
+    # A worker loses its current reviews, and failurePolicy decides them.
     assert guarded.answers["failed"] <= 60, guarded.answers
     fleet.put(policy("later", "owner"))
     assert fleet.ask(team="a") == "denied"
 
 
 def test_the_supervisor_is_killed(fleet: Fleet) -> None:
-    """All go with it; Pods are refused, not let through, until the pod is back."""
+    """All processes end; Pods are refused, not admitted, until the pod is back."""
     fleet.put(policy("killed", "team"))
     family = psutil.Process(fleet.product.program.pid).children(recursive=True)
     with Guarded(fleet.ask):
@@ -175,7 +175,7 @@ def test_the_supervisor_is_killed(fleet: Fleet) -> None:
 
 
 def test_the_lease_is_stolen(fleet: Fleet) -> None:
-    """Who lost it writes nothing, serves on, and takes it back when it is free."""
+    """The loser writes nothing, keeps serving, and later takes the lease back."""
     fleet.put(policy("stolen", "team"))
     ours = holder_of(fleet)
     before = fleet.processes()
@@ -194,10 +194,10 @@ def test_the_lease_is_stolen(fleet: Fleet) -> None:
 
 
 def test_an_invalid_policy_gets_past_admission(fleet: Fleet) -> None:
-    """The last valid version stays in force, and the status says why."""
+    """The last valid version stays in force, and the status has the reason."""
     fleet.put(policy("forced", "team"))
     with Thief(fleet):
-        # While another holds the lease nobody puts the webhook back.
+        # While another identity holds the lease, the webhook is not restored.
         time.sleep(3.0)
         assert fleet.objects.delete(RESOURCES[VALIDATING], POLICY_WEBHOOK)
         wait_for(lambda: _forced(fleet))
@@ -223,13 +223,13 @@ def _forced(fleet: Fleet) -> bool:
     try:
         fleet.objects.change(CLUSTER_POLICIES, ("", "forced"), spoil)
     except KubeRefused:
-        # The API server has not learned yet that the webhook is gone.
+        # The API server has not noticed yet that the webhook is gone.
         return False
     return True
 
 
 def test_a_config_map_is_deleted(fleet: Fleet) -> None:
-    """A rule that cannot read what it needs is an error, and failurePolicy decides."""
+    """A rule that cannot read its data is an error, and failurePolicy decides."""
     data = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -263,7 +263,7 @@ def test_a_config_map_is_deleted(fleet: Fleet) -> None:
 
 
 def short_lived(rules: CertificateRules, lives: timedelta) -> tuple[bytes, ...]:
-    """Make an authority and a leaf that end after ``lives``: two pairs of PEM."""
+    """Create an authority and a leaf that expire after ``lives``: two pairs of PEM."""
     now = datetime.now(UTC)
     short = CertificateRules(
         namespace=rules.namespace,
@@ -301,7 +301,7 @@ def secret(name: str, certificate: bytes, key: bytes) -> dict[str, Any]:
 
 
 def serial_of(link: http.client.HTTPSConnection) -> int:
-    """Return the number of the certificate that a connection was opened with."""
+    """Return the serial number of the certificate of a connection."""
     pem = ssl.DER_cert_to_PEM_cert(link.sock.getpeercert(binary_form=True) or b"")
     return certificates_of(pem.encode())[0].serial_number
 
@@ -314,7 +314,7 @@ def test_certificates_come_near_their_end(plane: ControlPlane, tmp_path: Path) -
     rules = CertificateRules(
         namespace=NAMESPACE, server=f"127.0.0.1:{fleet.product.port}"
     )
-    # So long before its end a certificate is renewed: here that is in a few seconds.
+    # A certificate is renewed this long before its end: here in a few seconds.
     lives = rules.renew_before + timedelta(seconds=40)
     ca_pem, ca_key, leaf, key = short_lived(rules, lives)
     with contextlib.suppress(DependencyError):
@@ -390,7 +390,7 @@ def proxy(plane: ControlPlane) -> Iterator[CuttingProxy]:
 
 
 def through(plane: ControlPlane, proxy: CuttingProxy, folder: Path) -> Path:
-    """Write a kubeconfig that leads through the proxy."""
+    """Write a kubeconfig that uses the proxy."""
     content = yaml.safe_load(plane.kubeconfig.read_text())
     content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
     path = folder / "proxied.kubeconfig"
@@ -402,7 +402,7 @@ def through(plane: ControlPlane, proxy: CuttingProxy, folder: Path) -> Path:
 def test_a_watch_falls_silent(
     plane: ControlPlane, proxy: CuttingProxy, tmp_path: Path, api: Api
 ) -> None:
-    """A connection that stays open and brings nothing is given up for another."""
+    """An open connection without any data is replaced."""
     kubeconfig = through(plane, proxy, tmp_path)
     client = Client(Pool(from_kubeconfig(kubeconfig)), "e2e-faults")
     scope = WatchScope(resource=CONFIG_MAPS, namespace="default")
@@ -428,7 +428,7 @@ def test_a_watch_falls_silent(
 def test_cut_off_then_410_gone(
     plane: ControlPlane, proxy: CuttingProxy, tmp_path: Path
 ) -> None:
-    """What was deleted meanwhile is deleted here, too: informers report it."""
+    """Informers also report objects that were deleted meanwhile."""
     kubeconfig = str(through(plane, proxy, tmp_path))
     fleet = Fleet(plane, tmp_path, KUBECONFIG=kubeconfig)
     fleet.start()
@@ -441,7 +441,7 @@ def test_cut_off_then_410_gone(
         fleet.objects.delete(CLUSTER_POLICIES, ("", "deleted-meanwhile"))
         fleet.make(policy("made-meanwhile", "tier"))
         assert fleet.review(owner="a") is False
-        # The new server's cache begins now: the version we know of is gone.
+        # The new server's cache is empty: the version we know of is gone.
         restart(plane.apiserver)
         wait_for(lambda: fleet.client.get("/api/v1/namespaces/default"), 90)
         assert fleet.review(owner="a") is False

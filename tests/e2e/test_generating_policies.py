@@ -1,7 +1,8 @@
 """GeneratingPolicies on a real control plane: each accepted trigger has its object.
 
-Red here means: the API server does not ask us for them, what was accepted is lost with
-a process, or nobody learns that the pool's account may not do what a policy asks for.
+A failure means: the API server does not send us their reviews, accepted triggers are
+lost with a process, or users are not informed that the pool's account lacks a
+permission.
 """
 
 import os
@@ -65,7 +66,7 @@ def policies(api: Api) -> Iterator[Policies]:
 
 
 def of(space: Space, kind: str = "ConfigMap", **fields: str) -> Json:
-    """Return the parts of a policy that generates an object named as its trigger."""
+    """Return the fields of a policy that generates an object named as its trigger."""
     parts = {
         "apiVersion": 'dyn("v1")',
         "kind": f'dyn("{kind}")',
@@ -86,7 +87,8 @@ def _await_webhook(space: Space) -> None:
     """Create triggers until one has its object.
 
     A policy is ready when its webhook is registered; API servers load it a moment
-    later, and what they accept until then is not reviewed (failurePolicy Ignore).
+    later, and requests that they accept until then are not reviewed (failurePolicy
+    Ignore).
     """
     for number in count():
         name = f"t{_PROBE}{number}"
@@ -109,7 +111,7 @@ def _has_made(space: Space, least: int) -> bool:
 
 
 def _is_reverted(space: Space, name: str) -> bool:
-    """Return whether a change is undone; one that comes before a watch is not."""
+    """Return whether a change is reverted; one that precedes a watch is not."""
     by_hand = {"from": f"hand at {time.monotonic()}"}
     space.api.patch(f"{space.maps}/{name}", {"data": by_hand})
     return not stays(lambda: space.data(name) == by_hand, 5)
@@ -145,7 +147,7 @@ def test_a_role_is_killed_while_triggers_come(
 def test_a_permission_that_is_missing(
     api: Api, space: Space, policies: Policies
 ) -> None:
-    """The Event of the policy names it, and a grant is enough."""
+    """The Event of the policy names it, and a grant is sufficient."""
     policies.put(
         space, kind=KIND, **of(space, "Service", spec='dyn({"clusterIP": "None"})')
     )
@@ -165,7 +167,7 @@ def test_a_permission_that_is_missing(
 
 
 def _is_refused(space: Space, name: str) -> bool:
-    """Create a trigger; return whether an Event says what the account may not do."""
+    """Create a trigger; return whether an Event names the missing permission."""
     space.api.create(space.accounts, {"metadata": {"name": name}})
     return not stays(lambda: not _has_event(space, "services"), 2)
 

@@ -1,7 +1,7 @@
-"""What policies read from a real cluster: global context, calls, kinds, exceptions.
+"""Cluster data in policies: global context, calls, kinds, exceptions.
 
-A failure means: a policy evaluates by data that is not there, is old, or is another
-entry's; or what its author is told of kinds and permissions is not so.
+A failure means: a policy evaluates missing, outdated or wrong data, or its author gets
+wrong information about kinds and permissions.
 """
 
 import time
@@ -43,7 +43,7 @@ CRD: dict[str, Any] = {
 
 @pytest.fixture
 def make(api: Api, product: Product) -> Iterator[Make]:
-    """Create objects that go away with the test."""
+    """Create objects that are deleted after the test."""
     assert product.health_port
     paths: list[str] = []
 
@@ -77,7 +77,7 @@ def entry(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def policy(name: str, *context: Any, key: str) -> dict[str, Any]:
-    """Refuse ConfigMaps named ``<name>-*`` unless ``key`` is "yes"."""
+    """Create a policy that refuses ConfigMaps ``<name>-*`` unless ``key`` is "yes"."""
     names = [f"{name}-*"]
     rule = {
         "name": "r",
@@ -107,7 +107,7 @@ def role(
     group: str = "gctx.example.com",
     plural: str = "greetings",
 ) -> dict[str, Any]:
-    """Grant something to one of our accounts, as users do."""
+    """Grant a permission to one of our accounts, as users do."""
     label = f"rbac.kyverno.io/aggregate-to-{component}-controller"
     rule = {"apiGroups": [group], "resources": [plural], "verbs": list(verbs)}
     return {
@@ -117,7 +117,7 @@ def role(
 
 
 def refusal(api: Api, name: str) -> str:
-    """Return what refuses a ConfigMap, "" when it is let in."""
+    """Return the denial of a ConfigMap, "" if it is admitted."""
     path = f"{MAPS}?dryRun=All"
     try:
         api.create(path, {"metadata": {"name": name}})
@@ -151,7 +151,7 @@ def test_objects_of_a_kind_decide_as_they_come_and_go(api: Api, make: Make) -> N
 
 
 def test_one_entry_holds_up_no_other(api: Api, make: Make) -> None:
-    """What cannot be read says so; a kind that comes later is found in seconds."""
+    """Unreadable data is reported; a kind that is added later is found in seconds."""
     greetings = {"group": "gctx.example.com", "version": "v1", "resource": "greetings"}
     make(ENTRIES, entry("a-greetings", kubernetesResource=greetings))
     secrets = {"version": "v1", "resource": "secrets"}
@@ -261,7 +261,7 @@ def test_policies_of_the_older_version_evaluate(api: Api, make: Make) -> None:
 
 
 def test_permissions_are_those_of_this_moment(api: Api, make: Make) -> None:
-    """A policy that makes the background account do more than it may is refused."""
+    """A policy that needs missing permissions of the background account is refused."""
     match = {"any": [{"resources": {"kinds": ["ConfigMap"], "names": ["trigger"]}}]}
     target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "default"}
     patch = {"metadata": {"labels": {"touched": "yes"}}}
@@ -287,7 +287,7 @@ def test_permissions_are_those_of_this_moment(api: Api, make: Make) -> None:
 
 
 def test_a_kind_is_known_as_soon_as_it_is_served(api: Api, make: Make) -> None:
-    """Upstream asks discovery again for what it does not know; so do we."""
+    """Upstream queries discovery again for unknown kinds; so does kyverno-mp."""
     raw = policy("greets", key="no")
     rule = raw["spec"]["rules"][0]
     generated = {"apiVersion": "gctx.example.com/v1", "kind": "Greeting", "name": "g"}

@@ -113,7 +113,7 @@ def test_policies_survive_an_uninstall(installed: Helm) -> None:
 
 
 def kyvernos_chart(folder: Path) -> Path:
-    """Write a chart with the objects of Kyverno's, which Helm installs."""
+    """Write a chart with the objects of Kyverno's chart, which Helm installs."""
     left_out = ("Namespace", "Secret", "Lease")
     empty = Certificates(b"", b"", b"", b"")
     given = [one for one in objects(empty) if one["kind"] not in left_out]
@@ -162,7 +162,7 @@ def kyvernos(
 
 
 def test_over_kyvernos_release(kyvernos: Helm) -> None:
-    """Policies stay; what only Kyverno has is deleted; a rollback restores it."""
+    """Policies stay; objects of Kyverno alone are deleted; a rollback restores them."""
     chart, kept = str(DEPLOY / "chart"), ["clusterpolicy.kyverno.io/kept"]
     definitions = set(kyvernos.names("customresourcedefinitions"))
     with pytest.raises(AssertionError, match="would delete the CustomResource"):

@@ -1,6 +1,7 @@
-"""Leases do not fence: a holder that was stopped wakes up in the middle of its work.
+"""Leases do not fence: a suspended holder resumes in the middle of its work.
 
-A failure means: two holders at a time, work done twice, or work that nobody does.
+A failure means: there are two holders at a time, work is done twice, or work is never
+done.
 """
 
 import os
@@ -24,7 +25,7 @@ LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE
 
 
 class Replica:
-    """One coordinator that acts as a user of its own."""
+    """One coordinator that acts as a separate user."""
 
     def __init__(self, plane: ControlPlane, name: str, folder: Path) -> None:
         self.name = name
@@ -42,7 +43,7 @@ class Replica:
         )
 
     def let_go(self) -> None:
-        """Let the work go on that stopped after its first deletions."""
+        """Resume the work that stopped after its first deletions."""
         self._held.unlink()
 
     def signal(self, number: signal.Signals) -> None:
@@ -98,7 +99,7 @@ def test_a_holder_that_was_stopped_and_wakes_writes_nothing_twice(
         assert set(gone.values()) == {1}, "each was deleted once"
         by_first = plane.audit.asked(first.name, writes=True)[before:]
         deleted = [one for one in by_first if one.resource == "configmaps"]
-        # The one call that was on its way when the process was stopped.
+        # The only call that was in progress when the process was suspended.
         assert len(deleted) <= 1
         assert second.name in {one.user for one in asked if one.verb == "delete"}
 

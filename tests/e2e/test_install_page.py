@@ -1,7 +1,7 @@
-"""docs/install.md and docs/operate.md: their commands, as they are written there.
+"""The commands of docs/install.md and docs/operate.md, exactly as written there.
 
-A failure means: who follows the page is stopped by one of its commands. What an install
-does once it is there is test_deploy.py's. ``docker`` does nothing here.
+A failure means: a command on the page fails for its readers. test_deploy.py tests the
+installation itself. ``docker`` does nothing here.
 """
 
 import json
@@ -70,7 +70,7 @@ def test_it_installs_and_denies(
 def test_webhooks_that_are_deleted_in_an_emergency_return(
     cluster_with_node: Installation, reader: Reader
 ) -> None:
-    """The command deletes all of them; pods that still run register them again."""
+    """The command deletes all of them; running pods register them again."""
     before = webhooks(cluster_with_node)
     assert before
     reader.follow("operate.md", "## When no pod answers")

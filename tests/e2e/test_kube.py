@@ -128,7 +128,7 @@ def test_metadata_only_leaves_the_data_at_the_server(
     scope = WatchScope(
         resource=CONFIG_MAPS,
         namespace=namespace,
-        # K8S: a new namespace gets a ConfigMap of its own a moment later.
+        # K8S: a new namespace gets its default ConfigMap a moment later.
         field_selector="metadata.name=m",
         metadata_only=True,
     )
@@ -161,7 +161,7 @@ def test_a_killed_api_server_costs_an_informer_nothing(
     objects.create(CONFIG_MAPS, config_map(namespace, "after"))
     wait_for(lambda: informer.get((namespace, "after")), 30)
     informer.stop()
-    # The new server's cache begins now: what is older is gone.
+    # The new server's cache is empty: older versions are gone.
     with (
         pytest.raises(KubeExpired),
         watch(client, WatchScope(resource=CONFIG_MAPS), "1", 10.0) as (_, changes),
@@ -194,7 +194,7 @@ def test_discovery(client: Client) -> None:
 
 def test_two_replicas_and_a_lease(objects: Objects, namespace: str) -> None:
     def replica(name: str) -> Election:
-        # Of a second each: a lease of six outlives a slow call on a busy machine.
+        # With periods of a second: a lease of six seconds outlives a slow call.
         terms = Terms(namespace=namespace, name="l", identity=name, retry_s=1.0)
         return Election(objects, terms)
 

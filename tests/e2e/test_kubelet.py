@@ -1,6 +1,6 @@
 """Deployments run as processes, with their environment, account, probes and addresses.
 
-A failure means: what deploy/ says is not what the end-to-end tests try.
+A failure means: the end-to-end tests do not test the manifests in deploy/.
 """
 
 import http.client
@@ -165,7 +165,7 @@ def test_a_deployment_runs_and_goes(kubelet: Kubelet, api: Api) -> None:
 
 
 def _who(folder: Path) -> str:
-    """Return the name by which the API server knows the pod's processes."""
+    """Return the user name of the pod's processes at the API server."""
     with Api(read_kubeconfig(folder / "web.kubeconfig")) as own:
         review = own.create(
             "/apis/authentication.k8s.io/v1/selfsubjectreviews",

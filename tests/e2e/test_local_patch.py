@@ -119,7 +119,7 @@ def patch(dice: random.Random) -> dict[str, Any]:
 
 
 def canonical(value: Any, field: str = "") -> Any:
-    """Sort merged lists by their keys; leave out what is empty."""
+    """Sort merged lists by their keys; drop empty values."""
     if isinstance(value, dict):
         parts = {name: canonical(item, name) for name, item in value.items()}
         return {

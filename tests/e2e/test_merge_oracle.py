@@ -34,7 +34,7 @@ _NOTHING: tuple[Any, ...] = ({}, [], None)
 
 
 class _Maker:
-    """Makes objects, and patches for them, of fields that a Pod has."""
+    """A generator of objects, and of patches for them, with fields of a Pod."""
 
     def __init__(self, seed: int, *, patches: bool) -> None:
         self._chance = random.Random(seed)
@@ -78,7 +78,7 @@ class _Maker:
         )
 
     def pod(self) -> dict[str, Any]:
-        """Make a Pod, or what a patch says of one."""
+        """Return a Pod, or a patch of one."""
         metadata = {
             "labels": self._labels,
             "annotations": self._labels,
@@ -105,7 +105,7 @@ def _object(seed: int) -> dict[str, Any]:
 
 
 def _comparable(value: Any, name: str = "") -> Any:
-    """Put lists that are merged in order; drop what is empty or null."""
+    """Sort merged lists; drop empty and null values."""
     if isinstance(value, dict):
         found = {key: _comparable(item, key) for key, item in value.items()}
         return {key: item for key, item in found.items() if item not in _NOTHING}

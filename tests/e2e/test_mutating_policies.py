@@ -1,7 +1,7 @@
 """MutatingPolicies on a real control plane: admitted and existing objects.
 
-Red here means: the API server does not ask us for them, refuses what we answer, or an
-existing object keeps what a policy has to change although its trigger was accepted.
+A failure means: the API server does not send us their reviews or refuses our answers,
+or an existing object is not mutated although its trigger was accepted.
 """
 
 import os
@@ -77,7 +77,7 @@ def labels_of(space: Space, name: str) -> Json:
 
 
 def test_admitted_objects(api: Api, space: Space, policies: Policies) -> None:
-    """Both kinds change an object, a namespaced policy none of another namespace."""
+    """Both kinds change an object; a namespaced policy changes none elsewhere."""
     policies.put(
         space,
         matchConstraints=matched("configmaps"),

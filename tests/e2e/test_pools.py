@@ -1,7 +1,7 @@
-"""A pod runs the roles that its settings name, each pool with its account and lease.
+"""A pod runs the roles in its settings, each pool with its account and lease.
 
-A failure means: a role acts as the wrong account, takes a lease that it has no part in,
-or what goes wrong in a pool reaches the webhook.
+A failure means: a role acts as the wrong account, takes a lease of another role, or a
+fault in a pool affects the webhook.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ USER = f"system:serviceaccount:{NAMESPACE}"
 
 @pytest.fixture(scope="module")
 def own(plane: ControlPlane) -> Iterator[Api]:
-    """Yield a control plane of its own: leases and audit logs are global."""
+    """Yield a separate control plane: leases and audit logs are global."""
     with Api(plane.access) as api:
         install_crds(api)
         yield api
@@ -116,7 +116,7 @@ def test_in_one_pod_each_role_acts_as_its_own_account(
 def test_a_pod_of_a_pool_alone_has_no_part_in_webhooks(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """No webhook, no certificate, no lease `kyverno`, no token but its own."""
+    """It has no webhook, certificate, lease `kyverno` or token of another account."""
     grant_config_maps(own)
     own.ask(
         "DELETE", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/kyverno"
@@ -155,7 +155,7 @@ def test_a_pod_of_a_pool_alone_has_no_part_in_webhooks(
 def test_a_crash_loop_of_a_pool_is_never_the_webhooks(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Its health fails and the next coordinator continues; reviews are answered."""
+    """The pool's health fails and the next coordinator continues; reviews go on."""
     grant_config_maps(own)
     extra = {
         "CLEANUP_WORKERS": "1",
@@ -187,7 +187,7 @@ def test_a_crash_loop_of_a_pool_is_never_the_webhooks(
 def test_a_pool_whose_account_has_no_token_is_told_and_recovers(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """The grant that lets the pod request tokens is taken away, and given back."""
+    """The grant that lets the pod request tokens is removed and restored."""
     role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings"
     name = "kyverno:admission-controller:pool-tokens"
     extra = {"CLEANUP_WORKERS": "1", "POD_NAME": "tokenless"}
@@ -196,7 +196,8 @@ def test_a_pool_whose_account_has_no_token_is_told_and_recovers(
         wait_for(lambda: holder_of(own, CLEANUP) == "tokenless")
     binding = own.get(f"{role}/{name}")
     own.delete(f"{role}/{name}")
-    # The product grants what deploy/ does when it starts: start its program alone.
+    # At its start the product applies the grants of deploy/, so only its program is
+    # started.
     product.program.start()
     try:
         wait_for(product.is_ready)
@@ -213,7 +214,7 @@ def test_a_pool_whose_account_has_no_token_is_told_and_recovers(
 
 
 def test_an_api_server_binds_no_token_to_a_pod_of_another_account(own: Api) -> None:
-    """Why the tokens are short-lived instead (kube/tokens.py)."""
+    """This is why the tokens are short-lived instead (kube/tokens.py)."""
     accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
     spec = {

@@ -1,6 +1,6 @@
-"""How policies come into force: at once alone, a few times together, through a kill.
+"""How policies come into force: one at once, many in a few batches, even after a kill.
 
-perf/propagation.py measures it; here only what does not depend on the machine.
+perf/propagation.py measures it; only machine-independent facts are tested here.
 """
 
 import os
@@ -41,7 +41,7 @@ def fleet(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_many_at_once_are_published_a_few_times(fleet: Fleet, tmp_path: Path) -> None:
-    """Also when the leader is killed among them: none is lost."""
+    """This also holds when the leader is killed meanwhile: no policy is lost."""
     fleet.put(policy("first", "team"))
     control = ControlPage.open(tmp_path / "run" / SNAPSHOT)
     before, began_s = control.generation(POLICIES), time.monotonic()
@@ -51,7 +51,7 @@ def test_many_at_once_are_published_a_few_times(fleet: Fleet, tmp_path: Path) ->
             os.kill(fleet.processes()["leader"], signal.SIGKILL)
     took_s = time.monotonic() - began_s
     wait_for(lambda: fleet.ready(f"many-{MANY - 1}") == "True", 120)
-    # On a busy machine they do not come at once, but one by one.
+    # On a busy machine they do not arrive together, but one by one.
     most = max(MANY // 4, round(8 * took_s))
     assert control.generation(POLICIES) - before < most
     others = {f"l{number}": "x" for number in range(MANY - 1)}
@@ -61,7 +61,7 @@ def test_many_at_once_are_published_a_few_times(fleet: Fleet, tmp_path: Path) ->
 
 
 def test_ready_is_told_when_it_is_true(fleet: Fleet) -> None:
-    """Each worker denies from then on, every time."""
+    """From then on, each worker denies every request."""
     for number in range(10):
         name = f"ready-{number}"
         fleet.put(policy(name, "team"))

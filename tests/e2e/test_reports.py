@@ -1,7 +1,7 @@
 """Scans and reports by kyverno-mp itself on a real control plane, as its own account.
 
-A failure means: an object has no report or a wrong one, a report stays that should go,
-or reports are written again and again though nothing changed.
+A failure means: an object has no report or a wrong one, a report is not deleted, or
+reports are rewritten although nothing changed.
 """
 
 import os
@@ -48,7 +48,7 @@ class Space:
         self.reports = f"{_GROUP}/namespaces/{name}/policyreports"
 
     def policy(self, *rules: Json, kinds: tuple[str, ...] = ("ConfigMap",)) -> str:
-        """Create a policy for the objects of this namespace; gives its path."""
+        """Create a policy for the objects of this namespace; return its path."""
         raw = {
             "apiVersion": "kyverno.io/v1",
             "kind": "ClusterPolicy",
@@ -82,7 +82,7 @@ class Space:
         )
 
     def report(self, raw: Json) -> Json | None:
-        """Return the report of an object, None when there is none."""
+        """Return the report of an object, or None."""
         status, found = self.api.ask("GET", f"{self.reports}/{raw['metadata']['uid']}")
         return found if status == 200 else None
 
@@ -114,7 +114,7 @@ def space(api: Api, running: Product) -> Iterator[Space]:
 
 
 def test_reports_follow_objects_and_policies(api: Api, space: Space) -> None:
-    """Existing and new objects, their changes, and the end of both."""
+    """Existing and new objects, their changes and their deletion."""
     old = space.put("old")
     path = space.policy()
     wait_for(lambda: space.rows(old) == [("r", "fail")])
@@ -138,7 +138,7 @@ def test_reports_follow_objects_and_policies(api: Api, space: Space) -> None:
 def test_nothing_is_written_without_a_difference(
     api: Api, space: Space, running: Product
 ) -> None:
-    """A new lease holder or an annotation of a policy is no reason to write."""
+    """A new lease holder or an annotation of a policy causes no write."""
     path = space.policy()
     _create(space, 50)
     wait_for(lambda: len(space.all()) >= 50)
@@ -156,7 +156,7 @@ def test_nothing_is_written_without_a_difference(
 def test_a_killed_process_loses_no_object(
     space: Space, running: Product, victim: str
 ) -> None:
-    """Objects created while the processes of the pool die again and again."""
+    """Objects are created while the pool's processes die repeatedly."""
     space.policy()
     with ThreadPoolExecutor(1) as pool:
         creating = pool.submit(_create, space, MANY)
@@ -172,7 +172,7 @@ def test_a_killed_process_loses_no_object(
 
 
 def test_a_kind_that_may_not_be_read_is_named(space: Space, running: Product) -> None:
-    """The account may not read Secrets: the other kinds are scanned all the same."""
+    """The account cannot read Secrets; the other kinds are still scanned."""
     raw = space.put()
     space.policy(kinds=("ConfigMap", "Secret"))
     wait_for(lambda: space.rows(raw) == [("r", "fail")])
@@ -185,7 +185,7 @@ def _create(space: Space, count: int) -> None:
 
 
 def _await_other(product: Product, name: str, pid: int) -> None:
-    """Wait until a process runs that is not ``pid``."""
+    """Wait until a process other than ``pid`` runs."""
     wait_for(lambda: product.processes().get(name) not in (0, None, pid))
 
 

@@ -1,7 +1,7 @@
-"""After faults, the reports are those of a fresh scan; Events and policy status.
+"""After faults, reports equal a fresh scan's; Events and policy status are written.
 
-A failure means: an object has no report, or another one than a new holder would write,
-or somebody who follows Events or reports misses what upstream's controllers report.
+A failure means: an object has no report, or differs from a new holder's report, or
+users of Events or reports miss information that upstream's controllers give.
 """
 
 import os
@@ -43,7 +43,7 @@ def running(
 
 @pytest.fixture
 def space(shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
-    # A connection of its own: the API server is killed.
+    # A separate connection, because the API server is killed.
     with Api(shared_plane.access) as api:
         wait_for(lambda: holder_of(api, REPORTS) == "first")
         name = f"faults-{time.monotonic_ns()}"
@@ -60,7 +60,7 @@ def _create(space: Space, names: range) -> None:
 
 
 def _ours(space: Space) -> dict[str, Json]:
-    """Return our objects' reports without what the server and the clock decide."""
+    """Return our objects' reports without fields that the server or the clock sets."""
     found = {name: one for name, one in space.all().items() if name[:1] == "m"}
     for one in found.values():
         for field in (*_SERVER_S, "managedFields"):
@@ -108,7 +108,7 @@ def test_reports_converge(
         wait_for(lambda: _answers(own), 60)
         again = Space(own, space.name)
         _create(again, range(MANY // 2, MANY))
-        # Watches that go on where they were get 410 Gone.
+        # Watches that resume get 410 Gone.
         etcd.compact(shared_plane.etcd_url)
         wait_for(lambda: _is_right(again), 180)
         found = _ours(again)
@@ -119,7 +119,7 @@ def test_reports_converge(
 
 
 def test_what_a_scan_finds_is_told_in_events(space: Space) -> None:
-    """Of the object, in its namespace."""
+    """The Event is about the object, in its namespace."""
     space.put("old")
     space.policy()
 
@@ -138,7 +138,7 @@ def test_what_a_scan_finds_is_told_in_events(space: Space) -> None:
 
 
 def test_what_a_rule_generated_is_in_the_report_of_its_trigger(space: Space) -> None:
-    """Next to what the scan finds."""
+    """The result is listed next to the results of the scan."""
     made = {"apiVersion": "v1", "kind": "ConfigMap", "name": "made"}
     match = {"kinds": ["ConfigMap"], "names": ["m0"], "namespaces": [space.name]}
     rule = {

@@ -1,7 +1,7 @@
-"""What only reviews find, from a review to the report, on a real control plane.
+"""Results of reviews alone, from a review to the report, on a real control plane.
 
-A failure means: a report lacks a result that no scan can find again, also when
-processes are killed, or results flood the API server while nobody merges them.
+A failure means: a report lacks a result that no scan can find again, for example after
+a kill, or results flood the API server while no holder merges them.
 """
 
 import os
@@ -50,7 +50,7 @@ class Space:
         self.reports = f"{_REPORTS}/namespaces/{name}/policyreports"
 
     def create_policies(self) -> None:
-        """Create one that only reviews evaluate, and one that mutates."""
+        """Create a policy that only reviews evaluate, and a mutating policy."""
         match = {
             "any": [{"resources": {"kinds": ["ConfigMap"], "namespaces": [self.name]}}]
         }
@@ -99,7 +99,7 @@ class Space:
         }
 
     def waits(self) -> set[str]:
-        """Return the objects whose results no report has yet."""
+        """Return the objects whose results are in no report yet."""
         return {
             subject["name"]
             for one in self.api.get(_EPHEMERAL)["items"]
@@ -146,7 +146,7 @@ def test_reviews_become_part_of_reports(
     wait_for(lambda: space.waits() == set())
     api.patch(f"{space.maps}/x", {"metadata": {"labels": {"team": "red"}}})
     wait_for(lambda: space.found()["x"]["audited"] == "pass")
-    # A dry run and a deletion leave nothing behind.
+    # A dry run and a deletion leave no results behind.
     raw = {"metadata": {"name": "dry"}}
     assert api.ask("POST", f"{space.maps}?dryRun=All", raw)[0] == 201
     api.delete(f"{space.maps}/y")
@@ -162,7 +162,7 @@ def test_a_killed_process_loses_no_result(
     wait_for(lambda: holder_of(api, REPORTS) == "first")
     space.create_policies()
     names = {f"m{at}" for at in range(MANY)}
-    # One thread: the connection is not for several.
+    # One thread, because the connection cannot be shared.
     with ThreadPoolExecutor(1) as pool:
         creating = [pool.submit(space.put, name) for name in sorted(names)]
         for _ in range(4):
@@ -171,8 +171,8 @@ def test_a_killed_process_loses_no_result(
         for one in creating:
             one.result()
     wait_for(lambda: space.found() == dict.fromkeys(names, ALL), 90)
-    # A request whose worker is killed after it recorded the results, and before it
-    # answered, creates no object: its results are given up only after a while.
+    # If the worker is killed between recording the results and answering, no object is
+    # created: its results are dropped after a while.
     wait_for(lambda: space.waits() == set(), RESULTS_UNCLAIMED_S_MAX + WAIT_S)
 
 

@@ -57,7 +57,7 @@ def test_a_rolling_update_under_load(
 def test_a_killed_leader_under_load(
     installed: Installation, plane: ControlPlane
 ) -> None:
-    """Its pod answers on, and the next policy is in force as ever."""
+    """Its pod keeps answering, and the next policy comes into force as usual."""
     pod = holding_pod(installed)
     leader = installed.processes(pod)["leader"]
     with load(plane):
@@ -72,7 +72,7 @@ def test_a_killed_leader_under_load(
 
 
 def test_a_killed_pod_under_load(installed: Installation, plane: ControlPlane) -> None:
-    """Deleted, not rolled: its replacement comes, the others answer."""
+    """The pod is deleted; its replacement starts while the others answer."""
     pod = holding_pod(installed)
     with load(plane):
         installed.kubectl("-n", NAMESPACE, "delete", "pod", pod.name)
@@ -83,7 +83,7 @@ def test_a_killed_pod_under_load(installed: Installation, plane: ControlPlane) -
 def test_a_stopped_holder_under_load(
     installed: Installation, plane: ControlPlane
 ) -> None:
-    """Another takes the lease and keeps the configurations; awake, it stays quiet."""
+    """Another holder maintains the configurations; the old one writes nothing."""
     pod = holding_pod(installed)
     leader = installed.processes(pod)["leader"]
     name = "kyverno-resource-validating-webhook-cfg"
@@ -100,7 +100,7 @@ def test_a_stopped_holder_under_load(
 
 
 def mend(installed: Installation, name: str) -> None:
-    """Edit a configuration as somebody might, and wait until it is mended."""
+    """Edit a configuration as a user might, and wait until it is restored."""
     kind = "validatingwebhookconfiguration"
     patch = [{"op": "add", "path": "/webhooks/0/timeoutSeconds", "value": 29}]
     installed.kubectl("patch", kind, name, "--type=json", "-p", json.dumps(patch))

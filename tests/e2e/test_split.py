@@ -148,7 +148,7 @@ def test_the_webhooks_pods_record_what_the_background_pods_do(
         found = installed.run("get", "policyreports", "-A", "-o", "json")
         return '"generated-resources"' in found.stdout
 
-    # By the leader of the background pods, and the reports pods.
+    # Published by the leaders of the background pods and of the reports pods.
     until(is_reported, "the report of the trigger says so")
     installed.kubectl("delete", "cpol", "generated")
     until(lambda: not is_there(), "what it generated goes with the policy")

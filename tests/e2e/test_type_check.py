@@ -34,7 +34,7 @@ NUMBERED = re.compile(r"\b(Pod|Deployment|Gauge|ConfigMap)\d+")
 CHECKED = 72
 NOT_FOUND = 404
 AT_ONCE = 4
-"""Expressions a policy: beyond 4096 characters the API server cuts warnings."""
+"""Expressions per policy: beyond 4096 characters the API server cuts warnings."""
 
 PATHS = [
     "metadata.name",
@@ -141,7 +141,7 @@ def gauges() -> dict[str, Any]:
 
 @pytest.fixture
 def served(api: Api, product: Product) -> Iterator[None]:
-    """Serve a kind of our own, which the product knows."""
+    """Serve a custom kind that the product supports."""
     assert product.health_port
     api.create(CRDS, gauges())
     document = "apis/type-check.test/v1"
@@ -184,7 +184,7 @@ def policy(kind: str, texts: list[str]) -> dict[str, Any]:
 
 
 def told(api: Api, kind: str, texts: list[str]) -> dict[int, str]:
-    """Return what the product warns of, by the number of the expression."""
+    """Return the product's warnings by the number of the expression."""
     api.create(f"{POLICIES}?dryRun=All", policy(kind, texts))
     found = {}
     for text in api.warnings:
@@ -195,7 +195,7 @@ def told(api: Api, kind: str, texts: list[str]) -> dict[int, str]:
 
 
 def told_by_cluster(api: Api, kind: str, texts: list[str]) -> dict[int, str]:
-    """Return what the API server's own checker says of the same expressions."""
+    """Return the warnings of the API server's own checker for the same expressions."""
     group, version, plural = KINDS[kind]
     cel = cel_of(texts)
     rule = {

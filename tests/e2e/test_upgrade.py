@@ -1,8 +1,9 @@
 """docs/upgrade.md, "From Kyverno": its commands, as written there, and the way back.
 
-A failure means: who follows the page has a cluster that lets forbidden objects in, that
-a webhook of the program before blocks, or that cannot go back. The cluster has what
-Kyverno's chart and Kyverno itself make (kyverno_before.py); its pods are stand-ins.
+A failure means: readers of the page get a cluster that admits forbidden objects, that
+one of Kyverno's webhooks blocks, or that cannot be rolled back. The cluster has the
+objects of Kyverno's chart and of Kyverno itself (kyverno_before.py); its pods are
+stand-ins.
 """
 
 import datetime as dt
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def certificates() -> Certificates:
-    """Return what Kyverno's certificate controller would have made."""
+    """Return certificates like those of Kyverno's certificate controller."""
     rules, now = CertificateRules(), dt.datetime.now(dt.UTC)
     authority_key, key = make_key("RSA"), make_key("RSA")
     authority = make_ca(authority_key, now, rules)
@@ -153,7 +154,7 @@ def _hooks(found: Installation) -> dict[str, Any]:
 
 
 def _services(found: Installation) -> set[str]:
-    """Return the Services that the API server asks."""
+    """Return the Services that the API server calls."""
     hooks = [hook for some in _hooks(found).values() for hook in some]
     return {hook["clientConfig"]["service"]["name"] for hook in hooks}
 
@@ -176,7 +177,7 @@ OURS: Final = "registry.example.com/kyverno-mp:0.1.0"
 def test_kyverno_is_replaced_under_load(
     before: Installation, reader: Reader, plane: ControlPlane
 ) -> None:
-    """No forbidden object comes in and no allowed one is kept out meanwhile."""
+    """Meanwhile no forbidden object is admitted and no allowed one is refused."""
     authority = _authority(before)
     told = reader.follow(PAGE, "### 1. Check the policies")
     assert all(name in told for name in ("labelled", "stamped", "owned"))
@@ -201,7 +202,7 @@ def test_kyverno_is_replaced_under_load(
 
 
 def test_policies_are_in_force(before: Installation) -> None:
-    """Those that were there before, with the operator's own configuration."""
+    """The existing policies, with the operator's own configuration."""
     assert _is_denied(before)
     before.kubectl("create", "configmap", FILTERED)
     before.kubectl("create", "secret", "generic", "seen")
@@ -212,14 +213,14 @@ def test_policies_are_in_force(before: Installation) -> None:
 
 
 def test_no_webhook_of_kyverno_is_left(before: Installation) -> None:
-    """Ours are there under the same names; who answers nobody is not registered."""
+    """Ours have the same names; unused webhooks are not registered."""
     until(lambda: _services(before) == {"kyverno-svc"}, "all webhooks are ours")
     hooks = _hooks(before)
     names = [one["name"] for one in hooks["kyverno-resource-validating-webhook-cfg"]]
     assert names == ["validate.kyverno.svc-fail"]
     left = _read(before, "-n", NAMESPACE, "deployments")["items"]
     assert [one["metadata"]["name"] for one in left] == [DEPLOYMENT]
-    # Clean-up policies are reviewed by us, who know what the account may delete.
+    # We review clean-up policies, because we know the account's delete permissions.
     spec = {
         "schedule": "0 0 1 1 *",
         "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
@@ -237,7 +238,7 @@ def test_no_webhook_of_kyverno_is_left(before: Installation) -> None:
 def test_the_way_back_under_load(
     before: Installation, reader: Reader, plane: ControlPlane
 ) -> None:
-    """Kyverno's pods, permissions, values and release are there again."""
+    """Kyverno's pods, permissions, values and release are restored."""
     with load(plane):
         reader.follow(PAGE, "### The way back")
         _await_only(before, f"{REGISTRY}/kyverno:v1.18.2")

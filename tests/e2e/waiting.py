@@ -1,4 +1,4 @@
-"""Wait until a cluster has got somewhere, in the one way of all these tests."""
+"""Wait for a condition of a cluster; all these tests use this function."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ _POLL_S: Final = 0.05
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = WAIT_S) -> Any:
-    """Return what the condition gives once it is true; fails after ``seconds``."""
+    """Return the condition's value once it is true; fail after ``seconds``."""
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until, "waited in vain"

@@ -1,7 +1,7 @@
-"""Policies and objects made to hold a worker up, or to fill its memory.
+"""Policies and objects made to block a worker or to fill its memory.
 
-Data of tests/faults/test_neighbours.py and perf/neighbours.py. All but those that say
-so are policies of one namespace, which need no administrator.
+Data of tests/faults/test_neighbours.py and perf/neighbours.py. Unless stated otherwise,
+they are policies of one namespace, which need no administrator.
 """
 
 import json
@@ -19,9 +19,9 @@ Rule = dict[str, Any]
 
 @dataclass(frozen=True)
 class Attack:
-    """A policy, and an object that it is made to suffer from.
+    """A policy, and an object that makes its evaluation expensive.
 
-    ``path``: where the API server would send the review.
+    ``path``: the path to which the API server would send the review.
     """
 
     policy: str
@@ -94,7 +94,7 @@ def foreach(list_of: str, body: Rule) -> Rule:
 
 
 def noted(text: str, **spec: Any) -> dict[str, Any]:
-    """Return a Pod with an annotation and whatever else its spec holds."""
+    """Return a Pod with an annotation and the given other fields of its spec."""
     made = pod(app="x")
     made["metadata"]["annotations"] = {"a": text}
     made["spec"].update(spec)
@@ -122,7 +122,7 @@ def _copies(count: int) -> str:
 
 
 def _chain(count: int) -> Rule:
-    """Return ``validate.cel`` with variables that name one another."""
+    """Return ``validate.cel`` with variables that refer to each other."""
     texts = ["object.metadata.name", *(f"variables.v{n} + 'a'" for n in range(count))]
     return {
         "variables": [

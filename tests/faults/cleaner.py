@@ -1,7 +1,7 @@
 """A parent of clean-up processes: each line of its input starts one, forked and warm.
 
 Takes: addresses of API servers, one a line. Gives: the id of each process, one a line.
-May touch: processes; they are told to end with it.
+May touch: processes, which end with it.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.unit.cleanup.cluster import Recorded, dependencies_with
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Start processes until the input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in iter(sys.stdin.readline, ""):
         parent = os.getpid()

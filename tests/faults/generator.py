@@ -1,8 +1,8 @@
 """A parent of the processes of the background path: each line starts one, forked, warm.
 
 Takes: lines ``pool URL``, ``writer URL FOLDER`` and ``worker URL FOLDER KIND FIRST
-COUNT``, where KIND is that of the policy.
-Gives: the id of each process, one a line. May touch: processes; they end with it.
+COUNT``, where KIND is the policy's. Gives: the id of each process, one a line. May
+touch: processes; they end with it.
 
 - pool: the background pool, as if it held the lease.
 - writer: the leader's thread that makes UpdateRequests of a journal.
@@ -91,7 +91,7 @@ _ROOM: Final = 100_000
 
 
 def folders(folder: str) -> tuple[Path, Path]:
-    """Return those of both journals."""
+    """Return the folders of both journals."""
     found = Path(folder) / "triggers", Path(folder) / "lost"
     for one in found:
         one.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def writer(url: str, folder: str) -> None:
 
 
 def worker(url: str, folder: str, kind: str, first: str, count: str) -> None:
-    """Review and store numbered Secrets; one that is not stored is not accepted."""
+    """Review and store numbered Secrets; those that are not stored are not accepted."""
     triggers, lost = folders(folder)
     records = NoRecords()
     policies = LostPolicies(
@@ -147,7 +147,7 @@ def worker(url: str, folder: str, kind: str, first: str, count: str) -> None:
 
 
 def _service(kind: str, sink: TriggerSink, folder: Path) -> Callable[..., Json]:
-    """Return what reviews the creation of an object."""
+    """Return a service that reviews the creation of an object."""
     if kind == "ClusterPolicy":
         return Bench(POLICY, triggers=sink, background_user=POOL_USER).ask
     found = compiled(yaml.safe_load(CEL_POLICY), has_background=True)
@@ -184,14 +184,14 @@ def secret(number: int) -> Json:
 
 
 class NoRecords:
-    """Takes the errors of a worker."""
+    """A sink that drops a worker's errors."""
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         return lambda *_of, **_by: None
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Start processes until the input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     roles: dict[str, Callable[..., None]] = {
         "pool": pool,

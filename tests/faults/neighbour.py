@@ -1,4 +1,4 @@
-"""Attack a worker on some connections, and measure what a neighbour notices of it.
+"""Attack a worker on some connections, and measure the effect on a neighbour.
 
 Used by tests/faults/test_neighbours.py and perf/neighbours.py.
 """
@@ -23,28 +23,28 @@ _JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Seen:
-    """What one run came to."""
+    """The measurements of one run."""
 
     neighbour_s_max: float
-    """The longest that a cheap review of another namespace took."""
+    """The longest duration of a cheap review in another namespace."""
     neighbour_answers: int
     neighbour_wrong: list[Any]
-    """Answers that let pass what a cluster policy forbids."""
+    """Answers that allow requests which a cluster policy forbids."""
     attack_s: list[float]
-    """What the reviews that attack took."""
+    """Durations of the attacking reviews."""
     attack_bytes_max: int
-    """The largest answer to one."""
+    """The largest answer to an attacking review."""
     health_s_max: float
-    """The longest that a probe took."""
+    """The longest duration of a probe."""
     worker_mib: float
-    """What the worker's memory grew by at its peak."""
+    """Peak growth of the worker's memory."""
     same_worker: bool
     lost: int
-    """Reviews, of the neighbour or that attack, without an answer."""
+    """Unanswered reviews, the neighbour's or the attack's."""
 
 
 class _Loop:
-    """Does something again and again in a thread, and keeps how long it took."""
+    """A thread that repeats an action and records its durations."""
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
@@ -72,7 +72,7 @@ class _Loop:
 
 
 class _Neighbour(_Loop):
-    """Asks for a review of another namespace that a cluster policy denies."""
+    """A client whose reviews of another namespace a cluster policy denies."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(0.01)
@@ -101,7 +101,7 @@ class _Neighbour(_Loop):
 
 
 class _Prober(_Loop):
-    """Probes the webhook's health, as the API server's health path is asked."""
+    """A client that probes the webhook's health path like the API server."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(0.1)
@@ -121,7 +121,7 @@ def start(folder: Path, attack: Attack) -> Service:
 
 
 def run(service: Service, attack: Attack, connections: int, seconds: float) -> Seen:
-    """Attack on so many connections for a while."""
+    """Attack on this many connections for a while."""
     body = json.dumps(review_of(attack.make()))
     (worker,) = service.pids("worker")
     before = _memory_kib(worker, "VmRSS")
@@ -158,7 +158,7 @@ def _attack(
     until: float,
     results: list[list[tuple[float, int]]],
 ) -> None:
-    """Send a review on a connection of its own again and again."""
+    """Send a review repeatedly on a separate connection."""
     found: list[tuple[float, int]] = []
     with (
         contextlib.suppress(OSError, http.client.HTTPException),
@@ -176,7 +176,7 @@ def _post(link: http.client.HTTPSConnection, path: str, body: str) -> int:
     answer = link.getresponse()
     content = answer.read()
     if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        # Too much at once: refused before it is decoded.
+        # Too large: refused before it is decoded.
         return len(content)
     assert answer.status == HTTPStatus.OK, content[:1000]
     assert type(json.loads(content)["response"]["allowed"]) is bool

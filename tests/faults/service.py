@@ -1,6 +1,6 @@
 """Run the whole service as a user would and talk to it over TLS.
 
-Used by the fault tests only; every process it starts belongs to one process group.
+Used only by the fault tests; all its processes belong to one process group.
 """
 
 import contextlib
@@ -115,14 +115,14 @@ class Service:
         )
 
     def review(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """Ask on a connection of its own for a review of a Pod's creation."""
+        """Request a review of a Pod's creation on a separate connection."""
         with contextlib.closing(self.connect()) as link:
             return self.review_on(link, pod)
 
     def review_on(
         self, link: http.client.HTTPSConnection, pod: dict[str, Any]
     ) -> dict[str, Any]:
-        """Ask for a review of a Pod's creation and return the response."""
+        """Request a review of a Pod's creation and return the response."""
         link.request(
             "POST",
             "/validate/fail",
@@ -160,7 +160,7 @@ class Service:
         return code
 
     def close(self) -> None:
-        """End whatever is left of the group."""
+        """End the remaining processes of the group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(10)
@@ -229,13 +229,13 @@ spec:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file as careful tools do: aside, then renamed."""
+    """Write a file atomically: write a temporary file, then rename it."""
     aside = path.with_suffix(".tmp")
     aside.write_text(text)
     aside.rename(path)
 
 
 def free_port(port: int) -> bool:
-    """Return whether nobody listens on a port any more."""
+    """Return whether no process listens on a port any more."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0

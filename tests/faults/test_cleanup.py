@@ -1,10 +1,9 @@
 """Kill a clean-up at every step of a run: each due object is deleted exactly once.
 
-The API server is the small one of the unit tests; it kills the process that sends a
-request, and serves the request all the same: the server had it already.
-
-KYVERNO_MP_TEST_KILLS=1000 repeats the run of 500 deletions until so many are killed;
-KYVERNO_MP_TEST_SEED chooses other moments.
+The API server is the small one of the unit tests. It kills the process that sends a
+request, but still handles the request, because the server had already received it.
+KYVERNO_MP_TEST_KILLS=1000 repeats the run of 500 deletions until this many processes
+are killed; KYVERNO_MP_TEST_SEED chooses other moments.
 """
 
 import os
@@ -63,7 +62,7 @@ class Cleaners:
         return int(self._parent.stdout.readline())
 
     def kill_at(self, step: int) -> None:
-        """Start one and kill it as it sends its request of this number."""
+        """Start a process and kill it when it sends the request with this number."""
         started: list[int] = []
         seen = [0]
 
@@ -80,7 +79,7 @@ class Cleaners:
         kill(started[0])
 
     def finish(self) -> None:
-        """Let another one do the rest."""
+        """Let another process do the rest."""
         one = self.start()
         try:
             wait_for(lambda: condition_of(self.api).get("reason") == "Succeeded", 60)
@@ -92,14 +91,14 @@ class Cleaners:
         self._parent.communicate("")
 
     def _is_idle(self, seen: list[int]) -> bool:
-        """Return whether a whole run takes fewer requests than the step's number."""
+        """Return whether a whole run sends fewer requests than the step's number."""
         before = seen[0]
         time.sleep(0.5)
         return seen[0] == before and condition_of(self.api).get("reason") == "Succeeded"
 
 
 def kill(process: int) -> None:
-    """Kill a process and wait until it is gone."""
+    """Kill a process and wait for its end."""
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:
@@ -121,7 +120,7 @@ def cleaners(api: FakeApi) -> Iterator[Cleaners]:
 
 
 def put_up(api: FakeApi, count: int) -> None:
-    """Store objects that are due, by policy and by label, and some that are to stay."""
+    """Store objects that are due, by policy and by label, and some that must stay."""
     now_s = time.time() - _EPOCH_S
     serve_kinds(api)
     for number in range(count):
@@ -138,7 +137,7 @@ def put_up(api: FakeApi, count: int) -> None:
 
 
 def check(api: FakeApi, count: int, first: Any) -> None:
-    """What was to go went once, what was to stay is there."""
+    """Check that due objects were deleted once and that the others remain."""
     left = sorted(f"a/kept-{number}" for number in range(count // 4))
     assert names(api) == left
     deleted = [key[2:] for key, _ in api.deletions]
@@ -148,7 +147,7 @@ def check(api: FakeApi, count: int, first: Any) -> None:
 
 
 def test_a_kill_at_any_request_of_a_run(api: FakeApi, cleaners: Cleaners) -> None:
-    """Each request, of a policy's run and of TTL deletions alike."""
+    """This covers each request, of a policy's run and of TTL deletions."""
     for step in range(1, 75):
         api.objects.clear()
         api.deletions.clear()

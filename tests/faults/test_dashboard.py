@@ -1,7 +1,7 @@
-"""The dashboard of a running service: its numbers are right, and it disturbs nothing.
+"""The dashboard of a running service shows correct numbers and disturbs nothing.
 
-A failure means: pages show other numbers than the metrics, stay away after their
-process died, or are there though nobody asked for them.
+A failure means: pages show other numbers than the metrics, do not return after their
+process died, or are available although they are switched off.
 """
 
 import http.client

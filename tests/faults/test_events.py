@@ -1,8 +1,8 @@
-"""Kill the worker, the leader, the API server: the Events of what was answered come.
+"""Kill the worker, leader or API server: Events of answered reviews are still written.
 
-The API server is a small one of the tests' own, so that it can fail at will; the same
-on a real one is in tests/e2e/test_events.py. A failure means: a killed process takes
-events with it, or events hold up answers.
+The API server is a small one of the tests, so that it can fail on demand;
+tests/e2e/test_events.py does the same on a real one. A failure means: a killed process
+loses events, or events delay answers.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Served:
         self.wait(lambda: len(self.told()) == 1)
 
     def asks(self, name: str) -> dict[str, Any]:
-        """Ask for a review of a Pod that the policy refuses; give the answer."""
+        """Request a review of a Pod that the policy refuses; return the answer."""
         raw = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -89,12 +89,12 @@ class Served:
         return answer
 
     def refuse(self, *names: str) -> None:
-        """Have reviews refused."""
+        """Make reviews be refused."""
         for name in names:
             assert not self.asks(name)["allowed"]
 
     def told(self) -> list[str]:
-        """Return the names of the objects that Events were written about."""
+        """Return the names of the objects that have Events."""
         with self.api.lock:
             return sorted(
                 raw["related"]["name"]
@@ -103,7 +103,7 @@ class Served:
             )
 
     def processes(self) -> dict[str, psutil.Process]:
-        """Return the processes by name, and the one worker."""
+        """Return the processes by name, and the only worker."""
         told = json.loads(self.get("/healthz"))["processes"]
         found = {one["name"]: psutil.Process(one["pid"]) for one in told}
         (found["worker"],) = found["webhook"].children()
@@ -193,7 +193,7 @@ def test_a_worker_killed_after_its_answer_is_still_told_for(served: Served) -> N
 def test_a_leader_killed_at_its_writing_leaves_the_rest_to_the_next(
     served: Served,
 ) -> None:
-    """And what it wrote without noting it is not there twice."""
+    """Events that the leader wrote without recording them are not duplicated."""
     served.api.fault("POST .*/events$", *["cut"] * 2)
     found = served.processes()
     served.refuse("a", "b", "c")

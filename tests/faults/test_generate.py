@@ -1,10 +1,9 @@
-"""Kill what lies between an admission and its generated object, at every step.
+"""Kill processes between an admission and its generated object, at every step.
 
-Numbered triggers: each that is stored has its object, made once; no other has one. The
-API server is the small one of the unit tests; it kills the process that sends a
-request, and serves the request all the same: the server had it already.
-
-KYVERNO_MP_TEST_KILLS=1000 makes the run at random as long as a soak;
+Numbered triggers: each stored trigger has its object, created once; no other has one.
+The API server is the small one of the unit tests. It kills the process that sends a
+request, but still handles the request, because the server had already received it.
+KYVERNO_MP_TEST_KILLS=1000 makes the random run as long as a soak test;
 KYVERNO_MP_TEST_SEED chooses other moments.
 """
 
@@ -38,7 +37,7 @@ class Family:
     """The processes of one API server and one folder of journals."""
 
     def __init__(self, api: FakeApi, folder: Path, kind: str) -> None:
-        """``kind``: of the policy that generates."""
+        """``kind`` is the kind of the generating policy."""
         self.api = api
         self.folder = folder
         self.kind = kind
@@ -63,7 +62,7 @@ class Family:
         return int(self._parent.stdout.readline())
 
     def put_up(self) -> None:
-        """Begin again, with an empty cluster."""
+        """Start again with an empty cluster."""
         with self.api.lock:
             self.api.objects.clear()
         self.api.compact()
@@ -76,13 +75,13 @@ class Family:
         self.api.put(f"/apis/{raw['apiVersion']}/{plural}/p", **raw)
 
     def admit(self, first: int, count: int) -> None:
-        """Let a worker review triggers, and wait until it did."""
+        """Let a worker review triggers, and wait until it is done."""
         ended(self.start("worker", first, count), 60)
 
     def kill_at(self, step: int, role: str) -> bool:
-        """Start a process and kill it as it sends its request of this number.
+        """Start a process and kill it when it sends the request with this number.
 
-        False: it had nothing to do any more before that.
+        Return False if the process had finished its work before.
         """
         started: list[int] = []
         seen = [0]
@@ -101,7 +100,7 @@ class Family:
         return reached
 
     def is_idle(self, role: str, seen: list[int]) -> bool:
-        """Return whether a process has done all there is."""
+        """Return whether a process has no work left."""
         is_done = self.requests() == 0 if role == "pool" else self.requests() == FEW
         before = seen[0]
         time.sleep(0.3)
@@ -111,7 +110,7 @@ class Family:
         return len(names(self.api, "updaterequests"))
 
     def finish(self) -> None:
-        """Let fresh processes do the rest, and check what came of it."""
+        """Let new processes do the rest, and check the result."""
         rest = [self.start("writer"), self.start("pool")]
         try:
             wait_for(lambda: made(self.api) >= stored(self.api), 60)
@@ -125,7 +124,7 @@ class Family:
 
 
 def kill(process: int) -> None:
-    """Kill a process and wait until it is gone."""
+    """Kill a process and wait for its end."""
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:
@@ -139,7 +138,7 @@ def ended(process: int, within_s: float) -> None:
 
 
 def reaches(*conditions: object) -> bool:
-    """Wait for the first condition, or give up when the second one holds."""
+    """Wait for the first condition, but stop when the second condition is true."""
     wanted, given_up = conditions
     assert callable(wanted)
     assert callable(given_up)
@@ -173,7 +172,7 @@ def made(api: FakeApi) -> set[str]:
 
 
 def check(api: FakeApi) -> None:
-    """Each stored trigger has its object, made once and never written again."""
+    """Check that each stored trigger has an object that was written once."""
     assert made(api) == stored(api)
     with api.lock:
         written = Counter(
@@ -228,7 +227,7 @@ def test_a_kill_at_any_request_of_the_pool(
 def test_a_kill_at_any_request_of_the_writer(
     api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
-    """Records are taken after their requests are stored; some are stored twice."""
+    """Records are taken after their requests are stored, so some are stored twice."""
     step, first = 1, 0
     while True:
         family.put_up()
@@ -246,7 +245,7 @@ def test_a_kill_at_any_request_of_the_writer(
 def test_kills_at_random(api: FakeApi, family: Family) -> None:
     """Workers, writers and pools die under load; two pools work at the same time.
 
-    Between two kills the API server fails, too.
+    The API server fails, too, between two kills.
     """
     family.put_up()
     choice = random.Random(SEED)

@@ -1,4 +1,4 @@
-"""The whole service verifies images over TLS; its death and registries' harm nobody."""
+"""The service verifies images over TLS; its crashes and bad registries do no harm."""
 
 import base64
 import contextlib
@@ -110,7 +110,7 @@ def test_another_signer_is_denied(
 def test_a_hanging_registry_leaves_the_other_reviews_alone(
     tmp_path: Path, contents: Contents, host: str
 ) -> None:
-    """One connection waits for the dead registry, another is served meanwhile."""
+    """One connection waits for the dead registry; another is served meanwhile."""
     signer = Signer()
     signed(contents, signer)
     with hanging() as (dead, release):

@@ -1,4 +1,4 @@
-"""Faults while reviews arrive on many connections: what is lost is counted."""
+"""Faults while reviews arrive on many connections: lost reviews are counted."""
 
 import contextlib
 import http.client
@@ -32,7 +32,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 class Load:
-    """Connections that ask again and again, as API servers do, and dial again."""
+    """Connections that send requests repeatedly and reconnect, as API servers do."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -74,7 +74,7 @@ class Load:
 
 @pytest.mark.parametrize(
     ("name", "lost_max"),
-    # A worker takes with it what was in flight on its connections; nobody else does.
+    # A worker loses the requests in flight on its connections, but no others are lost.
     [("worker", CONNECTIONS), ("leader", 0), ("health", 0)],
 )
 def test_a_kill_loses_only_what_was_in_flight(
@@ -92,10 +92,11 @@ def test_a_kill_loses_only_what_was_in_flight(
 
 
 def test_connections_spread_over_workers_again(service: Service) -> None:
-    """Those of a killed worker go to the other; its successor gets its part of them.
+    """Connections of a killed worker move to the other; its successor gets its share.
 
-    Nobody else's review fails: an answer says that its connection ends. A worker may
-    keep one more than its part: two closed-loop workers on one core take turns.
+    No other review fails: an answer announces that its connection ends. A worker may
+    keep one connection more than its share: two closed-loop workers on one core take
+    turns.
     """
     part = CONNECTIONS // 2
 
@@ -117,7 +118,7 @@ def test_connections_spread_over_workers_again(service: Service) -> None:
 
 
 def test_a_killed_arbiter_is_replaced(service: Service) -> None:
-    """Workers leave by themselves when the arbiter is gone."""
+    """Workers exit by themselves when the arbiter is gone."""
     with Load(service) as load:
         victim = service.pids("webhook")[0]
         os.kill(victim, signal.SIGKILL)
@@ -139,7 +140,7 @@ def test_a_change_of_policies_under_load_loses_nothing(service: Service) -> None
 
 
 def test_sigterm_answers_what_is_in_flight(service: Service) -> None:
-    """A request whose body is still on its way is answered before the end."""
+    """A request whose body is still in transit is answered before the exit."""
     body = json.dumps(review_of(pod())).encode()
     head = (
         b"POST /validate/fail HTTP/1.1\r\nHost: localhost\r\n"
@@ -157,7 +158,7 @@ def test_sigterm_answers_what_is_in_flight(service: Service) -> None:
 
 @pytest.mark.parametrize("spoil", ["cut", "cut in place", "garbage", "foreign", "gone"])
 def test_a_spoilt_snapshot_changes_nothing(service: Service, spoil: str) -> None:
-    """Workers go on with what they have, new ones wait until the leader mends it."""
+    """Running workers keep their policies; new ones wait until the leader fixes it."""
     path = service.runtime_dir / "snapshot" / "policies.segment"
     whole = path.read_bytes()
     content = {
@@ -177,7 +178,7 @@ def test_a_spoilt_snapshot_changes_nothing(service: Service, spoil: str) -> None
     os.kill(service.pids("worker")[0], signal.SIGKILL)
     allowed = []
     for _ in range(20):
-        # A worker that waits says 503, a dead one nothing; neither is an allow.
+        # A waiting worker answers 503, a dead one nothing; neither is an allow.
         with contextlib.suppress(OSError, AssertionError, http.client.HTTPException):
             allowed.append(service.review(pod())["allowed"])
         time.sleep(0.05)
@@ -233,7 +234,7 @@ def test_strange_requests_harm_only_themselves(service: Service) -> None:
     for name, data in strange.items():
         answer = answer_to(service, data)
         assert b'"allowed":true' not in answer, name
-        # A review that cannot be read is denied, not left to the failurePolicy.
+        # A review that cannot be read is denied; failurePolicy does not decide it.
         is_denied = b'"allowed":false' in answer
         is_refused = answer == b"" or answer.startswith(b"HTTP/1.1 4")
         assert is_refused or is_denied, (name, answer[:80])
@@ -249,7 +250,7 @@ def test_strange_requests_harm_only_themselves(service: Service) -> None:
 
 
 def test_slow_and_half_closed_peers_hold_up_nobody(service: Service) -> None:
-    """Hundreds of connections that say little leave room for those that ask."""
+    """Hundreds of nearly idle connections leave room for active clients."""
     with contextlib.ExitStack() as stack:
         for number in range(200):
             plain = stack.enter_context(

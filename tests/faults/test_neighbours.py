@@ -1,8 +1,8 @@
-"""Whatever one review makes the engine do, others are answered meanwhile.
+"""Whatever work one review causes, others are answered in time.
 
-One worker, as its event loop is what can be held up. A failure means: a policy in
-somebody's own namespace delays the requests of everybody else, or kills the worker.
-``python perf/neighbours.py`` prints what each attack comes to.
+There is one worker, because its event loop could be blocked. A failure means: a
+tenant's policy delays other users' requests or kills the worker. ``python
+perf/neighbours.py`` prints the results of each attack.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from tests.faults.neighbour import DEADLINE_S, run, start
 
 pytestmark = pytest.mark.slow
 NEIGHBOUR_S_MAX = 0.5
-"""The aim is 0.25 (perf/neighbours.py --check); a wall clock needs room in CI."""
+"""The target is 0.25 (perf/neighbours.py --check); CI needs tolerance for wall time."""
 HEALTH_S_MAX = 2.0
 ATTEMPTS = 4
-"""Other programs may hold this machine's cores up for as long: one quiet run counts."""
+"""Other programs may block this machine's cores for as long: one quiet run counts."""
 ATTACK_S = 1.5
 ANSWERS_MIN = 10
 ANSWER_BYTES_MAX = 8 * 1024 * 1024

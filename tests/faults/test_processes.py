@@ -1,4 +1,4 @@
-"""Kill processes, spoil policies, stop the service: nothing is lost, nobody is left."""
+"""Kill processes, break policies, stop the service: nothing is lost or left running."""
 
 import contextlib
 import json
@@ -182,7 +182,7 @@ def test_every_log_line_is_json(service: Service) -> None:
 def test_costly_policies_keep_no_other_from_coming_into_force(
     service: Service,
 ) -> None:
-    """The leader lives, says why it refuses them, and its successor pays once."""
+    """The leader survives and logs the reason; its successor pays the cost once."""
     text = " || ".join(["object.metadata.name == 'a'"] * 2000)
     rule = {
         "name": "r",
@@ -209,5 +209,5 @@ def test_costly_policies_keep_no_other_from_coming_into_force(
     assert service.pids("leader") == leader
     os.kill(leader[0], signal.SIGKILL)
     write_whole(service.policies / "c.yaml", require_label("c", "owner"))
-    # What was refused for its cost is not compiled again.
+    # A policy that was refused for its cost is not compiled again.
     service.wait(lambda: "owner" in str(service.review(pod(app="x", team="x"))), 10)

@@ -56,7 +56,7 @@ def test_the_end_is_orderly(
 
 
 def test_ctrl_c_finishes_accepted_reviews(tmp_path: Path) -> None:
-    """Half of a request has arrived; the rest comes after Ctrl-C."""
+    """Half of a request has arrived; the rest arrives after Ctrl-C."""
     service = started(tmp_path)
     with contextlib.closing(service.connect()) as link:
         body = json.dumps({"request": {"uid": "u"}}).encode()
@@ -74,7 +74,7 @@ def test_ctrl_c_finishes_accepted_reviews(tmp_path: Path) -> None:
 
 
 def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None:
-    """Also which file a refused policy stands in."""
+    """It also names the file of a refused policy."""
     (tmp_path / "policies").mkdir()
     write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
     (tmp_path / "policies" / "bad.yaml").write_text("kind: [")

@@ -44,7 +44,7 @@ SALT = bytes(range(16))
 
 @dataclass
 class Recorded:
-    """Codes of errors that a service counted."""
+    """Codes of the errors that a service counted."""
 
     errors: list[str] = field(default_factory=list)
     results: list[PolicyResponse] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Recorded:
         allowed: bool,
         seconds: float,
     ) -> None:
-        """Keep what the policies said."""
+        """Keep the results of the policies."""
         assert (request.uid, webhook, allowed, seconds) is not None
         self.results = list(responses)
 
@@ -184,7 +184,7 @@ def pod(**spec: Any) -> dict[str, Any]:
 
 @contextmanager
 def everything_remembered() -> Iterator[None]:
-    """Remember of the smallest policies, and try whatever it was good for."""
+    """Cache even the smallest policies, and look up every object."""
     with (
         patch.object(recall, "_WORTH_LEAST", 0),
         patch.object(recall, "_TRIES", 1 << 30),

@@ -1,7 +1,7 @@
-"""JSON patches that only add give what values/patches/json_patch gives, in one pass.
+"""JSON patches that only add give values/patches/json_patch's results, in one pass.
 
-A failure means: the fast path that nearly all JSON patches take changes an object in
-another way than the slow one, which is compared with the real program.
+A failure means: the fast path that nearly all JSON patches take changes an object
+differently from the slow path, which is compared with the real program.
 """
 
 import copy
@@ -61,7 +61,7 @@ def test_additions(document: dict[str, Any], patches: list[Any]) -> None:
     for patch in patches:
         wanted = apply_patch(wanted, patch)
     event("changed" if found is not document else "same")
-    # As texts: the order of keys decides the order of a patch's operations.
+    # Compared as text: the order of keys decides the order of a patch's operations.
     assert json.dumps(found) == json.dumps(wanted)
     assert (found is document) == (json.dumps(found) == json.dumps(document))
     assert found.get("kind") == document.get("kind")

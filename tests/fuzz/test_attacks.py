@@ -1,8 +1,8 @@
-"""Expressions and objects made to cost much end in bounds, with a refusal or a verdict.
+"""Expressions and objects made to be expensive end within limits, with an answer.
 
-Each attack runs in a process of its own under a limit of memory, because what it looks
-for are dead workers. Nothing may be a defect, and where the budget ends, the answer of
-failurePolicy Fail is no.
+Each attack runs in a separate process under a memory limit, because it may kill the
+worker. No result may be an internal error, and if the budget runs out, failurePolicy
+Fail denies the request.
 """
 
 import json
@@ -205,7 +205,7 @@ def _evaluate(text: str, make: Callable[[], Any], out: Any) -> None:
 
 
 def evaluate(text: str, make: Callable[[], Any]) -> tuple[bool, list[str], float]:
-    """Evaluate in a process of its own; a process that dies fails the test."""
+    """Evaluate in a separate process; a process that dies fails the test."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(
         target=_evaluate, args=(text, make, theirs)
@@ -254,7 +254,7 @@ def test_what_only_looks_expensive_is_evaluated(name: str) -> None:
     ],
 )
 def test_what_is_no_review_gets_a_status(body: bytes, status: int) -> None:
-    """A body that cannot be read is never an allow."""
+    """A body that cannot be read is never allowed."""
     with pytest.raises(HttpError) as caught:
         Bench(HARMLESS["a crowd under a pattern"][0]).post(body)
     assert caught.value.status == status
@@ -273,13 +273,13 @@ def test_what_is_no_review_gets_a_status(body: bytes, status: int) -> None:
 )
 @pytest.mark.parametrize("path", [b"/validate/fail", b"/validate/ignore"])
 def test_a_review_that_cannot_be_read_is_denied(body: bytes, path: bytes) -> None:
-    """An HTTP error would let it pass where failures are ignored."""
+    """The API server would ignore an HTTP error if failures are ignored."""
     response = Bench(HARMLESS["a crowd under a pattern"][0]).post(body, path)
     assert (response["uid"], response["allowed"]) == ("u", False)
 
 
 def test_of_equal_keys_one_reading_counts() -> None:
-    """Matching and evaluating must look at the same of two equal keys."""
+    """If a key occurs twice, matching and evaluation must use the same value."""
     bench = Bench(policy({"pattern": {"metadata": {"labels": {"a": "good"}}}}))
     body = json.dumps(review(pod())).replace(
         '"metadata"', '"metadata":{"labels":{"a":"good"}},"metadata"'
@@ -288,7 +288,7 @@ def test_of_equal_keys_one_reading_counts() -> None:
 
 
 def test_huge_integers_are_numbers() -> None:
-    """Digits beyond 64 bits neither crash nor pass for something else."""
+    """Digits beyond 64 bits neither crash nor change the value."""
     bench = Bench(policy({"pattern": {"spec": {"x": "<5"}}}))
     made = pod(x="HERE")
     body = json.dumps(review(made)).replace('"HERE"', "9" * 300)

@@ -1,7 +1,7 @@
-"""A policy compiled for all kinds at once judges each kind as rules made for that kind.
+"""A policy compiled for all kinds judges each kind like rules written for that kind.
 
-A failure means: a rule that autogen makes for controllers judges Pods (or the other way
-round), so objects are denied or allowed by a rule that Kyverno does not have for them.
+A failure means: an autogen rule for controllers is applied to Pods (or the reverse), so
+objects are denied or allowed by a rule that Kyverno does not have for them.
 """
 
 from typing import Any
@@ -137,7 +137,7 @@ def test_each_kind_has_the_rules_made_for_it(
 
 
 def test_a_filter_that_names_pods_besides_is_not_judged_as_a_controller() -> None:
-    """Upstream has ``autogen-r`` for controllers only; `P*` stays in its filters."""
+    """Upstream creates ``autogen-r`` for controllers; `P*` stays in its filters."""
     filters = [{"resources": {"kinds": kinds}} for kinds in (["Pod"], ["P*"])]
     rule = {"name": "r", "match": {"any": filters}, "validate": {"deny": {}}}
     found = {

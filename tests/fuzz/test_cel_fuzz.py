@@ -1,10 +1,10 @@
 """Our CEL and an independent implementation give the same values.
 
-The other one is ``common-expression-language`` (Rust). Expressions are made so that
-they type-check here; where both give a value the values must be equal, and where one
-fails the other must fail, too. Known faults of the other one are kept out by
-construction (the size of a string counts its bytes) or left out (a loop ends at the
-first error, although a later turn may decide it).
+The other implementation is ``common-expression-language`` (Rust). The generated
+expressions type-check here; if both give a value the values must be equal, and if one
+fails the other must fail, too. Its known faults are avoided by construction (the size
+of a string counts its bytes) or skipped (a loop ends at the first error, although a
+later iteration may decide it).
 """
 
 import contextlib

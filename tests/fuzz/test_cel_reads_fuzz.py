@@ -1,7 +1,7 @@
-"""A CEL expression comes to the same on an object and on the part that it reads.
+"""A CEL expression has the same value on an object and on the part that it reads.
 
-Room: tests. The law of expr/cel/reads.py. A failure means: a remembered verdict may be
-that of another object.
+Room: tests. The law of expr/cel/reads.py. A failure means: a cached verdict may belong
+to another object.
 """
 
 from typing import Any, Final
@@ -47,7 +47,7 @@ _THREE: Final = ("({} ? {} : {})", "({} ? {} : {}).a", "({} ? {} : {}).size()")
 
 
 def longer(below: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Return expressions made of smaller ones."""
+    """Return expressions that contain smaller ones."""
     return st.one_of(
         st.builds(str.format, st.sampled_from(_ONE), below),
         st.builds(str.format, st.sampled_from(_TWO), below, below),
@@ -68,7 +68,7 @@ OBJECTS: Final = st.dictionaries(NAME, TREES, max_size=3)
 
 
 def plain(value: Any) -> Any:
-    """Return a value with optionals as lists, which can be compared."""
+    """Return a value with optionals as lists, which are comparable."""
     if isinstance(value, Optional):
         return ["optional", plain(value.value)] if value.present else ["none"]
     if isinstance(value, dict):
@@ -122,7 +122,7 @@ def test_expressions_read_what_they_say(text: str, value: Any) -> None:
 
 
 def test_what_depends_on_anything_else_is_unknown() -> None:
-    """Such a verdict is not that of every equal object."""
+    """Such a verdict does not hold for every equal object."""
     for text in (
         "request.userInfo.username == 'x'",
         "request.name == 'x'",

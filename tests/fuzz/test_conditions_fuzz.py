@@ -36,7 +36,7 @@ SIDES: st.SearchStrategy[Any] = (
 
 
 class EmptyScope:
-    """A scope in which nothing can be asked."""
+    """A scope without any data."""
 
     def __init__(self) -> None:
         self.root: dict[str, Any] = {}
@@ -46,7 +46,7 @@ class EmptyScope:
         )
 
     def ensure(self, query: str) -> None:
-        """There is nothing to load."""
+        """Do nothing: no data is loaded."""
 
 
 def check_all_operators(key: Any, value: Any) -> None:
@@ -56,7 +56,7 @@ def check_all_operators(key: Any, value: Any) -> None:
         assert test is not None
         strange = type(key) is list and any(type(item) is not str for item in key)
         if operator in {"In", "NotIn"} and strange:
-            # Upstream panics there; the oracle has no say.
+            # Upstream panics there; the oracle does not count.
             with suppress(ExpressionFailed):
                 compare(key, value)
             continue
@@ -71,7 +71,7 @@ def check_all_operators(key: Any, value: Any) -> None:
 
 
 def test_operators_agree_with_the_oracle_on_scalars() -> None:
-    """A prepared test, a bare comparison and the oracle say the same, on every pair."""
+    """A prepared test, a bare comparison and the oracle agree on every pair."""
     scalars = [*TEXTS, *NUMBERS, None, True, False]
     for key, value in product(scalars, scalars):
         check_all_operators(key, value)
@@ -80,7 +80,7 @@ def test_operators_agree_with_the_oracle_on_scalars() -> None:
 @settings(max_examples=800, deadline=None)
 @given(SIDES, SIDES)
 def test_operators_agree_with_the_oracle(key: Any, value: Any) -> None:
-    """The same with lists and maps on either side."""
+    """This includes lists and maps on either side."""
     check_all_operators(key, value)
 
 
@@ -111,7 +111,7 @@ def outcome(call: Any) -> Any:
 @settings(max_examples=500, deadline=None)
 @given(BLOCKS)
 def test_holds_and_evaluate_agree(raw: Any) -> None:
-    """The fast program and the one with words end alike, errors included."""
+    """The fast program and the explaining one agree, even on errors."""
     program, scope = link_conditions(parse_conditions(raw)), EmptyScope()
     evaluated = outcome(lambda: program.evaluate(scope))
     held = outcome(lambda: program.holds(scope))

@@ -45,7 +45,7 @@ JSON = st.recursive(
 
 
 def names_of(shape: Shape, seen: set[int]) -> set[str]:
-    """Collect the field names of a record and of what it holds."""
+    """Collect the field names of a record and of its nested records."""
     if id(shape) in seen:
         return set()
     seen.add(id(shape))

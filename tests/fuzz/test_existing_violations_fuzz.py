@@ -3,10 +3,10 @@
 Room: tests. Takes: rules of every kind that evaluates, and updates of objects, their
 subresources among them, made by Hypothesis.
 
-The law: a failure becomes a skip exactly when the old object, created now by a user
-whom no rule names, matches the rule, and fails it when created by the user of the
-request. Both are asked of the engine by reviews of their own. A failure means: a clean
-object may be changed into one that violates, or an old violation stops every update.
+The law: a failure becomes a skip exactly when the old object matches the rule if it is
+created now by a user whom no rule names, and fails it if it is created by the user of
+the request. Separate reviews check both. A failure means: a clean object can be changed
+into a violating one, or an old violation blocks every update.
 """
 
 from copy import deepcopy
@@ -214,7 +214,7 @@ def _review(user: str, **parts: Any) -> Request:
 
 
 def _evaluated(rule: LinkedRule, request: Request) -> list[tuple[str, str]]:
-    """Return (status, text) of each result, which a batch of the rule must not deny."""
+    """Return (status, text) of each result, which a batch of the rule must confirm."""
     scope = _ENGINE.scope(rule, _ENGINE.open(request), first=True)
     found = [(one.status, one.message) for one in rule.explain(request, scope)]
     if not rule.matches(request):
@@ -259,7 +259,7 @@ def test_a_failure_is_excused_by_an_old_one_alone(
         )
         if (
             failed_before
-            # Upstream takes a rule with preconditions for one that does not match.
+            # Upstream treats a rule with preconditions as one that does not match.
             and "preconditions" not in raw
             and _matches_as_nobodys(strict, old, kind)
         ):
@@ -268,9 +268,9 @@ def test_a_failure_is_excused_by_an_old_one_alone(
 
 
 def test_the_law_is_tried_on_both_its_sides() -> None:
-    """Every body fails a bad Pod and passes a good one: else the law holds of nothing.
+    """Every body fails a bad Pod and passes a good one: otherwise the law is trivial.
 
-    A bad object has a bad twin nowhere, and a good one a good twin.
+    A bad object never has a bad twin, and a good object never has a good one.
     """
     kind, subresource, resource = _SHAPES[0]
     parts = {"kind": kind, "subResource": subresource, "resource": resource}

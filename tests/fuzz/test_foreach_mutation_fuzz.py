@@ -1,7 +1,7 @@
-"""A foreach in one pass gives what one element after another gives, errors included.
+"""A foreach in one pass equals a foreach element by element, even on errors.
 
-A failure means: a rule changes an object in another way, or says something else, when
-its elements are patched together or without the scope of a rule.
+A failure means: a rule changes an object differently, or has another message, if its
+elements are patched together or without the scope of a rule.
 """
 
 import json

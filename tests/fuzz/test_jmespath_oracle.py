@@ -1,9 +1,9 @@
 """Our JMESPath and the ``jmespath`` library give the same on any expression.
 
-The library is taught where Kyverno's fork differs (go_dialect.py, a reason for each),
-and nothing else is left out: values are equal, a missing key is one for both, and what
-fails for one fails for the other. Texts are made without regard to precedence, so that
-both parsers must read them alike; a soup of tokens asks who refuses.
+go_dialect.py adapts the library to the differences of Kyverno's fork (with a reason for
+each). There are no other exceptions: values are equal, a key is missing in both, and
+both fail on the same expressions. Texts are generated without regard to precedence, so
+both parsers must agree on it; random tokens compare the refusals.
 """
 
 import json
@@ -125,9 +125,9 @@ _SOUP = st.builds(
 def test_same_texts_are_refused(text: str, document: Any) -> None:
     if _read_by(jmespath.compile, text):
         assert _read_by(parse, text)
-        # What a reference is outside of a call, no specification says.
+        # The value of a reference outside of a call is not specified.
         assume("&" not in text.replace("&&", ""))
         assert equal(ours(text, document), dialect(text, document))
     elif _read_by(parse, text):
-        # PARSED_ONLY_HERE: a call of what has no name.
+        # PARSED_ONLY_HERE: a call without a name.
         assert "(" in text

@@ -1,7 +1,7 @@
-"""Patches agree with second opinions: jsonpatch, a naive merge, their own inverse.
+"""Patches agree with jsonpatch, with a naive merge and with their own inverse.
 
-A failure means: an object is patched in another way than by RFC 6902, or than kustomize
-would where every list is regular.
+A failure means: an object is patched differently from RFC 6902, or from kustomize for
+regular lists.
 """
 
 import copy
@@ -48,7 +48,7 @@ _OPERATIONS = st.one_of(
 def test_json_patch_agrees_with_jsonpatch(
     document: dict[str, Any], operations: list[dict[str, Any]]
 ) -> None:
-    """Where the strict implementation applies a patch, ours gives the same."""
+    """If the strict implementation applies a patch, ours gives the same result."""
     before = copy.deepcopy(document)
     try:
         wanted = jsonpatch.apply_patch(copy.deepcopy(document), operations)
@@ -66,7 +66,7 @@ def test_json_patch_agrees_with_jsonpatch(
 
 
 def _is_ours(operation: dict[str, Any]) -> bool:
-    """Return whether an operation has a meaning of its own here.
+    """Return whether an operation has a different meaning here.
 
     A pointer to "-" names no element; jsonpatch compares 1 with true as equal; a move
     onto its own child differs.
@@ -90,7 +90,7 @@ def test_a_diff_is_applied_by_jsonpatch_too(
 
 
 def _naive(old: Any, patch: Any) -> Any:
-    """Merge maps; replace everything else: what a kind without a schema gets."""
+    """Merge maps and replace everything else, as for a kind without a schema."""
     if not isinstance(patch, dict):
         is_quoted = isinstance(old, str) and not isinstance(patch, str | list)
         return json.dumps(patch) if is_quoted else copy.deepcopy(patch)

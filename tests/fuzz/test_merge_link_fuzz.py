@@ -1,7 +1,7 @@
-"""A linked merge gives what the general way gives, for any patch and any Pod.
+"""A linked merge equals the general merge, for any patch and any Pod.
 
-A failure means: the short way that nearly all mutations take changes an object in
-another way than the slow one, which is compared with the real program.
+A failure means: the fast path that nearly all mutations take changes an object
+differently from the slow path, which is compared with the real program.
 """
 
 import copy
@@ -29,7 +29,7 @@ _WANTED = st.sampled_from(["*", "a", "x*", "!a", ">1", "a|b", 1, True, "{{ one }
 def _map(
     fields: dict[str, st.SearchStrategy[Any]],
 ) -> st.SearchStrategy[dict[str, Any]]:
-    """Make maps of some of the fields."""
+    """Draw maps of some of the fields."""
     return st.fixed_dictionaries({}, optional=fields)
 
 
@@ -96,7 +96,7 @@ _PODS = st.fixed_dictionaries(
 def _anchored(
     fields: dict[str, st.SearchStrategy[Any]],
 ) -> st.SearchStrategy[dict[str, Any]]:
-    """Make maps of which some keys have an anchor."""
+    """Draw maps in which some keys have an anchor."""
 
     @st.composite
     def draw_map(draw: st.DrawFn) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _outcome(call: Any) -> str:
 
 
 def _values(leaves: Leaves, one: Any, two: Any) -> list[Any]:
-    """Fill the holes, without a scope: the text around a variable is left out."""
+    """Fill the holes, without a scope: the text around a variable is dropped."""
     return [(one, two)[number % 2] for number in range(len(leaves.resolvers))]
 
 
@@ -191,9 +191,9 @@ def test_linked_is_general(
     general._merges[id(_SHAPE)] = None
     wanted = general.apply(pod, ())
     event("changed" if found is not pod else "same")
-    # As texts: the order of keys decides the order of a patch's operations.
+    # Compared as text: the order of keys decides the order of a patch's operations.
     assert json.dumps(found) == json.dumps(wanted)
-    # The very object, so that nobody need compare: what is equal is not copied.
+    # Identity, so that no comparison is necessary: equal objects are not copied.
     assert (found is pod) == (wanted is pod)
     assert json.dumps([*before]) == json.dumps([filled(leaves.shape, values), pod])
 
@@ -203,7 +203,7 @@ def test_linked_is_general(
 def test_one_after_another(
     first: dict[str, Any], second: dict[str, Any], pod: dict[str, Any], one: Any
 ) -> None:
-    """Whichever way each takes."""
+    """This holds for either algorithm."""
     results = []
     for is_linked in (True, False):
         working, said = pod, []
@@ -248,6 +248,6 @@ def test_rows_together_are_rows_one_by_one(
     for each in values:
         wanted = linked.apply(wanted, each)
     event("changed" if found is not pod else "same")
-    # As texts: the order of keys decides the order of a patch's operations.
+    # Compared as text: the order of keys decides the order of a patch's operations.
     assert json.dumps(found) == json.dumps(wanted)
     assert json.dumps(pod) == before

@@ -1,6 +1,6 @@
-"""The patch cached for one object is what an equal one would get.
+"""The cached patch for one object is the patch that an equal object would get.
 
-A failure means: an object gets the patch that was made for another one.
+A failure means: an object gets a patch that was created for another one.
 """
 
 import copy
@@ -54,7 +54,7 @@ Document = dict[str, Any]
 
 @contextmanager
 def everything_cached() -> Iterator[None]:
-    """Cache for single rules, too, and look up every object."""
+    """Cache even single rules, and look up every object."""
     with (
         patch.object(mutation_recall, "_WORTH_LEAST", 0),
         patch.object(mutation_recall, "_TRIES", 1 << 30),
@@ -76,7 +76,7 @@ class _Counting(MutationCache):
 
 
 class Asked:
-    """A planner, and how many of its plans were cached."""
+    """A planner, and the number of its cached plans."""
 
     def __init__(self, policies: list[Document]) -> None:
         text = "\n---\n".join(map(json.dumps, policies))
@@ -103,12 +103,12 @@ class Asked:
             return None
         after = apply_patch(document["request"]["object"], done.patch)
         rows = [(p.policy.key, p.action, p.results) for p in done.responses]
-        # As text, which tells 1, 1.0 and true apart.
+        # Compared as text, which distinguishes 1, 1.0 and true.
         return rows, json.dumps(after), done.refusal, len(done.left_out)
 
 
 def check(policies: list[Document], reviews: list[Document]) -> int:
-    """Mutate with and without the cache; return how many were cached."""
+    """Mutate with and without the cache; return the number of cached plans."""
     alone, together = Asked(policies), Asked(policies)
     with patch.object(mutation_recall, "_WORTH_LEAST", 1 << 30):
         wanted = [alone.said(each) for each in reviews]
@@ -146,7 +146,7 @@ _HELD = {
 
 
 def _filled(value: Any) -> Any:
-    """Replace the variables of the other test by those of an object."""
+    """Replace the variables of the other test with those of an object."""
     if isinstance(value, dict):
         return {key: _filled(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -272,7 +272,7 @@ def _places(value: Any) -> list[Any]:
 
 
 def _changed(draw: st.DrawFn, target: Document) -> Document:
-    """Return a copy in which something differs that rules may or may not read."""
+    """Return a copy with a change that rules may or may not read."""
     made = copy.deepcopy(target)
     for _ in range(draw(st.integers(0, 2))):
         place = draw(st.sampled_from(_places(made)))
@@ -295,9 +295,9 @@ def _doubled(place: list[Any]) -> None:
 
 @st.composite
 def _families(draw: st.DrawFn) -> list[Document]:
-    """Draw objects of which most are equal but for small differences."""
+    """Draw objects, most of which are equal except for small differences."""
     base = draw(_PODS)
-    # Only what comes twice is cached; then come those that are almost equal.
+    # Only repeated objects are cached; then almost equal objects follow.
     found = [base, base]
     for _ in range(draw(st.integers(2, 6))):
         other = draw(st.sampled_from(found))
@@ -330,7 +330,7 @@ def test_what_is_cached_is_what_would_be_made(
 
 
 def _named(pod_name: str, volume: str, **container: Any) -> Document:
-    """Return the review of a Pod as a ReplicaSet makes them."""
+    """Return the review of a Pod as a ReplicaSet creates it."""
     made = pod(volumes=[{"name": volume, "emptyDir": {}}])
     made["metadata"]["name"] = pod_name
     mounts = [{"name": volume, "mountPath": "/x"}]
@@ -344,7 +344,7 @@ def _siblings(count: int, **container: Any) -> list[Document]:
 
 @pytest.mark.parametrize("rule", [merging, merging_each, patching, patching_each])
 def test_pods_of_one_replica_set_are_patched_once(rule: Any) -> None:
-    """Else the law above would hold because nothing is ever cached."""
+    """Otherwise the law above would hold because nothing is ever cached."""
     policies = [policy(number, rule(number)) for number in range(10)]
     body = json.dumps(REVIEWS["allowed"][0])
     reviews = [json.loads(body.replace("abcde", f"abcd{n}")) for n in range(6)]
@@ -463,7 +463,7 @@ READ = {
 
 @pytest.mark.parametrize("what", READ)
 def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
-    """Of objects that differ in it alone each gets its own patch."""
+    """Objects that differ only in this part each get their own patch."""
     document, found = READ[what]
     for one, other in itertools.permutations(found, 2):
         check([document], [one, one, one, other, other, one])
@@ -477,11 +477,11 @@ def _selected(**resources: Any) -> Document:
 
 
 def test_a_rule_that_another_one_makes_match() -> None:
-    """Who asks decides about it only then, so that it is not in the key."""
+    """The rule matches only after the mutation, so the user is not part of the key."""
     chosen = _selected(selector={"matchLabels": {"a": "x"}})
     match = chosen["spec"]["rules"][0]["match"]["any"][0]
     match["subjects"] = [{"kind": "User", "name": "alice"}]
-    # The index looks at the namespace, and so does not tell the users apart.
+    # The index uses the namespace, and so does not distinguish the users.
     match["resources"]["namespaces"] = ["default"]
     first = cluster_policy(_labelled("a", "x"))
     bob, alice = (review(pod(), userInfo={"username": n}) for n in ("bob", "alice"))
@@ -544,7 +544,7 @@ def test_no_failure_to_cache_changes_an_answer(error: Any) -> None:
 
 
 def test_what_rules_read_is_found_without_linking_them_again() -> None:
-    """Else each kind of object would link all variables in the event loop."""
+    """Otherwise each kind of object would link all variables in the event loop."""
     labels = {f"l{n}": "{{ request.object.metadata.name }}" for n in range(5)}
     document = cluster_policy({"patchStrategicMerge": {"metadata": {"labels": labels}}})
     match = document["spec"]["rules"][0]["match"]["any"][0]
@@ -597,7 +597,7 @@ def _of_variables(count: int) -> Document:
 
 @pytest.mark.parametrize("body", [_conditional, _in_yaml, _of_variables])
 def test_plans_with_large_patches_are_not_cached(body: Any) -> None:
-    """The work for what they read ends before it takes longer than a slice."""
+    """The analysis of their reads stops before it takes longer than a slice."""
     same = [_named("x", "v")] * 4
     assert check([cluster_policy(body(20))], same) == 2
     large = [cluster_policy(body(RECALL_READS_STEPS_MAX // 2))]
@@ -622,7 +622,7 @@ def test_long_paths_are_not_cached() -> None:
 
 
 def test_a_long_list_is_run_again_for_what_a_short_one_takes() -> None:
-    """Else each element would compile what takes it apart."""
+    """Otherwise each element would be compiled separately."""
     counts = []
     for length in (2, 50):
         found = [{"name": f"c{n}", "image": "i"} for n in range(length)]
@@ -644,7 +644,7 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_objects_that_never_recur_are_seldom_looked_up() -> None:
-    """A key takes as long as a small patch."""
+    """Computing a key takes as long as a small patch."""
     policies = [policy(number, merging_each(number)) for number in range(10)]
     asked = Asked(policies)
     reviews = [_named("x", "v", image=f"i:{n}") for n in range(200)]

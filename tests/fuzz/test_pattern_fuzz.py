@@ -71,7 +71,7 @@ META_RESOURCES = with_metadata(LABELS | SCALARS, st.just("{}"))
 
 @st.composite
 def related(draw: st.DrawFn) -> tuple[Any, Any]:
-    """Draw a pattern and a resource that has much of its shape."""
+    """Draw a pattern and a resource of a similar shape."""
     pattern = draw(PATTERNS)
     return pattern, draw(fitting(pattern))
 
@@ -114,19 +114,19 @@ def test_all_evaluators_agree(case: tuple[Any, Any]) -> None:
 @settings(max_examples=800, deadline=None)
 @given(META_PATTERNS, META_RESOURCES)
 def test_wildcard_keys_agree(pattern: Any, resource: Any) -> None:
-    """Metadata blocks change with the resource; both evaluators must follow alike."""
+    """Metadata blocks change with the resource; both evaluators must follow equally."""
     check(pattern, resource)
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(META_PATTERNS, max_size=2), st.lists(META_RESOURCES, max_size=3))
 def test_wildcard_keys_agree_in_lists(pattern: Any, resource: Any) -> None:
-    """In a list a skip is forgiven, so the kind of failure matters."""
+    """In a list, skips are tolerated, so the kind of failure matters."""
     check(pattern, resource)
 
 
 @settings(max_examples=1500, deadline=None)
 @given(SCALARS | st.lists(SCALARS, max_size=2), SCALARS)
 def test_leaves_agree(value: Any, pattern: Any) -> None:
-    """Scalars carry most policies."""
+    """Most policies consist of scalars."""
     check(pattern, value)

@@ -1,8 +1,8 @@
-"""Policies evaluated together, one by one, fast and in words say the same.
+"""Policies evaluated together, alone, fast or explaining have the same results.
 
 Three ways lead to a verdict: the batch (program/plans/batch.py), the fast program of a
 single rule, and its explaining program. A failure means: a review's answer and a report
-of the same object disagree, or what one policy says depends on which others there are.
+of the same object disagree, or the result of a policy depends on other policies.
 """
 
 import json
@@ -51,7 +51,7 @@ CONDITIONS = st.one_of(
         st.sampled_from(["Equals", "NotEquals"]),
     ),
     st.builds(lambda value: condition(OBJECT, value), st.sampled_from(["x", "none"])),
-    # It fails: there is no such field, and nothing stands in for it.
+    # It fails: the field does not exist, and there is no default.
     st.just(condition("{{ request.object.nowhere.to.be }}", "x")),
 )
 BLOCKS = st.builds(
@@ -88,7 +88,7 @@ MATCH_CONDITIONS = st.sampled_from(
         "object.metadata.name == 'a'",
         "request.operation != 'UPDATE'",
         "has(object.metadata.labels)",
-        # An error where there is no such label.
+        # An error if the label is missing.
         "object.metadata.labels.a == 'x'",
         # Two containers cost more than COST_MAX.
         (
@@ -172,7 +172,7 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
     for number in range(draw(st.integers(1, 5))):
         namespace = draw(st.sampled_from(["", "", "default"]))
         only_one = draw(st.booleans())
-        # With applyRules One what is left of a policy's rules decides; so one action.
+        # With applyRules One, the remaining rules of a policy decide; so one action.
         action = draw(st.sampled_from(["Enforce", "Audit"])) if only_one else ""
         gates = draw(st.lists(MATCH_CONDITIONS, max_size=2))
         found.append(
@@ -270,12 +270,12 @@ def source_of(documents: list[dict[str, Any]]) -> SegmentSource[LinkedRule]:
     try:
         return SegmentSource(segment_of(text), link_rule)
     except PolicyInvalid:
-        # E.g. a rule that excludes all that it matches.
+        # For example, a rule that excludes everything it matches.
         reject()
 
 
 def told(responses: list[PolicyResponse]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return what rules say: status and, where there are words, the message."""
+    """Return the results of rules: the status and, if there is one, the message."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for response in responses:
         rows = found.setdefault(response.policy.key, {})
@@ -300,7 +300,7 @@ def with_messages(source: SegmentSource[LinkedRule], request: Request) -> Any:
 def check_single_rules(
     source: SegmentSource[LinkedRule], request: Request, words: Any
 ) -> None:
-    """The fast program of a rule says what its words say, or asks for them."""
+    """Check that a rule's fast program agrees with its explaining one, or defers."""
     for candidate in source.candidates(request):
         if candidate.policy.apply_rules == "One":
             continue
@@ -331,7 +331,7 @@ def _said(plan: ValidationPlan | None) -> dict[str, dict[str, tuple[str, str]]]:
     for key, rows in told([*plan.audit(0)]).items():
         assert not rows.keys() & found.get(key, {}).keys(), "no rule speaks twice"
         found[key] = found.get(key, {}) | rows
-    # A condition over its budget; the rules say so.
+    # A condition exceeds its budget; the rules report that.
     for policy, error in plan.left_out:
         assert isinstance(error, BudgetExceeded)
         assert (ERROR, f"not evaluated (cel.cost): {error}") in found[
@@ -377,7 +377,7 @@ EQUAL_BLOCKS = [
     denying("p2"),
     denying("p3", "object.spec.containers.all(c, c.image.startsWith('r.io/'))"),
 ]
-"""Match blocks that are equal, of policies whose matchConditions are not."""
+"""Equal match blocks, of policies with different matchConditions."""
 FIRST_SKIPS = [
     {
         "apiVersion": "kyverno.io/v1",
@@ -418,7 +418,7 @@ def test_all_ways_agree(
         request = decode(json.dumps(each).encode())
         words = with_messages(source, request)
         check_single_rules(source, request, words)
-        # Twice: what the first run caches must not change the second.
+        # Twice: data cached by the first run must not change the second.
         for _ in range(2):
             with everything_remembered():
                 found = _said(planner.plan(request, _ALL, ""))

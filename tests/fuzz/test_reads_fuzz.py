@@ -1,7 +1,7 @@
-"""What reads no more than its marks say comes to the same on a value and on its part.
+"""Evaluators give equal results on a value and on the part that their marks name.
 
 Room: tests. The law of expr/reads.py, for every evaluator of patterns and for JMESPath.
-A failure means: a remembered verdict may be that of another object.
+A failure means: a cached verdict may belong to another object.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def part_of(reads: Reads, value: Any) -> Any:
 
 
 def exactly(one: Any, other: Any) -> bool:
-    """Compare as JSON does: 1, 1.0 and true are three things."""
+    """Compare as JSON: 1, 1.0 and true are different."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -102,7 +102,7 @@ OPERANDS = st.one_of(NAME, st.sampled_from(["@", "`1`", "'a'", "`[]`", "''"]))
 
 
 def longer(below: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Return expressions made of smaller ones."""
+    """Return expressions that contain smaller ones."""
     one = st.one_of(
         st.sampled_from(
             [
@@ -198,7 +198,7 @@ def test_queries_read_what_they_say(text: str, value: Any) -> None:
 
 
 def test_most_queries_are_understood() -> None:
-    """Else the law above would speak of nothing; and parts are smaller than values."""
+    """Otherwise the law above would be trivial; and parts are smaller than values."""
     queries = {
         "a[].keys(@)[]": {"a": [{"x": 0, "y": 0}]},
         "a.[b, metadata][].a": {"a": {"b": [{"a": 1}], "metadata": 5}},

@@ -99,7 +99,7 @@ MORE = st.one_of(
 
 @st.composite
 def families(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Draw reviews of which most are creations of objects with small differences."""
+    """Draw reviews, most of which create objects with small differences."""
     base = draw(plans.requests())
     request = base["request"]
     if draw(st.integers(0, 4)):
@@ -171,7 +171,7 @@ PORTS = st.lists(
 
 
 class _Counting(recall.VerdictCache):
-    """Counts how often a verdict was cached."""
+    """A cache that counts its hits."""
 
     __slots__ = ("hits",)
 
@@ -180,14 +180,14 @@ class _Counting(recall.VerdictCache):
         self.hits = 0
 
     def find(self, key: Any) -> recall.CachedVerdict | None:
-        """Count what is found."""
+        """Count the hits."""
         found = super().find(key)
         self.hits += found is not None
         return found
 
 
 def evaluated(planner: ValidationPlanner, request: Request) -> Any:
-    """Return every word of the enforcing and of the auditing rules."""
+    """Return every message of the enforcing and of the auditing rules."""
     plan = planner.plan(request, plans._ALL, "")
     if plan is None:
         return None
@@ -200,7 +200,7 @@ def evaluated(planner: ValidationPlanner, request: Request) -> Any:
 
 
 def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int:
-    """Evaluate one after the other, and each alone; return how many were known."""
+    """Evaluate them in sequence, and each alone; return the number of cache hits."""
     with everything_remembered():
         source: SegmentSource[LinkedRule] = plans.source_of(documents)
         engine = Engine(ClusterData(), _CLOCK)
@@ -216,7 +216,7 @@ def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int
 
 @st.composite
 def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Draw policies of which some have a body made for this test."""
+    """Draw policies, some of which have a body made for this test."""
     documents = draw(plans.policies())
     for document in documents:
         for rule in document["spec"].get("rules", ()):
@@ -235,7 +235,7 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_what_is_remembered_is_what_would_be_said(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
 ) -> None:
-    # The first again, at last: by then others may have come in between.
+    # The first object again, at the end: others may have been cached in between.
     event(f"known: {min(check(documents, [*reviews, reviews[0]]), 3)}")
 
 
@@ -278,7 +278,7 @@ def _pod(name: str, **container: Any) -> dict[str, Any]:
 
 
 def test_pods_that_differ_in_their_names_are_evaluated_once() -> None:
-    """Else the laws above would hold because nothing is ever remembered."""
+    """Otherwise the laws above would hold because nothing is ever cached."""
     documents = [
         _policy(pattern={"spec": {"containers": [{"image": "!b"}]}}),
     ]
@@ -295,13 +295,13 @@ def test_numbers_and_truth_are_told_apart() -> None:
 
 
 def test_a_variable_in_a_value_is_evaluated_each_time() -> None:
-    """It may read what the rule itself does not."""
+    """The variable may read data that the rule itself does not read."""
     documents = [_policy(**_deny("{{ " + CONTAINERS + ".x }}", "AnyIn", ["a"]))]
     assert check(documents, [_pod(name, x=NAME) for name in ("a", "b", "a")]) == 0
 
 
 def test_an_old_object_is_evaluated_each_time() -> None:
-    """A violation that was there before is excused, another is not."""
+    """An existing violation is excused, a new one is not."""
     documents = [_policy(pattern={"spec": {"containers": [{"image": "!b"}]}})]
     bad, good = _pod("x"), _pod("x", image="c")
     updates = []
@@ -404,7 +404,7 @@ READ = {
 
 @pytest.mark.parametrize("what", READ)
 def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
-    """Of two objects that differ in it alone one passes and one fails."""
+    """Of two objects that differ only in this part, one passes and one fails."""
     body, (one, other) = READ[what]
     documents = [_policy(**body)]
     assert check(documents, [one, other]) == check(documents, [other, one]) == 0
@@ -424,7 +424,7 @@ EXCUSED = [
 
 
 def test_gates_of_a_rule_are_never_taken_for_equal() -> None:
-    """Matches, preconditions and exceptions read more than the body does."""
+    """Matches, preconditions and exceptions read more than the body."""
     assert check(EXCUSED, [_pod("c", image="c"), _pod("a", image="c")]) == 0
     named = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
     rule = named["spec"]["rules"][0]

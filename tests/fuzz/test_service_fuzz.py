@@ -1,7 +1,7 @@
-"""Reviews of any shape get an answer, and none that lets a forbidden Pod pass.
+"""Reviews of any shape get an answer, and a forbidden Pod never passes.
 
-Every value of a review is replaced by others of every type, one at a time and several
-at once, and evaluated by the sample policies and by rules that use the whole language.
+Every value of a review is replaced with values of every type, singly and several at
+once, and evaluated by the sample policies and by rules that use the whole language.
 """
 
 import copy
@@ -77,7 +77,8 @@ def test_each_value_of_each_type() -> None:
                 document = copy.deepcopy(base)
                 put(document, path, odd)
                 allowed = answer(bench, document)
-                # What is no Pod any more, or has no container, breaks no rule.
+                # An object that is no longer a Pod or has no container violates no
+                # rule.
                 if base is BAD and path[:2] == ("request", "object") and odd:
                     assert not allowed, (path, odd)
                 elif base is BAD and path[:2] == ("request", "object"):
@@ -87,7 +88,7 @@ def test_each_value_of_each_type() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_odd_values_at_once(seed: int) -> None:
-    """Nothing in a review is a defect of ours, whatever rules look at it."""
+    """No review causes an internal error, whatever the rules read."""
     draw = random.Random(seed)
     bench = Bench(LANGUAGE)
     for _ in range(1500):

@@ -1,4 +1,4 @@
-"""Whatever happens to a segment's bytes: SnapshotUnusable or the right answer."""
+"""For any change of a segment's bytes: SnapshotUnusable or the right answer."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def damage(content: bytes, what: tuple[str, int, bytes]) -> bytes:
 @settings(max_examples=300, deadline=None)
 @given(records=RECORDS, salt=st.binary(min_size=16, max_size=16))
 def test_records_come_back(records: dict[bytes, bytes], salt: bytes) -> None:
-    """decode(encode(x)) is x."""
+    """Decoding an encoded record returns the record."""
     content = encode_segment("x", records, generation=1, salt=salt)
     segment = Segment.from_bytes(content, "x")
     assert {key: bytes(segment.get(key) or b"") for key in records} == records
@@ -62,7 +62,7 @@ def test_damage_is_refused(
 def test_damage_with_a_right_checksum_never_crashes(
     records: dict[bytes, bytes], what: tuple[str, int, bytes], asked: bytes
 ) -> None:
-    """A writer with a defect can spoil records, but not crash a worker."""
+    """A defective writer can corrupt records, but cannot crash a worker."""
     content = bytearray(encode_segment("x", records, generation=1, salt=bytes(16)))
     damaged = bytearray(damage(bytes(content), what))
     if len(damaged) < HEADER_BYTES:
@@ -83,7 +83,7 @@ def test_damage_with_a_right_checksum_never_crashes(
 @settings(max_examples=300, deadline=None)
 @given(content=st.binary(max_size=300))
 def test_any_bytes_are_refused(content: bytes) -> None:
-    """Foreign files are no segments."""
+    """Foreign files are not segments."""
     try:
         Segment.from_bytes(content, "x")
     except SnapshotUnusable:

@@ -1,7 +1,7 @@
 """Compare split documents with the oracle, which splits nothing.
 
-Room: tests. Takes: documents and contexts made by Hypothesis from pieces that meet:
-values hold variables, braces and escapes of their own.
+Room: tests. Takes: documents and contexts made by Hypothesis from related pieces:
+values contain variables, braces and escapes, too.
 """
 
 from datetime import UTC, datetime
@@ -67,7 +67,7 @@ class PlainScope:
         )
 
     def ensure(self, query: str) -> None:
-        """Everything is there."""
+        """Do nothing: everything is loaded."""
 
 
 def outcome(call: Any) -> Any:
@@ -85,7 +85,7 @@ def outcome(call: Any) -> Any:
 def test_split_documents_agree_with_the_oracle(
     document: Any, root: dict[str, Any], operation: str
 ) -> None:
-    """Splitting at compile time changes nothing that a user can see."""
+    """Splitting at compile time has no visible effect."""
     scope = PlainScope(root, operation)
     try:
         wanted = outcome(lambda: oracle.substitute(scope, document))
@@ -104,7 +104,7 @@ def test_split_documents_agree_with_the_oracle(
 @settings(max_examples=300, deadline=None)
 @given(TREES, CONTEXTS)
 def test_hostile_data_ends(document: Any, root: dict[str, Any]) -> None:
-    """Values that hold themselves end in a value or in an error of the input."""
+    """Values that contain themselves end in a value or in an input error."""
     root = {**root, "a": "{{ a }}{{ a }}", "deep": ["{{ deep }}", "{{ deep }}"]}
     scope = PlainScope(root, "CREATE")
     try:

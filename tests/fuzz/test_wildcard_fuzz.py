@@ -1,4 +1,4 @@
-"""Ways to match a wildcard agree; none takes the product of the lengths."""
+"""All wildcard matchers agree; none takes the product of the lengths in time."""
 
 import time
 
@@ -13,7 +13,7 @@ TEXTS = st.text(alphabet="abc\n", max_size=12)
 
 
 def rune_by_rune(pattern: str, text: str) -> bool:
-    """Match as the specification words it, by trying."""
+    """Match by backtracking, as the specification describes it."""
     if not pattern:
         return not text
     if pattern[0] == "*":
@@ -24,7 +24,7 @@ def rune_by_rune(pattern: str, text: str) -> bool:
 
 @given(PATTERNS, TEXTS)
 def test_all_ways_agree(pattern: str, text: str) -> None:
-    """A pattern means the same, however it is matched."""
+    """A pattern has the same meaning in every matcher."""
     expected = rune_by_rune(pattern, text)
     assert matches(pattern, text) is expected
     assert compile_wildcard(pattern)(text) is expected
@@ -41,7 +41,7 @@ def test_all_ways_agree(pattern: str, text: str) -> None:
     ],
 )
 def test_no_pattern_takes_long(pattern: str, text: str) -> None:
-    """Texts of users meet as pattern and text, e.g. in AnyIn; a worker must go on."""
+    """Users' texts are pattern and text, e.g. in AnyIn; a worker must not block."""
     start = time.process_time()
     assert matches(pattern, text) is False
     assert time.process_time() - start < 2

@@ -1,6 +1,6 @@
-"""deploy/Dockerfile is built and what it makes is run, as nobody, over TLS.
+"""deploy/Dockerfile builds an image that serves over TLS as an unprivileged user.
 
-A failure means: who follows docs/install.md has no image, or one that does not serve.
+A failure means: users of docs/install.md have no image, or one that does not serve.
 Needs buildah, the registry with the base image and the package index: `tox -e image`.
 """
 
@@ -83,7 +83,7 @@ def test_it_says_what_it_is(container: str) -> None:
 
 
 def test_it_holds_no_more_than_it_needs(container: str) -> None:
-    """No installer, no client that nothing of ours imports."""
+    """It contains no installer and no client that our code does not import."""
     for module in ("pip", "setuptools", "ensurepip", "kubernetes", "aiohttp"):
         found = f"import importlib.util as u; print(u.find_spec({module!r}))"
         assert run(container, "python", "-c", found) == "None"

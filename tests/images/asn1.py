@@ -1,4 +1,4 @@
-"""Write DER, as far as timestamps and lists of SCTs need it."""
+"""Write the DER that timestamps and lists of SCTs need."""
 
 
 def tlv(tag: int, *parts: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Make Sigstore bundles and the trusted root that they are verified with.
+"""Create Sigstore bundles and the trusted root that verifies them.
 
 Gives: ``bundle`` (a dictionary), ``material``. Built on tests/images/rig.py. May touch:
 nothing.
@@ -24,7 +24,7 @@ def _log_id(own: rig.Sigstore) -> bytes:
 
 
 def trusted_root(own: rig.Sigstore, **period: dict[str, str]) -> dict[str, Any]:
-    """Return the document; ``period``: when log, ca or tsa are valid."""
+    """Return the document; ``period``: the validity of log, ca or tsa."""
 
     def chain(*issued: rig.Issued) -> dict[str, Any]:
         listed = [{"rawBytes": rig.b64(rig.der(one.certificate))} for one in issued]
@@ -58,7 +58,7 @@ def trusted_root(own: rig.Sigstore, **period: dict[str, str]) -> dict[str, Any]:
 def entry(
     own: rig.Sigstore, body: bytes, at: dt.datetime = AT, *, others: int = 2
 ) -> dict[str, Any]:
-    """Return an entry of a log of several, with promise and proof."""
+    """Return an entry of a log with several entries, with promise and proof."""
     found = next(iter(own.found(body, at, others).values()))
     verification = found["verification"]
     proof = verification["inclusionProof"]

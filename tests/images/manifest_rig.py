@@ -31,7 +31,7 @@ def archive(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def of_objects(*objects: Mapping[str, Any]) -> bytes:
-    """Return what is signed."""
+    """Return the signed content."""
     text = yaml.safe_dump_all(objects).encode()
     return archive([("manifests/a.yaml", text)])
 
@@ -57,6 +57,6 @@ def annotated(
 def signed(
     document: Mapping[str, Any], signer: Signer, *others: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the object, signed; ``others``: signed in the same message."""
+    """Return the signed object; ``others``: further objects in the same message."""
     message = of_objects(document, *others)
     return annotated(document, message, signer.sign(message))

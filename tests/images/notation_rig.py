@@ -85,7 +85,7 @@ def new_key() -> Key:
 
 @dataclass(frozen=True)
 class Chain:
-    """A leaf and what it was issued by; ``certificates``: leaf first."""
+    """A leaf and its issuers; ``certificates``: leaf first."""
 
     key: Key
     certificates: list[x509.Certificate]
@@ -104,7 +104,7 @@ class Chain:
 
 
 def chain(leaf: Key | None = None, **of_leaf: Any) -> Chain:
-    """Return leaf, intermediate and root; ``of_leaf``: options of its certificate."""
+    """Return leaf, intermediate and root; ``of_leaf``: the leaf's options."""
     top, middle, key = new_key(), new_key(), leaf or new_key()
     return Chain(
         key,
@@ -203,8 +203,8 @@ def refer(
 ) -> list[bytes]:
     """List referrers of a manifest under the fallback tag; return their manifests.
 
-    A referrer: (artifactType, media type of its layer, layer). ``about``: what they
-    say that they are about, if it is not ``subject``.
+    A referrer: (artifactType, media type of its layer, layer). ``about``: the subject
+    that they declare, if it is not ``subject``.
     """
     made, listed = [], []
     for kind, media_type, blob in referrers:

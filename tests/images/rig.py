@@ -1,9 +1,8 @@
-"""An own Sigstore: certificate authority, transparency logs, timestamp authority.
+"""A test Sigstore: certificate authority, transparency logs, timestamp authority.
 
-Gives: Sigstore, whose ``layer`` makes signatures as Cosign attaches them. May touch:
-nothing.
-
-All keys are made here; names and times are fixed, so a failure repeats.
+Gives: Sigstore, whose ``layer`` creates signatures as Cosign attaches them. May touch:
+nothing. All keys are generated here; names and times are fixed, so a failure is
+reproducible.
 """
 
 import base64
@@ -73,7 +72,7 @@ def b64(data: bytes) -> str:
 
 
 def pem_of(data: bytes) -> str:
-    """Return any bytes as a PEM certificate."""
+    """Return the bytes as a PEM certificate."""
     body = base64.encodebytes(data).decode()
     return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
 
@@ -97,7 +96,7 @@ def issue(  # noqa: PLR0913 - what a test wants to be otherwise
     end: dt.datetime = NOW + 20 * _YEAR,
     key: ec.EllipticCurvePrivateKey | None = None,
 ) -> Issued:
-    """Issue a certificate, self-signed without ``by``."""
+    """Issue a certificate; self-signed without ``by``."""
     key = key or new_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
     builder = (
@@ -122,7 +121,7 @@ def usage(*oids: x509.ObjectIdentifier, critical: bool = False) -> tuple[Any, bo
 
 
 def extension(number: int, value: str) -> tuple[Any, bool]:
-    """Return one of Fulcio's extensions with bare text."""
+    """Return one of Fulcio's extensions with plain text."""
     name = x509.ObjectIdentifier(f"{_FULCIO}.{number}")
     return x509.UnrecognizedExtension(name, value.encode()), False
 
@@ -140,7 +139,7 @@ def same(data: bytes) -> bytes:
 
 @dataclass
 class Sigstore:
-    """One deployment; ``leaf`` and ``layer`` override what a test varies."""
+    """One deployment; ``leaf`` and ``layer`` override the parts that a test varies."""
 
     root: Issued = field(default_factory=lambda: issue("root"))
     rekor: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
@@ -172,7 +171,7 @@ class Sigstore:
         by: Issued | None = None,
         san: tuple[Any, bool] | None = None,
     ) -> Issued:
-        """Return a certificate of a signer; ``change`` is made to its list of SCTs."""
+        """Return a signer's certificate; ``change`` is applied to its list of SCTs."""
         by = by or self.middle
         given = [usage(), san or names(), *(extra or (extension(1, ISSUER),))]
         key = new_key()
@@ -256,7 +255,7 @@ class Sigstore:
         }
 
     def promise(self, body: bytes, at: dt.datetime) -> tuple[dict[str, Any], bytes]:
-        """Return what the log signs, and its signature."""
+        """Return the log's signed content and its signature."""
         payload: dict[str, Any] = {
             "body": b64(body),
             "integratedTime": int(at.timestamp()),
@@ -270,7 +269,7 @@ class Sigstore:
         return json.dumps({"SignedEntryTimestamp": b64(signature), "Payload": payload})
 
     def found(self, body: bytes, at: dt.datetime, others: int = 0) -> dict[str, Any]:
-        """Return the entry as the log answers a search, in a tree of several."""
+        """Return the entry as a log search returns it, in a tree of several."""
         payload, signature = self.promise(body, at)
         leaf = hashlib.sha256(b"\0" + body).digest()
         root, path = leaf, []
@@ -369,7 +368,7 @@ def hashedrekord(payload: bytes, signature: bytes, key: str) -> bytes:
 
 
 def entry_of(kind: str, envelope: bytes, key: str) -> bytes:
-    """Return an entry of kind dsse, or of intoto in one of its versions."""
+    """Return an entry of kind dsse, or of kind intoto in one of its versions."""
     digest = {"algorithm": "sha256", "value": hashlib.sha256(envelope).hexdigest()}
     body = json.loads(envelope)
     hashed = hashlib.sha256(base64.b64decode(body["payload"])).hexdigest()

@@ -1,6 +1,6 @@
 """A Sigstore bundle verifies only if identity, log, time and image are all proven.
 
-A failure means: an image counts as signed by somebody who never signed it.
+A failure means: an image counts as signed by a signer who never signed it.
 """
 
 import base64
@@ -46,7 +46,7 @@ def reason(
     image: str = rig.DIGEST,
     **period: dict[str, str],
 ) -> str:
-    """Return "" or why a bundle does not hold."""
+    """Return the reason why a bundle is not valid, "" if it is valid."""
     root = json.dumps(bundle_rig.trusted_root(own, **period)).encode()
     data = made if isinstance(made, bytes) else json.dumps(made).encode()
     demands = Demands(image, who, needs_log=needs_log)
@@ -111,7 +111,7 @@ def _stranger(own: rig.Sigstore) -> rig.Sigstore:
             lambda m: _entry(m)["inclusionProof"].pop("checkpoint"),
             "missing checkpoint",
         ),
-        # SAFETY: a time that no log has signed is none.
+        # SAFETY: a time without a log's signature does not count.
         (lambda m: _entry(m).pop("inclusionPromise"), "time of the entry is not"),
         (lambda m: _entry(m).update(integratedTime="1"), "unable to verify SET"),
         (lambda m: _entry(m).update(integratedTime="-1"), "not an integer"),
@@ -136,7 +136,7 @@ def test_a_key_is_no_identity(own: rig.Sigstore) -> None:
 
 
 def test_another_log_or_checkpoint(own: rig.Sigstore) -> None:
-    """An entry, a promise and a checkpoint of a log that is not trusted."""
+    """The entry, the promise or the checkpoint comes from an untrusted log."""
     other = _stranger(own)
     other.middle = own.middle
     signer = own.leaf()
@@ -168,7 +168,7 @@ def test_times(own: rig.Sigstore) -> None:
     assert "expired" in reason(own, bundle_rig.bundle(own, at=late))
     made = bundle_rig.stamped(own, bundle_rig.bundle(own), bundle_rig.AT)
     assert not reason(own, made)
-    # Every time that is proved must be within the certificate's.
+    # Every proven time must be within the certificate's validity.
     made = bundle_rig.stamped(own, bundle_rig.bundle(own), late)
     assert "expired" in reason(own, made)
     ended = {"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"}
@@ -210,7 +210,7 @@ def test_another_authority(own: rig.Sigstore) -> None:
         (WHO, True),
         (Identity(issuer=rig.ISSUER, subject="you@example.com"), False),
         (Identity(issuer="https://other", subject=rig.SUBJECT), False),
-        # KYVERNO: no wildcards here.
+        # KYVERNO: wildcards are not supported here.
         (Identity(issuer=rig.ISSUER, subject="*@example.com"), False),
         (Identity(issuer_reg_exp="^https://", subject_reg_exp="^me@"), True),
         (Identity(issuer_reg_exp="^https://", subject_reg_exp="^you@"), False),
@@ -218,7 +218,7 @@ def test_another_authority(own: rig.Sigstore) -> None:
         (WHO._replace(extensions=(("oidcIssuer", "https://*"),)), True),
         (WHO._replace(extensions=(("githubWorkflowRef", "refs/heads/main"),)), False),
         (WHO._replace(extensions=(("unknown", "*"),)), False),
-        # SAFETY: half an identity is none.
+        # SAFETY: half an identity does not count as an identity.
         (Identity(issuer=rig.ISSUER), False),
         (Identity(subject=rig.SUBJECT), False),
         (Identity(), False),
@@ -249,7 +249,7 @@ def test_bounds(own: rig.Sigstore) -> None:
 
 
 def test_base64_has_one_spelling(own: rig.Sigstore) -> None:
-    """Else bytes that nobody signed could be put into a bundle."""
+    """Otherwise unsigned bytes could be inserted into a bundle."""
     made = bundle_rig.message(own, b"image")
     holder = made["messageSignature"]["messageDigest"]
     other = made["messageSignature"]
@@ -271,10 +271,10 @@ def test_nothing_is_trusted_without_a_trust_root(own: rig.Sigstore) -> None:
         verified_bundles([given], asked, rig.DIGEST, NoTrustRoot(), 0)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of names that are too long
+@pytest.mark.filterwarnings("ignore::UserWarning")  # names that are too long
 @pytest.mark.parametrize("form", ["statement", "message"])
 def test_no_mutation_verifies(own: rig.Sigstore, form: str) -> None:
-    """All bytes but the version count."""
+    """All bytes except the version count."""
     made = (
         bundle_rig.bundle(own)
         if form == "statement"
@@ -299,7 +299,7 @@ def test_no_mutation_verifies(own: rig.Sigstore, form: str) -> None:
 
 
 def _same(changed: bytes, blob: bytes) -> bool:
-    """Return whether the JSON text differs only in how it is written."""
+    """Return whether the JSON texts differ only in formatting."""
     try:
         return bool(json.loads(changed) == json.loads(blob))
     except ValueError:

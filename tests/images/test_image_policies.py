@@ -1,6 +1,6 @@
-"""ImageValidatingPolicies: who may be an attestor, and what an attestation proves.
+"""ImageValidatingPolicies: possible attestors, and what an attestation proves.
 
-A failure means: an image counts as signed by somebody who has not signed it.
+A failure means: an image counts as signed by a signer who has not signed it.
 """
 
 import datetime as dt
@@ -46,7 +46,7 @@ _ARTEFACT: Final = "sbom/example"
 
 
 class Trust:
-    """The trust root of an own Sigstore."""
+    """The trust root of a test Sigstore."""
 
     def __init__(self, own: rig.Sigstore) -> None:
         self._own = own
@@ -126,7 +126,7 @@ def test_a_key(place: Place) -> None:
     place.repository.sign(place.digest, signer)
     assert not place.verdict(CosignQuery(signer.pem, log=_UNLOGGED))
     assert place.verdict(CosignQuery(stranger.pem, log=_UNLOGGED))
-    # KYVERNO: the TUF repository must be readable, also for a key without logs.
+    # KYVERNO: the TUF repository must be readable even for a key without logs.
     assert place.trust.reads
 
 
@@ -202,7 +202,7 @@ def test_a_certificate_without_names_has_no_subject(place: Place) -> None:
 
 
 def test_the_trusted_root_alone_vouches(place: Place) -> None:
-    """A stranger's certificate authority, log and certificate log count nothing."""
+    """A stranger's certificate authority, log and certificate log do not count."""
     place.keyless()
     place.trust = Trust(rig.Sigstore())
     assert "rekor log public key" in place.verdict(CosignQuery(identities=_WHO))
@@ -217,7 +217,7 @@ def test_the_trusted_root_alone_vouches(place: Place) -> None:
 
 
 def test_no_chain_is_needed(place: Place) -> None:
-    """The authorities are those of the trusted root."""
+    """The authorities come from the trusted root."""
 
     def bare(layer: Any) -> Any:
         kept = dict(layer.annotations)
@@ -251,7 +251,7 @@ def _subject(place: Place) -> list[dict[str, Any]]:
 
 
 def test_a_bundle_takes_the_place_of_tags(place: Place) -> None:
-    """Where there is one, signatures under tags do not count."""
+    """If a bundle exists, signatures under tags do not count."""
     place.keyless()
     _bundled(place, bundle_rig.bundle(place.own, subject=_subject(place)))
     asked = CosignQuery(identities=_WHO)
@@ -331,7 +331,7 @@ def test_a_signed_artefact(place: Place) -> None:
 
 @pytest.mark.parametrize("given", ["", " \n", "junk"])
 def test_time_authorities_without_a_certificate(place: Place, given: str) -> None:
-    """Otherwise an expression without a value would switch timestamps off."""
+    """Otherwise an expression without a value would disable timestamps."""
     chain = notation_rig.chain()
     _artefact(place, chain)
     review, asked = place.review(notation_rig.NOW), NotaryQuery(chain.root_pem, given)
@@ -391,7 +391,7 @@ def test_each_repository_has_its_own_root(place: Place) -> None:
 def test_the_documents_of_a_review_are_bounded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker keeps them until it answers; who creates a Pod chooses the images."""
+    """A worker keeps them until it answers; users who create Pods choose the images."""
     assert place.review().data(place.asked, 0)["digest"] == place.digest
     monkeypatch.setattr("kyverno_mp.images.policies.review.IMAGE_POLICY_BYTES_MAX", 10)
     with pytest.raises(ExpressionFailed, match="too large"):
@@ -496,7 +496,7 @@ def test_extensions_of_a_certificate(
 
 
 def test_extensions_name_nobody(place: Place) -> None:
-    """Whoever issues certificates chooses them."""
+    """The issuer of a certificate chooses its extensions."""
     place.keyless()
     who = Identity(extensions=(("oidcIssuer", "*"),))
     assert "keyless needs identities" in place.verdict(CosignQuery(identities=(who,)))

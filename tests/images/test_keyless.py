@@ -1,4 +1,4 @@
-"""Certificates, logs and timestamps prove what they prove, and nothing more."""
+"""Certificates, logs and timestamps prove only what they are meant to prove."""
 
 import base64
 import datetime as dt
@@ -264,7 +264,7 @@ def test_timestamps_of_certificate_logs(count: int, text: str) -> None:
 
 
 def test_a_timestamp_is_bound_to_the_issuer() -> None:
-    """The log has seen a certificate of this issuer, not of another with its name."""
+    """The log contains a certificate of this issuer, not of another with its name."""
     twin = issue("middle", RIG.root, extensions=[usage()])
     leaf = RIG.leaf()
     other = RIG.leaf(by=twin, change=lambda _: _list_of(leaf))
@@ -310,7 +310,7 @@ def test_a_log_is_searched_where_there_is_no_bundle() -> None:
 
 
 def test_a_log_cannot_answer_with_the_entry_of_another_signature() -> None:
-    """SAFETY: upstream believes any entry that the log has signed."""
+    """SAFETY: upstream accepts any entry that the log has signed."""
     signer, other = RIG.leaf(), RIG.leaf()
     layer = RIG.layer(signer, at=None)
     for owner, stranger in ((other, RIG.layer(other)), (signer, RIG.layer(signer))):
@@ -483,7 +483,7 @@ def test_terms_of_a_policy() -> None:
 
 
 def test_a_certificate_without_a_signer_signs_nothing() -> None:
-    """A key that is not the certificate's does not sign for it."""
+    """Another key than the certificate's cannot sign for it."""
     signer = RIG.leaf()
     layer = RIG.layer(signer, at=None)
     forged = sign(RIG.leaf().key, layer.payload)
@@ -494,7 +494,7 @@ def test_a_certificate_without_a_signer_signs_nothing() -> None:
 
 
 def test_a_signature_that_holds_today_says_until_when() -> None:
-    """What logs or authorities have stamped holds for good."""
+    """A signature with a stamp of a log or an authority stays valid permanently."""
     ends: list[dt.datetime] = []
     end = NOW + dt.timedelta(minutes=3)
     leaf = RIG.leaf(end=end)

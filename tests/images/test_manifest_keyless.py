@@ -1,4 +1,4 @@
-"""A keyless signed manifest needs a certificate of the roots, a log and the signer."""
+"""A keyless signed manifest needs a trusted certificate, a log entry and the signer."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ WHO = KeylessAttestor(issuer=rig.ISSUER, subject=rig.SUBJECT)
 
 
 class Trust:
-    """The trust root of an own deployment."""
+    """The trust root of a test Sigstore."""
 
     def __init__(self, own: rig.Sigstore) -> None:
         self._own = own
@@ -75,7 +75,7 @@ def test_the_signer(own: rig.Sigstore) -> None:
 
 
 def test_a_self_signed_certificate_does_not_pass(own: rig.Sigstore) -> None:
-    """SAFETY: upstream believes the log entry, and reads the name from anybody's."""
+    """SAFETY: upstream trusts the log entry and reads the name from any certificate."""
     extensions = [rig.usage(), rig.names(), rig.extension(1, rig.ISSUER)]
     own_made = rig.issue("", is_authority=False, extensions=extensions)
     assert verdict(own, signed(own, own_made)).startswith("! ")

@@ -1,4 +1,4 @@
-"""Rules with ``validate.manifests``: counts, nesting, messages, what never passes."""
+"""Rules with ``validate.manifests``: counts, nesting, messages, constant denials."""
 
 import base64
 from datetime import UTC, datetime
@@ -65,7 +65,7 @@ def judged(
     ports: ClusterData = _VERIFYING,
     **more: Any,
 ) -> tuple[str, str]:
-    """Return status and message of the one result."""
+    """Return status and message of the only result."""
     clock = Clock(lambda: datetime(2026, 1, 1, tzinfo=UTC), lambda: 0)
     engine = Engine(ports, clock)
     linked = link_policy(compile_policy(document, verifies=True))
@@ -107,7 +107,7 @@ def test_counts_and_texts() -> None:
 
 
 def test_an_entry_keeps_nothing_of_the_one_before() -> None:
-    """SAFETY: upstream shares options: the key of one entry stays for the next."""
+    """SAFETY: upstream shares options, so one entry's key is used for the next."""
     entries = [key(ONE), {"annotations": {}}]
     status, text = judged(policy({"entries": entries}), signed_by(ONE))
     assert status == ERROR
@@ -134,7 +134,7 @@ def test_annotations_of_the_object() -> None:
 
 
 def test_an_update_of_an_unsigned_object_is_verified() -> None:
-    """An object that was not signed before is no reason to admit another one."""
+    """An unsigned old object is no reason to admit an unsigned new one."""
     status, _ = judged(
         policy({"entries": [key(ONE)]}), MAP, operation="UPDATE", old_object=MAP
     )

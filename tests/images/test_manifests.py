@@ -1,7 +1,7 @@
-"""An object passes only if it is what the named signer has signed.
+"""An object passes only if its content is what the named signer signed.
 
-A failure means: an object that was changed after it was signed, or that somebody else
-signed, is admitted.
+A failure means: an object that was changed after signing, or signed by another signer,
+is admitted.
 """
 
 import base64
@@ -75,7 +75,7 @@ def verdict(
     *ignored: ObjectFieldBinding,
     domain: str = rig.DOMAIN,
 ) -> str:
-    """Return "" or why the object is not verified."""
+    """Return the reason why the object is not verified, "" if it is."""
     asked = ManifestQuery(document, domain, key=signer.pem, ignored=ignored)
     try:
         answer = ManifestVerifier().verify(asked, 0)
@@ -87,7 +87,7 @@ def verdict(
 def changed(
     document: dict[str, Any], signer: Signer, change: Callable[[Any], object]
 ) -> str:
-    """Sign, change, verify."""
+    """Return the verdict on an object that was signed and then changed."""
     made = copy.deepcopy(rig.signed(document, signer))
     change(made)
     return verdict(made, signer)
@@ -125,11 +125,11 @@ _CONTAINERS = ("spec", "template", "spec", "containers")
     [
         (MAP, _set("data", "a", to="9"), "data.a"),
         (MAP, _set("data", "a", to=1), "data.a"),
-        # SAFETY: the names of ignored fields count from the first character only.
+        # SAFETY: the names of ignored fields are matched from the first character.
         (MAP, _set("data", "status", to="x"), "data.status"),
         (MAP, _set("data", "my-status", to="x"), "data.my-status"),
         (MAP, _set("data", "metadata.uid", to="x"), "data.metadata.uid"),
-        # SAFETY: an empty map or list is a value: here it selects every pod.
+        # SAFETY: an empty map or list is a value; here it selects every pod.
         (
             POLICY,
             _set("spec", "ingress", 0, "from", 0, "namespaceSelector", to={}),
@@ -137,7 +137,7 @@ _CONTAINERS = ("spec", "template", "spec", "containers")
         ),
         (POLICY, _set("spec", "ingress", to=[{}]), "spec.ingress.0"),
         (POLICY, _set("spec", "egress", to=[]), "spec.egress"),
-        # SAFETY: a path is no text: a dot in a key is none between keys.
+        # SAFETY: a path is a list; a dot in a key does not separate keys.
         (
             {**MAP, "data": {"a": {"b": "1"}}},
             _set("data", to={"a.b": "1"}),
@@ -155,7 +155,7 @@ def test_what_changed_is_shown(
 
 
 def test_a_value_that_moves_within_a_list_is_a_change(signer: Signer) -> None:
-    """SAFETY: upstream drops pairs of an added and a removed value of lists."""
+    """SAFETY: upstream ignores pairs of an added and a removed list element."""
 
     def move(document: Any) -> None:
         first, second = document["spec"]["template"]["spec"]["containers"]
@@ -211,7 +211,7 @@ def test_the_object_does_not_say_where_to_look(signer: Signer) -> None:
 
 
 def test_no_key_is_no_signer(signer: Signer) -> None:
-    """SAFETY: an attestor that names nobody never means anybody."""
+    """SAFETY: an attestor without a key or identity must not match any signer."""
     asked = ManifestQuery(rig.signed(MAP, signer), rig.DOMAIN)
     with pytest.raises(ExpressionFailed, match="provide a key"):
         ManifestVerifier().verify(asked, 0)
@@ -250,7 +250,7 @@ def _message(data: bytes) -> dict[str, Any]:
         b"kind: [",
         b"&a [*a, *a]",
     ],
-    # Archives contain the time, and processes must agree about names.
+    # Archives contain the time, and processes must produce equal names.
     ids=[str(number) for number in range(10)],
 )
 def test_messages_that_are_none(signer: Signer, message: bytes) -> None:
@@ -272,7 +272,7 @@ def test_bound_of_fields(signer: Signer) -> None:
 
 
 def test_a_renamed_object_is_compared_with_few(signer: Signer) -> None:
-    """The right one is the fourth of four that are equally similar."""
+    """The matching object is the fourth of four that are equally similar."""
     others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(4)]
     message = rig.of_objects(*others)
     made = rig.annotated(MAP, message, signer.sign(message))

@@ -1,8 +1,8 @@
 """No mutation of a signed byte verifies: property over every signed artefact.
 
 A sample of the mutations runs by default; ``KYVERNO_MP_TEST_ALL_MUTATIONS=1`` runs all
-of them (over 100,000, some minutes). A failure means: someone can change what was
-signed.
+of them (over 100,000, some minutes). A failure means: an attacker can change signed
+content.
 """
 
 import base64
@@ -177,7 +177,7 @@ def test_times_and_places_in_the_log() -> None:
 
 
 def test_timestamps_of_certificate_logs() -> None:
-    """Changed before the certificate is signed, so only the log's signature sees it."""
+    """It is changed before the certificate is signed, so only the log detects it."""
     seen: list[bytes] = []
 
     def kept(data: bytes) -> bytes:
@@ -185,13 +185,13 @@ def test_timestamps_of_certificate_logs() -> None:
         return data
 
     assert held(RIG.layer(RIG.leaf(change=kept)))
-    # The signatures are random, so a list is good for its own certificate only.
+    # The signatures are random, so a list fits only its own certificate.
     for changed in _changes_of_lists(seen[0]):
         assert not held(RIG.layer(RIG.leaf(change=changed)))
 
 
 def _changes_of_lists(example: bytes) -> Iterator[Callable[[bytes], bytes]]:
-    """Yield functions that change one bit, or leave out or double one byte."""
+    """Yield functions that change one bit, or drop or duplicate one byte."""
     places = list(itertools.product(range(len(example) - 2), range(10)))
     if not _FULL:
         places = random.Random(1).sample(places, _SAMPLE)
@@ -209,7 +209,7 @@ def _changed(data: bytes, at: int, kind: int) -> bytes:
 
 @pytest.mark.parametrize("kind", ["dsse", "intoto", "intoto 0.0.2"])
 def test_attestations(kind: str) -> None:
-    """What is not signed may change (spaces of the envelope) only without a log."""
+    """Unsigned parts (spaces of the envelope) can only change without a log."""
     layer = RIG.attestation(SIGNER, kind=kind)
     stated = verified_statements([layer], DIGEST, TERMS)[0].content
     assert stated["predicate"] == {"author": "alice"}
@@ -245,7 +245,7 @@ def test_answers_of_a_log() -> None:
 
     assert found(answer) == _AT
     for changed in mutations(answer):
-        # Only what nobody signed may change, such as an unknown field's name.
+        # Only unsigned parts can change, such as an unknown field's name.
         assert found(changed) in (None, _AT), changed
 
 

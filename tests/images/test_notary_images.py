@@ -1,4 +1,4 @@
-"""Images in a registry are verified by what refers to them, and by nothing else."""
+"""Images in a registry are verified only by their referrers."""
 
 import datetime as dt
 import json
@@ -90,7 +90,7 @@ def test_no_certificates_never_mean_anyone(place: Place) -> None:
 
 
 def test_a_moved_tag_is_not_followed(place: Place) -> None:
-    """The digest that was resolved first is the one that is verified."""
+    """The first resolved digest is the verified one."""
     first = place.review.digest(place.image, RegistryAccess(), 0)
     other = Repository("app")
     other.image(salt="other")
@@ -100,7 +100,7 @@ def test_a_moved_tag_is_not_followed(place: Place) -> None:
 
 
 def test_a_registry_cannot_name_another_digest(place: Place) -> None:
-    """The digest is computed; upstream believes the header of a HEAD."""
+    """The digest is computed; upstream trusts the header of a HEAD response."""
     place.signed(place.envelope(place.body))
     headers = {"Content-Type": OCI, "Docker-Content-Digest": place.digest}
     path = ("GET", "/v2/app/manifests/v1")
@@ -161,13 +161,13 @@ def test_a_signed_attestation(place: Place) -> None:
 
 
 def test_an_attestation_of_another_image_is_refused(place: Place) -> None:
-    """Anybody who may push can list it here; upstream accepts it."""
+    """Any user who can push can list it here; upstream accepts it."""
     _attested(place, about=b"another image")
     assert place.statements() == f"the attestation is not about {place.digest}"
 
 
 def test_an_attestation_of_another_type_is_refused(place: Place) -> None:
-    """The list of referrers is not signed; upstream believes its types."""
+    """The list of referrers is not signed; upstream trusts its types."""
     _attested(place, kind="review/example", listed=_TYPE)
     assert place.statements() == f"the attestation is not of type {_TYPE}"
 
@@ -194,7 +194,7 @@ def test_a_result_is_kept_no_longer_than_it_is_valid(
     place.signed(rig.jws(place.chain, target, **headers))
     assert place.verify() == place.digest
     assert place.review.valid_s() == (end - rig.NOW).total_seconds()
-    # It counts from one call to the next.
+    # The count continues from one call to the next.
     assert place.review.valid_s() == inf
     events: list[str] = []
     now_ns = [1]

@@ -1,7 +1,7 @@
 """An envelope verifies only if a trusted chain signed this very image, and unchanged.
 
-A failure means: an image whose signature was changed, expired or made by somebody else
-counts as signed.
+A failure means: an image counts as signed although its signature was changed, expired
+or made by another signer.
 """
 
 import base64
@@ -186,7 +186,7 @@ def _access() -> x509.AuthorityInformationAccess:
             {"extra": ((x509.BasicConstraints(ca=True, path_length=None), True),)},
             "the ca field must be set to false",
         ),
-        # SAFETY: revocation is not looked up, so such a certificate never passes.
+        # SAFETY: revocation is not checked, so such a certificate never passes.
         ({"extra": ((_access(), False),)}, "revocation status is unknown"),
         ({"end": rig.SIGNED}, 'was expired at "Wed, 01 Jan 2025'),
     ],
@@ -247,7 +247,7 @@ def test_garbage(form: str, blob: bytes, made: rig.Chain) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_mutation_verifies(made: rig.Chain, form: str) -> None:
-    """All bytes count: neither envelope has a header that is not covered."""
+    """All bytes count: both envelopes are signed completely."""
     blob = rig.ENVELOPES[form](made, BODY)
     assert not reason(form, blob, made.root)
     places = [
@@ -264,7 +264,7 @@ def test_no_mutation_verifies(made: rig.Chain, form: str) -> None:
 
 
 def _same(changed: bytes, blob: bytes) -> bool:
-    """Return whether the JSON text differs only in how it is written."""
+    """Return whether the JSON texts differ only in formatting."""
     try:
         return bool(json.loads(changed) == json.loads(blob))
     except ValueError:
@@ -280,7 +280,7 @@ def test_no_shorter_or_longer_envelope_verifies(made: rig.Chain, form: str) -> N
 
 
 def test_one_signature_has_one_spelling(made: rig.Chain) -> None:
-    """Unused bits of base64, padding and line ends make no second envelope."""
+    """Unused bits of base64, padding and line ends create no second envelope."""
     envelope = json.loads(rig.jws(made, BODY))
     for name in ("protected", "payload", "signature"):
         for spelled in (envelope[name] + "=", envelope[name] + "\n"):

@@ -1,6 +1,6 @@
-"""A timestamp of Notation proves when an envelope was signed, and nothing else does.
+"""Only a timestamp proves when a Notation envelope was signed.
 
-A failure means: a signature of an expired certificate counts, or somebody chose its
+A failure means: a signature of an expired certificate counts, or an attacker chose its
 time.
 """
 
@@ -82,7 +82,8 @@ def test_an_expired_certificate_with_a_timestamp(form: str) -> None:
     assert not reason(form, stamped)
     assert "was expired at" in reason(form, stamped, stamping=())
     assert "no timestamp countersignature" in reason(form, blob)
-    # KYVERNO: where time authorities are named, a valid certificate needs one as well.
+    # KYVERNO: if time authorities are named, a valid certificate needs a timestamp,
+    # too.
     assert "no timestamp countersignature" in reason(form, blob, now=_AT)
 
 

@@ -293,8 +293,8 @@ def leaves(made: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def mutants(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield copies in which one bit of one text is flipped.
 
-    Not of what nobody signs: the version of the bundle, and the kind of an entry, which
-    is in its signed body, too.
+    Unsigned texts are skipped: the version of the bundle, and the kind of an entry,
+    which is also in its signed body.
     """
     unsigned = {"mediaType", "kindVersion"}
     places = [one for one in leaves(made) if not unsigned & set(one)]

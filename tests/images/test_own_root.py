@@ -23,7 +23,7 @@ def _repository() -> TufRepository:
 
 
 def _trust(found: TufRepository, asked: list[str], **given: str | bool) -> TufTrustRoot:
-    """Return the trust root; ``asked`` gets the hosts and URLs that are read."""
+    """Return the trust root; ``asked`` receives the hosts and URLs that are read."""
 
     def own(host: str) -> Fetch:
         def fetch(url: str, deadline_ns: int) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Keys come from a TUF repository only as far as its root vouches for them."""
+"""A TUF repository's keys are trusted only if its root vouches for them."""
 
 import datetime as dt
 import json
@@ -70,13 +70,13 @@ def test_a_root_is_followed_to_its_successor() -> None:
 
 
 def test_what_the_root_does_not_vouch_for() -> None:
-    """A failure means: a mirror can replace the keys that everything hangs on."""
+    """A failure means: a mirror can replace the keys that verification depends on."""
     stranger, other = repository(), repository()
     assert "mirror: tuf: " in reason(trust(stranger, other.root))
     for path in list(stranger.served):
         found = repository()
         if path in ("1.root.json", *(p for p in found.served if p.endswith("other"))):
-            # The caller has the first root; a file without a use is not read.
+            # The caller has the first root; a file without a usage is not read.
             continue
         place = next(
             p for p in found.served if p.partition(".")[2] == path.partition(".")[2]
@@ -180,7 +180,7 @@ def test_a_repository_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_public_root_is_one() -> None:
-    """The default has Sigstore's keys; without the network nothing is trusted."""
+    """The default contains Sigstore's keys; without the network no key is trusted."""
 
     def fetch(url: str, _deadline_ns: int) -> tuple[int, bytes]:
         assert url == "https://mirror/13.root.json"

@@ -1,4 +1,4 @@
-"""An own TUF repository, as files by path."""
+"""A test TUF repository: file contents by path."""
 
 import datetime as dt
 import hashlib
@@ -29,7 +29,7 @@ def new_signer() -> CryptoSigner:
 
 @dataclass
 class TufRepository:
-    """``files``: contents by name; ``usages``: what a name is for."""
+    """``files``: contents by name; ``usages``: the usage of each name."""
 
     files: Mapping[str, bytes]
     usages: Mapping[str, str]

@@ -1,9 +1,9 @@
 """Change the code in small ways, and list the changes that no test notices.
 
-``python -m tests.mutation --seed 2026-01-31``: the same seed and the same code give
-the same mutants. The run ends with 1 if a survivor is new, that is not in
-survivors.yaml, with 2 if it could not be made. ``--report`` names a file without its
-suffix for the list as Markdown and as JSON.
+``python -m tests.mutation --seed 2026-01-31``: the same seed and the same code give the
+same mutants. The exit code is 1 if a survivor is not in survivors.yaml, and 2 if the
+run failed. ``--report`` names a file without its suffix for the list as Markdown and as
+JSON.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ROOMS: Final = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run."""
+    """The outcome of one run."""
 
     seed: str
     tried: int
@@ -63,7 +63,7 @@ def _line(mutant: Mutant, new: list[Mutant]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; 0 = no new survivor, 1 = new survivors, 2 = nothing to say."""
+    """Run it; 0 = no new survivor, 1 = new survivors, 2 = the run failed."""
     args = _parse(arguments)
     files = draw_files(ROOT, args.only or ROOMS, args.seed, args.files)
     mutants = draw(ROOT, files, args.seed, args.count)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def known_keys(path: Path) -> set[tuple[str, str, str, str]]:
-    """Return the survivors that were looked at before."""
+    """Return the survivors that were reviewed before."""
     return {
         (each["file"], each["function"], each["before"], each["after"])
         for each in yaml.safe_load(path.read_text())

@@ -3,9 +3,9 @@
 Takes: the source of the rooms, a seed. Gives: Mutants. Next: run.
 May touch: nothing; it only reads the source.
 
-mutmut makes the changes. Not drawn: its changes to what no verdict depends on, that is
-to messages, and to the arguments of an error. It leaves out comments, docstrings and
-annotations itself, and setup.cfg names lines it leaves out, those with charges.
+mutmut makes the changes. Changes that affect no verdict, i.e. to messages and to the
+arguments of an error, are not drawn. mutmut itself skips comments, docstrings and
+annotations; setup.cfg names further lines to skip, the charges.
 """
 
 import ast
@@ -26,7 +26,7 @@ from mutmut.utils.format_utils import (
 )
 
 _MARKED: Final = re.compile(r"XX\w+XX")
-"""How mutmut changes a word; its other changes to text differ in case only."""
+"""mutmut's change of a word; its other changes to text only change the case."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What it is known by while the file changes elsewhere."""
+        """Identifier that stays stable while other parts of the file change."""
         return self.file, self.function, self.before, self.after
 
 
 def draw(root: Path, sources: list[str], seed: str, count: int) -> list[Mutant]:
-    """Draw mutants of the given files: a file as often as it is long."""
+    """Draw mutants of the given files, in proportion to the files' lengths."""
     chance = random.Random(seed)
     found = [mutant for file in sources for mutant in mutants_of(root, file)]
     return chance.sample(found, min(count, len(found)))
 
 
 def draw_files(root: Path, globs: list[str], seed: str, most: int) -> list[str]:
-    """Draw files, long ones more often: to change all takes minutes."""
+    """Draw files, preferring long ones: changing all files takes minutes."""
     chance = random.Random(seed)
     left = {
         str(path.relative_to(root)): path.stat().st_size
@@ -110,11 +110,11 @@ def _changed_lines(before: str, after: str) -> tuple[str, str]:
 
 
 def _matters(before: str, after: str) -> bool:
-    """Return whether something else than a message or an error's arguments changed."""
+    """Return whether more than a message or an error's arguments changed."""
     old, new = _without_error_words(before), _without_error_words(after)
     if _shape(before) != _shape(after):
         return True
-    # The text alone differs: of a word that a comparison may need, one change is drawn.
+    # Only the text differs: a comparison may need the word, so one change is drawn.
     texts = _texts(new) - _texts(old)
     return any(_MARKED.fullmatch(text) for text in texts)
 
@@ -128,7 +128,7 @@ def _without_error_words(source: str) -> ast.Module:
 
 
 def _shape(source: str) -> str:
-    """Return all but the texts."""
+    """Return everything except the texts."""
     tree = _without_error_words(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

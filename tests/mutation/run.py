@@ -1,10 +1,10 @@
 """Run the tests of a room on each mutant, in a copy of the tree.
 
-Takes: Mutants. Gives: which of them no test noticed. Next: __main__.
-May touch: a temporary folder; it never writes to the work tree.
+Takes: Mutants. Gives: the mutants that no test detected. Next: __main__. May touch: a
+temporary folder; it never writes to the work tree.
 
-mutmut runs, in processes forked with the tests loaded, those tests that call the
-changed function. Running out of time is being noticed.
+mutmut runs the tests that call the changed function, in processes forked with the tests
+loaded. A timeout counts as detected.
 """
 
 import configparser
@@ -39,7 +39,7 @@ TESTS: Final = {
     ),
     "kyverno_mp/webhook/": ("tests/unit/webhook",),
 }
-"""Room -> the tests that have to notice a change in it."""
+"""Room -> the tests that have to detect a change in it."""
 
 PROPERTIES: Final = {
     "kyverno_mp/program/": (
@@ -53,23 +53,23 @@ PROPERTIES: Final = {
     ),
     "kyverno_mp/webhook/": ("tests/fuzz/test_service_fuzz.py",),
 }
-"""Room -> slower tests, asked only about the mutants that no other test noticed."""
+"""Room -> slower tests, run only on the mutants that no other test detected."""
 
 _PROPERTY_SECONDS: Final = 300
 
 SURVIVED: Final = 0
 NO_TESTS: Final = 33
-"""Exit codes that mutmut keeps for a mutant; None: time was over before it."""
+"""mutmut's exit codes for a mutant; None: time ran out before it."""
 
 
 class Unusable(Exception):
-    """The tests do not pass without a mutant, so with one they say nothing."""
+    """The tests fail without a mutant, so their result with a mutant is meaningless."""
 
 
 def run(root: Path, mutants: Sequence[Mutant], seconds: int) -> dict[str, int | None]:
     """Return the exit code of the tests by the name of the mutant.
 
-    ``seconds`` bound the run of each room; mutants it did not come to have None.
+    ``seconds`` bound the run of each room; mutants that were not reached have None.
     """
     codes: dict[str, int | None] = {}
     for room, tests in TESTS.items():
@@ -104,9 +104,9 @@ def _properties(
 
 
 def _pytest(tree: Path, tests: tuple[str, ...]) -> int:
-    """Return the exit code; of tests that take too long, that of a failure."""
+    """Return the exit code; a timeout counts as a failure."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    # Files of one size and one second: no byte code may stand for another source.
+    # Files of the same size and second: stale byte code must not be used.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [*command, *tests],
@@ -125,7 +125,7 @@ def _pytest(tree: Path, tests: tuple[str, ...]) -> int:
 
 @contextmanager
 def _copy(root: Path) -> Iterator[Path]:
-    """Copy the tracked files and the new ones; what is beside the tree is linked."""
+    """Copy the tracked and the new files; link other content of the tree."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         tree = Path(folder) / "tree"
         listed = subprocess.run(
@@ -157,7 +157,7 @@ def _configure(tree: Path, mutants: Sequence[Mutant], tests: tuple[str, ...]) ->
 
 
 def _mutmut(tree: Path, mutants: Sequence[Mutant], seconds: int) -> None:
-    """Run mutmut; when time is over, with all its processes, it is ended."""
+    """Run mutmut; when time runs out, kill it with all its processes."""
     names = [mutant.name for mutant in mutants]
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", "2", *names]
     output = tree / "mutmut.txt"

@@ -27,7 +27,7 @@ SUFFIXES = {
 
 
 class Wrong(NamedTuple):
-    """An error of the walk; ``kind``: plain (skip), wrapped (skip), negation, other."""
+    """An evaluation error; ``kind``: plain (skip), wrapped (skip), negation, other."""
 
     kind: str
     path: str
@@ -248,7 +248,7 @@ def expanded_block(block: dict[str, Any], labels: dict[str, Any]) -> dict[str, A
             for k in sorted(labels)
             if isinstance(labels[k], str) and wild(wildcard, k)
         ]
-        # Kyverno takes any of them; ours is the one that finds a violation.
+        # Kyverno takes any of them; ours prefers the one that finds a violation.
         good = kind_of(key) in ("", "<")
         best = [k for k in options if satisfies(labels[k], wanted) == good]
         chosen = (best or options or [wildcard])[0]
@@ -378,7 +378,7 @@ def scientific(value: float) -> tuple[str, int]:
 
 
 def show(value: Any) -> str:
-    """Print as Go's %v."""
+    """Format like Go's %v."""
     if value is None:
         return "<nil>"
     if isinstance(value, dict):

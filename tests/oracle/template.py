@@ -1,7 +1,7 @@
-"""Substitute documents slowly and plainly: the second opinion for template/.
+"""Substitute variables simply and slowly: a second opinion for template/.
 
 Written from docs/behaviour/engine 3.1 as one walk: every string is scanned, replaced
-and scanned again; nothing is split or parsed ahead. No references, no ``@``.
+and scanned again; nothing is split or parsed ahead. Without references and ``@``.
 """
 
 import re
@@ -19,7 +19,7 @@ _TEXT_MAX = 20_000
 
 
 class Endless(Exception):
-    """A string needs more rounds than a test is willing to make."""
+    """A string needs more rounds than a test allows."""
 
 
 def substitute(scope: Scope, value: Json, path: str = "", depth: int = 0) -> Json:
@@ -80,7 +80,7 @@ def substitute_text(scope: Scope, text: str, path: str) -> Json:
 
 
 def ask(scope: Scope, query: str, path: str) -> Json:
-    """Ask the context one query; a test is not willing to ask many."""
+    """Evaluate one query of the context; a test limits their number."""
     scope.runtime.steps_left -= _ASK_STEPS
     if scope.runtime.steps_left < 0:
         raise Endless

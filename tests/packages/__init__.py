@@ -1,1 +1,1 @@
-"""What we hand out beside the source: manifests, chart, alerts, dashboard, wheel."""
+"""Published artefacts besides the source: manifests, chart, alerts, dashboard."""

@@ -62,7 +62,7 @@ class Browser:
         self.wait_loaded()
 
     def wait_loaded(self) -> None:
-        """Wait until a page is there; ``events`` says whether one came before."""
+        """Wait until a page is loaded; ``events``: whether it was already reported."""
         while not any(
             one.get("method") == "Page.loadEventFired" for one in self.events
         ):
@@ -92,7 +92,7 @@ class Browser:
             json.dumps(one)
             for one in self.events
             if str(one.get("method")).startswith(methods)
-            # Browsers ask for it on their own.
+            # Browsers request it automatically.
             and "favicon.ico" not in json.dumps(one)
         ]
 

@@ -1,4 +1,4 @@
-"""Fixtures with the programs that read our packages."""
+"""Fixtures for the programs that read our packages."""
 
 from pathlib import Path
 

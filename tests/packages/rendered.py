@@ -1,4 +1,4 @@
-"""Read rendered manifests, and compare them regardless of how they were made."""
+"""Read rendered manifests, and compare them regardless of their origin."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _BY_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
 
 
 def documents_of(text: str) -> dict[Key, Document]:
-    """Return documents by kind and name; none may be there twice."""
+    """Return documents by kind and name; duplicates are not allowed."""
     found: dict[Key, Document] = {}
     for one in yaml.load_all(text, Loader=yaml.CSafeLoader):
         if one is not None:
@@ -31,9 +31,9 @@ def manifest(name: str) -> dict[Key, Document]:
 
 
 def plain(documents: dict[Key, Document]) -> dict[Key, Document]:
-    """Leave out what Helm adds, and read JSON in ConfigMaps: its spacing may differ.
+    """Remove Helm's additions, and parse JSON in ConfigMaps: its spacing may differ.
 
-    The namespace of a release is Helm's own to create.
+    Helm itself creates the namespace of a release.
     """
     return {
         key: _plain(document)
@@ -78,7 +78,7 @@ def strings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def assert_all_in(documents: dict[Key, Document], namespace: str) -> None:
-    """Assert that everything that names our namespace names this one."""
+    """Assert that all references to our namespace have this name."""
     seen = set()
     for document in documents.values():
         if document["kind"] == "CustomResourceDefinition":
@@ -87,7 +87,7 @@ def assert_all_in(documents: dict[Key, Document], namespace: str) -> None:
             if path.endswith(".namespace"):
                 assert text == namespace, (document["kind"], path)
                 seen.add(path)
-            # Filters of the ConfigMap; names of Secrets and the audience are constant.
+            # Filters of the ConfigMap; Secrets' names and the audience are constant.
             assert ",kyverno," not in text, path
             assert '"kyverno"' not in text, path
     assert {".metadata.namespace", ".subjects.namespace"} <= seen

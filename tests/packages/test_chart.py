@@ -1,7 +1,7 @@
-"""The Helm chart: the manifests' equal by default, and what its values change.
+"""The Helm chart equals the manifests by default; its values change it.
 
-A failure means: a part was changed without `python -m deploy.chart`, or somebody who
-installs by Helm gets something else than somebody who applies the manifest.
+A failure means: a part was changed without `python -m deploy.chart`, or a Helm
+installation differs from the manifest.
 """
 
 import base64
@@ -30,7 +30,7 @@ from tests.packages.rendered import (
 # The first run may have to compile helm.
 pytestmark = pytest.mark.timeout(1200)
 CHART = DEPLOY / "chart"
-# helm compiled by Go claims to know an old Kubernetes only.
+# helm compiled by Go claims to support only an old Kubernetes.
 KUBERNETES = ("--kube-version", "1.34.0")
 ADMISSION = "kyverno-admission-controller"
 
@@ -53,7 +53,7 @@ def template(helm: str, *values: str, namespace: str = "kyverno") -> str:
 
 
 def render(helm: str, *values: str, namespace: str = "kyverno") -> dict[Key, Document]:
-    """Render without the definitions, which take long to read."""
+    """Render without the definitions, which take long to parse."""
     text = template(helm, "crds.install=false", *values, namespace=namespace)
     return documents_of(text)
 
@@ -87,7 +87,7 @@ def test_without_definitions_it_is_the_manifest_without_them(helm: str) -> None:
 
 
 def test_an_uninstall_keeps_policies(helm: str) -> None:
-    """Helm deletes no object with this annotation; with a definition go its objects."""
+    """Helm keeps objects with this annotation; a deleted definition deletes objects."""
     kept = {
         name: one["metadata"]["annotations"]["helm.sh/resource-policy"]
         for (kind, name), one in documents_of(template(helm)).items()
@@ -122,7 +122,7 @@ def test_every_object_has_helms_labels(helm: str) -> None:
     ],
 )
 def test_an_unknown_value_is_an_error(helm: str, value: str, wrong: str) -> None:
-    """A value of upstream's that has no effect here would be a surprise later."""
+    """An upstream value without an effect here would surprise the user later."""
     flags = (*KUBERNETES, "--set", value)
     done = run(helm, "template", "a", str(CHART), *flags)
     assert done.returncode != 0
@@ -176,7 +176,7 @@ def test_features_become_flags(helm: str) -> None:
         "features.globalContext.maxApiCallResponseLength=2000000",
         "features.omitEvents.eventTypes={PolicyApplied,PolicySkipped}",
         "admissionController.container.extraArgs.webhookTimeout=15",
-        # What is given by name wins over a feature.
+        # A name takes precedence over a feature.
         "admissionController.container.extraArgs.v=2",
     )
     assert container(found)["args"] == [
@@ -273,7 +273,7 @@ def test_values_of_access_and_availability(helm: str) -> None:
 def test_the_dashboard_is_where_reports_are_read(
     helm: str, split: str, component: str
 ) -> None:
-    """Without peers, only a port-forward reaches it."""
+    """Without peers, only a port-forward reaches the dashboard."""
     found = render(helm, f"split={split}", "dashboard.enabled=true")
     assert not [name for kind, name in found if name == "kyverno-dashboard"]
     for (kind, name), one in found.items():
@@ -290,7 +290,7 @@ def test_the_dashboard_is_where_reports_are_read(
 
 @pytest.mark.parametrize("split", ["false", "true"])
 def test_the_dashboard_may_be_opened_to_peers(helm: str, split: str) -> None:
-    """With a token, and for nobody else."""
+    """Access needs a token, and other clients are blocked."""
     peer = {"namespaceSelector": {"matchLabels": {"team": "ops"}}}
     values = (
         *(f"split={split}", "dashboard.enabled=true", "dashboard.port=9999"),
@@ -331,7 +331,7 @@ def test_the_dashboard_may_be_opened_to_peers(helm: str, split: str) -> None:
 
 @pytest.mark.parametrize("split", ["false", "true"])
 def test_reviews_are_recorded_on_a_volume(helm: str, split: str) -> None:
-    """Of the pods that answer reviews, and no others."""
+    """Only pods that answer reviews have the volume."""
     found = render(
         helm,
         *(f"split={split}", "recording.enabled=true", "recording.oneOf=10"),
@@ -380,7 +380,7 @@ def test_monitoring_is_that_of_the_files(helm: str) -> None:
 
 
 def test_every_value_of_a_component_is_used() -> None:
-    """A value that no template reads would be ignored in silence."""
+    """A value that no template uses would be ignored silently."""
     folder = CHART / "templates"
     text = "".join(one.read_text() for one in folder.glob("*.yaml"))
     leaves = [path for path, _ in _leaves(chart.values()["admissionController"])]
@@ -404,7 +404,7 @@ def _leaves(value: object, path: str = "") -> list[tuple[str, object]]:
 
 
 def test_a_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:
-    """K8S: a Secret has at most a MiB, and Helm keeps chart and manifest in one."""
+    """K8S: a Secret is limited to 1 MiB, and Helm stores chart and manifest in one."""
     done = run(helm, "package", str(CHART), "--destination", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (package,) = tmp_path.glob("*.tgz")
@@ -416,7 +416,8 @@ def test_a_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:
     assert "kyverno-mp/monitoring/dashboard.json" in names
     definitions = {name for name in names if "/crds-files/" in name}
     assert len(definitions) == len(list((ROOT / "config" / "crds").glob("*.yaml")))
-    # Helm encodes files in base64 within JSON, compresses that, and encodes it again.
+    # Helm encodes files in base64 within JSON, compresses the JSON, and encodes it
+    # again.
     release = base64.b64encode(content) + template(helm).encode()
     assert len(base64.b64encode(gzip.compress(release))) < 900_000
 

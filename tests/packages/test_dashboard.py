@@ -1,6 +1,6 @@
 """The dashboard in a browser: light and dark, narrow, by keyboard, without JavaScript.
 
-A failure means: people see something other than what the unit tests read in the page.
+A failure means: users see something other than the content that the unit tests check.
 """
 
 import os
@@ -13,7 +13,7 @@ from tests.packages.browser import Browser, browsing
 from tests.packages.tools import Missing, find
 from tests.unit.dashboard.world import SCRIPT, TARGETS, full, serving
 
-# A browser that starts on a busy machine takes its time.
+# Starting a browser takes time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 TAB, ENTER = 9, 13
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
@@ -42,7 +42,7 @@ def hostile() -> Iterator[str]:
 
 
 def keep(browser: Browser, name: str) -> None:
-    """Save a picture for people, where KYVERNO_MP_SCREENSHOTS names a folder."""
+    """Save a screenshot if KYVERNO_MP_SCREENSHOTS names a folder."""
     folder = os.environ.get("KYVERNO_MP_SCREENSHOTS")
     if folder:
         (Path(folder) / f"{name}.png").write_bytes(browser.picture())
@@ -52,7 +52,7 @@ def keep(browser: Browser, name: str) -> None:
 def test_a_page_loads_without_a_complaint(
     browser: Browser, site: str, target: str
 ) -> None:
-    """The browser applies our style sheet, and the policy forbids nothing of ours."""
+    """The browser applies our style sheet; the policy blocks none of our resources."""
     browser.open(site + target)
     assert browser.complaints() == []
     assert browser.value("document.title").endswith(" - kyverno-mp")
@@ -109,7 +109,7 @@ def test_a_narrow_window_scrolls_in_one_direction(
 
 
 def test_everything_can_be_reached_by_keyboard(browser: Browser, site: str) -> None:
-    """First the way past the menu, then the menu; Enter follows a link."""
+    """The skip link comes first, then the menu; Enter follows a link."""
     browser.open(f"{site}/")
     focused = "document.activeElement.innerText"
     seen = []

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: complete, and enough to run from."""
+"""The wheel and the source distribution are complete and sufficient to run."""
 
 import contextlib
 import http.client
@@ -31,7 +31,7 @@ def run(*words: str, cwd: Path) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what makes this checkout importable."""
+    """Return the environment without variables that make this checkout importable."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -55,7 +55,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel as `pipx` does: alone, with what it asks for."""
+    """Install the wheel as `pipx` does: only with its requirements."""
     folder = tmp_path_factory.mktemp("environment")
     (wheel,) = built.glob("*.whl")
     run(sys.executable, "-m", "venv", str(folder), cwd=folder)
@@ -111,7 +111,7 @@ def test_the_installed_program_knows_itself(environment: Path) -> None:
 
 
 def test_the_installed_program_serves(environment: Path) -> None:
-    """Away from the checkout, with the samples that came along."""
+    """It runs outside the checkout, with the packaged samples."""
     policies = environment / "share" / "kyverno-mp" / "samples" / "policies"
     with (environment / "log").open("w") as log:
         process = subprocess.Popen(
@@ -150,7 +150,7 @@ def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
 
 
 def test_the_image_needs_no_samples(tmp_path: Path) -> None:
-    """Its recipe copies the package alone; the wheel's other files are not needed."""
+    """The image's recipe copies only the package, not the wheel's other files."""
     for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "kyverno_mp"):
         (tmp_path / name).symlink_to(ROOT / name)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")

@@ -1,4 +1,4 @@
-"""Overlays over deploy/: the base changes nothing, and the namespace may be another."""
+"""Overlays over deploy/: the base changes nothing, and the namespace can be changed."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def test_the_base_is_the_manifest(kubectl: str) -> None:
 
 
 def test_everything_follows_another_namespace(kubectl: str, tmp_path: Path) -> None:
-    """The filters, too: others could use a namespace that they still name."""
+    """This includes the filters: otherwise others could use an exempt namespace."""
     found = build(kubectl, overlay(tmp_path, "namespace: policy-system\n"))
     assert_all_in(found, "policy-system")
     assert ("Namespace", "policy-system") in found
@@ -64,7 +64,7 @@ def test_images_and_replicas_can_be_changed(kubectl: str, tmp_path: Path) -> Non
 def test_the_overlay_of_the_documentation_switches_the_dashboard_on(
     kubectl: str, tmp_path: Path
 ) -> None:
-    """The manifest of docs/dashboard.md, with the true way to the base."""
+    """The overlay is docs/dashboard.md's manifest, with the real path to the base."""
     page = (DEPLOY.parent / "docs" / "dashboard.md").read_text()
     _, _, after = page.partition("# kustomization.yaml: the dashboard\n")
     text, _, _ = after.partition("```")

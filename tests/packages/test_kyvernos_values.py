@@ -1,7 +1,7 @@
 """Values of Kyverno's chart: converted, or rejected with an error that names them.
 
-A failure means: who comes from Kyverno with a values file gets pods that never become
-ready, or settings that silently have no effect.
+A failure means: users who migrate with a values file get pods that never become ready,
+or settings that silently have no effect.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Alerts and dashboard: read by Prometheus' own programs, against a running server."""
+"""Prometheus' own programs read alerts and dashboard, against a running server."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ QUIET = {
     "kyverno_mp_process_restarts_total",
     "kyverno_mp_registry_calls_total",
 }
-"""Counters without a series, or without a rate, as long as nothing happens."""
+"""Counters without a series or a rate as long as nothing happens."""
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_each_alert_fires_when_it_should(promtool: str) -> None:
 
 
 def test_each_alert_has_cases_and_advice() -> None:
-    """One in which it fires, one in which it is quiet, and a section for the reader."""
+    """One case in which it fires, one in which it does not, and a section of advice."""
     cases = [
         case
         for test in yaml.safe_load(CASES.read_text())["tests"]
@@ -112,7 +112,7 @@ def test_every_metric_that_is_asked_for_is_exposed(service: Service) -> None:
 def test_promtool_finds_the_metrics_conventional(
     promtool: str, service: Service
 ) -> None:
-    """All but the names that are upstream's."""
+    """All names are conventional except upstream's."""
     done = subprocess.run(
         [promtool, "check", "metrics"],
         input=service.get("/metrics")[1],
@@ -200,7 +200,7 @@ def test_prometheus_scrapes_openmetrics_and_answers_every_query(
 
 
 def test_a_healthy_server_raises_no_alert(asked: str, service: Service) -> None:
-    """What a busy machine delays is over soon; a wrong alert stays pending."""
+    """Delays of a busy machine end soon; a wrong alert stays pending."""
     service.wait(lambda: {one["health"] for one in _rules(asked)} == {"ok"}, 60.0)
     assert len(_rules(asked)) == len(alerts())
     with contextlib.suppress(AssertionError):

@@ -1,8 +1,8 @@
 """A real registry (distribution's, Debian package docker-registry) for each test file.
 
-Takes: the program on the PATH, else the tests skip. Gives: Registry, in the ways that
-registries are run: open, with a password, behind a token service, with TLS.
-May touch: loopback ports, temporary folders, one child process each.
+Takes: the program on the PATH, else the tests skip. Gives: Registry, in the usual
+configurations: open, with a password, behind a token service, with TLS. May touch:
+loopback ports, temporary folders, one child process each.
 """
 
 import base64
@@ -39,7 +39,7 @@ _READY_S = 10.0
 
 @dataclass(frozen=True)
 class Registry:
-    """Where a registry listens."""
+    """The address of a registry."""
 
     host: str
 
@@ -49,7 +49,7 @@ class Registry:
 
 @dataclass
 class Done:
-    """What one command left behind."""
+    """The result of one command."""
 
     code: int
     out: str
@@ -57,7 +57,7 @@ class Done:
 
 
 class Cli:
-    """Run commands as a user does, with docker's configuration of the test alone."""
+    """A runner of commands with a separate docker configuration for the test."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str], docker: Path) -> None:
         self._capfd = capfd
@@ -85,7 +85,7 @@ def cli(
 
 @contextmanager
 def serving(folder: Path, config: dict[str, object], scheme: str) -> Iterator[Registry]:
-    """Start the registry and wait until it answers; stop it by its own handle."""
+    """Start the registry and wait until it answers; stop only this process."""
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip(
@@ -138,7 +138,7 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def make_certificate(folder: Path) -> rsa.RSAPrivateKey:
-    """Write tls.crt and tls.key, self-signed; returns the key."""
+    """Write tls.crt and tls.key, self-signed; return the key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry")])
     now = dt.datetime.now(dt.UTC)
@@ -204,7 +204,7 @@ def token_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registr
 
 
 class _Tokens(http.server.BaseHTTPRequestHandler):
-    """Sells tokens for what is asked, to those who know the password."""
+    """A service that issues the requested tokens to clients with the password."""
 
     key: ClassVar[rsa.RSAPrivateKey]
     certificate: ClassVar[str]
@@ -241,7 +241,7 @@ class _Tokens(http.server.BaseHTTPRequestHandler):
         return f"{signed}.{_base64(signature)}"
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Log nothing."""
 
 
 def _encoded(value: object) -> str:
@@ -254,7 +254,7 @@ def _base64(data: bytes) -> str:
 
 @contextmanager
 def tokens(folder: Path, key: rsa.RSAPrivateKey) -> Iterator[str]:
-    """Run a token service; gives its realm."""
+    """Run a token service; yield its realm."""
     pem = x509.load_pem_x509_certificate((folder / "tls.crt").read_bytes())
     der = pem.public_bytes(serialization.Encoding.DER)
     handler = type(

@@ -1,4 +1,4 @@
-"""What a registry must not be able to do: lie, flood, stall, or collect secrets."""
+"""A registry must not be able to lie, flood, stall, or collect secrets."""
 
 import http.server
 import json
@@ -23,7 +23,7 @@ BLOB = b"content"
 
 
 class _Hostile(http.server.BaseHTTPRequestHandler):
-    """Answers by the last part of the path."""
+    """A registry that answers by the last part of the path."""
 
     elsewhere: ClassVar[str] = ""
     seen: ClassVar[list[tuple[str, str]]] = []
@@ -75,7 +75,7 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Be silent."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
     start = time.monotonic()
     with pytest.raises(DeadlinePassed):
         client.manifest(_at(host, "stall"), time.monotonic_ns() + 300_000_000)
-    # The registry goes on for ten seconds.
+    # The registry continues for ten seconds.
     assert time.monotonic() - start < 5
 
 

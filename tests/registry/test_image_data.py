@@ -53,7 +53,7 @@ Build = Callable[[str, dict[str, Json]], dict[str, Json]]
 
 @pytest.fixture
 def build(registry: Registry) -> Build:
-    """Return a function that stores an image; returns its manifest."""
+    """Return a function that stores an image and returns its manifest."""
     client = docker_client()
 
     def store(name: str, config: dict[str, Json]) -> dict[str, Json]:
@@ -119,7 +119,7 @@ def test_of_platforms_linux_amd64_is_read(registry: Registry, build: Build) -> N
 
 
 def test_an_image_is_looked_up_once(registry: Registry, build: Build) -> None:
-    """A tag that moves between two rules must not show them two images."""
+    """If a tag moves between two rules, both must still read the same image."""
     build("moving:v1", CONFIG)
     images = RegistryImages(docker_client())
     first = images.image_data(registry.image("moving:v1"), 0)

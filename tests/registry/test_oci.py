@@ -1,4 +1,4 @@
-"""Policies go to a real registry and come back the same, whoever it lets in."""
+"""Policies go to a real registry and come back unchanged, with each login method."""
 
 import json
 import stat
@@ -97,7 +97,7 @@ def test_what_the_registry_holds(cli: Cli, registry: Registry, policies: Path) -
         }
         for kind, name in (("ClusterPolicy", "no-latest"), ("Policy", "labelled"))
     ]
-    # The same policies give the same bytes, so a second push changes nothing.
+    # Equal policies give equal bytes, so a second push changes nothing.
     again = registry.image(f"held@{digest}")
     assert cli("oci", "push", policies, "-i", again).code == 0
 
@@ -166,7 +166,7 @@ def test_refusals(cli: Cli, registry: Registry, policies: Path, tmp_path: Path) 
 def test_a_name_leads_out_of_no_folder(
     cli: Cli, registry: Registry, tmp_path: Path, policies: Path
 ) -> None:
-    """A stranger's policy must not choose where it is written."""
+    """A stranger's policy must not choose the folder it is written to."""
     image = registry.image("evil:v1")
     assert cli("oci", "push", policies, "-i", image).code == 0
     reference, client = parse_reference(image), docker_client()

@@ -1,10 +1,9 @@
 """The program's own regular expressions are linear, in time and in memory.
 
 A failure means: an object of some megabytes stops a worker for hours, or takes a
-gigabyte. Where parts of a pattern can match the same characters, Python tries each
-division of a text; a group that repeats (``(?:_?[0-9])*``) keeps a hundred bytes for
-each repetition, to go back to. Possessive quantifiers (``*+``, ``++``) do neither, nor
-does RE2.
+gigabyte. If parts of a pattern can match the same characters, Python tries each way to
+split the text; a group that repeats (``(?:_?[0-9])*``) keeps a hundred bytes per
+repetition for backtracking. Possessive quantifiers (``*+``, ``++``) and RE2 avoid both.
 """
 
 import importlib
@@ -23,10 +22,10 @@ import kyverno_mp
 
 REPEATED = 20_000
 BYTES_PER_CHARACTER_MAX = 24
-"""Some copies of the text; a repeated group takes over a hundred."""
+"""Enough for a few copies of the text; a repeated group takes over a hundred."""
 GRACE = 256 * 1024
 LONG = 100_000
-"""Linear: milliseconds; quadratic: minutes."""
+"""Linear patterns take milliseconds, quadratic ones minutes."""
 LONGEST_S = 60
 PACKAGE = Path(kyverno_mp.__file__).parent
 _REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
@@ -60,7 +59,7 @@ def _count(tree: Any) -> int:
 
 
 class _Writer:
-    """Writes a text that matches, in which one of the repetitions is a long one."""
+    """A generator of matching texts in which one of the repetitions is long."""
 
     def __init__(self, long_at: int, times: int) -> None:
         self._at = -1
@@ -147,7 +146,7 @@ def test_memory_does_not_grow_with_repetitions(name: str) -> None:
 
 
 def _uses(name: str) -> set[str]:
-    """Return the methods that the program calls of a pattern."""
+    """Return the methods of a pattern that the program calls."""
     module, _, variable = name.rpartition(".")
     path = PACKAGE.parent / module.replace(".", "/")
     files = [path.with_suffix(".py"), path / "__init__.py"]

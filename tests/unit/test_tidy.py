@@ -1,6 +1,7 @@
-"""The style as a test: a newcomer who opens any module learns its room from its card.
+"""The style rules as a test: the card of each module names its room.
 
-A failure means: a module hides what it is for, or a room without a name has appeared.
+A failure means: a module does not state its purpose, or there is a new room without a
+description.
 """
 
 import ast
@@ -38,7 +39,7 @@ def test_card_names_the_true_room(module: Path) -> None:
 
 @pytest.mark.parametrize("module", _names())
 def test_card_leads_to_modules_that_exist(module: Path) -> None:
-    """Otherwise a module was moved, and the cards that name it were not updated.
+    """A failure means: a module was moved, and the cards that name it were not updated.
 
     A path begins in ``kyverno_mp/``; a name alone is a module of the same folder.
     """
@@ -61,7 +62,7 @@ def test_no_room_of_leftovers() -> None:
 
 @pytest.mark.parametrize("folder", ["kyverno_mp", "tests", "docs", "deploy", "perf"])
 def test_no_conflict_of_a_merge_is_left(folder: str) -> None:
-    """In a docstring or a page, nothing else would notice."""
+    """Nothing else would detect it in a docstring or a page."""
     marker = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
     texts = (".py", ".md", ".yaml", ".json", ".lua")
     files = [one for one in (ROOT.parent / folder).rglob("*") if one.suffix in texts]
@@ -70,9 +71,10 @@ def test_no_conflict_of_a_merge_is_left(folder: str) -> None:
 
 
 def test_decoders_of_records_are_built_at_import() -> None:
-    """Two threads that decode a type for the first time end the process (msgspec 0.22).
+    """The process crashes if two threads decode a type for the first time.
 
-    The command line starts no threads before it has read its input.
+    This happens with msgspec 0.22. The command line starts no threads before it has
+    read its input.
     """
     found = [
         str(module.relative_to(ROOT))
@@ -84,7 +86,7 @@ def test_decoders_of_records_are_built_at_import() -> None:
 
 
 def test_nothing_evaluates_text() -> None:
-    """Policies are other people's input: no eval, exec, pickle or marshal anywhere."""
+    """Policies are untrusted input: eval, exec, pickle and marshal are not allowed."""
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -93,7 +95,7 @@ def test_nothing_evaluates_text() -> None:
 
 @pytest.mark.parametrize("module", _names())
 def test_a_long_module_says_why_in_its_card(module: Path) -> None:
-    """Otherwise modules grow by and by until nobody reads them whole."""
+    """Otherwise modules gradually grow too long to read."""
     text = module.read_text()
     card = ast.get_docstring(ast.parse(text)) or ""
     assert len(text.splitlines()) <= 400 or "Over 400 lines:" in card

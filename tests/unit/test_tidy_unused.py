@@ -1,7 +1,7 @@
-"""No function or class of the product exists for the tests alone.
+"""No function or class of the product exists only for tests.
 
-A failure means: something is called by no module of kyverno_mp any more. Remove it and
-let its tests use what the product uses, or add it to KEPT with the reason.
+A failure means: no module of kyverno_mp uses a function or class any more. Remove it
+and let its tests use the product's functions, or add it to KEPT with the reason.
 """
 
 import ast
@@ -33,7 +33,7 @@ KEPT = {
     "webhook.rest._Readiness.on_get": "Falcon calls it",
     "webhook.rest._Review.on_post": "Falcon calls it",
 }
-"""What only tests or a library call, with the reason why it stays."""
+"""Names that only tests or a library use, with the reason to keep them."""
 
 NAMES_ONLY = frozenset(
     {
@@ -42,7 +42,7 @@ NAMES_ONLY = frozenset(
         *("runtime_checkable", "setter", "staticmethod", "total_ordering"),
     }
 )
-"""Decorators that register nothing: what has another one is called by its registry."""
+"""Decorators that register nothing; other decorators count as a caller."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Module:
     tree: ast.Module
 
     def definitions(self) -> Iterator[tuple[str, Definition]]:
-        """Yield functions, classes and methods that nothing else is known to call."""
+        """Yield functions, classes and methods that have no implicit caller."""
         for node in self.tree.body:
             if isinstance(node, Definition) and not _is_registered(node):
                 yield f"{self.name}.{node.name}", node
@@ -63,13 +63,13 @@ class Module:
                         yield f"{self.name}.{node.name}.{inner.name}", inner
 
     def _is_own(self, node: ast.ClassDef) -> bool:
-        """Return whether the class inherits from nothing that calls its methods."""
+        """Return whether the class has no base class that calls its methods."""
         bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
         return all(base in {"Generic", "NamedTuple", "Protocol"} for base in bases)
 
     @cached_property
     def names(self) -> Counter[str]:
-        """How often each name occurs; attributes with a dot before the name."""
+        """Count each name; attributes have a dot before the name."""
         return _names(self.tree)
 
 
@@ -97,7 +97,7 @@ def _is_special(name: str) -> bool:
 
 
 def unused(modules: list[Module]) -> list[str]:
-    """Return what no module refers to outside of its own definition."""
+    """Return the names that no module uses outside their own definitions."""
     imported = {
         (node.module, alias.name)
         for module in modules
@@ -155,5 +155,5 @@ def test_only_listed_functions_are_called_by_nothing_in_the_product() -> None:
     ],
 )
 def test_what_counts_as_a_use(source: str, wanted: list[str]) -> None:
-    """A call of itself is no use; a registry or a base class is one."""
+    """A recursive call is not a use; registration and inheritance are."""
     assert unused([Module("a", ast.parse(source))]) == wanted

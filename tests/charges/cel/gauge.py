@@ -1,9 +1,9 @@
-"""Measure what a piece of work takes for each step and byte that it was charged.
+"""Measure the cost of work against the steps and bytes it was charged.
 
 The contract: a step stands for at most half a microsecond, work is charged before it is
-done, and between two charges little time passes, so that an evaluation can be stopped
-or moved. Time is the thread's own, and how slow the machine is at the moment is
-measured beside it, so that neighbours do not fail the tests.
+done, and the time between two charges is short, so that an evaluation can be stopped or
+moved. Time is the thread's own, and the machine's current slowness is measured as well,
+so that other processes do not fail the tests.
 """
 
 import time
@@ -18,13 +18,13 @@ from kyverno_mp.limits import EXPRESSION_BYTES_MAX, HEAVY_STEPS, POLICY_STEPS_MA
 
 STEP_S = 0.5e-6
 SLACK = 2.5
-"""How much more than its nominal time a step may take; the contract says about two."""
+"""The allowed ratio of a step's time to its nominal time; the contract says two."""
 GRACE_S = 0.001
-"""What any call may take beside its charge: the clock's own noise."""
+"""The allowed time of any call in addition to its charge: the noise of the clock."""
 GAP_S = 0.05
 """The longest time between two charges."""
 _REFERENCE_S = 0.004
-"""``_reference`` on the machine on which a step was set to half a microsecond."""
+"""Time of ``_reference`` on the machine where a step was set to half a microsecond."""
 
 
 class Spent(Exception):
@@ -33,14 +33,14 @@ class Spent(Exception):
 
 @dataclass
 class RuleBudget:
-    """A Runtime that remembers what it was charged, and when it was asked last."""
+    """A Runtime that records its charges and the time of the last check."""
 
     steps_left: int = POLICY_STEPS_MAX
     bytes_left: int = EXPRESSION_BYTES_MAX
     gap: float = 0.0
     last: float = field(default_factory=time.thread_time)
     paid: float = 0.0
-    """What was paid for at once, last: room is made before it is done."""
+    """The last charge paid at once: memory is reserved before the work."""
 
     def charge(self, steps: int = 1, /) -> None:
         """Spend steps."""
@@ -57,7 +57,7 @@ class RuleBudget:
             raise BudgetExceeded("test.bytes", "no bytes left")
 
     def check_clock(self) -> None:
-        """Be asked."""
+        """Record the check."""
         self._look()
 
     def _look(self) -> None:
@@ -80,7 +80,7 @@ Work = Callable[[RuleBudget], Any]
 
 
 def _reference() -> float:
-    """Return the time of a fixed piece of Python work."""
+    """Return the time of a fixed amount of Python work."""
     known = {str(key): key for key in range(100)}
     names = list(known)
     began = time.thread_time()
@@ -98,7 +98,7 @@ def slowness() -> float:
 
 @dataclass
 class Reading:
-    """What one piece of work took."""
+    """The measurements of one piece of work."""
 
     seconds: float
     steps: float
@@ -107,7 +107,7 @@ class Reading:
 
 
 def run(work: Work, times: int = 1) -> Reading:
-    """Do the work some times, to its end or the budget's."""
+    """Repeat the work, until it ends or the budget is spent."""
     budget = RuleBudget()
     began = budget.last = time.thread_time()
     done = 0
@@ -124,9 +124,9 @@ def run(work: Work, times: int = 1) -> Reading:
 
 
 def problem(work: Work, *, times: int = 1, steps: float = 0.0) -> str:
-    """Return what is wrong with the charge of some work, "" when nothing is.
+    """Return an error text about the charge of some work, "" if it is correct.
 
-    ``steps``: what the caller pays for each time, beside what the work charges.
+    ``steps``: steps that the caller pays each time, in addition to the work's charges.
     """
     found = ""
     for _ in range(3):
@@ -148,7 +148,7 @@ def problem(work: Work, *, times: int = 1, steps: float = 0.0) -> str:
 
 
 def memory_problem(work: Work, *, factor: float = 3.0, grace: int = 256 * 1024) -> str:
-    """Return whether work takes more memory than it was charged for."""
+    """Return an error text if work takes more memory than it was charged for."""
     budget = RuleBudget()
     tracemalloc.start()
     try:

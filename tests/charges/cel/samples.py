@@ -1,6 +1,6 @@
-"""Make small and large arguments of every type that a CEL function may take.
+"""Create small and large arguments of every type that a CEL function can take.
 
-A type that is not here makes the property test fail, so a new one has to be added.
+A missing type fails the property test, so new types have to be added here.
 """
 
 from collections.abc import Callable
@@ -187,7 +187,7 @@ def small(kind: Type) -> tuple[Any, ...]:
 
 @cache
 def large(kind: Type) -> tuple[Any, ...]:
-    """Return large and hostile values of a type, as far as it has any."""
+    """Return large and hostile values of a type, if it has any."""
     if kind.kind == "param" or kind.name in ("dyn", "any"):
         return ("a" * _N, [1] * _M, list(range(_M)), {str(i): i for i in range(_M)})
     if kind.name == "string":
@@ -239,14 +239,14 @@ def _lists(item: Type) -> tuple[Any, ...]:
 
 
 def is_growing(kind: Type) -> bool:
-    """Return whether values of a type may be large."""
+    """Return whether values of a type can be large."""
     return kind.kind == "param" or kind.name in (
         "dyn", "string", "bytes", "list", "map", "kubernetes.URL",
     )  # fmt: skip
 
 
 def combinations(kinds: tuple[Type, ...], most: int, *, hostile: bool) -> list[Any]:
-    """Return argument lists: each sample at least once, and some of their products."""
+    """Return argument lists: each sample at least once, and some combinations."""
     columns = [
         (*small(kind), *large(kind)) if hostile else small(kind) for kind in kinds
     ]

@@ -1,7 +1,7 @@
-"""Every function of CEL charges, before it works, by what it reads and makes.
+"""Every function of CEL charges for its input and output before it works.
 
-The test walks the table itself, so it includes every new function; a type of argument
-that samples.py does not know fails.
+The test iterates over the table, so it includes every new function; an argument type
+that samples.py does not support fails.
 """
 
 import time
@@ -50,7 +50,7 @@ _TABLE = _by_name()
 
 
 def _work(overload: Overload, args: tuple[Any, ...], times: int = 1) -> gauge.Work:
-    """Return the calls, with what link.py charges for each."""
+    """Return the calls with the charge of link.py for each."""
     call = overload.implementation
     assert call is not None
 
@@ -105,7 +105,7 @@ def test_memory_is_paid_for(name: str) -> None:
 
 
 def _warm(work: gauge.Work) -> None:
-    """Run once, so that memos and tables are not taken for the work's own memory."""
+    """Run once, so that caches and tables are not counted as memory of the work."""
     with suppress(InputError, CelFailed):
         work(gauge.RuleBudget())
 
@@ -119,7 +119,7 @@ def test_the_gauge_finds_what_is_not_paid_for() -> None:
 
 
 def _late(budget: gauge.RuleBudget) -> None:
-    # In charges below HEAVY_STEPS: a heavy one pays for the time that follows it.
+    # In charges below HEAVY_STEPS: a heavy one covers the time after it.
     for _ in range(100):
         budget.charge(9_000)
     until = time.thread_time() + 4 * gauge.GAP_S * gauge.slowness()

@@ -1,6 +1,6 @@
-"""Every operator, member and macro that has a closure of its own is paid for.
+"""Every operator, member and macro with a separate closure is charged.
 
-The tables of the linkers are walked: one without an expression here fails.
+The linkers' tables are walked: an entry without an expression here fails.
 """
 
 from typing import Any

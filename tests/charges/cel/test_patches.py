@@ -1,4 +1,4 @@
-"""Patches, merges, differences and podSecurity are charged for, hostile ones too."""
+"""Patches, merges, differences and podSecurity are charged, even hostile ones."""
 
 from typing import Any
 

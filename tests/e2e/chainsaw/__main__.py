@@ -33,7 +33,7 @@ _VERDICTS = {True: "passes", False: "fails", None: "not run"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; gives the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list").add_argument("capability", nargs="*")
@@ -100,7 +100,7 @@ def _run(cases: Iterable[Case], patience_s: float) -> int:
 def _chosen(
     prefixes: tuple[str, ...], capabilities: Sequence[str] | None
 ) -> Iterable[Case]:
-    """Yield the cases of these ids that miss no more than the capabilities named."""
+    """Yield the cases of these ids that miss only the named capabilities."""
     for case in all_cases():
         fits = capabilities is None or set(case.missing) <= set(capabilities)
         if fits and case.id.startswith(prefixes):

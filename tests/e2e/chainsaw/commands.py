@@ -1,9 +1,9 @@
-"""Run the commands of a test: scripts, programs, and what stands for kubectl.
+"""Run the commands of a test: scripts, programs and replacements for kubectl.
 
 Takes: an operation, bindings, a Shell. Gives: stdout, stderr and error as bindings, or
-raises Failed when the check of the operation does not hold.
-May touch: processes, which end with the operation; the cluster through kubectl.
-Source: chainsaw pkg/engine/operations/{script,command}, pkg/engine/kubectl.
+raises Failed if the operation's check fails. May touch: processes, which end with the
+operation; the cluster through kubectl. Source: chainsaw
+pkg/engine/operations/{script,command}, pkg/engine/kubectl.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.e2e.chainsaw.expressions import Names, fill, problems
 from tests.e2e.kubeconfig import read_kubeconfig, write_kubeconfig
 
 COLLECTORS: Final = frozenset({"events", "describe", "get", "podLogs"})
-"""Operations that show something and prove nothing."""
+"""Operations that only show something and check nothing."""
 
 _PROJECT: Final = Path(__file__).resolve().parents[3]
 _VERBS: Final = {"describe": "describe", "podLogs": "logs"}
@@ -28,7 +28,7 @@ _VERBS: Final = {"describe": "describe", "podLogs": "logs"}
 
 @dataclass(frozen=True)
 class Shell:
-    """Where and with what environment commands run."""
+    """The folder and the environment of commands."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -40,8 +40,8 @@ def command_environment(
 ) -> dict[str, str]:
     """Return the environment of commands that talk to a cluster.
 
-    ``folder``: where to put programs that the commands expect: kubectl, and our own
-    command line under the name that Kyverno's has.
+    ``folder``: where to put programs that the commands expect: kubectl, and our command
+    line under the name of Kyverno's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "kubectl").symlink_to(kubectl)
@@ -79,9 +79,9 @@ def run_command(shell: Shell, operation: Operation, names: Names) -> dict[str, A
 
 
 def _own_kubeconfig(path: str, folder: Path) -> str:
-    """Copy a kubeconfig for one operation, which may edit it.
+    """Copy a kubeconfig for one operation, which can edit it.
 
-    As in chainsaw its cluster, context and user are all called chainsaw.
+    As in chainsaw, its cluster, context and user are all called chainsaw.
     """
     access = read_kubeconfig(Path(path))
     copy = folder / "kubeconfig"
@@ -152,7 +152,7 @@ def _run(
 
 
 def _expanded(text: str, shell: Shell, names: Names) -> str:
-    """Return a text with its expression evaluated, or with ``$NAMES`` put in."""
+    """Return a text with its expression evaluated, or with ``$NAMES`` replaced."""
     filled = str(fill(str(text), names))
     if filled.startswith("$") and filled[1:] in names:
         return str(names[filled[1:]])

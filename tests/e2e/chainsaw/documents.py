@@ -19,8 +19,10 @@ DEFAULT_TIMEOUTS_S: Final[Mapping[str, float]] = {
     "error": 30.0,
     "exec": 30.0,
 }
-"""A Configuration, a test, a step or an operation may say otherwise. Chainsaw itself
-gives some of them 5 s; the two cores here are shared by a whole control plane."""
+"""A Configuration, a test, a step or an operation can override it.
+
+Chainsaw itself uses 5 s for some of them; here a whole control plane shares two cores.
+"""
 
 TIMEOUT_OF: Final[Mapping[str, str]] = {
     "apply": "apply",
@@ -31,12 +33,12 @@ TIMEOUT_OF: Final[Mapping[str, str]] = {
     "error": "error",
     "delete": "delete",
 }
-"""Operation -> which timeout bounds it; all others are bounded by ``exec``."""
+"""Operation -> its timeout; all others use ``exec``."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A name for a value, which may hold expressions."""
+    """A name for a value, which can contain expressions."""
 
     name: str
     value: Any
@@ -44,7 +46,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an operation must come to; ``match`` None = for every object."""
+    """The expected outcome of an operation; ``match`` None = for every object."""
 
     check: Any
     match: Any = None
@@ -52,12 +54,12 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Operation:
-    """One action: ``name`` is apply, assert, script, ...; ``fields`` are its own."""
+    """One action: ``name`` is apply, assert, script, ...; ``fields`` are its fields."""
 
     name: str
     fields: Mapping[str, Any]
     place: str
-    """Where it stands, for messages: ``create the pod/apply:2``."""
+    """Its position, for messages: ``create the pod/apply:2``."""
     timeout_s: float
     is_templated: bool = True
     bindings: tuple[Binding, ...] = ()
@@ -67,7 +69,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Step:
-    """Operations in order, and what runs when they fail or in any case."""
+    """Operations in order, and operations that run on failure or always."""
 
     name: str
     tries: tuple[Operation, ...]
@@ -79,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Test:
-    """One test file; ``namespace`` "" = one of its own, made and removed."""
+    """One test file; ``namespace`` "" = a separate namespace, created and deleted."""
 
     __test__ = False
 
@@ -93,7 +95,7 @@ class Test:
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
 
     def operations(self) -> tuple[Operation, ...]:
-        """Return every operation, in order, those of templates included."""
+        """Return every operation in order, including those of templates."""
         return tuple(
             operation
             for step in self.steps
@@ -103,4 +105,4 @@ class Test:
 
 
 class Failed(AssertionError):
-    """A step that did not come out as the test says."""
+    """The result of a step differs from the test's expectation."""

@@ -1,10 +1,10 @@
 """Evaluate the expressions of chainsaw tests, and compare objects with checks.
 
-Takes: values with ``(expressions)``, bindings. Gives: plain values; what a check finds
-wrong. The expressions are those of assertion trees, so the engine's own dialect runs
-them; what only chainsaw has is added here. Next: run.py.
-May touch: nothing but the clock.
-Source: chainsaw "Expressions", "Assertion trees"; docs/behaviour/engine 6.7.
+Takes: values with ``(expressions)``, bindings. Gives: plain values; the differences
+that a check finds. The expressions are those of assertion trees, so the engine's
+dialect runs them; chainsaw's additions are defined here. Next: run.py. May touch:
+nothing but the clock. Source: chainsaw "Expressions", "Assertion trees";
+docs/behaviour/engine 6.7.
 """
 
 import datetime as dt
@@ -28,7 +28,7 @@ _REWRITTEN: Final = (
     (re.compile(r"trim_space\(([^()]*)\)"), r"""trim(\1, `" \\t\\n\\r"`)"""),
     (re.compile(r"x_k8s_server_version\([^()]*\)"), "$server_version"),
 )
-"""Functions that chainsaw adds to the dialect, in words that the engine has."""
+"""Functions that chainsaw adds, expressed with functions of the engine."""
 
 _ESCAPED: Final = re.compile(r"\\(.+)\\")
 
@@ -45,7 +45,7 @@ class _Bound:
         )
 
     def ensure(self, query: str) -> None:
-        """Do nothing: every name is there."""
+        """Do nothing: every name is defined."""
 
     def get(self, name: str, default: Any, /) -> Any:
         """Return the value of ``$name``."""
@@ -76,7 +76,7 @@ def fill(value: Any, names: Names) -> Any:
 
 
 def fill_reference(wanted: dict[str, Any], names: Names) -> dict[str, Any]:
-    """Fill only what says which object is meant; the rest is an assertion tree."""
+    """Fill only the object reference; the rest is an assertion tree."""
     filled = dict(wanted)
     for name in ("apiVersion", "kind"):
         filled[name] = fill(wanted.get(name), names)

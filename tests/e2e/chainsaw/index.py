@@ -1,9 +1,9 @@
-"""List the chainsaw cases of the conformance data, and what each one misses.
+"""List the chainsaw cases of the conformance data, and the missing capabilities.
 
-The folder that place.py finds has Kyverno's own end-to-end suites; where the real
-program ran a case on such a control plane, its verdict is there, too. ``stage`` copies
-a case with all it needs, so that its scripts may write. Next: run.py.
-May touch: that folder, the folder to stage to.
+The folder that place.py finds has Kyverno's own end-to-end suites; if the real program
+ran a case on such a control plane, the data includes its verdict. ``stage`` copies a
+case with all its files, so that its scripts can write. Next: run.py. May touch: that
+folder, the folder to stage to.
 """
 
 import json
@@ -47,8 +47,7 @@ BUILT: Final = frozenset(
         "image validating policies",
     }
 )
-"""Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
-other."""
+"""Capabilities below that kyverno-mp has in a cluster; other cases are skipped."""
 
 PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "": {},
@@ -59,13 +58,13 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "mapr": {"REPORTS_MUTATING_ADMISSION_POLICIES": "true"},
     "genmap": {"GENERATE_MUTATING_ADMISSION_POLICIES": "true"},
 }
-"""How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
+"""Kyverno's configuration for a verdict -> our settings on top of the usual ones."""
 
 CLEANUP_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("list", "delete"),
     "ttl": ("list", "delete", "watch"),
 }
-"""Profile -> what the cleanup account may do with Pods; others as the usual one."""
+"""Profile -> the cleanup account's permissions on Pods, if not the default."""
 
 CAPABILITIES: Final = (
     ("kind:ClusterPolicy", "policies in a cluster"),
@@ -103,22 +102,25 @@ CAPABILITIES: Final = (
     ("kind:CleanupPolicy", "clean-up"),
     ("kind:ClusterCleanupPolicy", "clean-up"),
     ("kyverno-config:standard,ttl", "clean-up by time to live"),
-    # Names several: any of them will do.
+    # Names several: any of them is sufficient.
     ("kyverno-config:standard|", "policies in a cluster"),
     ("kyverno-config:openreports", "reports"),
     ("kyverno-config:", "other configurations of Kyverno"),
     ("uses:kyverno-cli", "command line"),
 )
-"""Tag prefix -> capability; the first that fits counts for a tag."""
+"""Tag prefix -> capability; the first match counts for a tag."""
 
 HARNESS: Final = frozenset({"kubeconfig-identity", "crds-installed"})
-"""Needs that the control plane of the tests meets. Needs are guessed from a case's
-files: where the real program passed without, there are none."""
+"""Needs that the control plane of the tests satisfies.
+
+Needs are guessed from a case's files: if the real program passed without them, there
+are none.
+"""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case; ``verdict`` is what the real program did here, None = not known."""
+    """One case; ``verdict`` is the real program's here, None = unknown."""
 
     id: str
     test: Path
@@ -126,16 +128,16 @@ class Case:
     tags: frozenset[str]
     needs: frozenset[str]
     missing: tuple[str, ...]
-    """What is not built, and what this control plane has not; () = the case runs."""
+    """Missing capabilities, of ours and of this control plane; () = the case runs."""
     verdict: bool | None
     profile: str = ""
-    """How Kyverno was set up when the verdict was found."""
+    """Kyverno's configuration when the verdict was recorded."""
 
 
 def missing_of(
     tags: frozenset[str], needs: frozenset[str], profile: str = ""
 ) -> tuple[str, ...]:
-    """Return what a case with these tags and needs misses, sorted."""
+    """Return the missing capabilities of a case with these tags and needs, sorted."""
     is_set_up = profile in PROFILES and profile
     wanted = {
         next((one for prefix, one in CAPABILITIES if tag.startswith(prefix)), "")
@@ -160,7 +162,8 @@ def all_cases() -> tuple[Case, ...]:
             continue
         tags, needs = frozenset(raw["tags"]), frozenset(raw["needs"])
         recorded = verdicts.get(raw["id"], {})
-        # Chainsaw passes what it skips, which says nothing of the real program.
+        # Chainsaw passes cases that it skips, which proves nothing about the real
+        # program.
         verdict = None if "upstream-skip" in tags else recorded.get("pass")
         profile = str(recorded.get("profile") or "")
         if profile:
@@ -181,7 +184,7 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def stage(case: Case, folder: Path) -> Path:
-    """Copy a case below ``folder``; gives the path of its test file there."""
+    """Copy a case into ``folder``; return the path of its test file there."""
     for name in case.files:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

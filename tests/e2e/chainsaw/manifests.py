@@ -1,8 +1,7 @@
-"""Read the objects that a step names: files or a resource written in place.
+"""Read the objects that a step names: files or an inline resource.
 
-Takes: an operation's fields, the test's folder. Gives: plain objects, lists taken
-apart.
-May touch: files of the test.
+Takes: an operation's fields, the test's folder. Gives: plain objects; lists are split
+into their items. May touch: files of the test.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ _WILDCARDS: Final = frozenset("*?[")
 def read_objects(
     fields: Mapping[str, Any], folder: Path, names: Names
 ) -> list[dict[str, Any]]:
-    """Return the objects of ``file`` or ``resource`` as they are written."""
+    """Return the objects of ``file`` or ``resource`` as written."""
     raw: list[dict[str, Any]] = []
     if "resource" in fields:
         raw = [fields["resource"]]
@@ -38,7 +37,7 @@ def _paths(folder: Path, name: str) -> list[Path]:
 
 def _load(path: Path) -> list[dict[str, Any]]:
     try:
-        # As kubectl and chainsaw read it: its last line ends, too.
+        # Read as by kubectl and chainsaw: the last line has a line end, too.
         text = path.read_text().removesuffix("\n") + "\n"
         return [one for one in yaml.load_all(text, Loader=_Loader) if one]
     except (OSError, yaml.YAMLError) as error:
@@ -46,13 +45,16 @@ def _load(path: Path) -> list[dict[str, Any]]:
 
 
 def _taken_apart(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """K8S: what has a list of ``items`` is a list, of whatever kind, or of none."""
+    """Yield the items of a list.
+
+    K8S: any object with ``items`` is a list, whatever its kind.
+    """
     items = raw.get("items")
     return items if isinstance(items, list) else [raw]
 
 
 class _Loader(yaml.CSafeLoader):
-    """A loader that keeps dates as strings, as JSON has none."""
+    """A loader that keeps dates as strings, because JSON has no dates."""
 
 
 _Loader.yaml_implicit_resolvers = {

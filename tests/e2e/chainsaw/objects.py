@@ -38,17 +38,17 @@ class Objects:
         return self._ask("POST", self._collection(wanted), wanted, dry_run=dry_run)
 
     def apply(self, wanted: dict[str, Any], *, dry_run: bool = False) -> Any:
-        """Create, or patch what is there."""
+        """Create an object, or patch the existing one."""
         if self.find_one(wanted) is None:
             return self.create(wanted, dry_run=dry_run)
         return self.patch(wanted, dry_run=dry_run)
 
     def patch(self, wanted: dict[str, Any], *, dry_run: bool = False) -> Any:
-        """Merge into what is there; raises Refused when nothing is."""
+        """Merge into the existing object; raises Refused if there is none."""
         return self._ask("PATCH", self._path(wanted), wanted, dry_run=dry_run)
 
     def update(self, wanted: dict[str, Any], *, dry_run: bool = False) -> Any:
-        """Replace what is there, whatever its version."""
+        """Replace the existing object, whatever its version."""
         now = self._ask("GET", self._path(wanted))
         meta = {
             **(wanted.get("metadata") or {}),
@@ -58,7 +58,7 @@ class Objects:
         return self._ask("PUT", self._path(wanted), replaced, dry_run=dry_run)
 
     def delete(self, wanted: dict[str, Any], propagation: str = "Background") -> None:
-        """Delete; what is not there is no error."""
+        """Delete; a missing object is not an error."""
         try:
             self._ask("DELETE", self._path(wanted), {"propagationPolicy": propagation})
         except Refused as refused:
@@ -66,7 +66,7 @@ class Objects:
                 raise
 
     def find_one(self, wanted: dict[str, Any]) -> Any:
-        """Return the object of that name, None when there is none."""
+        """Return the object with that name, or None."""
         try:
             return self._ask("GET", self._path(wanted))
         except Refused as refused:
@@ -75,7 +75,7 @@ class Objects:
             raise
 
     def find(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the object that ``wanted`` names, or all that have its labels."""
+        """Return the object that ``wanted`` names, or all with its labels."""
         meta = wanted.get("metadata") or {}
         if meta.get("name"):
             found = self.find_one(wanted)
@@ -100,7 +100,7 @@ class Objects:
         return f"{base}/{resource['name']}"
 
     def _resource(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Look the kind up; a kind that was installed meanwhile is found."""
+        """Look the kind up; this also finds a kind that was just installed."""
         version, kind = wanted["apiVersion"], wanted["kind"]
         known = self._resources.get(version, {})
         if kind not in known:
@@ -123,6 +123,6 @@ class Objects:
         if method == "PATCH":
             content_type = PATCH_TYPES["merge"]
         status, answer = self._api.ask(method, path, body, content_type)
-        if not 200 <= status < 300:  # the class of answers that mean success
+        if not 200 <= status < 300:  # the class of successful answers
             raise Refused(status, answer)
         return answer

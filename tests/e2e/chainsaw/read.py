@@ -1,8 +1,8 @@
 """Read a chainsaw test with its step templates and its configuration.
 
 Takes: the path of a test file. Gives: Test. A field that this reader does not know is
-an error: a step that is silently left out proves nothing. Next: run.py, index.py.
-May touch: files below the folder of the suite.
+an error, because a silently skipped step proves nothing. Next: run.py, index.py. May
+touch: files below the folder of the suite.
 """
 
 import math
@@ -48,7 +48,7 @@ FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "get": _SELECTING | _SHARED | {"format"},
     "podLogs": _SELECTING | _SHARED | {"container", "tail"},
 }
-"""Every operation, and the fields that it may have."""
+"""Every operation, and its allowed fields."""
 
 _TEST_FIELDS: Final = frozenset(
     {
@@ -87,12 +87,12 @@ CONFIGURATION: Final = ".chainsaw.yaml"
 
 
 class Unreadable(Exception):
-    """A test that this reader does not understand."""
+    """This reader does not support the test."""
 
 
 @dataclass(frozen=True)
 class _Level:
-    """What an outer level decides for the inner ones."""
+    """The settings that inner levels inherit from an outer one."""
 
     folder: Path
     timeouts_s: Mapping[str, float]
@@ -103,7 +103,7 @@ class _Level:
 def read_test(path: Path, patience_s: float = math.inf) -> Test:
     """Read one test file; raises Unreadable naming the place.
 
-    ``patience_s``: no operation may take longer, whatever the test says.
+    ``patience_s``: no operation can take longer, even if the test allows it.
     """
     document = _only(path, "Test")
     spec = document["spec"]
@@ -175,7 +175,7 @@ _PARTS: Final = ("try", "catch", "finally", "cleanup")
 def _template(
     relative: str, folder: Path
 ) -> tuple[Mapping[str, Any], tuple[Binding, ...]]:
-    # Upstream joins the path to the folder of the test, also one that starts with "/".
+    # Upstream joins the path to the folder of the test, even if it starts with "/".
     path = folder / relative.lstrip("/")
     spec = _only(path, "StepTemplate")["spec"]
     return spec, _bindings(spec.get("bindings"))
@@ -225,7 +225,7 @@ def _timeouts(raw: Mapping[str, str] | None) -> dict[str, float]:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    """Return the configuration that is nearest above; of its fields two matter here."""
+    """Return the nearest configuration above; two of its fields matter here."""
     for above in (folder, *folder.parents):
         path = above / CONFIGURATION
         if path.is_file():

@@ -34,10 +34,13 @@ from tests.e2e.chainsaw.surroundings import as_called_by_service
 POLL_S: Final = 0.1
 SETTLED_S: Final = 1.0
 LONG_S: Final = 5.0
-"""A shorter sleep costs too little to cut it."""
+"""Shortening a shorter sleep saves too little."""
 FORGOTTEN_S: Final = 2.5
-"""The API server reads its own admission policies again each second: until then it
-mutates or refuses what the next test creates (policy/generic/policy_source.go)."""
+"""The API server re-reads its own admission policies each second.
+
+Until then it mutates or refuses objects of the next test
+(policy/generic/policy_source.go).
+"""
 _WRITES: Final = frozenset({"apply", "create", "patch", "update"})
 _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
 
@@ -64,7 +67,7 @@ def run_test(
     """Run all steps; raises Failed.
 
     ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings;
-    ``pause_s``: what passes between two steps, where chainsaw starts processes;
+    ``pause_s``: the time between two steps, where chainsaw starts processes;
     ``is_brief``: a long sleep between an assertion and a write takes SETTLED_S, as what
     was asserted is to be in force by then.
     """
@@ -103,7 +106,7 @@ def _settling(test: Test) -> frozenset[str]:
 
 
 def _make_namespace(run: _Run, made: dict[str, Any]) -> None:
-    """Make the test's namespace; a policy of the test before may yet be in force."""
+    """Create the test's namespace; the previous test's policy may still be in force."""
     deadline = time.monotonic() + run.test.timeouts_s["apply"]
     while True:
         try:
@@ -135,7 +138,7 @@ def _run_step(run: _Run, step: Step, outer: Names) -> None:
 
 
 def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
-    """Delete and wait; a policy that went just now may yet refuse that for a moment."""
+    """Delete and wait; a policy that was just deleted may refuse it for a moment."""
     while True:
         try:
             run.objects.delete(made)
@@ -144,7 +147,8 @@ def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
             if time.monotonic() > deadline:
                 return
             time.sleep(POLL_S)
-    # K8S: a namespace takes five seconds at least; who makes it again waits for it.
+    # K8S: deleting a namespace takes at least five seconds; recreating it waits for
+    # that.
     if not _is_namespace(made):
         _wait_gone(run, made, deadline)
 
@@ -159,7 +163,7 @@ def _wait_gone(run: _Run, made: dict[str, Any], deadline: float) -> None:
 
 
 def _wait_for_last_test(run: _Run, wanted: dict[str, Any]) -> None:
-    """Wait until a namespace that is being removed is gone."""
+    """Wait until a terminating namespace is gone."""
     if _is_namespace(wanted) and _is_leaving(run.objects.find_one(wanted)):
         _wait_gone(run, wanted, time.monotonic() + run.test.timeouts_s["cleanup"])
 
@@ -179,13 +183,13 @@ def _clean_up(run: _Run, names: Names) -> None:
     if any(made["kind"].endswith("AdmissionPolicy") for made in run.created):
         time.sleep(FORGOTTEN_S)
     if run.own_namespace is not None:
-        # It takes its content along, has a name of its own, and is not waited for.
+        # It deletes its content, has a unique name, and is not waited for.
         with contextlib.suppress(Refused):
             run.objects.delete(run.own_namespace)
 
 
 def _run_operation(run: _Run, operation: Operation, outer: Names) -> dict[str, Any]:
-    """Run one operation; gives the bindings that it puts out."""
+    """Run one operation; return the bindings that it outputs."""
     names = {**outer}
     names |= _bound(operation.bindings, names)
     match operation.name:
@@ -227,7 +231,7 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
         def attempt(raw: dict[str, Any] = raw) -> str:
             try:
                 wanted = run.objects.locate(raw)
-                # What was there before the test stays after it.
+                # Objects that existed before the test stay after it.
                 is_new = operation.name == "create" or (
                     operation.name == "apply" and run.objects.find_one(wanted) is None
                 )
@@ -245,7 +249,7 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
 def _outcome(
     operation: Operation, item: dict[str, Any], names: Names, error: str | None
 ) -> str:
-    """Return what is wrong with an outcome; "" when it is as expected."""
+    """Return the error of an outcome; "" if it is as expected."""
     bound = {**names, "error": error}
     for expectation in operation.expect:
         if expectation.match is not None and problems(expectation.match, item, bound):
@@ -303,7 +307,7 @@ def _named(ref: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(run: _Run, operation: Operation, names: Names) -> list[dict[str, Any]]:
-    """Return the operation's objects; expected ones only get their reference filled."""
+    """Return the operation's objects; for expected objects, only fill the reference."""
     objects = read_objects(operation.fields, run.test.folder, names)
     if not operation.is_templated:
         return objects
@@ -312,7 +316,7 @@ def _read(run: _Run, operation: Operation, names: Names) -> list[dict[str, Any]]
 
 
 def _bound(bindings: tuple[Binding, ...], names: Names) -> dict[str, Any]:
-    """Evaluate bindings in order; each sees those before it."""
+    """Evaluate bindings in order; each can use the previous ones."""
     found: dict[str, Any] = {}
     for binding in bindings:
         found[binding.name] = fill(binding.value, {**names, **found})
@@ -320,7 +324,7 @@ def _bound(bindings: tuple[Binding, ...], names: Names) -> dict[str, Any]:
 
 
 def _until(operation: Operation, attempt: Callable[[], str]) -> None:
-    """Repeat until there is nothing wrong; raises Failed when the time is over."""
+    """Repeat until there is no error; raises Failed when the time is over."""
     deadline = time.monotonic() + operation.timeout_s
     for wrong in _attempts(attempt):
         if not wrong:

@@ -1,9 +1,9 @@
-"""Put into a cluster what Kyverno's suites take for granted beside Kyverno itself.
+"""Create the objects that Kyverno's suites expect beside Kyverno itself.
 
 Takes: a connection. Gives: nothing. Next: the cases, some of which edit these objects;
-so they are put back before each. May touch: the ConfigMap kyverno, one Node, the
-ClusterRoles for users.
-Source: Kyverno's chart (config.resourceFilters and others); kind's one node.
+so they are restored before each case. May touch: the ConfigMap kyverno, one Node, the
+ClusterRoles for users. Source: Kyverno's chart (config.resourceFilters and others);
+kind's only node.
 """
 
 import json
@@ -58,7 +58,7 @@ _NODE: Final = {
     "apiVersion": "v1",
     "kind": "Node",
     "metadata": {"name": "kind-control-plane"},
-    # Nothing is ever to run there.
+    # Nothing must ever run there.
     "spec": {"unschedulable": True},
 }
 _CAPACITY: Final = {
@@ -87,14 +87,14 @@ _GRANTED: Final[Mapping[str, Sequence[str]]] = {
         "pods",
     ),
 }
-"""What Kyverno's suites let an account do beyond what it may usually do."""
+"""Additional permissions that Kyverno's suites grant to an account."""
 _ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 
 def put_up(api: Api) -> None:
-    """Create what no case changes: the roles that deploy/ gives to users, and grants.
+    """Create objects that no case changes: user roles from deploy/, and grants.
 
-    The suites' own installation gives the same to the two accounts.
+    The suites' own installation grants the same to the two accounts.
     """
     for raw in yaml.safe_load_all(_USER_ROLES.read_text()):
         if raw:
@@ -130,7 +130,7 @@ def _grant(
 
 
 def put_back(api: Api) -> None:
-    """Make what cases change what it is before them."""
+    """Restore the objects that cases change."""
     _apply(api, "/api/v1/namespaces/kyverno/configmaps/kyverno", _CONFIG_MAP)
     _apply(api, _NODE_PATH, _NODE)
     _apply(api, f"{_NODE_PATH}/status", _CAPACITY)

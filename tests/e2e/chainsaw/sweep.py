@@ -1,8 +1,8 @@
-"""Remove what a case left behind, so that the next one is judged alone.
+"""Remove the leftovers of a case, so that the next one is judged alone.
 
-Takes: a connection. May touch: every policy, exception and entry of the cluster, what
-runs in its namespace default, the certificates in the namespace kyverno, what pools
-make.
+Takes: a connection. May touch: every policy, exception and entry of the cluster,
+workloads in its namespace default, the certificates in the namespace kyverno, objects
+that pools create.
 """
 
 import time
@@ -28,7 +28,7 @@ _MADE: Final = (
     "openreports.io/v1alpha1/reports",
     "openreports.io/v1alpha1/clusterreports",
 )
-"""What pools make for themselves and for users, in every namespace."""
+"""Objects that pools create for themselves and for users, in every namespace."""
 _GENERATED_BY: Final = "generate.kyverno.io/policy-name"
 _GENERATED: Final = (
     "/api/v1/configmaps",
@@ -39,7 +39,7 @@ _GENERATED: Final = (
     "/apis/rbac.authorization.k8s.io/v1/roles",
     "/apis/rbac.authorization.k8s.io/v1/rolebindings",
 )
-"""What policies generate in Kyverno's suites."""
+"""Objects that policies generate in Kyverno's suites."""
 _WORKLOADS: Final = (
     "/apis/apps/v1/namespaces/default/deployments",
     "/apis/apps/v1/namespaces/default/statefulsets",
@@ -49,19 +49,19 @@ _WORKLOADS: Final = (
     "/apis/batch/v1/namespaces/default/jobs",
     "/api/v1/namespaces/default/pods",
 )
-"""What scripts create there and leave behind."""
+"""Objects that scripts create there and leave behind."""
 _OK: Final = 200
 
 
 def settle() -> None:
-    """Wait until the policies that went are no longer in force, as far as is known."""
+    """Wait until the deleted policies are no longer in force, as far as is known."""
     time.sleep(1.0)
 
 
 def sweep(api: Api, settled: Callable[[], None] = settle) -> None:
-    """Delete all policies, what belongs to them, and forgotten workloads.
+    """Delete all policies, their dependent objects, and forgotten workloads.
 
-    ``settled`` returns when no policy is in force; called when there were any.
+    ``settled`` returns when no policy is in force; it is called if any existed.
     """
     if sweep_policies(api):
         settled()
@@ -73,12 +73,12 @@ def sweep(api: Api, settled: Callable[[], None] = settle) -> None:
 
 
 def sweep_policies(api: Api) -> bool:
-    """Delete all policies and what belongs to them; return whether any existed."""
+    """Delete all policies and their dependent objects; return whether any existed."""
     return _delete_all(api, [f"/apis/{kind}" for kind in _KINDS])
 
 
 def sweep_made(api: Api) -> None:
-    """Delete what pools made: requests, reports, generated objects."""
+    """Delete the pools' objects: requests, reports, generated objects."""
     _delete_all(api, [f"/apis/{kind}" for kind in _MADE])
     _delete_all(api, _GENERATED, f"?labelSelector={_GENERATED_BY}")
 
@@ -98,7 +98,7 @@ def _delete_all(api: Api, collections: Sequence[str], query: str = "") -> bool:
 
 
 def sweep_certificates(api: Api) -> None:
-    """Delete the certificates: the next product makes those of its own set-up."""
+    """Delete the certificates: the next product creates its own."""
     base = "/api/v1/namespaces/kyverno/secrets"
     for one in api.get(base).get("items") or []:
         if one["type"] == "kubernetes.io/tls":

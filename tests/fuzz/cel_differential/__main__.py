@@ -24,7 +24,7 @@ _KINDS = {
 _OPAQUE = re.compile(r"kubernetes\.(Semver|URL):[^,)\]}]*")
 _LENGTH_MAX = 3_000
 _REPEATED = 4
-"""What changes from run to run, e.g. with the order of Go's maps, is no difference."""
+"""Results that change from run to run, e.g. by the order of Go's maps, are ignored."""
 
 
 def _asked(program: str, rows: list[tuple[str, str, str]]) -> list[tuple[str, str]]:

@@ -38,7 +38,7 @@ _SKIPPED: Final = frozenset(
         "verifyImageSignatures",
     ]
 )
-"""Those that reach out, or give another value each time."""
+"""Functions that access the cluster or return another value each time."""
 _OUTSIDE: Final = (
     "http.Context", "resource.Context", "globalcontext.Context", "imagedata.Context",
     "generator.Context", "imageverify.Context", "schema.GroupVersionResource",
@@ -76,7 +76,7 @@ class Call(NamedTuple):
 
 
 def calls(library: Library) -> list[Call]:
-    """Return the overloads that are pure and that the generator can write."""
+    """Return the pure overloads that the generator can write."""
     found = []
     for table, is_member in ((library.functions, False), (library.members, True)):
         for name, overloads in table.items():
@@ -122,7 +122,7 @@ def quoted(text: str, random: Random) -> str:
 
 
 class Generator:
-    """Random expressions; the same seed gives the same ones."""
+    """A generator of random expressions; equal seeds give equal expressions."""
 
     def __init__(self, random: Random, found: list[Call]) -> None:
         self.random = random
@@ -185,7 +185,7 @@ class Generator:
         if name in ("!_", "-_"):
             return f"{name[0]}({args[0]})"
         if name.startswith("math.@"):
-            # What the macros expand to.
+            # The expansions of the macros.
             name = "math.least" if name == "math.@min" else "math.greatest"
         if name == "_[_]":
             return f"{args[0]}[{args[1]}]"
@@ -310,7 +310,7 @@ class Generator:
         return f"{source}.{name}({', '.join(names)}, {body})"
 
     def source(self, depth: int, count: int) -> tuple[str, list[Type]]:
-        """A range, and the types of its variables."""
+        """Return a range, and the types of its variables."""
         random = self.random
         way = random.random()
         if way < 0.2:
@@ -525,7 +525,7 @@ class Generator:
 
 
 def matches(pattern: Type, wanted: Type, names: dict[Type, Type]) -> bool:
-    """Bind the variables of a result type so that it is the wanted one."""
+    """Bind the variables of a result type so that it equals the wanted type."""
     if pattern.kind == "param":
         return names.setdefault(pattern, wanted) == wanted
     if pattern.name != wanted.name or len(pattern.params) != len(wanted.params):

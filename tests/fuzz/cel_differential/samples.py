@@ -1,6 +1,7 @@
 """Read the odd values of every type of CEL, and the variables of a run.
 
-``samples.yaml`` has them as expressions, or as texts for the functions that parse them.
+``samples.yaml`` contains them as expressions, or as texts for the functions that parse
+them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A run of mutants can be repeated, and asks only about what a test could notice."""
+"""A run of mutants is repeatable and only contains mutants that a test could detect."""
 
 from pathlib import Path
 

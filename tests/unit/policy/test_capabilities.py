@@ -83,7 +83,10 @@ _CHAIN = {"certChain": "c", "rekor": {"ignoreTlog": True}}
 def test_what_the_command_line_does_not_verify(
     block: dict[str, Any], missing: str
 ) -> None:
-    """A rule is refused as a whole, by what it needs; the server refuses them all."""
+    """A rule is refused as a whole if it needs something unsupported.
+
+    The server refuses all of these rules.
+    """
     given = {"name": "r", "match": {}, "verifyImages": [block]}
     rule = msgspec.convert(given, Rule)
     expected = f"verifyImages.{missing}" if missing else ""

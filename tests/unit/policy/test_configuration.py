@@ -1,4 +1,4 @@
-"""Every key of the ConfigMaps: its effect, refused values, and what replaces them."""
+"""Every key of the ConfigMaps: its effect, its refused values and its replacement."""
 
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ def test_every_key_has_a_good_case() -> None:
 
 
 def test_without_the_config_map_the_base_applies() -> None:
-    """Upstream keeps matchConditions and the threshold then (controllers 14.40)."""
+    """Upstream then keeps matchConditions and the threshold (controllers 14.40)."""
     found = decode_configuration({}, BASE, LAST)
     assert found.configuration == BASE
     assert Configuration().context_bytes_max == CONTEXT_BYTES_MAX

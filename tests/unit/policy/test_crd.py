@@ -1,7 +1,7 @@
-"""The CustomResourceDefinitions: equal to the code, structural, and true to the users.
+"""The CustomResourceDefinitions: equal to the code, structural, fit for users' objects.
 
 A failure means: config/crds/ is stale, the API server would refuse a definition, or it
-would refuse or cut an object that users of Kyverno have.
+would refuse or truncate an object of Kyverno's users.
 """
 
 import json
@@ -28,7 +28,7 @@ SCHEMAS = {
 
 
 def test_files_equal_the_code() -> None:
-    """Run ``kyverno-mp crds --output config/crds`` when this fails."""
+    """Run ``kyverno-mp crds --output config/crds`` if this fails."""
     written = {path.name: path.read_text() for path in CRDS.glob("*.yaml")}
     assert written == render()
 

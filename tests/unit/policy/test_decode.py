@@ -168,7 +168,7 @@ def test_records_survive_a_round_trip() -> None:
 
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def test_upstreams_own_policies_decode() -> None:
-    """Users who migrate with them would lose those that did not."""
+    """Users who migrate would otherwise lose the policies that cannot be decoded."""
     count = 0
     for suite in ("cli", "policies"):
         for path in sorted((ROOT / suite).rglob("*.yaml")):

@@ -92,7 +92,7 @@ def test_syntax_error_has_its_position() -> None:
 
 
 def test_alias_bomb_is_refused() -> None:
-    """Nine levels of nine aliases stand for 400 million nodes."""
+    """Nine levels of nine aliases expand to 400 million nodes."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     for level in range(1, 10):
         many = ", ".join([f"*a{level - 1}"] * 9)
@@ -117,13 +117,13 @@ def test_alias_bomb_is_refused() -> None:
 def test_text_after_the_end_of_a_document_is_not_read(
     text: str, wanted: list[tuple[Json, int]]
 ) -> None:
-    """As upstream, which reads one document between two lines ``---``."""
+    """Upstream also reads one document between two ``---`` lines."""
     for given in (text, text.encode()):
         assert [(one.raw, one.line) for one in load(given)] == wanted
 
 
 @pytest.mark.parametrize("text", ["...\na: 1\n", "# note\n...\na: 1\n"])
 def test_an_end_before_any_content_is_a_fault(text: str) -> None:
-    """If it were blanked out, the object after it would be lost silently."""
+    """Otherwise the object after it would be lost silently."""
     with pytest.raises(PolicyInvalid):
         load(text)

@@ -1,4 +1,4 @@
-"""The policy webhook's verdict: checks that need a cluster or the old version."""
+"""The policy webhook's verdict: checks that need a cluster or the old object."""
 
 from typing import Any
 
@@ -269,7 +269,7 @@ def test_cleanup_needs_the_permission_to_delete() -> None:
 
 
 class _Granted:
-    """What a Role in namespace ``granted`` grants, and one for the name ``one``."""
+    """What a Role grants in namespace ``granted``, and another for the name ``one``."""
 
     def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         assert account == "system:serviceaccount:kyverno:kyverno-cleanup-controller"
@@ -292,7 +292,7 @@ class _Granted:
 def test_cleanup_needs_no_wider_permission(
     resources: dict[str, Any], *, is_allowed: bool
 ) -> None:
-    """A policy that Roles or resourceNames suffice for would be refused."""
+    """Otherwise a policy would be refused even if Roles or resourceNames suffice."""
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_Granted())
     raw = cleanup("ClusterCleanupPolicy", match={"any": [{"resources": resources}]})
     del raw["metadata"]["namespace"]
@@ -319,7 +319,7 @@ def test_cleanup_needs_no_wider_permission(
 def test_what_keeps_a_cleanup_policy_from_running(
     annotations: dict[str, str], schedule: str, warning: str
 ) -> None:
-    """Its author would see it in the status only, if at all."""
+    """Otherwise its author would see the problem only in the status, if at all."""
     raw = cleanup("ClusterCleanupPolicy", schedule=schedule)
     raw["metadata"]["annotations"] = annotations
     found = evaluate(raw)

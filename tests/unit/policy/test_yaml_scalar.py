@@ -1,4 +1,4 @@
-"""Plain scalars mean what Go's YAML 1.1 library and then JSON make of them."""
+"""Plain scalars are converted as by Go's YAML 1.1 library and then JSON."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_endless_digits_are_text() -> None:
     assert resolve("1" * 5000) == "1" * 5000
 
 
-# Each row is what the real program reads, or the error that it ends with.
+# Each row is the value that the real program reads, or the error that it reports.
 TAGGED: list[tuple[str, Json]] = [
     ("!!binary aGVsbG8=", "hello"),
     ("!<tag:yaml.org,2002:binary> aGVsbG8=", "hello"),

@@ -1,4 +1,4 @@
-"""A pool works while its lease is held, once for each term, and never otherwise."""
+"""A pool works only while it holds its lease, and starts its work once per term."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ S = 1_000_000_000
 
 
 class Bench:
-    """One coordinator, its clock, and what became of its work."""
+    """One coordinator, its clock and the state of its work."""
 
     def __init__(self, api: FakeApi, folder: Path) -> None:
         self.now_s = 1000.0
@@ -85,7 +85,7 @@ def bench(api: FakeApi, tmp_path: Path) -> Iterator[Bench]:
 
 
 def take_away(api: FakeApi) -> None:
-    """Let another replica hold the lease."""
+    """Let another replica take the lease."""
     spec = {"holderIdentity": "two", "renewTime": "x", "leaseDurationSeconds": 12}
     api.put(LEASE, spec=spec)
 
@@ -105,7 +105,7 @@ def test_the_holder_works_until_its_fence_and_again_in_its_next_term(
     assert bench.election.step()
     bench.until(lambda: bench.began == [1])
     assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
-    # It was stopped for longer than the lease lasts, without noticing.
+    # The process was suspended for longer than the lease lasts.
     bench.now_s += 60
     assert not bench.tools.holds_lease()
     bench.until(lambda: bench.ended == [1] and not bench.coordinator.is_working)
@@ -118,7 +118,7 @@ def test_the_holder_works_until_its_fence_and_again_in_its_next_term(
 def test_a_term_that_came_and_went_between_two_ticks_has_its_own_work(
     bench: Bench,
 ) -> None:
-    """What the first term's work remembers may not be true any more."""
+    """Data that the first term's work cached may be outdated."""
     assert bench.election.step()
     bench.until(lambda: bench.began == [1])
     bench.now_s += 60
@@ -142,7 +142,7 @@ def test_work_that_does_not_stop_ends_with_the_process(bench: Bench) -> None:
 
 
 def test_work_that_ends_by_itself_ends_the_process(bench: Bench) -> None:
-    """The supervisor starts it again, and shows a crash loop."""
+    """The supervisor restarts it, and reports repeated exits as a crash loop."""
     coordinator = Coordinator(
         bench.tools, lambda _tools, _stop: None, bench.ends.append
     )
@@ -222,7 +222,7 @@ def test_a_stop_waits_for_the_work(bench: Bench) -> None:
 def test_successes_are_told_as_the_operator_says(
     bench: Bench, successes: frozenset[str] | None, *, accepted: bool
 ) -> None:
-    """By generateSuccessEvents and successEventActions, in every pool (9.1)."""
+    """The settings generateSuccessEvents and successEventActions apply to all pools."""
     tools = coordinator._tools_of(
         bench.tools.place, bench.tools.client, lambda: successes
     )

@@ -1,4 +1,4 @@
-"""Batches are answered, whatever becomes of the evaluators that get them first."""
+"""Batches are answered even if the evaluators that receive them first die."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 class Bench:
-    """A coordinator's side, and evaluators that a test starts and kills."""
+    """A coordinator, and evaluators that a test starts and kills."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,7 +103,7 @@ def test_an_evaluator_killed_while_idle_gets_no_batch(bench: Bench) -> None:
 
 
 def test_a_batch_that_ends_every_evaluator_is_given_up(bench: Bench) -> None:
-    """The others are answered by those that are left."""
+    """The remaining evaluators answer the other batches."""
     bench.start(4)
     poison, good = bench.hub.submit(b"die"), bench.hub.submit(b"good")
     with pytest.raises(StateError) as caught:
@@ -132,7 +132,7 @@ def test_what_waits_at_the_end_is_cancelled(bench: Bench) -> None:
 
 
 def test_an_evaluator_finds_the_next_coordinator(tmp_path: Path) -> None:
-    """The lease moves, or the coordinator dies: its evaluators connect again."""
+    """Evaluators reconnect when the lease moves or the coordinator dies."""
     stop = threading.Event()
     path = tmp_path / "s"
     thread = threading.Thread(
@@ -179,7 +179,7 @@ def test_messages_are_bounded_and_whole() -> None:
 
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
-    """An address has room for 108 bytes; the folder may be deeper."""
+    """A socket address has room for 108 bytes; the path of the folder may be longer."""
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
     path = folder / "pool.sock"

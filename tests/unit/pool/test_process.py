@@ -1,4 +1,4 @@
-"""A coordinator is a process: it works, sleeps, wakes, and ends in order."""
+"""A coordinator is a process: it works, sleeps, wakes and exits cleanly."""
 
 import signal
 import subprocess
@@ -68,7 +68,7 @@ def test_it_works_sleeps_wakes_and_ends_in_order(
     wait_for(lambda: jobs(api) == 0, START_S)
     process.send_signal(signal.SIGSTOP)
     put_job(api, "second")
-    # Longer than the lease lasts: it may not write before it has the lease again.
+    # Longer than the lease lasts: it must not write before it holds the lease again.
     time.sleep(3.5)
     assert jobs(api) == 1
     process.send_signal(signal.SIGCONT)
@@ -88,9 +88,12 @@ def test_it_works_sleeps_wakes_and_ends_in_order(
 def test_a_process_whose_work_fails_ends(
     api: FakeApi, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """The supervisor starts it again; alive without its work it would look well."""
+    """The supervisor restarts it.
+
+    If it stayed alive without working, it would look healthy.
+    """
     wait_for(lambda: holder(api) == "one", START_S)
-    # No object of the API server has such a shape.
+    # No object from the API server has this shape.
     api.put("/api/v1/namespaces/default/configmaps/odd")
     api.objects["/api/v1", "default", "configmaps", "odd"] = {"metadata": {}}
     assert process.wait(START_S) == 70

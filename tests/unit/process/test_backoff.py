@@ -1,4 +1,4 @@
-"""Pauses before a restart, and what counts as a crash loop."""
+"""Delays before a restart, and the definition of a crash loop."""
 
 from kyverno_mp.process.supervision.backoff import Backoff
 

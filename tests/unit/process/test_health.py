@@ -1,4 +1,4 @@
-"""The health server as callers meet it, well-behaved or not."""
+"""The health server, tested with well-behaved and misbehaving clients."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,10 @@ def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
 def ask(
     port: int, method: str, path: str, accept: str = "", wants: str = ""
 ) -> tuple[int, str]:
-    """Return status and text; ``wants``: how the content type must start."""
+    """Return status and text.
+
+    ``wants`` is the expected beginning of the content type.
+    """
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     link.request(method, path, headers={"accept": accept} if accept else {})
     answer = link.getresponse()
@@ -146,7 +149,7 @@ def test_the_start_page_says_why_the_pod_is_not_ready(
 
 
 def test_names_of_policies_are_no_markup(port: int, tmp_path: Path) -> None:
-    """Without a cluster, nothing checks a name before it is shown."""
+    """Names are escaped because nothing validates them without a cluster."""
     hostile = PolicyStatus(
         "Policy", "a", "<script>", ready=False, message="no", rule_count=0
     )
@@ -176,7 +179,7 @@ def test_metrics_come_as_openmetrics_on_request(port: int) -> None:
 
 
 def test_files_that_cannot_be_used_stand_everywhere(port: int, tmp_path: Path) -> None:
-    """The unreadable one degrades; one of another kind is only listed."""
+    """An unreadable file degrades the service; other types of files are only listed."""
     status = Status(
         generation=3,
         problems=("a.yaml: Permission denied", "b.yaml, line 1: Pod is not a policy"),
@@ -197,7 +200,7 @@ def test_files_that_cannot_be_used_stand_everywhere(port: int, tmp_path: Path) -
 
 
 def test_the_expiry_of_the_served_certificate_is_a_metric(tmp_path: Path) -> None:
-    """It follows the file, which the leader replaces when it renews."""
+    """The metric follows the file, which the leader replaces on renewal."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
     cert = make(tmp_path, "kyverno", now).cert
     found = CertificateExpiry(cert)
@@ -257,7 +260,7 @@ def test_what_cannot_be_read_degrades_and_stops_no_reviews(
 
 
 def held(port: int, count: int, data: bytes) -> list[socket.socket]:
-    """Open connections that send something and never take what comes."""
+    """Open connections that send something and never read the response."""
     links = []
     for _ in range(count):
         link = socket.create_connection(("127.0.0.1", port), 60)
@@ -267,7 +270,7 @@ def held(port: int, count: int, data: bytes) -> list[socket.socket]:
 
 
 def server_cpu_s() -> float:
-    """Return the CPU time of the server, which a busy machine does not change."""
+    """Return the CPU time of the server, which is independent of the machine's load."""
     return sum(sum(one.cpu_times()[:2]) for one in psutil.Process().children())
 
 
@@ -281,7 +284,7 @@ def server_cpu_s() -> float:
     ],
 )
 def test_held_connections_keep_no_probe_out(port: int, data: bytes) -> None:
-    """A failure means: any pod that reaches the port has the kubelet restart ours."""
+    """A failure means: any pod that reaches the port can get ours restarted."""
     links = held(port, 480, data)
     try:
         for _ in range(5):
@@ -294,7 +297,7 @@ def test_held_connections_keep_no_probe_out(port: int, data: bytes) -> None:
 
 
 def test_the_oldest_held_connection_goes_first(port: int) -> None:
-    """Whoever came last may be a probe that is about to ask."""
+    """The newest connection may be a probe that is about to send its request."""
     oldest, *_, newest = links = held(port, 300, b"GET /health")
     try:
         with contextlib.suppress(ConnectionResetError):

@@ -1,6 +1,6 @@
-"""The service never loads the official client of Kubernetes.
+"""The service never imports the official Kubernetes client.
 
-It takes 30 MiB and half a second, in every process, and nothing of it is needed there.
+The import takes 30 MiB and half a second in every process, and nothing uses it.
 """
 
 import subprocess
@@ -39,7 +39,7 @@ def test_no_process_of_the_service_loads_the_official_client(room: str) -> None:
 
 
 def test_commands_load_it_only_for_an_oidc_login(tmp_path: Path) -> None:
-    """And the test above would notice: that it can be seen shows here."""
+    """This also proves that the test above can detect an import."""
     code = (
         "import sys, kyverno_mp.cli.apply.from_cluster, kyverno_mp.cli.migrate;"
         "from kyverno_mp.cli.cluster.access import find_access;"

@@ -1,4 +1,4 @@
-"""A pool reads what its leader published, and waits until all of it is there.
+"""A pool reads the data that its leader published, and waits until it is complete.
 
 A failure means: an object could be deleted because a namespace's labels were unknown.
 """
@@ -31,7 +31,7 @@ def api() -> Iterator[FakeApi]:
 
 
 class Leader:
-    """Publishes as a leader does."""
+    """A publisher that behaves like a leader."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700)
@@ -107,7 +107,7 @@ def test_the_operators_filters_exempt_objects_and_may_change(
 def test_whose_successes_are_told_is_read_at_run_time(
     leader: Leader, tmp_path: Path
 ) -> None:
-    """Nobody's by default, and none before the operator's choice is known."""
+    """By default no successes are reported, and none before the setting is read."""
     successes = follow_successes(tmp_path / "snapshot")
     assert successes() is None
     leader.configure(generate_success_events=True)
@@ -134,7 +134,7 @@ def test_labels_of_namespaces_are_those_published_last(
 def test_namespaces_with_a_role_of_the_account_are_known(
     leader: Leader, data: PoolData
 ) -> None:
-    """As its user, as a ServiceAccount, or by a group of all ServiceAccounts."""
+    """The subject can be a user, a ServiceAccount or a group of all ServiceAccounts."""
     assert data.bound_namespaces() == ()
     bound = {
         f"s:{USER}": [["one", "Role", "r"], ["", "ClusterRole", "everywhere"]],

@@ -1,4 +1,4 @@
-"""Which facts take a pod out of service, and which restart it."""
+"""Which conditions make a pod unready, and which restart it."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_a_worker_lags_while_it_serves_the_same_old_generation() -> None:
     assert times.lagging_ns({1: 8, 2: 7}, 9, now_ns=18 * S) == {1: 0, 2: 4 * S}
     assert times.lagging_ns({1: 9, 2: 9}, 9, now_ns=20 * S) == {}
     assert times.lagging_ns({1: 9}, 10, now_ns=30 * S) == {1: 0}
-    # A new worker serves nothing yet.
+    # A new worker serves no generation yet.
     assert times.lagging_ns({3: 0}, 10, now_ns=40 * S) == {3: 0}
     assert times.lagging_ns({3: 0}, 10, now_ns=43 * S) == {3: 3 * S}
 

@@ -36,7 +36,7 @@ def test_what_the_supervisor_does_with_each_role(
     *,
     standalone: bool,
 ) -> None:
-    """Webhook workers end first and drain; the leader deregisters, in a cluster."""
+    """Webhook workers end first and drain. In a cluster, the leader deregisters."""
     found = roles_of(start_of(Settings(standalone=standalone), listener))
     flags = {one.name: (one.drains, one.reloads, one.deregisters) for one in found}
     assert flags == {

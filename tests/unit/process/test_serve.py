@@ -1,4 +1,4 @@
-"""What ``serve`` refuses before it starts anything."""
+"""Inputs that ``serve`` refuses before it starts anything."""
 
 import dataclasses
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_certificate_that_no_worker_could_serve_is_refused(tmp_path: Path) -> 
     for cert, key, reason in (
         (text, text, "not PEM"),
         (own.cert, _key(tmp_path / "other.key"), "KEY_VALUES_MISMATCH"),
-        # Nobody is asked for the pass phrase.
+        # The user is not prompted for the pass phrase.
         (own.cert, _key(tmp_path / "locked", pass_phrase=b"word"), "a pass phrase"),
         (own.cert, tmp_path, "cannot be read: Is a directory"),
     ):
@@ -72,14 +72,14 @@ spec: {rules: []}
         ({"a.txt": POLICY}, "contains no policy: 0 YAML or JSON files"),
         ({"a.yaml": "kind: Pod"}, "documents of other kinds: Pod (1)"),
         ({"a.yaml": "kind: ["}, "a.yaml"),
-        # Exceptions alone deny nothing.
+        # A folder that contains only exceptions denies nothing.
         ({"a.yaml": POLICY.replace("ClusterPolicy", "PolicyException")}, "(1)"),
     ],
 )
 def test_a_folder_without_a_policy_is_refused(
     tmp_path: Path, files: dict[str, str], reason: str
 ) -> None:
-    """A wrong path would allow everything."""
+    """Otherwise a wrong path would allow everything."""
     folder = tmp_path / "policies"
     folder.mkdir()
     for name, text in files.items():
@@ -92,7 +92,7 @@ def test_a_folder_without_a_policy_is_refused(
     assert str(folder) in caught.value.message
     assert reason in caught.value.message
     assert "--allow-empty" in caught.value.message
-    # Another problem, so that the service does not start where the folder is accepted.
+    # A second problem keeps the service from starting where the folder is accepted.
     accepted = dataclasses.replace(
         settings, allow_empty=True, api_call_token_file=str(tmp_path / "none")
     )
@@ -117,7 +117,7 @@ def test_an_unreadable_folder_is_refused(
     def refuse(_path: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    # A mode of 0 does not stop root, who may run the tests.
+    # A mode of 0 does not restrict root, who may run the tests.
     monkeypatch.setattr("os.scandir", refuse)
     reason = why_without_policies(str(tmp_path))
     assert reason == f"{tmp_path} cannot be read: Permission denied"

@@ -1,4 +1,4 @@
-"""The line at the end of start: what is in force, and what was omitted."""
+"""The summary line at startup: the active policies, and the omitted ones."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_policies_that_only_change_objects_neither_enforce_nor_audit(mode: str) 
 
 
 def test_what_was_left_out_is_named() -> None:
-    """A refused policy, one that is in force in part, and a file."""
+    """A refused policy, a partly active policy and a file."""
     refused = [policy(f"r{number}", ready=False) for number in range(5)]
     status = Status(
         policies=(policy("a", "x"), policy("b", "y", ready=False), *refused),
@@ -74,7 +74,7 @@ def test_what_was_left_out_is_named() -> None:
         (Settings(log_format="text", standalone=True), {"stdout"}),
         (Settings(log_format="text"), {"stdout"}),
         (Settings(log_format="json", standalone=True), {"stdout", "log"}),
-        # In a cluster, one stream of JSON holds stdout and stderr.
+        # In a cluster, stdout and stderr are one JSON stream.
         (Settings(log_format="json"), {"log"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""The order of an end: leave is taken while the webhook still answers."""
+"""The order of a shutdown: pods deregister while the webhook still answers."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def note(folder: Path, text: str) -> None:
 
 
 def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
-    """Be a supervisor of a leader and a webhook that note what is asked of them."""
+    """Run a supervisor with a leader and a webhook that record their signals."""
 
     def wait(*numbers: signal.Signals) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -54,7 +54,7 @@ def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
 
 
 def end(folder: Path, delay_s: float, *, marks: bool) -> tuple[list[str], float]:
-    """Run it, end it, and give what was noted and how long the end took."""
+    """Run the supervisor, stop it, and return the records and the shutdown time."""
     child = os.fork()
     if child == 0:
         try:
@@ -88,7 +88,7 @@ def test_who_never_leaves_does_not_hold_up_the_end(
 
 
 def test_each_role_that_deregisters_is_waited_for(tmp_path: Path) -> None:
-    """The mark of one role does not end the wait for another."""
+    """The mark of one role does not end the wait for another role."""
 
     def leave_after(name: str, pause_s: float) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {shutdown.SIGNAL})

@@ -1,4 +1,4 @@
-"""A leader that is stuck is replaced; one that works, or just woke up, is not."""
+"""A leader that is stuck is replaced; one that works or just resumed is not."""
 
 import os
 from pathlib import Path

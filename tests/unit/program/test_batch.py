@@ -1,7 +1,7 @@
-"""Guard what a review costs, in counts: calls, shared answers, records decoded.
+"""Guard the cost of a review, in counts: calls, shared answers, records decoded.
 
-A failure means: reviews became slower, or memory grows with policies nobody asked for.
-No wall time is measured; perf/ does that.
+A failure means: reviews became slower, or memory grows with policies that no request
+needs. No wall time is measured; perf/ does that.
 """
 
 import sys
@@ -40,13 +40,13 @@ _CALLS_MAX = {
     ("policies", "denied"): 575,
     ("cel", "allowed"): 660,
 }
-"""Calls of Python functions in one review by the 17 samples: measured, and a tenth."""
+"""Python function calls in one review by the 17 samples: the measured count + 10 %."""
 _CALLS_KNOWN_MAX = 60
-"""The same for a Pod that is equal to an earlier one in all that the rules read."""
+"""The count for a Pod that equals an earlier Pod in all parts that the rules read."""
 
 
 class _Loaded:
-    """The sample policies and ``others`` that do not match, as a worker holds them."""
+    """The sample policies and others that do not match, as a worker holds them."""
 
     def __init__(self, folder: Path, others: int, samples: str = "policies") -> None:
         paths = sorted((_SAMPLES / samples).glob("*.yaml"))
@@ -138,7 +138,7 @@ def test_calls_a_review_of_one_more_pod(name: str, tmp_path: Path) -> None:
 
 
 def test_objects_that_all_differ_are_rarely_looked_up(tmp_path: Path) -> None:
-    """Otherwise each would also cost a cache key that is never used again."""
+    """Otherwise each object would also cost a cache key that is never used again."""
     loaded = _Loaded(tmp_path, 0)
     asked = []
 

@@ -1,4 +1,4 @@
-"""Compare what ``validate.assert`` sees of a request with the real program."""
+"""Compare the input of ``validate.assert`` with that of the real program."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ from kyverno_mp.program.request import Request
 
 
 class Scope:
-    """No context entries."""
+    """A scope without context entries."""
 
     def __init__(self) -> None:
         self.root: dict[str, Any] = {}
@@ -138,12 +138,12 @@ def judge(tree: Any, request: Request = _REQUEST) -> list[str]:
     ],
 )
 def test_the_payload_holds_go_values(tree: Any, said: str) -> None:
-    """Structs, a named string and a map of strings, not JSON data."""
+    """The payload contains structs, a named string and a map of strings, not JSON."""
     assert "".join(judge(tree)) == said
 
 
 def test_a_run_of_the_command_line_is_no_admission() -> None:
-    """Values may set ``request.resource`` to anything."""
+    """Values can set ``request.resource`` to anything."""
     request = Request(
         kind="Pod",
         username="alice",

@@ -237,7 +237,7 @@ def test_the_clock_is_checked_after_costly_expressions() -> None:
     cheap, costly = _linked(_expressions("true")), _linked(_expressions(_COSTLY))
     assert cheap.plain is not None
     assert costly.plain is not None
-    # Cheap ones leave it to the batch, which looks between some policies.
+    # Cheap expressions leave the check to the batch, which checks between policies.
     assert cheap.plain(context) == PASSED
     with pytest.raises(DeadlinePassed):
         costly.plain(context)
@@ -314,7 +314,7 @@ def test_a_namespace_that_the_cluster_lacks_is_an_error() -> None:
 
 
 class _Given:
-    """Objects of a cluster."""
+    """Objects of a fake cluster."""
 
     def __init__(self, *objects: Any) -> None:
         self._objects = objects
@@ -384,14 +384,14 @@ def test_params_need_a_cluster() -> None:
 
 
 class _Scopes:
-    """Limits are namespaced."""
+    """A port in which Limits are namespaced."""
 
     def is_namespaced(self, _group: str, _version: str, kind: str) -> bool:
         return kind == "Limit"
 
 
 class _Asked(_Given):
-    """Objects of a cluster, and the recorded queries."""
+    """Objects of a fake cluster, and the recorded queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -437,7 +437,7 @@ def test_params_are_searched_in_the_scope_of_their_kind(
 
 
 class _Authority:
-    """Alice may do what starts with "get"; reviews of "fail" do not come through."""
+    """A fake authorizer: Alice can do anything with "get"; reviews of "fail" fail."""
 
     def __init__(self) -> None:
         self.asked: list[AccessQuery] = []
@@ -521,7 +521,7 @@ def test_authorizer_queries_the_cluster(text: str, asked: AccessQuery) -> None:
 
 
 class _Namespaces:
-    """One namespace as the API server has it."""
+    """One namespace, as the API server returns it."""
 
     def namespace(self, name: str, _deadline_ns: int) -> Any:
         assert name == "shop"

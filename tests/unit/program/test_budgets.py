@@ -33,7 +33,7 @@ class Clock:
 
 
 class Pace:
-    """Counts the requested slices."""
+    """A pace that counts the requested slices."""
 
     slice_ends_ns = 100
 
@@ -162,7 +162,7 @@ def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
 
 
 def test_room_is_made_before_what_will_outlast_the_slice() -> None:
-    """A failure means: the event loop waits for what one charge pays for."""
+    """A failure means: the event loop is blocked while the work of one charge runs."""
     clock = Clock()
     given = runtime(clock, 0, Pace(0))
     given.begin_policy("p", is_tenant=False)
@@ -172,7 +172,7 @@ def test_room_is_made_before_what_will_outlast_the_slice() -> None:
 
 
 def test_an_assertion_makes_way_for_others() -> None:
-    """Its numbers are of another kind; its time is the request's."""
+    """Assertions convert numbers differently, but share the request's time limit."""
     clock, pace = Clock(), Pace(slices=3)
     given = runtime(clock, _DEADLINE_NS, pace)
     inner = given.with_int64()
@@ -196,7 +196,7 @@ def test_a_long_assertion_is_preempted() -> None:
 
 
 class _Scope:
-    """A scope in which nothing is to be loaded."""
+    """A scope that loads nothing."""
 
     operation = "CREATE"
 
@@ -209,7 +209,7 @@ class _Scope:
 
 
 def test_each_policy_pays_for_its_regexes() -> None:
-    """Otherwise what a policy may do depends on what another one did before."""
+    """Otherwise the budget of one policy depends on the work of another policy."""
     given = runtime()
     given.begin_policy("p", is_tenant=False)
     assert given.meets_regex("a*")
@@ -229,7 +229,7 @@ def test_each_policy_pays_for_its_regexes() -> None:
 def test_bytes_are_at_least_what_python_takes(
     charge: Callable[[Runtime], None], least: int
 ) -> None:
-    """``least``: sys.getsizeof of such a list, a slot and a value of such a map."""
+    """``least`` is sys.getsizeof of such a list, and of a map's slot and value."""
     given = runtime()
     given.begin_policy("p", is_tenant=False)
     before = given.bytes_left

@@ -109,7 +109,7 @@ def draw_some(chance: Random, values: list[Any]) -> list[Any]:
 
 
 def draw_filter(chance: Random) -> dict[str, Any]:
-    """Mostly one or two criteria: more would match hardly ever."""
+    """Draw mostly one or two criteria, because more would hardly ever match."""
     kinds = ("User", "User", "Group", "ServiceAccount", "Other")
     draw: dict[str, Callable[[], Any]] = {
         "kinds": lambda: draw_some(chance, KINDS),
@@ -191,7 +191,7 @@ def draw_request(chance: Random) -> Request:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_rule_that_matches_is_missed(seed: int) -> None:
-    """A missed rule would let an object pass that a policy forbids."""
+    """A missed rule would admit an object that a policy forbids."""
     chance = Random(seed)
     compiled = [draw_policy(chance, number) for number in range(60)]
     plain = [
@@ -261,7 +261,7 @@ def test_rules_for_other_requests_are_not_read(what: str) -> None:
 
 
 def test_policies_of_other_namespaces_are_not_read() -> None:
-    """A Policy counts as one of its namespace."""
+    """A Policy counts only for requests in its namespace."""
     others = [
         a_policy("same", {"resources": {"kinds": ["Pod"]}}, namespace=f"n{i}")
         for i in range(100)
@@ -329,7 +329,7 @@ def test_texts_of_policies_cannot_be_mistaken_for_keys() -> None:
 
 
 def test_hot_kinds_are_linked_beforehand() -> None:
-    """After a new generation no request waits for rules of kinds known before."""
+    """After a new generation, no request waits for the rules of known kinds."""
     policies = [a_policy("p", {"resources": {"kinds": ["Pod"]}})]
     before = SegmentSource(a_segment(policies), link)
     before.candidates(pod_request())
@@ -344,7 +344,7 @@ def test_hot_kinds_are_linked_beforehand() -> None:
 
 
 def test_heads_are_the_leading_fields() -> None:
-    """The head decodes from the same bytes; fields that moved would be misread."""
+    """The head is decoded from the same bytes, so moved fields would be misread."""
     for head, whole in ((RuleHeadIR, RuleIR), (PolicyHeadIR, PolicyIR)):
         names = [field.name for field in msgspec.structs.fields(head)]
         assert names == [f.name for f in msgspec.structs.fields(whole)][: len(names)]

@@ -1,4 +1,4 @@
-"""MutatingPolicies, GeneratingPolicies and DeletingPolicies, documents to verdicts.
+"""Policies in CEL that mutate, generate or delete, from documents to verdicts.
 
 Expected: docs/behaviour/cel 5, 7, 10.
 """
@@ -57,7 +57,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Generated:
-    """The port of ``generator``."""
+    """A fake ``generator`` port."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -164,7 +164,7 @@ def test_each_mutation_gets_the_object_of_the_last() -> None:
 
 
 def test_variables_and_the_request_keep_what_they_had() -> None:
-    """docs/behaviour/cel 14.17: a variable that was read is not computed again."""
+    """docs/behaviour/cel 14.17: a variable is not evaluated twice."""
     spec = {
         "variables": [
             {"name": "n", "expression": "string(size(object.metadata.labels))"}
@@ -202,7 +202,7 @@ def test_a_failed_test_operation_is_a_silent_pass() -> None:
 
 
 def test_a_replacement_sets_a_field_that_is_absent() -> None:
-    """As the API server's version of the library does; the real program, too."""
+    """The API server's version of the library and the real program do the same."""
     spec = json_patches("[JSONPatch{op: 'replace', path: '/spec/replicas', value: 7}]")
     patched = first(spec).patched
     assert patched is not None
@@ -291,7 +291,7 @@ def test_conditions_may_use_variables() -> None:
 
 
 def test_copies_for_controllers() -> None:
-    """The object that is written is nested; docs/behaviour/cel 7."""
+    """The object to mutate is nested; docs/behaviour/cel 7."""
     pod = {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}
     deployment = {
         "apiVersion": "apps/v1",
@@ -359,7 +359,7 @@ def test_existing_objects() -> None:
 
 
 def on_target(spec: Any, name: str, *, in_background: bool) -> RuleResult:
-    """Return the verdict on a ConfigMap of this name, for the Pod as the trigger."""
+    """Return the verdict on a ConfigMap of this name, triggered by the Pod."""
     existing = {"evaluation": {"mutateExisting": {"enabled": True}}}
     ir = compile_mutating_policy(document("MutatingPolicy", {**existing, **spec}))
     trigger = facts()
@@ -380,7 +380,7 @@ def on_target(spec: Any, name: str, *, in_background: bool) -> RuleResult:
     ("name", "status"), [("wanted", "pass"), ("other", "skip"), ("bad", "error")]
 )
 def test_conditions_of_targets(name: str, status: str, *, in_background: bool) -> None:
-    """1.19: they see the variables and the trigger, and alone judge targets."""
+    """1.19: they can read the variables and the trigger, and apply to targets only."""
     text = "variables.name == 'bad' ? object.x == 1 : variables.name == 'wanted'"
     spec = {
         "matchConditions": [{"name": "trigger", "expression": "object.kind == 'Pod'"}],
@@ -398,7 +398,7 @@ def test_conditions_of_targets(name: str, status: str, *, in_background: bool) -
 
 
 def test_conditions_of_targets_are_not_those_of_reviews() -> None:
-    """A review would be slow, or skip, because of what is about targets."""
+    """Otherwise conditions about targets would slow down or skip a review."""
     text = "resource.get('v1', 'configmaps', 'a', 'b').kind == 'x'"
     spec = {
         "targetMatchConditions": [{"name": "t", "expression": text}],
@@ -435,7 +435,7 @@ ANNOTATIONS: list[tuple[str, str, Any]] = [
 def test_annotations_see_the_mutated_object(
     text: str, message: str, properties: Any
 ) -> None:
-    """1.19: they are properties of the result."""
+    """1.19: annotations are properties of the result."""
     text = f"dyn({text})" if text == "object.x" else text
     wanted = f"string({text})" if text.startswith("dyn") else text
     spec = {
@@ -449,7 +449,7 @@ def test_annotations_see_the_mutated_object(
 
 
 class Types:
-    """The port of types, which knows one kind."""
+    """A fake port of types with one kind."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -484,7 +484,7 @@ def custom(types: Types | None, pace: Any = None) -> Mutated:
 
 
 def test_a_custom_kind_is_merged_by_its_types() -> None:
-    """Elements of a list would be lost, or the policy be an error."""
+    """Otherwise elements of a list would be lost, or the policy would fail."""
     types = Types()
     answer = custom(types)
     assert verdict(answer) == ("", "pass", "success")
@@ -505,7 +505,7 @@ class _Never:
 
 
 def test_types_are_not_waited_for_in_the_event_loop() -> None:
-    """All other reviews would wait for the API server."""
+    """Otherwise all other reviews would wait for the API server."""
     types = Types()
     with pytest.raises(Preempted):
         custom(types, _Never())
@@ -513,7 +513,7 @@ def test_types_are_not_waited_for_in_the_event_loop() -> None:
 
 
 def test_types_of_built_in_kinds_are_known() -> None:
-    """Each review of a Pod would ask the API server."""
+    """Otherwise each review of a Pod would query the API server."""
     types = Types()
     given = facts()._replace(ports=CelPorts(types=types))
     ir = compile_mutating_policy(document("MutatingPolicy", apply_mutations(LABEL)))
@@ -525,7 +525,7 @@ ATOMIC = "Object{spec: Object.spec{nodeSelector: Object.spec.nodeSelector{disk: 
 
 
 def test_server_side_apply_replaces_atomic_values() -> None:
-    """1.19: useServerSideApply; without it the API server's refusal stays."""
+    """1.19: without useServerSideApply, the API server's refusal remains."""
     resource = {**POD, "spec": {**POD["spec"], "nodeSelector": {"zone": "b"}}}
     spec = apply_mutations(ATOMIC)
     assert verdict(first(spec, resource=resource))[2] == (
@@ -636,7 +636,10 @@ def test_only_some_kinds_have_the_library_of_users(kind: str) -> None:
 
 
 def test_absent_objects_are_empty_maps() -> None:
-    """As the real program; those of the request as well, in this kind alone."""
+    """The real program does the same.
+
+    Only in this kind, it applies to the request's objects too.
+    """
     text = "string(oldObject == {}) + string(request.oldObject == {})"
     spec = apply_mutations(
         f"Object{{metadata: Object.metadata{{labels: {{'x': {text}}}}}}}"

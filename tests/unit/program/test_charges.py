@@ -49,7 +49,7 @@ def request(resource: dict[str, Any], size: int = 0) -> Request:
 
 
 def said(of: Batch, asked: Request) -> list[tuple[str, str]]:
-    """Return (status, message) for each result; only the name for a pass."""
+    """Return (status, message) of each result; for a pass only the name."""
     response = of.run(ENGINE, asked)[0]
     found = [(one.status, one.message) for one in response.results]
     return found or [(PASS, name) for name in response.passed]
@@ -69,14 +69,14 @@ PATTERNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_large_reviews_are_evaluated_like_small_ones(
     pattern: dict[str, Any], resource: dict[str, Any], kind: str
 ) -> None:
-    """The program that is charged value by value has the results of the bare one."""
+    """Programs with and without a charge for each value give the same results."""
     of = batch({kind: pattern if kind == "pattern" else [pattern]})
     small, large = request(resource), request(resource, LARGE)
     assert said(of, large) == said(of, small)
 
 
 def test_a_pattern_over_a_long_list_spends_the_budget() -> None:
-    """No request may keep a worker busy with elements that are not charged."""
+    """No request can keep a worker busy with elements that are not charged."""
     of = batch({"pattern": {"x": [{f"=(k{n})": "a" for n in range(100)}]}})
     large = request({"x": [{} for _ in range(100_000)]}, LARGE)
     assert said(of, large) == [(ERROR, "expression exceeded its step budget")]
@@ -100,7 +100,7 @@ def _of_capabilities(count: int) -> dict[str, Any]:
 def test_a_pod_of_very_many_parts_spends_the_budget(
     spec_of: Callable[[int], dict[str, Any]],
 ) -> None:
-    """Violations of a control are reported one by one, ten microseconds each."""
+    """Violations of a control are reported one by one, in ten microseconds each."""
     of = batch(
         {"podSecurity": {"level": "baseline", "version": "latest"}}, kinds=["Pod"]
     )
@@ -117,7 +117,7 @@ def test_a_pod_of_very_many_parts_spends_the_budget(
 
 
 def test_what_costs_too_much_to_match_is_an_error() -> None:
-    """A rule must not be skipped while it is unknown whether it matches."""
+    """A rule must not be skipped if it is unknown whether it matches."""
     annotations = {f"*{n}?*": "*a?" for n in range(50)}
     of = batch({"pattern": {"data": {"a": "b"}}}, annotations=annotations)
     many = {f"key{n}": "value" for n in range(50_000)}
@@ -129,7 +129,7 @@ def test_what_costs_too_much_to_match_is_an_error() -> None:
 
 
 def test_messages_are_cut() -> None:
-    """A message may quote whole objects, once for every rule."""
+    """A message can quote whole objects, once per rule."""
     text = "x" * MESSAGE_CHARACTERS_MAX
     assert cut(text) == text
     assert cut(text + "yyy") == f"{text} ... (3 characters omitted)"

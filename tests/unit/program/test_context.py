@@ -54,7 +54,7 @@ def ask(scope: RuleContext, text: str) -> Any:
 
 
 def failure(scope: RuleContext, query: str) -> str:
-    """Return the text of a failed query, without the place."""
+    """Return the text of a failed query, without the position."""
     with pytest.raises(ExpressionFailed) as caught:
         ask(scope, f"{{{{ {query} }}}}")
     prefix = f"failed to resolve {query} at path : "
@@ -80,7 +80,7 @@ def with_entries(
 
 
 def test_admission_request() -> None:
-    """The whole AdmissionRequest is there, with roles; the review is left as it was."""
+    """The whole AdmissionRequest is available, with roles; the review is unchanged."""
     review = {"uid": "u", "operation": "CREATE", "object": POD}
     request = Request(
         object=POD,
@@ -110,7 +110,7 @@ def test_admission_request() -> None:
     ],
 )
 def test_service_account_names(username: str, name: str, namespace: str) -> None:
-    """The prefix is cut by length, not by content."""
+    """The prefix is removed by its length, not by its content."""
     scope = scope_of(Request(username=username, has_user_info=True))
     assert ask(scope, "{{ serviceAccountName }}|{{ serviceAccountNamespace }}") == (
         f"{name}|{namespace}"
@@ -118,7 +118,7 @@ def test_service_account_names(username: str, name: str, namespace: str) -> None
 
 
 def test_background_context() -> None:
-    """Without a review only object, namespace and operation are there."""
+    """Without a review, only object, namespace and operation are available."""
     scope = scope_of(Request(object=POD, namespace="n"))
     assert set(scope.root["request"]) == {"object", "namespace", "operation"}
     assert "serviceAccountName" not in scope.root
@@ -128,7 +128,7 @@ def test_background_context() -> None:
 
 
 def test_images_are_extracted_when_asked_for() -> None:
-    """``images`` costs nothing until it is mentioned."""
+    """``images`` costs nothing unless a rule uses it."""
     scope = scope_of(Request(object=POD))
     assert "images" not in scope.root
     assert ask(scope, "{{ my.images || 'none' }}") == "none"
@@ -141,7 +141,10 @@ def test_images_are_extracted_when_asked_for() -> None:
 
 
 def test_injected_values() -> None:
-    """Values of the CLI are merged; those of a rule reach that rule only."""
+    """Injected values of the CLI are merged.
+
+    Values for a rule are visible to that rule only.
+    """
     request = Request(
         object=POD,
         variables={"dictionary": {"data": {"env": "dev"}}},
@@ -209,12 +212,12 @@ def test_variable_values(parts: dict[str, Any], wanted: Any) -> None:
     ],
 )
 def test_variable_errors(parts: dict[str, Any], wanted: str) -> None:
-    """The text names the entry."""
+    """The text names the failed entry."""
     assert failure(with_entries(variable("v", **parts)), "v") == wanted
 
 
 def test_entries_load_in_order_and_only_when_mentioned() -> None:
-    """Later entries see earlier ones, never the other way; unused ones never run."""
+    """Later entries can read earlier ones, not the reverse; unused ones never run."""
     scope = with_entries(
         variable("a", value="1"),
         variable("b", value="{{ a }}2"),
@@ -246,7 +249,7 @@ def test_an_entry_wins_over_a_mock() -> None:
 
 
 def test_long_chains_end() -> None:
-    """Entries that load one another without end are an error of the policy."""
+    """An endless chain of entries is an error of the policy."""
     length = CONTEXT_NESTING_MAX + 10
     chain = [variable("v0", value="x")]
     chain += [variable(f"v{i}", value=f"{{{{ v{i - 1} }}}}") for i in range(1, length)]
@@ -268,7 +271,7 @@ def test_size_limit() -> None:
 
 
 def test_bad_entries_fail_at_registration() -> None:
-    """An entry of no kind, or a name that is no expression, fails the rule."""
+    """An entry without a type or with an invalid name fails the rule."""
     for entry in (InvalidEntryIR("e"), variable("e(", value=1)):
         with pytest.raises(ExpressionFailed) as caught:
             scope_of(Request()).add_entries([entry])
@@ -281,7 +284,7 @@ def test_bad_entries_fail_at_registration() -> None:
 
 
 class Cluster:
-    """Every port, over fixed data; ``asked`` records the queries."""
+    """All ports with fixed data; ``asked`` records the queries."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -335,7 +338,7 @@ def test_config_map() -> None:
 
 
 def test_config_map_errors() -> None:
-    """Missing maps and the reach of a namespaced Policy."""
+    """A missing ConfigMap, and the namespaces that a namespaced Policy can read."""
     scope = with_entries(
         config_map("missing", "n"), cluster_data=cluster_data_of(Cluster())
     )
@@ -361,7 +364,7 @@ def api_call(call: dict[str, Any], **how: Any) -> ApiCallEntryIR:
 
 
 def test_api_call() -> None:
-    """The mapping is substituted, the answer searched; numbers are float64."""
+    """Variables in the mapping are replaced, jmesPath applies, numbers are float64."""
     cluster = Cluster()
     entry = api_call(
         {
@@ -397,7 +400,7 @@ def test_service_call() -> None:
 
 
 def test_api_call_default() -> None:
-    """The default replaces a failed call, unsearched; but not a bad variable."""
+    """The default replaces a failed call, without jmesPath; a bad variable fails."""
     cluster_data = cluster_data_of(Cluster())
     down = {"urlPath": "/down", "jmesPath": "items"}
     entry = api_call(down, default={"d": 1}, has_default=True)
@@ -429,7 +432,7 @@ def test_api_call_default() -> None:
 def test_namespaced_policies_cannot_call_other_namespaces(
     path: str, wanted: str
 ) -> None:
-    """A Policy must not read other namespaces by way of its apiCall."""
+    """A Policy must not read other namespaces through its apiCall."""
     cluster = Cluster()
     scope = scope_of(Request(), cluster_data_of(cluster), policy_namespace="n")
     scope.add_entries([api_call({"urlPath": path, "service": {"url": "https://s"}})])
@@ -464,7 +467,7 @@ def test_entries_without_a_port_are_not_registered() -> None:
 
 
 def test_elements_and_checkpoints() -> None:
-    """Inner elements overwrite outer ones and are removed again."""
+    """Inner elements overwrite outer elements and are then removed."""
     scope = scope_of(Request(object=POD))
     before = scope.root
     outer = scope.checkpoint()
@@ -509,7 +512,7 @@ def test_entries_of_a_loop_are_computed_for_each_element() -> None:
 
 
 def test_set_object_leaves_the_request_alone() -> None:
-    """Rules of one request share its data: a change is a new dict."""
+    """Rules of one request share its data, so a change creates a new dict."""
     request = Request(object=POD, review_request={"object": POD}, ints_are_numbers=True)
     scope = scope_of(request)
     scope.set_object({"kind": "Other"})
@@ -519,7 +522,7 @@ def test_set_object_leaves_the_request_alone() -> None:
 
 
 def test_the_old_object_as_if_created() -> None:
-    """For allowExistingViolations the old object has a scope of its own."""
+    """For allowExistingViolations, the old object has a separate scope."""
     request = Request(
         operation="UPDATE", object=POD, old_object={"kind": "Old"}, namespace="n"
     )

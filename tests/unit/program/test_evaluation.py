@@ -1,7 +1,7 @@
-"""What a batch answers, and that it is what the explaining programs say.
+"""Batches and explaining programs give the same results.
 
-A failure means: one rule's exception, failure or trouble changes what others say, or an
-update of an object is evaluated by rules it need not hear, or not by those it should.
+A failure means: one rule's exception or failure changes the results of other rules, or
+an update of an object is evaluated by the wrong rules.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ GOOD: dict[str, Any] = {"state": "good"}
 
 
 class Late:
-    """ConfigMaps that nobody has before the deadline."""
+    """ConfigMaps that cannot be read before the deadline."""
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         del deadline_ns
@@ -43,7 +43,7 @@ def linked(
     kinds: Sequence[str] = ("ConfigMap",),
     **spec: Any,
 ) -> LinkedPolicy:
-    """Return the policy ``p`` of these rules, each for objects of the kinds."""
+    """Return the policy ``p`` with these rules, each for objects of the kinds."""
     match = {"any": [{"resources": {"kinds": list(kinds)}}]}
     named = [
         {"name": f"r{number}", "match": match, **rule}
@@ -84,7 +84,7 @@ def updated(old: dict[str, Any], new: dict[str, Any]) -> Request:
 
 
 def reviewed(kind: dict[str, str], old: dict[str, Any], new: dict[str, Any]) -> Request:
-    """Return the request of an update; ``kind`` is what the review says."""
+    """Return the request of an update; ``kind`` is the kind in the review."""
     resource = {**kind, "resource": f"{kind['kind'].lower()}s"}
     del resource["kind"]
     request = {
@@ -115,20 +115,20 @@ def engine(cluster_data: ClusterData | None = None) -> Engine:
 def opened(
     policy: LinkedPolicy, request: Request, cluster_data: ClusterData | None = None
 ) -> Evaluation:
-    """Begin to evaluate all rules of one policy."""
+    """Begin the evaluation of all rules of one policy."""
     batch = Batch([(policy.ir, policy.rules, "Enforce")])
     return batch.open(engine(cluster_data), request, 0)
 
 
 def told(response: PolicyResponse) -> dict[str, tuple[str, str]]:
-    """Return status and message of each rule; no message where nobody made words."""
+    """Return status and message of each rule; no message where none was created."""
     said = {one.rule: (one.status, one.message) for one in response.results}
     said |= dict.fromkeys(response.passed, (PASS, ""))
     return said | dict.fromkeys(response.skipped, (SKIP, ""))
 
 
 def evaluated(policy: LinkedPolicy, request: Request) -> dict[str, tuple[str, str]]:
-    """Return what a batch says; the explaining programs must say the same."""
+    """Return the batch's results; the explaining programs must agree."""
     evaluation = opened(policy, request)
     evaluation.run()
     assert evaluation.left_out == []
@@ -152,7 +152,7 @@ def pattern(state: str) -> dict[str, Any]:
 
 
 def deny(value: str, **more: Any) -> dict[str, Any]:
-    """Return a rule that refuses objects of this state."""
+    """Return a rule that denies objects in this state."""
     state = "{{ request.object.data.state || 'none' }}"
     condition = {"key": state, "operator": "Equals", "value": value}
     body = {"message": "no", "deny": {"conditions": {"any": [condition]}}, **more}
@@ -190,7 +190,7 @@ EXCEPTED = (SKIP, "rule is skipped due to policy exceptionsops/legacy")
         ({"state": "bad", "legacy": "yes"}, True),
         ({"state": "good", "legacy": "yes"}, True),
         ({"state": "bad", "legacy": "no"}, False),
-        # A condition that fails: the exception is ignored.
+        # A failing condition: the exception is ignored.
         ({"state": "bad"}, False),
     ],
 )
@@ -215,7 +215,7 @@ ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed",
 )
 EXPLAINED = {"message": "no: {{ request.object.data.state }}"}
-"""A text that only the explaining program can make."""
+"""A text that only the explaining program produces."""
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ UNTYPED = {"metadata": {"name": "x", "namespace": "n"}, "data": BAD}
 TYPED = {"apiVersion": "apps/v1", "kind": "Deployment", **UNTYPED}
 
 
-# K8S: what a review says of its objects' kind is written into them.
+# K8S: the kind in a review is written into its objects.
 @pytest.mark.parametrize("old", [TYPED, UNTYPED])
 @pytest.mark.parametrize("kind", ["apps/v1/Deployment", "Deployment", "apps/*/*"])
 def test_the_old_object_is_matched_by_its_kind(old: dict[str, Any], kind: str) -> None:
@@ -246,7 +246,7 @@ def test_the_old_object_is_matched_by_its_kind(old: dict[str, Any], kind: str) -
     ("old", "expected"),
     [
         (TYPED, SKIP),
-        # An object of another kind, or of none, is none that the rule is about.
+        # An object with another kind or without a kind does not match the rule.
         ({**TYPED, "apiVersion": "v1"}, FAIL),
         ({**TYPED, "apiVersion": 1}, FAIL),
         ({**TYPED, "kind": "StatefulSet"}, FAIL),
@@ -291,7 +291,7 @@ def test_existing_violations_can_be_refused() -> None:
 
 @pytest.mark.parametrize("apply_rules", ["All", "One"])
 def test_words_see_the_numbers_that_the_verdict_saw(apply_rules: str) -> None:
-    """JMESPath compares float64 alone; later rules have int64."""
+    """JMESPath compares only float64 here; later rules have int64."""
     text = "{{ to_string(request.object.data.n > `3`) }}"
     never = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     rule = deny("none", message=text)
@@ -343,7 +343,7 @@ NOT_JUDGED = (ERROR, "not evaluated (test.late): n/m")
 @pytest.mark.parametrize(
     ("apply_rules", "others"),
     [
-        # It might have passed or failed, so that the next would not have been asked.
+        # The rule might have passed or failed, which would have skipped the next rule.
         ("One", {}),
         ("All", {"r1": FAIL}),
     ],

@@ -1,4 +1,7 @@
-"""PolicyExceptions in the engine. A failure means: an exception covers too much."""
+"""PolicyExceptions in the engine.
+
+A failure means: an exception covers too much.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -57,7 +60,7 @@ FAILURE = (
             FAIL,
             FAILURE,
         ),
-        # docs/behaviour/engine 8.7: labels of the namespace unreadable: no exception
+        # docs/behaviour/engine 8.7: without the namespace's labels, no exception
         # matches.
         (
             "old-a",

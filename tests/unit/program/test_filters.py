@@ -41,14 +41,14 @@ def a_request(**facts: Any) -> Request:
     ],
 )
 def test_resource_filters(text: str, facts: dict[str, Any], *, expected: bool) -> None:
-    """An object filtered by mistake would escape every policy."""
+    """An object that is filtered by mistake would bypass every policy."""
     filters = ResourceFilters(parse_resource_filters(text))
     assert expected is filters.skips_request(a_request(**facts))
     assert expected is filters.skips_policies(a_request(**facts))
 
 
 def test_filters_look_at_the_old_object_too() -> None:
-    """DELETE has only an old object."""
+    """A DELETE request has only an old object."""
     filters = ResourceFilters(parse_resource_filters("[Pod,shop,web]"))
     request = a_request()
     request.object, request.old_object = {}, request.object
@@ -56,7 +56,7 @@ def test_filters_look_at_the_old_object_too() -> None:
 
 
 def test_user_exclusions() -> None:
-    """An inclusion wins over every exclusion."""
+    """An inclusion overrides every exclusion."""
     exclusions = UserExclusions(groups="system:nodes, dev-*", usernames="!dev-anna")
     assert exclusions.excludes(a_request(groups=("system:nodes",)))
     assert exclusions.excludes(a_request(groups=("dev-1",), username="dev-bert"))

@@ -1,4 +1,4 @@
-"""Lists of ``validate.foreach`` that cannot be evaluated, at the engine's door.
+"""Lists of ``validate.foreach`` that cannot be evaluated, called through the engine.
 
 Texts are those of Kyverno 1.18.2. A failure means: a broken rule passes silently.
 """

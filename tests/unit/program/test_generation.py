@@ -1,4 +1,4 @@
-"""Objects of generate rules: data, clones, many clones, one for each element."""
+"""Objects of generate rules: data, one clone, many clones, one for each element."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -258,7 +258,7 @@ def test_a_namespaced_policy_stays_in_its_namespace() -> None:
 
 
 def test_elements_end_with_the_budget() -> None:
-    """Otherwise each of the elements that are left spends the budget once more."""
+    """Otherwise each of the remaining elements spends the budget again."""
     body = {
         "foreach": [
             {

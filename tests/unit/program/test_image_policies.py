@@ -61,8 +61,8 @@ def workflow(trusted_root: Any = None, **identity: str) -> dict[str, Any]:
 class Registry:
     """Signatures by the key ``good`` on all images.
 
-    ``read``: what is read from a registry. A review reads an image once, whoever asks
-    for it again.
+    ``read`` lists the reads from a registry. A review reads an image once, even if
+    several policies use it.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ def failed(text: str) -> tuple[str, str, str]:
             PASS,
         ),
         (
-            # Upstream hands out what nobody has verified.
+            # Upstream returns unverified payloads.
             "extractPayload('a', attestations.sbom).digest == 'sha256:1'",
             failed(
                 "failed to get payload: referrer attestation payload cannot be fetch"
@@ -269,7 +269,7 @@ def test_a_deadline_is_no_verdict() -> None:
 
 
 def test_what_one_policy_has_verified_proves_nothing_to_another() -> None:
-    """Upstream's policies share what was verified in a request."""
+    """Upstream's policies share verified images within a request."""
     registry = Registry()
     images = Images(lambda: registry)
     first = LinkedImagePolicy(compile_image_policy(document(ATTESTED)))
@@ -357,7 +357,7 @@ def _exception(**spec: Any) -> Any:
 
 def test_exceptions() -> None:
     bad = document("verifyImageSignatures('a', [attestors.bad]) > 0")
-    # KYVERNO: the name is missing, and reportResult is not read.
+    # KYVERNO: the name is missing, and reportResult is ignored.
     text = "rule is skipped due to policy exception: "
     skipped = ("exception", "skip", text)
     assert verdict(bad, pod("a"), _exception(reportResult="pass")) == skipped
@@ -365,7 +365,7 @@ def test_exceptions() -> None:
     assert verdict(bad, pod("a"), _exception(**other)) == FAIL
     cron = pod("a", kind="CronJob")
     assert verdict(bad, cron, _exception()) == skipped
-    # KYVERNO: on the command line, copies have no exceptions.
+    # KYVERNO: on the command line, autogen copies have no exceptions.
     assert verdict(bad, cron, _exception(), of_files=True) == FAIL
 
 
@@ -459,7 +459,7 @@ def asked_of(attestor: Any) -> tuple[Any, Any]:
 
 
 def test_a_computed_subject_is_a_pattern() -> None:
-    """It would be ignored, so that anybody is the attestor."""
+    """Otherwise it would be ignored, and any signer would be accepted."""
     text = "'^https://ci.example/' + variables.team + '/'"
     found, asked = asked_of(workflow(subjectExpression=text))
     assert found == PASS

@@ -1,8 +1,7 @@
-"""Reviews that need the same rules of a new policy link each of them once.
+"""Concurrent reviews that need the same rules link each new rule once.
 
-A failure means: eight reviews link a large policy eight times at once, which takes
-eight times as long and makes eight times the objects that a garbage collection stops
-for.
+A failure means: eight reviews link a large policy eight times at once. This takes eight
+times as long and creates eight times the objects that a garbage collection visits.
 """
 
 import json
@@ -49,7 +48,7 @@ def policy() -> str:
 
 
 class Workshop:
-    """Links slowly: the first rule only when it is told to."""
+    """A linker that blocks on the first rule until it is released."""
 
     def __init__(self) -> None:
         self.linked: list[str] = []
@@ -71,7 +70,7 @@ class Workshop:
 
 
 class Patient:
-    """The pace of a thread; records when it was asked to wait."""
+    """The pace of a thread; it records its requests to wait."""
 
     slice_ends_ns = 1 << 60
 
@@ -98,7 +97,8 @@ def test_two_reviews_link_each_rule_once() -> None:
     threads[0].start()
     assert workshop.begun.wait(WAIT_S)
     threads[1].start()
-    # The second one finds the first at work, or would link the same rule now.
+    # The second review waits for the first one; otherwise it would link the same rule
+    # now.
     while not paces[1].asked.wait(0.01) and len(workshop.linked) < 2:
         assert threads[1].is_alive()
     workshop.may_go_on.set()

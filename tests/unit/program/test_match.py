@@ -1,4 +1,4 @@
-"""Rules match requests as in engine 1, and explanations agree with the result."""
+"""Rules match requests as described in engine 1, and explanations agree."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any], bool]] 
         True,
     ),
     (resources(kinds=["Pod"]), {"any": [{"clusterRoles": ["view"]}]}, {}, False),
-    # DELETE tries the old object, UPDATE only the new one (1.7)
+    # DELETE uses the old object, UPDATE only the new one (1.7)
     (resources(name="web-1"), None, {"object": {}, "old_object": POD}, True),
     (
         resources(name="old"),
@@ -132,14 +132,14 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any], bool]] 
         False,
     ),
     (resources(kinds=["Pod"]), None, {"object": {}}, False),
-    # generateName stands in for a missing name (1.4)
+    # generateName is used if the name is missing (1.4)
     (
         resources(name="gen-"),
         None,
         {"object": {"kind": "Pod", "metadata": {"generateName": "gen-"}}},
         True,
     ),
-    # of a Namespace, namespaces means its name (1.4) and namespaceSelector fails (1.5)
+    # for a Namespace, namespaces means its name (1.4) and namespaceSelector fails (1.5)
     (
         resources(kinds=["Namespace"], namespaces=["shop"]),
         None,
@@ -152,7 +152,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any], bool]] 
         {"kind": "Namespace", "object": NAMESPACE},
         False,
     ),
-    # background: user criteria leave match, not exclude (1.6)
+    # background: user criteria are dropped from match, not from exclude (1.6)
     (
         {"any": [{"resources": {"kinds": ["Pod"]}, "roles": ["nobody"]}]},
         None,
@@ -177,7 +177,7 @@ def test_match(
     *,
     expected: bool,
 ) -> None:
-    """A rule that applies elsewhere than in Kyverno breaks users' policies."""
+    """A rule that matches other requests than in Kyverno breaks users' policies."""
     matcher = link_match(
         build_match(match_of(match)), build_exclude(exclude_of(exclude)), rule="r"
     )
@@ -187,14 +187,14 @@ def test_match(
 
 
 def test_operations_are_compared_with_case() -> None:
-    """Documents have them in capital letters; nothing else may match."""
+    """Operations are written in upper case; no other spelling may match."""
     assert not link_match(
         MatchIR("all", (FilterIR(operations=("create",)),)), None
     ).matches(pod_request())
 
 
 def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
-    """Namespaced policies reach nothing outside their namespace (1.9)."""
+    """Namespaced policies apply only to objects in their namespace (1.9)."""
     match = build_match(match_of(resources(kinds=["*"])))
     inside = link_match(match, None, policy_namespace="shop")
     outside = link_match(match, None, policy_namespace="other")
@@ -211,7 +211,7 @@ def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
 
 
 def test_exceptions_match_by_their_own_rules() -> None:
-    """8.7: operations ignored, Namespaces pass selectors, user info never dropped."""
+    """8.7: operations are ignored, Namespaces pass selectors, user info is kept."""
     ignores = link_match(
         build_exception_match(filters_of(resources(operations=["DELETE"]))),
         None,
@@ -243,7 +243,7 @@ def test_exceptions_match_by_their_own_rules() -> None:
 
 
 def test_explanations_are_upstreams_texts() -> None:
-    """People search logs for these messages."""
+    """Users search logs for these messages."""
     every = {
         "resources": {
             "kinds": ["Job", "v1/Service"],

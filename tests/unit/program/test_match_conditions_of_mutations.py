@@ -1,7 +1,7 @@
-"""What one mutating policy spends, and its matchConditions, are its own.
+"""Each mutating policy has its own budget and its own matchConditions.
 
-A failure means: a policy that must change an object is skipped without a word, because
-of an object that makes a condition costly or because of what another policy spent.
+A failure means: a policy that must change an object is skipped silently, because an
+object makes a condition expensive or because another policy spent the budget.
 """
 
 import base64
@@ -33,7 +33,7 @@ def policy(
     namespace: str = "",
     **match: Any,
 ) -> dict[str, Any]:
-    """Return a policy that adds the label ``name`` to Pods, if its conditions hold."""
+    """Return a policy that adds the label ``name`` to Pods if its conditions hold."""
     hooks = {"matchConditions": [{"name": "c", "expression": e} for e in conditions]}
     labels = {"metadata": {"labels": {name: "1"}}}
     return {
@@ -56,7 +56,7 @@ def policy(
 
 
 def burning(name: str, **parts: Any) -> dict[str, Any]:
-    """Return a policy whose failure is ignored, and that spends its whole budget."""
+    """Return a policy with failurePolicy Ignore that spends its whole budget."""
     raw = policy(name, **parts)
     condition = {"key": "{{ " + BURN + " }}", "operator": "NotEquals", "value": 1}
     raw["spec"]["rules"][0]["preconditions"] = {"all": [condition] * 40}
@@ -109,7 +109,7 @@ def test_a_costly_condition_denies_where_the_policy_must_not_fail() -> None:
 
 @pytest.mark.parametrize("match", [{}, {"annotations": {"owner*": "?*"}}])
 def test_a_policy_has_its_own_budget(match: dict[str, Any]) -> None:
-    """Otherwise whoever makes one policy spend all lifts what the next one changes."""
+    """Otherwise a user could disable another mutation by spending its budget."""
     response = ask(burning("burns"), policy("next", **match), xs=LONG)
     assert labels(response) == {"next"}
     (warning,) = response["warnings"]
@@ -124,7 +124,7 @@ def test_a_condition_is_paid_for_by_its_own_policy() -> None:
 def test_each_policy_is_charged_for_what_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise a patch without variables runs on the budget of another policy."""
+    """Otherwise a patch without variables uses the budget of another policy."""
     charged: dict[str, int] = {}
     charge = Runtime.charge
 
@@ -146,7 +146,7 @@ def test_each_policy_is_charged_for_what_it_changes(
 
 
 class _SlowClock:
-    """Moves on by half a second each time it is read."""
+    """A clock that advances by half a second on each read."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -168,7 +168,7 @@ def _mutate(*policies: dict[str, Any], seconds: int) -> Mutations:
 
 
 def test_the_time_of_namespaced_policies_is_theirs_alone() -> None:
-    """Otherwise whoever may create a Policy lifts what the administrator changes."""
+    """Otherwise a user who can create a Policy could disable other mutations."""
     slow = burning("slow", namespace="default")
     done = _mutate(slow, policy("zz"), policy("b", "1 == 1"), seconds=20)
     found = {each.policy.name: each for each in done.responses}

@@ -1,7 +1,7 @@
-"""matchConditions gate their own policy, and are never a way around one.
+"""matchConditions apply only to their own policy and cannot bypass another one.
 
-A failure means: a condition of one policy lifts another one, or an object that makes a
-condition costly is let in without evaluation.
+A failure means: a condition of one policy disables another policy, or an object that
+makes a condition expensive is admitted without evaluation.
 """
 
 import json
@@ -56,7 +56,7 @@ def policy(name: str, *conditions: str) -> str:
 
 
 def refused_by(*policies: str, **parts: Any) -> str:
-    """Return the message of the denial, "" when the Pod is let in."""
+    """Return the message of the denial, "" if the Pod is admitted."""
     body = json.dumps(review(pod(**parts))).encode()
     response = Bench("\n---\n".join(policies)).post(body)
     return "" if response["allowed"] else response["status"]["message"]
@@ -88,7 +88,7 @@ BURN = "request.object.spec.xs[].join('', [@, @, @, @])"
 
 
 def burning() -> str:
-    """Return a policy whose failure is ignored, and that spends its whole budget."""
+    """Return a policy with failurePolicy Ignore that spends its whole budget."""
     raw = json.loads(policy("burns"))
     raw["spec"]["failurePolicy"] = "Ignore"
     condition = {"key": "{{ " + BURN + " }}", "operator": "Equals", "value": "x"}
@@ -97,7 +97,7 @@ def burning() -> str:
 
 
 def test_a_match_is_paid_for_by_its_own_policy() -> None:
-    """Otherwise whoever makes one policy spend all lifts what the next one forbids."""
+    """Otherwise a user could disable another policy's denial by spending the budget."""
     raw = json.loads(policy("next"))
     resources = raw["spec"]["rules"][0]["match"]["any"][0]["resources"]
     resources["annotations"] = {"owner*": "?*"}
@@ -110,7 +110,7 @@ def test_a_match_is_paid_for_by_its_own_policy() -> None:
 
 
 def many_rules(condition: str, count: int) -> str:
-    """Return a policy of rules that share no match test."""
+    """Return a policy with many rules, none of which share a match test."""
     raw = json.loads(policy("p", condition))
     (rule,) = raw["spec"]["rules"]
     raw["spec"]["rules"] = [
@@ -132,7 +132,7 @@ COSTLY = "object.spec.xs.all(x, object.spec.xs.all(y, y != 'q'))"
 
 
 def test_many_rules_do_not_multiply_a_costly_condition() -> None:
-    """A failure means: each rule evaluates the condition, for nothing."""
+    """A failure means: each rule evaluates the condition, without any benefit."""
     body = json.dumps(review(pod(xs=["abcdefgh"] * 400))).encode()
     evaluations = steps = 0
     evaluate, charge = Program.evaluate, Runtime.charge
@@ -147,7 +147,7 @@ def test_many_rules_do_not_multiply_a_costly_condition() -> None:
         steps += count
         charge(self, count)
 
-    # The limit is that of the steps, however slow the machine is.
+    # The step limit applies, however slow the machine is.
     bench = Bench(many_rules(COSTLY, 200), timeout_s=60.0)
     with (
         patch.object(Program, "evaluate", evaluated),
@@ -158,7 +158,7 @@ def test_many_rules_do_not_multiply_a_costly_condition() -> None:
     assert "not evaluated (expr.steps)" in response["status"]["message"]
     # An evaluation takes about 30 ms: more than a fiftieth of all steps.
     assert once > POLICY_STEPS_MAX / 50
-    # The steps of this policy, and those that stand for "no policy has begun".
+    # The steps of this policy, and the steps counted before any policy has begun.
     assert steps <= 2.1 * POLICY_STEPS_MAX
     assert evaluations <= 2.1 * POLICY_STEPS_MAX / once
 
@@ -187,7 +187,7 @@ def linked_rules(text: str) -> list[LinkedRule]:
 
 
 def test_one_evaluation_makes_way_for_others() -> None:
-    """A failure means: a condition holds the event loop until it is done."""
+    """A failure means: a condition blocks the event loop until it is evaluated."""
     engine, context = context_of(pod(xs=["abcdefgh"] * 400), pace=Stopping())
     (rule,) = linked_rules(policy("p", COSTLY))
     with pytest.raises(Preempted):
@@ -195,7 +195,7 @@ def test_one_evaluation_makes_way_for_others() -> None:
 
 
 def test_a_short_evaluation_is_charged_too() -> None:
-    """Otherwise a thousand rules with a cheap condition are evaluated for nothing."""
+    """Otherwise a thousand rules could evaluate a cheap condition for free."""
     condition = "object.spec.xs.all(x, x != 'q')"
     (rule,) = linked_rules(policy("p", condition))
 
@@ -224,13 +224,13 @@ def test_a_costly_condition_is_an_error_of_the_words_too(apply_rules: str) -> No
     response = engine.explain(LinkedPolicy(rules[0].policy, rules), context)
     found = [(r.rule, r.status, r.message) for r in response.results]
     text = "not evaluated (cel.cost): operation cancelled: actual cost limit exceeded"
-    # The first one might have been the rule that decides.
+    # The first rule might have decided the result.
     count = 2 if apply_rules == "All" else 1
     assert found == [(f"r{number}", ERROR, text) for number in range(count)]
 
 
 def test_words_for_a_rule_whose_match_costs_too_much_now_are_an_error() -> None:
-    """A failure means: a rule that passed is left out of the record of a failure."""
+    """A failure means: a rule that passed is missing from the record of a failure."""
     source = SegmentSource(segment_of(policy("p", COSTLY)), link_rule)
     engine, context = context_of(pod(xs=["abcdefgh"] * 3000))
     planner = ValidationPlanner(engine, source)
@@ -266,7 +266,7 @@ def mutated_by(*policies: dict[str, Any], xs: list[str]) -> Mutations:
 
 
 def test_a_mutation_whose_condition_costs_too_much_is_an_error() -> None:
-    """Otherwise a change that an administrator demands is left out silently."""
+    """Otherwise a change that an administrator requires is skipped silently."""
     done = mutated_by(mutating("p", COSTLY), xs=["abcdefgh"] * 3000)
     ((found,),) = [response.results for response in done.responses]
     assert (found.status, found.rule_type) == (ERROR, "Mutation")
@@ -285,7 +285,7 @@ IMAGE = {"spec": {"containers": [{"(name)": "*", "image": "r.io/c:1"}]}}
     ids=["its patch", "its condition"],
 )
 def test_a_mutation_is_paid_for_by_its_own_policy(following: dict[str, Any]) -> None:
-    """Otherwise whoever makes one policy spend all lifts what the next one changes."""
+    """Otherwise a user could disable another mutation by spending its budget."""
     all_of_it = f"[{', '.join([BURN] * 4)}]"
     burns = mutating(
         "burns",

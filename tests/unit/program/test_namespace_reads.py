@@ -1,6 +1,7 @@
-"""Which policies need the request's namespace as it is in the cluster.
+"""Which policies read the request's namespace from the cluster.
 
-A failure means: reviews in a new namespace get a wrong verdict, or each costs a call.
+A failure means: reviews in a new namespace get a wrong verdict, or each of them costs
+an API call.
 """
 
 import re
@@ -123,7 +124,7 @@ NOT_READ = {
 
 
 class Namespaces:
-    """All namespaces with these labels; None: nobody knows any."""
+    """All namespaces have these labels; None: no namespace is known."""
 
     def __init__(self, labels: dict[str, str] | None) -> None:
         self._labels = labels
@@ -133,7 +134,7 @@ class Namespaces:
 
 
 class Recorder:
-    """Keeps what is triggered."""
+    """A recorder of triggers."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []
@@ -147,7 +148,7 @@ class Recorder:
 
 
 def _answers(text: str, labels: dict[str, str] | None) -> list[Any]:
-    """Return what both webhooks answer and record, with these labels."""
+    """Return the answers and records of both webhooks with these labels."""
     recorder = Recorder()
     bench = Bench(
         text,
@@ -160,7 +161,7 @@ def _answers(text: str, labels: dict[str, str] | None) -> list[Any]:
 
 
 def _reads(text: str) -> bool:
-    """Return what the plans of both webhooks say."""
+    """Return the namespace reads of both webhooks' plans."""
     plans = []
     bench = Bench(text, background_user="pool")
     for handler in bench.handlers.values():
@@ -171,7 +172,7 @@ def _reads(text: str) -> bool:
 
 @pytest.mark.parametrize("text", READ.values(), ids=READ)
 def test_what_reads_it(text: str) -> None:
-    """Each of these answers differently without the namespace, or with other labels."""
+    """Each of these answers differs without the namespace, or with other labels."""
     assert _reads(text)
     known = [_answers(text, {"team": "a"}), _answers(text, {"team": "b"})]
     assert any(_answers(text, None) != one for one in known)
@@ -185,7 +186,7 @@ def test_what_does_not_read_it(text: str) -> None:
 
 
 def test_images_that_another_path_has_recorded() -> None:
-    """Which of its rules wrote the record depends on the labels its policies select."""
+    """The labels that the policies select decide which rules wrote the record."""
     later = _policy(_VERIFIES, failurePolicy="Ignore")
     earlier = yaml.safe_load(_policy(_VERIFIES, match=_SELECTS, failurePolicy="Fail"))
     earlier["metadata"]["name"] = "earlier"
@@ -200,7 +201,7 @@ def test_images_that_another_path_has_recorded() -> None:
 
 
 def test_no_other_module_reads_it() -> None:
-    """A new reader belongs in program/recall/namespace_reads.py, and in this list."""
+    """A new reader belongs in program/recall/namespace_reads.py and in this list."""
     reader = re.compile(r"request\.namespace_(labels|known)")
     found = {
         str(path.relative_to(_PROGRAM))
@@ -208,14 +209,14 @@ def test_no_other_module_reads_it() -> None:
         if reader.search(path.read_text())
     }
     assert found == {
-        # kubectl's kinds, which the command line evaluates: no webhook has them.
+        # kubectl's kinds, which only the command line evaluates
         "admission_policy/match.py",
         "bodies/assertion.py",
         "bodies/cel.py",
         "engine.py",  # explains for the command line
         # Images are verified on the command line only.
         "images/verification.py",
-        # Policies of other paths, which mutation_plan.py asks as well.
+        # Policies of other paths; mutation_plan.py includes them too.
         "images/earlier.py",
         "context/cel_scope.py",  # for bodies/cel.py
         "matching/filter.py",

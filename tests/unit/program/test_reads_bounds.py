@@ -1,6 +1,6 @@
-"""What expressions read is found in few steps, whatever a policy says.
+"""The analysis of what expressions read takes few steps for any policy.
 
-Red means: a small policy of a tenant stops the event loop of every worker.
+A failure means: a small policy of a tenant stops the event loop of every worker.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def test_a_value_of_many_origins_is_unknown() -> None:
     assert len(both(*places[1:]).places) == ORIGINS_MAX
     with pytest.raises(ReadsUnknown):
         both(*places)
-    # Constants come from nowhere.
+    # Constants have no source.
     assert marked(f"object.a in [{', '.join(map(repr, range(99)))}]").field("a").whole
 
 

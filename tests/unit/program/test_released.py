@@ -1,8 +1,8 @@
-"""Rules are freed by their last reference, whatever language they are written in.
+"""Rules are freed with their last reference, in every rule language.
 
-A failure means: a linked rule refers to itself through others, so a replaced snapshot
-stays in memory until the garbage collector visits every object of a worker, which holds
-up all reviews: two seconds with ten thousand policies.
+A failure means: a linked rule is part of a reference cycle, so a replaced snapshot
+stays in memory until the garbage collector visits every object of a worker. This blocks
+all reviews: for two seconds with ten thousand policies.
 """
 
 import gc
@@ -40,11 +40,11 @@ def _no_collection() -> Iterator[None]:
 @pytest.mark.parametrize("name", TEXTS)
 def test_rules_leave_nothing_to_the_collector(name: str) -> None:
     bench = Bench(TEXTS[name])
-    # What reviews make of the rules, too.
+    # Objects that reviews create from the rules are included.
     for path in PATHS:
         for given in OBJECTS:
             bench.ask(given, path)
-    # Of reading the policies.
+    # Left over from reading the policies.
     gc.collect()
     linked = _linked()
     del bench

@@ -145,7 +145,7 @@ BROKEN = "object.none == 1"
     ],
 )
 def test_conditions_of_exceptions_know_no_exceptions(text: str, wanted: str) -> None:
-    """As the real program: those that apply are known when all are evaluated."""
+    """As in the real program: exceptions apply after all conditions are evaluated."""
     found = verdict(validations("true"), exception(matchConditions=[condition(text)]))
     assert found is not None
     assert found[2] == wanted
@@ -333,7 +333,7 @@ def test_a_bad_selector_is_an_error_where_all_else_matches() -> None:
 def test_which_empty_answers_the_command_line_drops(
     match: Any, is_dropped: Any
 ) -> None:
-    """docs/behaviour/cli 8."""
+    """See docs/behaviour/cli 8."""
     found = answers(document(validations("true"), match=match))[0]
     assert (found.result, found.is_dropped) == (None, is_dropped)
 
@@ -383,7 +383,8 @@ SKIPPED = "rule is skipped due to policy exception: "
             [exception(policyRefs=[{"name": "p", "kind": "MutatingPolicy"}])],
             ("", "fail", "nginx,"),
         ),
-        # docs/behaviour/v1.19 5: a full exception wins, an expired one is none.
+        # docs/behaviour/v1.19 5: a full exception overrides others; expired ones are
+        # ignored.
         (
             [exception(images=["a"]), exception("f")],
             ("exception", "skip", f"{SKIPPED}team/e, team/f"),
@@ -597,8 +598,8 @@ def test_a_costly_policy_is_an_error() -> None:
     assert "actual cost limit exceeded" in found[2]
 
 
-# Both generations use one engine: an expression of the API server's own policies has
-# the same value in a ValidatingPolicy.
+# Both generations use one engine: an expression of an API server policy has the same
+# value in a ValidatingPolicy.
 
 _TERMS = st.sampled_from(
     [
@@ -609,7 +610,7 @@ _TERMS = st.sampled_from(
         "object.metadata.labels.app == 'web'",
         "request.namespace == 'shop'",
         "object.spec.containers.all(c, c.image == 'nginx')",
-        "object != null",  # an absent oldObject differs: there it is null
+        "object != null",  # an absent oldObject differs: it is null there
         "object.spec.?x.orValue(1) == 1",
         "variables.v == 3.0",
         "variables.bad == 1",

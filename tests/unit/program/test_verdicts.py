@@ -1,8 +1,8 @@
 """Whole rules compared with Kyverno 1.18.2, on the fast and the explaining path.
 
-``fast`` decides at admission, ``explain`` finds the words: each case asks both. A
-failure means: another verdict or another text than the real program's, or admission
-that lets in what the command line refuses.
+``fast`` decides at admission, ``explain`` produces the messages: each case runs both. A
+failure means: a verdict or text differs from the real program's, or the webhook admits
+objects that the command line refuses.
 """
 
 from datetime import UTC, datetime
@@ -68,7 +68,7 @@ def results(validate: dict[str, Any], **rule: Any) -> list[RuleResult]:
 
 
 def each(context: list[Any], body: dict[str, Any], query: str = "items") -> Any:
-    """Return the verdict of a rule with a context and a loop over THING's items."""
+    """Return the verdict of a rule with a context and a loop over items of THING."""
     loop = {"list": f"request.object.{query}", **body}
     return evaluate({"foreach": [loop]}, context=context)
 
@@ -131,14 +131,14 @@ UNKNOWN = (
 @pytest.mark.parametrize(
     ("context", "keys", "wanted"),
     [
-        # The second element has no variable that was made of the first one.
+        # No variable of the first element is visible to the second one.
         ([variable("one", "element.name")], ["one"], (ERROR, UNKNOWN.format("one"))),
         (
             [variable("one", "element.name", default="d")],
             ["one"],
             (PASS, "rule passed"),
         ),
-        # Nor one that came to its value by an entry declared after it.
+        # The same holds for a variable whose value came from an entry declared later.
         (
             [variable("one", "two"), variable("two", "request.object.kind")],
             ["two", "one"],
@@ -149,9 +149,9 @@ UNKNOWN = (
             ["one"],
             (PASS, "rule passed"),
         ),
-        # What does not change is there for every element.
+        # Constant entries are visible to every element.
         ([{"name": "one", "variable": {"value": "v"}}], ["one"], (PASS, "rule passed")),
-        # A constant comes back after a namesake that was evaluated again.
+        # A constant is visible again after an entry of the same name was evaluated.
         (
             [
                 variable("one", "request.object.kind"),
@@ -181,7 +181,7 @@ NEVER = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     [
         ({"a": NAMED, "b": "c"}, {}, {"a": "x", "b": "c"}),
         ({"a": "{{ request.object.metadata.nothing || `null` }}"}, {}, {"a": ""}),
-        # One that fails, or is no text, leaves all as they are written.
+        # If one of them fails or is not a string, all stay as written.
         (
             {"a": NAMED, "b": "{{ request.object.none }}"},
             {},
@@ -192,7 +192,7 @@ NEVER = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
             {},
             {"a": NAMED, "b": "{{ request.object.words }}"},
         ),
-        # They are filled in after the preconditions.
+        # They are substituted after the preconditions.
         ({"a": NAMED}, NEVER, {"a": NAMED}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Anchors of patches are processed as in Kyverno (results of the real program)."""
+"""Anchors of patches are processed as in Kyverno (recorded from the real program)."""
 
 import json
 import random
@@ -29,9 +29,9 @@ TWO = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2
         ({"<(a)": ">5", "b": 1}, {"a": 6}, {"b": 1}),
         ({"(a)": "true", "b": 1}, {"a": True}, {"b": 1}),
         ({"=(a)": 1}, {}, {"=(a)": 1}),
-        # A condition with +() in it is not compared, and stays when content is left.
+        # A condition with +() inside is not compared, and stays if content remains.
         ({"m": {"(a)": {"+(b)": 1}}}, {"m": {"a": {"c": 2}}}, {"m": {"a": {"b": 1}}}),
-        # The keys on top keep their anchors.
+        # The top-level keys keep their anchors.
         ({"(a)": {"b": 1}, "c": 2}, {"a": {"b": 1}}, {"(a)": {"b": 1}, "c": 2}),
         ({"a": {}, "b": []}, {}, {"b": []}),
         (
@@ -58,7 +58,7 @@ def test_preprocess(patch: Any, resource: Any, wanted: Any) -> None:
 
 
 def test_one_copy_of_an_element_serves_all() -> None:
-    # The first container lacks the field, so +() is gone for the second one, too.
+    # The first container lacks the field, so +() is removed for the second one, too.
     patch = {"containers": [{"(name)": "*", "+(image)": "z"}]}
     resource = {"containers": [{"name": "a"}, {"name": "b", "image": "y"}]}
     assert preprocess(prepare(patch), resource) == {
@@ -67,7 +67,7 @@ def test_one_copy_of_an_element_serves_all() -> None:
 
 
 def test_two_elements_with_anchors() -> None:
-    # Kyverno's own deletion runs beyond the list here and panics.
+    # Kyverno's deletion code runs past the end of the list here and panics.
     patch = {"containers": [{"(image)": "p"}, {"(image)": "q"}]}
     with pytest.raises(ExpressionFailed, match="two elements with anchors"):
         preprocess(prepare(patch), TWO)
@@ -87,7 +87,7 @@ def _value(chance: random.Random, depth: int, keys: tuple[str, ...]) -> Any:
 
 
 def test_short_way_for_patches_that_only_add() -> None:
-    """Patches without other anchors take one walk, and come out the same."""
+    """Patches without other anchors are applied in one pass, with the same result."""
     chance = random.Random(1)
     compared = 0
     for _ in range(4000):
@@ -97,7 +97,7 @@ def test_short_way_for_patches_that_only_add() -> None:
             resource = {"m": _value(chance, 3, ("a", "b", "c"))}
             short = preprocess_adds(prepared, resource)
             wanted = preprocess(prepared, resource) or {}
-            # As texts: the order of keys counts, too.
+            # Compared as text, because the order of keys matters.
             assert json.dumps(short) == json.dumps(wanted), (patch, resource)
             compared += 1
     assert compared > 1000

@@ -1,4 +1,4 @@
-"""Guard what a mutation costs, in counts of calls; the policies are those of perf/.
+"""Guard the cost of a mutation, in counts of calls; the policies are those of perf/.
 
 A failure means: mutating reviews became slower. No wall time is measured; perf/ does
 that.
@@ -74,7 +74,7 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
         sys.setprofile(None)
 
 
-# Calls of Python functions in one review by ten policies: measured, and a tenth.
+# Python function calls in one review by ten policies: the measured count plus 10 %.
 @pytest.mark.parametrize(
     ("rule", "calls_max"),
     [(merging, 525), (patching, 443), (merging_each, 776), (patching_each, 590)],
@@ -90,10 +90,10 @@ def test_calls_of_ten_policies(rule: Rule, calls_max: int) -> None:
     assert found <= calls_max
 
 
-# A look-up: the calls of ten matches and of the results. Measured, and a tenth.
+# A cache hit: the calls of ten matches and results. The measured count plus 10 %.
 @pytest.mark.parametrize("rule", [merging, patching, merging_each, patching_each])
 def test_calls_of_ten_policies_for_equal_objects(rule: Rule) -> None:
-    """Pods of one ReplicaSet: the third and all others get the patch of the second."""
+    """From the third Pod of a ReplicaSet on, Pods get the patch of the second."""
     planner = _planner(rule, 10)
     first, second = _mutate(planner), _mutate(planner)
     with _counted_calls() as calls:
@@ -107,7 +107,7 @@ def test_calls_of_ten_policies_for_equal_objects(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", [merging, patching, merging_each, patching_each])
 def test_answers_are_equal_from_the_first_on(rule: Rule) -> None:
-    """Cached data of one request does not change the next."""
+    """Cached data of one request does not change the next request."""
     planner = _planner(rule, 10)
     first, second = _mutate(planner), _mutate(planner)
     assert first.patch == second.patch
@@ -123,12 +123,12 @@ def _pod(containers: int) -> bytes:
     return json.dumps(review).encode()
 
 
-# Calls of Python functions for one more element: measured, and a fifth.
+# Python function calls per additional element: the measured count plus 20 %.
 @pytest.mark.parametrize(
     ("rule", "calls_max"), [(merging_each, 32), (patching_each, 21)]
 )
 def test_an_element_costs_the_same_in_a_long_list(rule: Rule, calls_max: int) -> None:
-    """A failure means: what surrounds an element is visited again for each of them."""
+    """A failure means: the data around an element is visited again for each element."""
     planner = _planner(rule, 1)
     found = []
     for containers in (10, 60):

@@ -21,7 +21,7 @@ _CASES = json.loads(Path(__file__).with_name("ill_typed.json").read_text())
 
 @pytest.mark.parametrize("case", _CASES)
 def test_the_answer_is_the_real_programs(case: dict[str, Any]) -> None:
-    """The object itself must not change either."""
+    """The input object must not change either."""
     given = copy.deepcopy(case["resource"])
     patch = StrategicPatch(case["patch"], has_holes=False)
     found: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def test_the_answer_is_the_real_programs(case: dict[str, Any]) -> None:
 
 
 def _as_read(value: Any) -> Any:
-    """Return the value with floats for ints (not booleans), as JSON has one kind."""
+    """Return the value with ints (not booleans) as floats: JSON has one number type."""
     if isinstance(value, dict):
         return {key: _as_read(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Which patches are linked, and what a linked one says; the fuzz test compares more.
+"""Which patches are linked, and their results; the fuzz test compares more cases.
 
-A failure means: mutation became slower without a word, or a rare patch is linked that
-only the general way knows.
+A failure means: mutation became slower without notice, or a rare patch is linked that
+only the general algorithm supports.
 """
 
 from typing import Any
@@ -60,10 +60,11 @@ def test_maps(patch: Any, wanted: Any) -> None:
     ("element", "wanted"),
     [
         ({"(name)": "*", "p": 1}, [("a", 1), ("b", 1)]),
-        # Those that the patch names stand in front.
+        # Elements that the patch names come first.
         ({"(image)": "*:2", "p": 1}, [("b", 1), ("a", None)]),
         ({"(image)": "*:9", "p": 1}, [("a", None), ("b", None)]),
-        # The first container lacks the field, so +() is gone for the second one, too.
+        # The first container lacks the field, so +() is removed for the second one,
+        # too.
         ({"(name)": "*", "+(p)": 1}, [("a", 1), ("b", 1)]),
         ({"name": "b", "p": 1}, [("b", 1), ("a", None)]),
         ({"name": "new", "p": 1}, [("new", 1), ("a", None), ("b", None)]),

@@ -1,4 +1,4 @@
-"""Mutate rules run, cascade and fail as Kyverno's do."""
+"""Mutate rules run, cascade and fail as in Kyverno."""
 
 import copy
 from datetime import UTC, datetime
@@ -168,7 +168,7 @@ def test_order_of_json_patches(order: dict[str, str], wanted: str) -> None:
     )
     entry = {"list": "request.object.spec.containers", "patchesJson6902": text, **order}
     done = _run(_policy({"foreach": [entry]}))
-    # Within one list the variables show the object as it was when the list began.
+    # Within one list, variables refer to the object as it was when the list began.
     assert done.patch[0]["value"] == {"seen": wanted[2:]}
 
 
@@ -240,7 +240,7 @@ def test_an_element_is_no_variable_of_the_next_rule() -> None:
 
 def test_an_element_may_undo_what_another_one_did() -> None:
     pod = copy.deepcopy(POD)
-    # Strategic merges begin with the last element.
+    # Strategic merges start with the last element.
     pod["metadata"]["labels"] = {"last": "a"}
     entry = {
         "list": "request.object.spec.containers",
@@ -251,7 +251,7 @@ def test_an_element_may_undo_what_another_one_did() -> None:
 
 
 def test_an_error_is_that_of_the_first_element_with_one() -> None:
-    """The patch of the first element fails, and a variable of the second one."""
+    """The patch of the first element fails, and so does a variable of the second."""
     pod = copy.deepcopy(POD)
     pod["spec"]["containers"][0]["at"] = "/none"
     entry = {

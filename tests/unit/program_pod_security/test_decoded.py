@@ -1,4 +1,4 @@
-"""Compare the decoding of Pods with the real program's, for files of these shapes."""
+"""Compare the decoding of Pods with the real program's, for objects of these shapes."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
             "HTTPGetAction.spec.containers.livenessProbe.ProbeHandler.httpGet.port",
             "int32",
         ),
-        # What no control looks at is read, too.
+        # Fields that no control checks are decoded, too.
         (_told_of("Pod", "x"), "string", "Pod.status", "v1.PodStatus"),
         (
             _told_of("Pod", {"containerStatuses": [{"restartCount": "x"}]}),
@@ -124,7 +124,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
             "DeploymentStatus.status.replicas",
             "int32",
         ),
-        # Every Pod controller is read as a Deployment.
+        # Every Pod controller is decoded as a Deployment.
         (
             _told_of("StatefulSet", {"conditions": {}}),
             "object",
@@ -137,7 +137,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
             "CronJobStatus.status.active",
             "v1.ObjectReference",
         ),
-        # The first in the order of keys is reported.
+        # The first error in key order is reported.
         (
             _pod(terminationGracePeriodSeconds="x", affinity=0),
             "number",
@@ -149,7 +149,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
 def test_another_type_is_reported(
     resource: dict[str, Any], kind: str, field: str, go_type: str | None
 ) -> None:
-    """Also where no control looks."""
+    """This includes fields that no control checks."""
     with pytest.raises(ExpressionFailed) as caught:
         as_decoded(resource, resource["kind"])
     told = _FIELD.format(kind, field, go_type or "map[string]string")
@@ -178,7 +178,7 @@ def test_another_type_is_reported(
 def test_errors_of_a_types_own_decoder_come_first(
     resource: dict[str, Any], words: str
 ) -> None:
-    """It ends the decoder, which keeps other types that differ for the end."""
+    """Such an error ends the decoder, which reports type mismatches only at the end."""
     with pytest.raises(ExpressionFailed, match="Error while getting") as caught:
         as_decoded(resource, "Pod")
     assert caught.value.message.endswith(f": {words}")
@@ -205,6 +205,6 @@ def test_a_well_formed_resource_is_unchanged() -> None:
     assert as_decoded(resource, "Pod") is resource
     other = {"kind": "ConfigMap", "spec": 1}
     assert as_decoded(other, "ConfigMap") is other
-    # A DaemonSet is read as a Deployment, which has no such status.
+    # A DaemonSet is decoded as a Deployment, whose status lacks the field.
     daemons = _told_of("DaemonSet", {"currentNumberScheduled": "x"})
     assert as_decoded(daemons, "DaemonSet") is daemons

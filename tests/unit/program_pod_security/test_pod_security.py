@@ -1,4 +1,4 @@
-"""Test validate.podSecurity by engine 6.5 and the messages of the real program."""
+"""Test validate.podSecurity against engine 6.5 and the real program's messages."""
 
 import json
 from typing import Any
@@ -147,7 +147,7 @@ CONTAINER = "spec.containers[0].securityContext"
 def test_a_baseline_control_reports_field_and_value(
     pod: dict[str, Any], reason: str, errors: str
 ) -> None:
-    """The text ends up in a denial and in reports, word for word."""
+    """The text appears verbatim in denials and in reports."""
     expected = f"(Forbidden reason: {reason}, field error list: [{errors}])"
     assert expected == message(pod, BASELINE)
     assert not passes(BASELINE, pod, "Pod")
@@ -290,7 +290,7 @@ def test_annotations_are_named_in_the_template_even_of_a_pod() -> None:
 
 
 def test_properties_name_controls_and_images() -> None:
-    """Reports carry them; the images are those of the offending containers."""
+    """Reports contain the properties; the images are the violating containers'."""
     pod = a_pod({"securityContext": {**STRICT, "privileged": True}}, hostPID=True)
     properties = evaluate(BASELINE, pod, "Pod", rule="r").properties
     assert (properties["standard"], properties["version"]) == ("baseline", "latest")
@@ -343,7 +343,7 @@ def test_an_exclude_without_images_removes_pod_level_fields() -> None:
 
 
 def test_the_last_error_replaces_an_excluded_one() -> None:
-    """Upstream removes by swapping, which shows in the order of the text."""
+    """Upstream removes elements by swapping, which affects the order of the text."""
     one = {"name": "a", "image": "a", "securityContext": {"privileged": True}}
     two, three = ({**one, "name": n, "image": n} for n in "bc")
     pod = {"spec": {"containers": [one, two, three]}}
@@ -353,7 +353,7 @@ def test_the_last_error_replaces_an_excluded_one() -> None:
 
 
 def test_exceptions_remove_the_other_violations() -> None:
-    """A PolicyException with podSecurity makes a skip of a failure."""
+    """A PolicyException with podSecurity turns a failure into a skip."""
     pod = a_pod(hostPID=True)
     exempt = (PodSecurityExcludeIR("Host Namespaces"),)
     verdict = evaluate(BASELINE, pod, "Pod", rule="r", exempt=exempt)
@@ -434,7 +434,7 @@ def test_exceptions_remove_the_other_violations() -> None:
 def test_a_pod_that_cannot_be_evaluated_is_an_error(
     pod: dict[str, Any], kind: str, version: str, text: str
 ) -> None:
-    """An error must never be taken for a pass."""
+    """An error must never be treated as a pass."""
     ir = PodSecurityIR("baseline", version)
     assert not passes(ir, pod, kind)
     with pytest.raises(ExpressionFailed) as caught:

@@ -1,4 +1,4 @@
-"""A reader may read ahead, and take records in order.
+"""A reader can read ahead and take records in order.
 
 A failure means: a record is lost or processed twice without need.
 """
@@ -27,7 +27,7 @@ def test_records_are_read_ahead_and_taken_in_order(tmp_path: Path) -> None:
 
 
 def test_a_cut_record_ends_what_is_read_ahead(tmp_path: Path) -> None:
-    """Its writer was killed in the middle, or the file was damaged."""
+    """The writer was killed in the middle of the record, or the file was damaged."""
     journal = Journal.claim(tmp_path, 100, TRIGGERS.ring_bytes)
     assert journal.append(b"first")
     assert journal.append(b"second")
@@ -41,7 +41,7 @@ def test_a_cut_record_ends_what_is_read_ahead(tmp_path: Path) -> None:
     (found,) = reader.ahead(10)
     assert [one.content for one in found] == [b"first"]
     found[0].done()
-    # It is given up after some looks, and counted.
+    # It is abandoned after several attempts, and counted.
     for _ in range(3):
         assert list(reader.ahead(10)) == []
     assert (journal.waiting, journal.dropped) == (0, 1)

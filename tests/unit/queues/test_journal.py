@@ -1,4 +1,4 @@
-"""Records pass from one process to another, whichever of the two is killed.
+"""Records pass from one process to another even if either process is killed.
 
 A failure means: an event that a worker recorded is lost or repeated, or a full journal
 blocks or breaks the worker.
@@ -60,7 +60,7 @@ def test_records_come_in_order_and_once(tmp_path: Path, reader: JournalReader) -
 def test_a_record_that_is_not_taken_comes_again(
     tmp_path: Path, reader: JournalReader
 ) -> None:
-    """Also to another reader: the place is in the file."""
+    """This includes another reader, because the position is stored in the file."""
     journal = Journal.claim(tmp_path, MANY)
     journal.append(b"1")
     journal.append(b"2")
@@ -220,7 +220,7 @@ def test_bytes_that_are_no_record_are_refused(record: bytes) -> None:
 def test_a_journal_is_found_whenever_it_was_made(
     tmp_path: Path, reader: JournalReader
 ) -> None:
-    """Also one of the same tick of the clock, and after the folder was long at rest."""
+    """This includes journals of the same clock tick and those in a long idle folder."""
     assert drain(JournalReader(tmp_path / "none-yet")) == []
     for number in range(3):
         journal = Journal.claim(tmp_path, MANY)
@@ -235,7 +235,7 @@ def test_a_journal_is_found_whenever_it_was_made(
 
 
 def test_each_channel_has_room_of_its_own(tmp_path: Path) -> None:
-    """A full channel takes none from another one, whose files have another size."""
+    """A full channel takes no space from other channels with other file sizes."""
     small = Channel("small", 4096)
     for channel in (small, EVENTS):
         channel.folder(tmp_path).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A single change is processed at once; a burst is processed a few times."""
+"""A single change is processed at once; a burst is processed in a few batches."""
 
 from kyverno_mp.queues.pace import Pace
 
@@ -6,7 +6,7 @@ WORK_S = 0.004
 
 
 def worked_at(changes: list[float]) -> list[float]:
-    """Return when work begins, by the clock of the changes."""
+    """Return the times at which work begins, by the clock of the changes."""
     pace = Pace()
     begun: list[float] = []
     pending = sorted(changes)

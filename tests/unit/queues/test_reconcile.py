@@ -1,4 +1,4 @@
-"""A key is retried as its reconcile requests, or after its back-off."""
+"""A key is retried when its reconcile requests it, or after its back-off."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ LOST = LeaseLost("kube.lease_lost", "lease kyverno is not held")
 
 
 class Script:
-    """Reconciles with the given results."""
+    """A reconciler that returns the given results."""
 
     def __init__(self, *outcomes: Result | Exception) -> None:
         self.outcomes = list(outcomes)
@@ -31,7 +31,7 @@ class Script:
 
 
 class Run:
-    """One controller with its queue, and what was counted."""
+    """One controller with its queue and its counters."""
 
     def __init__(self, *outcomes: Result | Exception) -> None:
         self.clock = TurnedClock()
@@ -51,7 +51,7 @@ class Run:
         )
 
     def pauses(self, most: int = 5) -> list[float]:
-        """Add the key, and return how long each of its next turns was waited for."""
+        """Add the key, and return the delay before each of its next runs."""
         self.queue.add(A)
         self.controllers.work_due()
         found = []
@@ -113,7 +113,7 @@ def test_an_event_during_a_reconcile_is_seen_by_another_one() -> None:
 def test_a_defect_is_logged_counted_and_retried_after_growing_pauses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It ends no thread, and the pauses keep it from filling the log."""
+    """A defect does not end a thread, and the delays keep it from flooding the log."""
     run = Run(*[ZeroDivisionError("one by zero")] * 3)
     assert run.pauses(4)[:3] == [1.0, 2.0, 4.0]
     assert run.defects == [A.controller] * 3

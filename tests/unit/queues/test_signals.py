@@ -1,4 +1,4 @@
-"""A process that is stopped and continued takes no signal for one that nobody sent."""
+"""A process that is stopped and continued reports no signal that was never sent."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 """A key is processed by one worker at a time, and none is lost.
 
-What is expected is what client-go's work queue promises, with one entry a key.
+The expected behaviour is that of client-go's work queue, with one entry per key.
 """
 
 import threading
@@ -39,7 +39,7 @@ def drain(queue: WorkQueue[str]) -> list[str]:
 
 
 class Model:
-    """The promise, by the plainest means: when each key that is owed is due."""
+    """A simple model of the queue: the due time of each pending key."""
 
     def __init__(self) -> None:
         self.clock = TurnedClock()
@@ -181,7 +181,7 @@ def test_a_key_that_waits_for_its_retry_is_processed_when_it_is_added() -> None:
 
 
 def test_a_full_queue_refuses_new_keys_and_counts_them() -> None:
-    """What it knows it takes: nothing that was promised is lost over the bound."""
+    """Known keys are always accepted, so a full queue loses no pending key."""
     clock = TurnedClock()
     queue = queue_of(clock, depth_max=3)
     assert queue.add("a")
@@ -311,5 +311,5 @@ def test_many_workers_never_have_one_key_at_once_and_lose_none() -> None:
         thread.join(30)
     assert queue.known_count == 0
     assert clashes == []
-    # Each saw at its last turn all that had been added by then.
+    # The last run of each key started after all its changes were added.
     assert seen == added

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test turns it."""
+"""A clock that only advances when a test moves it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +8,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class TurnedClock:
-    """``clock`` is what the code under test is given."""
+    """A manual clock; ``clock`` is passed to the code under test."""
 
     def __init__(self, start: datetime = START) -> None:
         self.passed_s = 0.0

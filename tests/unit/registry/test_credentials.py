@@ -1,4 +1,4 @@
-"""docker's config.json has the credentials; no message shows secrets."""
+"""Credentials are read from docker's config.json; no message contains secrets."""
 
 import base64
 import json
@@ -132,7 +132,7 @@ def test_a_helper_gets_no_more_than_its_callers_time(
 
 
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
-    """Tokens are refreshed by whoever writes the file."""
+    """Other programs that write the file refresh its tokens."""
     config = DockerConfig(tmp_path)
     assert config.credentials("h.io") == ANONYMOUS
     _config(tmp_path, {"auths": {"h.io": {"auth": _PAIR}}})

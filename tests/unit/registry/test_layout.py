@@ -1,4 +1,4 @@
-"""A folder answers as a registry with the same content would."""
+"""A folder returns the same answers as a registry with the same content."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def test_entries_by_tag_or_by_reference(tmp_path: Path, prefix: str) -> None:
 
 
 def test_signatures_as_cosign_saves_them(tmp_path: Path) -> None:
-    """Entries have kinds, no names."""
+    """Entries have kinds instead of names."""
     repository, digest = _signed()
     kinds = {"v1": "image", f"{digest.replace(':', '-')}.sig": "sigs"}
     write_layout(

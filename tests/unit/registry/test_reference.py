@@ -1,4 +1,4 @@
-"""References are parsed as registry clients do; some hosts are this machine."""
+"""References are parsed as in registry clients; some hosts mean this machine."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """Reports of the API server's own admission policies.
 
 Expected rows: Kyverno pkg/utils/report/results.go, pkg/admissionpolicy/{validate,
-mutate}.go. A failure means: such a policy has no rows, those of another one, or rows of
-a policy that is gone.
+mutate}.go. A failure means: rows of such a policy are missing or belong to another
+policy, or rows of a deleted policy remain.
 """
 
 from typing import Any
@@ -157,7 +157,7 @@ def test_the_row_of_a_validating_policy(api: FakeApi, world: World) -> None:
 def test_the_row_of_a_mutating_policy(
     api: FakeApi, world: World, labels: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    """A mutation that an existing object lacks is a failure."""
+    """An object that lacks the mutation is a failure."""
     _mutating(api)
     raw = pod(api, **labels)
     with term(api, world, **_MUTATES) as one:
@@ -178,7 +178,7 @@ def test_the_row_of_a_mutating_policy(
     ],
 )
 def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> None:
-    """And mutating policies are left out unless a setting says otherwise."""
+    """Mutating policies are also omitted unless a setting includes them."""
     _validating(api)
     _bind(api)
     _mutating(api)
@@ -225,7 +225,7 @@ def test_what_does_not_match_has_no_row(
 def test_changes_of_policies_and_bindings_are_followed(
     api: FakeApi, world: World
 ) -> None:
-    """An edit without effect costs nothing; a deleted policy takes its rows with it."""
+    """An edit without effect costs nothing; a deleted policy's rows are removed."""
     raw = pod(api, team="blue")
     with term(api, world) as one:
         one.settle()
@@ -252,7 +252,7 @@ def test_changes_of_policies_and_bindings_are_followed(
 
 
 def test_a_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
-    """It waits until it knows the policies; their rows are not outdated before."""
+    """It waits until it knows the policies; until then, their rows are kept."""
     _validating(api)
     _bind(api)
     raw = pod(api)
@@ -266,13 +266,13 @@ def test_a_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
 
 
 def _has_failed(informer: Any, times: int) -> bool:
-    """Return whether it failed so often; its pauses between attempts are cut short."""
+    """Return whether it failed this many times; delays between attempts are short."""
     informer.retry_now()
     return bool(informer.failures >= times)
 
 
 def _with_rows_of_both(api: FakeApi, world: World) -> Json:
-    """Return a Pod whose report has a row of a ClusterPolicy and one of another."""
+    """Return a Pod whose report has a ClusterPolicy row and an admission policy row."""
     _validating(api)
     _bind(api)
     world.serve(policy())
@@ -284,7 +284,7 @@ def _with_rows_of_both(api: FakeApi, world: World) -> Json:
 
 
 def _work(one: Term) -> None:
-    """Do what is due, with a watch that fails."""
+    """Do the pending work with a failing watch."""
     one.reports.scan.tick()
     for each in one.reports.scan.resources.values():
         assert each.watch.informer.wait_synced(20)
@@ -295,9 +295,9 @@ def _work(one: Term) -> None:
 def test_rows_stay_while_the_policies_cannot_be_listed(
     api: FakeApi, world: World
 ) -> None:
-    """REPORTS_ADMISSION_POLICIES_S_MAX: all else waits only so long.
+    """REPORTS_ADMISSION_POLICIES_S_MAX bounds how long all other work waits.
 
-    Results of reviews wait, too: without a plan every rule would be unknown.
+    Results of reviews wait, too: without a plan, every rule would be unknown.
     """
     raw = _with_rows_of_both(api, world)
     world.serve(policy(), ONCE)
@@ -381,7 +381,7 @@ def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> 
 
 
 def test_parameters_are_read(api: FakeApi, world: World) -> None:
-    """From the namespace of the binding; what may not be read is an error."""
+    """They are read from the namespace of the binding; forbidden reads are errors."""
     _validating(
         api,
         "object.metadata.name == params.data.allowed",
@@ -419,7 +419,7 @@ def _with_params(api: FakeApi, **ref: Json) -> None:
 
 
 def test_parameters_are_read_for_what_matches_only(api: FakeApi, world: World) -> None:
-    """They may not be read: objects that do not match have no error."""
+    """Reads are forbidden here, and objects that do not match have no error."""
     _validating(api, "true", name="other")
     _bind(api, policy="other", name="other")
     _validating(
@@ -446,7 +446,7 @@ def test_parameters_are_read_for_what_matches_only(api: FakeApi, world: World) -
 
 
 def test_a_named_parameter_is_read_alone(api: FakeApi, world: World) -> None:
-    """Not the whole collection, and once for a batch."""
+    """The collection is not listed, and a batch reads the parameter once."""
     for name in ("given", "other"):
         api.put(
             f"/api/v1/namespaces/a/configmaps/{name}",
@@ -467,7 +467,7 @@ def test_a_named_parameter_is_read_alone(api: FakeApi, world: World) -> None:
 def test_a_parameter_that_lacks_is_not_looked_for_elsewhere(
     api: FakeApi, world: World
 ) -> None:
-    """Not in all namespaces: the kind is namespaced."""
+    """Other namespaces are not searched, because the kind is namespaced."""
     _with_params(api, name="given")
     raw = pod(api)
     with term(api, world) as one:
@@ -505,7 +505,7 @@ def test_a_policy_that_breaks_is_an_error_and_the_others_have_results(
     where: str,
     error: Exception,
 ) -> None:
-    """An internal error is never 'no result', and ends no evaluator."""
+    """An internal error is never 'no result' and does not end an evaluator."""
     _validating(api)
     _bind(api)
     _mutating(api)
@@ -578,7 +578,7 @@ def test_more_than_an_evaluator_can_get(
 
 
 def test_a_failure_is_told_in_events(api: FakeApi, world: World) -> None:
-    """Of the object and of the policy, with the policy's own kind and uid."""
+    """The object and the policy get events, with the policy's kind and uid."""
     _validating(api)
     raw = pod(api)
     with term(api, world) as one:

@@ -1,4 +1,4 @@
-"""Reports are changed row by row, and read only when fingerprints do not say enough."""
+"""Reports are changed row by row, and read only if the fingerprints do not suffice."""
 
 import random
 import threading
@@ -40,7 +40,7 @@ _PATCHES = r"^PATCH .*policyreports/"
 
 
 def test_one_changed_rule_is_one_call_for_its_row(api: FakeApi) -> None:
-    """The report is not read, and the other rows keep their times."""
+    """The report is not read, and the other rows keep their timestamps."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s"), labelled("t")))
     raw = pod(api)
@@ -64,7 +64,7 @@ def test_one_changed_rule_is_one_call_for_its_row(api: FakeApi) -> None:
 
 
 def test_rules_that_come_and_go_need_no_read(api: FakeApi) -> None:
-    """A row is put where its name belongs; the last one takes the report."""
+    """A row is inserted in name order; the report is deleted with its last row."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("b"), labelled("d")))
     raw = pod(api)
@@ -82,7 +82,7 @@ def test_rules_that_come_and_go_need_no_read(api: FakeApi) -> None:
 
 
 def test_rows_of_a_policy_that_ends_are_removed_side_by_side(api: FakeApi) -> None:
-    """Thousands of reports may have one: a write waits for no other."""
+    """Thousands of reports may have such a row, so writes run in parallel."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q"))
     raws = [pod(api, f"x{at}") for at in range(4)]
@@ -103,7 +103,7 @@ def test_rows_of_a_policy_that_ends_are_removed_side_by_side(api: FakeApi) -> No
 
 @pytest.mark.parametrize("fault", [409, 422, 404, 403])
 def test_a_patch_that_is_refused_reads_the_report(api: FakeApi, fault: int) -> None:
-    """It is not as it was known to be, or the account may not patch."""
+    """The report has changed, or the account lacks the permission to patch."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -117,7 +117,7 @@ def test_a_patch_that_is_refused_reads_the_report(api: FakeApi, fault: int) -> N
 
 
 def test_a_report_that_changes_as_we_write(api: FakeApi) -> None:
-    """Somebody takes a row away; the patch of another version changes nothing."""
+    """Another writer removes a row; the patch of the old version changes nothing."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="app")))
     raw = pod(api)
@@ -139,7 +139,7 @@ def test_a_report_that_changes_as_we_write(api: FakeApi) -> None:
 
 
 def test_rows_of_reviews_need_no_read(api: FakeApi) -> None:
-    """The policies in force tell the place of a new row among them."""
+    """The policies in force determine the position of a new row."""
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
     raw = pod(api)
@@ -162,7 +162,7 @@ def test_rows_of_reviews_need_no_read(api: FakeApi) -> None:
 def test_a_report_that_would_be_too_large_is_cut(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is read is: failures stay."""
+    """It is cut like a report that is read first: failures are kept."""
     monkeypatch.setattr(objects, "REPORT_BYTES_MAX", 900)
     world = new_cluster(api)
     rules = [labelled(name, label="app") for name in "abcdef"]
@@ -184,7 +184,10 @@ def test_a_report_that_would_be_too_large_is_cut(
 def test_a_patch_gives_what_reading_and_replacing_would(
     seed: int, *, is_placed: bool
 ) -> None:
-    """Against a plain merge of rows by their names. ``is_placed``: these are known."""
+    """Compare with a plain merge of rows by their names.
+
+    ``is_placed``: the positions of these rows are known.
+    """
     chance = random.Random(seed)
     names = [(p, r) for p in "abc" for r in "xyz"]
     stored = _some(chance, names)

@@ -1,7 +1,7 @@
-"""After any fault, the reports are those of a fresh scan, except for their times.
+"""After any fault, the reports equal those of a fresh scan, except for timestamps.
 
-A failure means: an object, a row or the end of one was lost, and nothing brings it
-back, or the pool rewrites what is right.
+A failure means: an object, a row or a deletion was lost and never recovered, or the
+pool rewrites correct reports.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ _WRITES = r"^(POST|PUT|PATCH|DELETE) .*policyreports"
 _PODS = 12
 _HOUR_S = 3601
 _RETRIED_S = 301
-"""The longest pause between two attempts."""
+"""The longest delay between two attempts."""
 Fault = Callable[[FakeApi, Term], None]
 
 
 def _away(api: FakeApi, one: Term) -> None:
-    """The API server answers nothing for a while; then its watches are cut."""
+    """The API server is away for a while; then its watches are closed."""
     api.fault(_ANY, *[503] * 8)
     api.drop_watches()
     for _ in range(3):
@@ -46,12 +46,12 @@ def _away(api: FakeApi, one: Term) -> None:
 
 
 def _conflicts(api: FakeApi, _one: Term) -> None:
-    """More in a row than one attempt takes."""
+    """More conflicts in a row than one attempt handles."""
     api.fault(_WRITES, *[409] * 100)
 
 
 def _half_written(api: FakeApi, _one: Term) -> None:
-    """Answers to writes are lost, although some were done."""
+    """Responses to writes are lost, although some writes succeeded."""
     api.fault(_WRITES, *["cut", 500, 503] * 3)
 
 
@@ -62,12 +62,12 @@ def _compacted(api: FakeApi, _one: Term) -> None:
 
 
 def _evaluators_die(_api: FakeApi, one: Term) -> None:
-    """Each of some batches, then each of some objects; then they recover."""
+    """They die on several batches, then on several objects; then they recover."""
     one.evaluators.faults = [StateError("pool.batch", "died")]
 
 
 def _policies_away(_api: FakeApi, one: Term) -> None:
-    """The leader publishes nothing for the evaluators, then something old."""
+    """Evaluators first get no policies from the leader, then outdated ones."""
     evaluator = one.evaluators.evaluator
     old = one.world.segment
     evaluator._policies = lambda: None
@@ -98,7 +98,7 @@ def _begin(api: FakeApi) -> World:
 
 
 def _change(api: FakeApi, world: World) -> None:
-    """Change, create and delete objects; change and remove policies."""
+    """Change, create and delete objects; change and delete policies."""
     pod(api, "x0", team="blue", owner="me")
     pod(api, "x1")
     api.remove("/api/v1/namespaces/a/pods/x2")
@@ -112,7 +112,7 @@ def _change(api: FakeApi, world: World) -> None:
 
 
 def _fresh(api: FakeApi, world: World) -> dict[str, Json]:
-    """Return what a scan gives that finds no reports."""
+    """Return the reports of a scan that starts without reports."""
     for name in stored_reports(api):
         api.remove(f"{REPORTS.format('a')}/{name}")
     with term(api, world) as one:
@@ -130,7 +130,7 @@ def _recover(api: FakeApi, one: Term) -> None:
 @pytest.mark.parametrize("fault", _FAULTS, ids=lambda one: one.__name__[1:])
 @pytest.mark.parametrize("when", ["first scan", "changes"])
 def test_reports_converge(api: FakeApi, fault: Fault, when: str) -> None:
-    """During the first scan, or while things change; without a period in between."""
+    """The fault occurs during the first scan or during changes, between periods."""
     world = _begin(api)
     with term(api, world) as one:
         if when == "changes":
@@ -142,7 +142,7 @@ def test_reports_converge(api: FakeApi, fault: Fault, when: str) -> None:
             _change(api, world)
         _recover(api, one)
         if fault is _evaluators_die:
-            # An object of which evaluators die is left to the next period.
+            # An object that kills evaluators is deferred to the next period.
             one.pass_s(_HOUR_S)
         found = stored_reports(api)
         before = writes(api)
@@ -156,7 +156,7 @@ def test_reports_converge(api: FakeApi, fault: Fault, when: str) -> None:
 def test_a_killed_coordinator(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    """With whatever it had not written; the next one knows nothing of it."""
+    """Pending writes are lost, and the next coordinator does not know of them."""
     monkeypatch.setattr("kyverno_mp.reports.feed.REPORTS_BATCH_OBJECTS", 2)
     world = _begin(api)
     with term(api, world) as one:
@@ -177,7 +177,7 @@ def test_a_killed_coordinator(
 
 
 def test_two_holders(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One was suspended, and continues with older policies; leases do not fence."""
+    """One holder was suspended and resumes with older policies; leases do not fence."""
     monkeypatch.setattr("kyverno_mp.reports.feed.REPORTS_BATCH_OBJECTS", 2)
     world = _begin(api)
     with term(api, world) as late:
@@ -189,7 +189,7 @@ def test_two_holders(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
         with term(api, world) as one:
             _change(api, world)
             one.settle()
-            # It wakes, and does what it was about to do.
+            # It resumes and finishes its pending writes.
             late.reports.dispatch._deal_with(items)
             late.settle()
             late.holds = False

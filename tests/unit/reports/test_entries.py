@@ -35,7 +35,7 @@ def written(one: Row) -> Json:
 
 
 def test_a_row_as_upstream_writes_it() -> None:
-    """The fields of 6.5; empty ones are left out, times keep both their fields."""
+    """The fields of 6.5; empty fields are omitted, timestamps have both fields."""
     one = row_of(
         policy(kind="Policy", namespace="ns", category="C", severity="high"),
         rule(status="fail", properties={"a": "b"}),
@@ -91,13 +91,13 @@ def test_a_row_as_upstream_writes_it() -> None:
 def test_the_mapping_of_results(
     given: dict[str, Any], of_rule: dict[str, Any], expected: dict[str, Json]
 ) -> None:
-    """One row of table 6.5 each."""
+    """One case for each row of table 6.5."""
     found = written(row_of(policy(**given), rule(**of_rule), NOW_S))
     assert {key: found[key] for key in expected} == expected
 
 
 def test_a_report_of_several_objects_names_them() -> None:
-    """EphemeralReports and the CLI carry the subject in the row."""
+    """EphemeralReports and the CLI name the subject in the row."""
     subject = Subject(api_version="v1", kind="Pod", name="n", namespace="ns", uid="u")
     assert written(row_of(policy(), rule(), NOW_S, subject=subject))["resources"] == [
         {"apiVersion": "v1", "kind": "Pod", "name": "n", "namespace": "ns", "uid": "u"}
@@ -113,7 +113,7 @@ def rows(*names: str, seconds: int = 1) -> list[Row]:
 
 
 def test_order_and_summary() -> None:
-    """By policy, then rule; every result is counted."""
+    """Rows are sorted by policy, then rule; every result is counted."""
     found = sorted_rows(rows("b/x/fail", "a/y/pass", "a/x/pass", "a/z/warn"))
     assert [(row.policy, row.rule) for row in found] == [
         ("a", "x"),
@@ -125,7 +125,7 @@ def test_order_and_summary() -> None:
 
 
 def test_fingerprints_ignore_times_and_order_only() -> None:
-    """What the API server gives back has the fingerprints of what was written."""
+    """The API server's answer has the fingerprints of the written report."""
     first = fingerprints_of(rows("a/x/pass", "b/y/fail"))
     assert fingerprints_of(rows("b/y/fail", "a/x/pass", seconds=2)) == first
     again = msgspec.json.decode(

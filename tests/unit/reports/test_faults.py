@@ -1,4 +1,4 @@
-"""Reports after failures are those that a fresh scan gives; and the bounds."""
+"""After failures, reports equal those of a fresh scan; limits hold."""
 
 import threading
 from itertools import pairwise
@@ -43,7 +43,7 @@ _SECRET_LISTS = r"^GET .*/secrets\?limit"
 
 @pytest.mark.parametrize("fault", [500, 409, 403, "cut"])
 def test_a_write_that_fails_comes_again(api: FakeApi, fault: Any) -> None:
-    """The API server is away, another holder wrote, a namespace is ending."""
+    """The API server is away, another holder wrote, or a namespace is terminating."""
     world = new_cluster(api)
     world.serve(policy())
     raws = [pod(api, f"x{at}") for at in range(5)]
@@ -56,7 +56,7 @@ def test_a_write_that_fails_comes_again(api: FakeApi, fault: Any) -> None:
 
 
 def test_a_conflict_reads_again(api: FakeApi) -> None:
-    """Somebody changes the report between our read and our write."""
+    """Another writer changes the report between our read and our write."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -81,7 +81,7 @@ def test_a_report_that_somebody_deletes_comes_with_the_next_scan(api: FakeApi) -
 
 
 def test_nothing_is_written_without_the_lease(api: FakeApi) -> None:
-    """Two holders: the one that lost the lease writes nothing more."""
+    """With two holders, the one that lost the lease stops writing."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -95,7 +95,7 @@ def test_nothing_is_written_without_the_lease(api: FakeApi) -> None:
 
 
 def test_watches_that_expire_lose_nothing(api: FakeApi) -> None:
-    """Etcd was compacted: a new list brings what changed meanwhile, and only that."""
+    """After an etcd compaction, a new list returns only the missed changes."""
     world = new_cluster(api)
     world.serve(policy())
     raw, other = pod(api), pod(api, "y")
@@ -115,7 +115,7 @@ def test_watches_that_expire_lose_nothing(api: FakeApi) -> None:
 
 
 def test_a_batch_that_kills_evaluators_costs_its_own_object_only(api: FakeApi) -> None:
-    """Its objects are asked for one by one; the one at fault is left out."""
+    """The objects of the batch are evaluated one by one; the faulty one is skipped."""
     world = new_cluster(api)
     world.serve(policy())
     raws = [pod(api, f"x{at}") for at in range(3)]
@@ -155,7 +155,7 @@ def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
 def test_a_policy_that_cannot_be_linked_costs_its_own_rows_only(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """It is an error for what it matches; the next version of it is linked again."""
+    """It is an error for matching objects; its next version is linked again."""
     world = new_cluster(api)
     other = policy("c", labelled(kinds=("ConfigMap",)))
     world.serve(policy("p"), policy("q"), other)
@@ -190,7 +190,7 @@ def test_a_policy_that_cannot_be_linked_costs_its_own_rows_only(
 def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows stay as they are, also those that a scan derives alone."""
+    """Its rows stay unchanged, even rows that only a scan derives."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q"))
     raw = pod(api)
@@ -221,7 +221,7 @@ def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
 def test_a_row_that_cannot_be_made_lets_no_other_wait(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E.g. a text that is no valid Unicode."""
+    """For example, a text that is not valid Unicode."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q"))
     raw = pod(api)
@@ -247,7 +247,7 @@ def test_a_row_that_cannot_be_made_lets_no_other_wait(
 def test_an_unexpected_error_ends_no_evaluator(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, module: Any, broken: str
 ) -> None:
-    """The object is looked at once more, and its report stays as it is meanwhile."""
+    """The object is evaluated once more; until then its report stays unchanged."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -269,7 +269,7 @@ def test_an_unexpected_error_ends_no_evaluator(
 
 
 def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -> None:
-    """Its answer would bring back rows of a rule that is gone."""
+    """Its answer would restore rows of a deleted rule."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -286,7 +286,7 @@ def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -
 
 
 def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
-    """It is named in the health of the pool."""
+    """The health of the pool names it."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
     raw = pod(api)
@@ -309,7 +309,7 @@ def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
 
 
 def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
-    """No other kind would be scanned until that server is back."""
+    """Otherwise no other kind would be scanned until that server is back."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
     raw = pod(api)
@@ -344,7 +344,7 @@ def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
 
 
 def _due(api: FakeApi, one: Term) -> tuple[Scanned, Scanned]:
-    """Let Secrets be due, and then Pods, whose report is gone; return both."""
+    """Make Secrets due, and then Pods whose report is deleted; return both."""
     resources = one.reports.scan.resources
     secrets, pods = resources["", "secrets"], resources["", "pods"]
     one.reports.scan.resources = {("", "secrets"): secrets, ("", "pods"): pods}
@@ -366,7 +366,7 @@ def _due(api: FakeApi, one: Term) -> tuple[Scanned, Scanned]:
 def test_a_list_that_fails_stops_no_other_and_comes_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    """After a pause that grows, up to five minutes."""
+    """It is retried after a growing delay of up to five minutes."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
     raw = pod(api)
@@ -442,7 +442,7 @@ def test_kinds_beyond_the_limit_are_named(
 def test_a_report_that_would_be_too_large_is_cut_and_says_so(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REPORT_BYTES_MAX: what failed is kept first."""
+    """REPORT_BYTES_MAX: failures are kept first."""
     monkeypatch.setattr(objects, "REPORT_BYTES_MAX", 600)
     world = new_cluster(api)
     rules = [labelled(f"r{at}", label="a") for at in range(3)]
@@ -479,7 +479,7 @@ def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) ->
 def test_objects_that_fail_beyond_the_limit_are_counted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REPORTS_RETRIES_MAX; the next scan finds them."""
+    """REPORTS_RETRIES_MAX; the next scan evaluates them."""
     monkeypatch.setattr(lane, "REPORTS_RETRIES_MAX", 2)
     world = new_cluster(api)
     world.serve(policy())
@@ -495,7 +495,7 @@ def test_objects_that_fail_beyond_the_limit_are_counted(
 def test_an_object_that_takes_too_long_is_an_error(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REPORTS_OBJECT_S_MAX: its rules are errors, not absent."""
+    """REPORTS_OBJECT_S_MAX: its rules have errors instead of missing rows."""
     monkeypatch.setattr(evaluator, "REPORTS_OBJECT_S_MAX", -1)
     world = new_cluster(api)
     deny = {
@@ -555,7 +555,7 @@ def test_who_brings_too_much_waits(
 def test_batches_are_bounded_and_of_one_kind(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    """Kinds take turns; a newer version replaces the one that waits."""
+    """Kinds take turns; a newer version replaces a pending one."""
     monkeypatch.setattr(feed_module, limit, value)
     feed, other = Feed(), _Source()
     for name in ("a", "b", "a", "c"):
@@ -577,7 +577,7 @@ def test_a_closed_feed_holds_nobody() -> None:
 
 
 def test_an_unexpected_answer_does_not_end_the_thread(api: FakeApi) -> None:
-    """The objects come again."""
+    """The objects are evaluated again."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)

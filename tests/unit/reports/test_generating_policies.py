@@ -1,6 +1,7 @@
-"""Rows of GeneratingPolicies: the background pool's results stay while there is one.
+"""Rows of GeneratingPolicies: the background pool's results stay with their policy.
 
-Red means: reports lose what GeneratingPolicies did, or keep it after they are gone.
+A failure means: reports lose results of GeneratingPolicies, or keep them after the
+policies are deleted.
 """
 
 from typing import Any
@@ -59,7 +60,7 @@ def test_a_row_stays_as_long_as_its_policy(
         merge(one)
         one.settle()
         assert results(report_of(api, raw)) == [(key, "g", result)]
-        # A change of other policies leaves it.
+        # A change of other policies keeps the row.
         world.serve(gpol("g", namespace=namespace), gpol("other"))
         one.settle()
         assert results(report_of(api, raw)) == [(key, "g", result)]

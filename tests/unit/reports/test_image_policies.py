@@ -1,6 +1,6 @@
-"""Rows of ImageValidatingPolicies: what reviews found stays while there is the policy.
+"""Rows of ImageValidatingPolicies: results of reviews stay as long as the policy.
 
-A failure means: reports lose what reviews found about images, or keep it for ever.
+A failure means: reports lose review results about images, or keep them permanently.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Scans verify images: rows of verifyImages rules and of ImageValidatingPolicies.
 
 A failure means: reports say that images are verified although they are not, or a
-registry that is down holds up other rules or changes what they say.
+registry that is down delays other rules or changes their results.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ RECORD = "kyverno.io/verify-images"
 
 
 class Flaky:
-    """A port to images of which each read fails while the registry is down."""
+    """A port to images whose reads fail while the registry is down."""
 
     def __init__(self, port: Any, registry: "Registry") -> None:
         self._port = port
@@ -85,7 +85,7 @@ class Registry:
         self.signed, self.bare = f"{self.host}/signed:v1", f"{self.host}/bare:v1"
 
     def served(self) -> ServedImages:
-        """Return the ports; the attestors of Cosign trust an own Sigstore."""
+        """Return the ports; the Cosign attestors trust a test Sigstore."""
         settings = Settings(standalone=True, registry_allowlist="*,127.0.0.0/8")
         served = served_images(settings, self.folder, None)
         client = Client(lambda _registry: Credentials(), user_agent="test")
@@ -115,7 +115,7 @@ def fixture_registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def verifying(registry: Registry, name: str = "p", **more: Json) -> Json:
-    """Return a policy that requires the signature of the rig."""
+    """Return a policy that requires the test signature."""
     keys = {"publicKeys": registry.signer.pem, "rekor": {"ignoreTlog": True}}
     block = {
         "imageReferences": [f"{registry.host}/*"],
@@ -163,7 +163,7 @@ def test_images_of_existing_objects_are_verified(
             " no signatures found"
         )
         assert row["properties"] == {"process": "background scan"}
-        # The policy is gone, and so is what it said.
+        # The policy is deleted, and so are its rows.
         world.serve(policy("q", labelled()))
         one.settle()
         assert results(report_of(api, bare)) == [("q", "r", "fail")]
@@ -194,7 +194,7 @@ def test_a_failed_image_is_not_hidden_by_another(
 def test_other_rules_neither_wait_nor_change(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
-    """A registry that is down leads to errors, which are tried again."""
+    """A registry that is down causes errors, which are retried."""
     registry.is_down = True
     world.serve(verifying(registry), policy("q", labelled()))
     raw = pod(api, "x", registry.signed)
@@ -214,7 +214,7 @@ def test_other_rules_neither_wait_nor_change(
             ("p", "verify", "pass"),
             ("q", "r", "fail"),
         ]
-        # The rules that read no registry were not evaluated again for it.
+        # Rules that read no registry were not evaluated again.
         assert one.evaluators.objects == main
         reads = registry.reads
         one.pass_s(400)
@@ -222,7 +222,7 @@ def test_other_rules_neither_wait_nor_change(
 
 
 def test_what_scans_leave_out(api: FakeApi, world: World, registry: Registry) -> None:
-    """Policies without background, objects that do not match, types of rules."""
+    """Policies without background, objects that do not match, other types of rules."""
     raw = pod(api, "x", registry.bare)
     world.serve(verifying(registry, background=False))
     with term(api, world, images=registry.served()) as one:
@@ -278,7 +278,7 @@ def test_image_validating_policies_are_scanned(
 def test_an_attestor_that_could_not_be_asked_has_not_failed(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
-    """An expression counts it as absent; a report must not say that it failed."""
+    """The expression counts it as absent; a report must not claim a failure."""
     world.serve(reviews.policy(signer=registry.signer))
     raw = pod(api, "x", registry.signed)
     served = registry.served()
@@ -348,7 +348,7 @@ def test_a_scan_reads_an_image_once_for_many_pods(
 
 
 class Described:
-    """The port of ``image.getMetadata``, with a digest of its own."""
+    """A port of ``image.getMetadata`` with a separate digest."""
 
     def __init__(self, digest: str) -> None:
         self._digest = digest
@@ -361,7 +361,7 @@ class Described:
 def test_image_data_of_a_tenants_policy_is_read_for_tenants(
     api: FakeApi, world: World, namespace: str
 ) -> None:
-    """Its author must not see private images with the operator's credentials."""
+    """A policy's author must not read private images as the operator."""
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],

@@ -1,4 +1,4 @@
-"""What reviews found becomes part of reports, next to what scans find."""
+"""Results of reviews become part of reports, next to results of scans."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def row(policy_key: str, rule: str = "r", result: str = "pass") -> Row:
 
 
 def review(api: FakeApi, raw: Any, *rows: Row, uid: str = "?", at_s: float = 0) -> None:
-    """Store what reviews of an object found, as a leader does."""
+    """Store the results of an object's review, as a leader does."""
     metadata = raw["metadata"]
     subject = Subject(
         api_version="v1",
@@ -68,7 +68,7 @@ def holding(api: FakeApi, world: Any, **settings: Any) -> Iterator[Term]:
 
 
 def merge(one: Term) -> bool:
-    """Merge what the watch has brought when it has all."""
+    """Merge the EphemeralReports once the watch has received them all."""
     with one.api.lock:
         newest = one.api.version
     merging = one.reports.merging
@@ -87,7 +87,7 @@ def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
         assert merge(one)
         assert results(report_of(api, raw)) == [PASS, ("p", "r", "fail")]
         assert not waits(api)
-        # A scan keeps them.
+        # A scan keeps the rows.
         pod(api, team="t")
         one.settle()
         assert results(report_of(api, raw)) == [PASS, ("p", "r", "pass")]
@@ -100,7 +100,7 @@ def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
 
 
 def test_a_policy_ends_before_the_watch_brings_its_row(api: FakeApi) -> None:
-    """The row is removed when the watch of reports has it."""
+    """The row is removed once the watch of reports has received it."""
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
     raw = pod(api)
@@ -129,7 +129,7 @@ def test_what_a_scan_derives_is_left_to_it(api: FakeApi) -> None:
 def test_a_rule_that_reads_the_operation_keeps_what_a_review_found(
     api: FakeApi,
 ) -> None:
-    """A scan, which is always a CREATE, does not match it."""
+    """The rule does not match in a scan, which is always a CREATE."""
     world = new_cluster(api)
     world.serve(policy("once", labelled(operations=["UPDATE"])))
     raw = pod(api)
@@ -194,7 +194,7 @@ def test_the_operator_may_keep_reviews_out(api: FakeApi, setting: str) -> None:
 
 
 def test_rows_of_generate_rules_stay_while_the_rule_does(api: FakeApi) -> None:
-    """The background pool brings them; no scan finds them."""
+    """The background pool adds them; scans never produce them."""
     world = new_cluster(api)
     made = {"apiVersion": "v1", "kind": "ConfigMap", "name": "m", "namespace": "a"}
     generates = {

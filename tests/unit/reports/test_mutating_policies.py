@@ -1,7 +1,7 @@
 """Scans by MutatingPolicies: an object that a policy would change fails.
 
-Expected rows: Kyverno pkg/controllers/report/utils/scanner.go. Red means: a report says
-that a mutation is applied where it is not, or the other way round.
+Expected rows: Kyverno pkg/controllers/report/utils/scanner.go. A failure means: a
+report states that a mutation is applied although it is not, or the reverse.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ def test_an_object_as_wanted_passes(api: FakeApi, world: World) -> None:
     with term(api, world) as one:
         one.settle()
         assert told(api, raw) == [("m", "pass")]
-        # The policy changes, and with it what is found.
+        # The policy changes, and so do its results.
         world.serve(mpol("y"))
         one.settle()
         assert told(api, raw) == [("m", "fail")]
@@ -116,7 +116,7 @@ def test_what_is_not_scanned(api: FakeApi, world: World, changes: Json) -> None:
 
 
 def test_other_kinds_have_their_rows(api: FakeApi, world: World) -> None:
-    """Without the segment of these policies, their rows stay as they are."""
+    """If the segment of these policies is missing, their rows stay unchanged."""
     world.serve(mpol())
     raw = pod(api)
     with term(api, world) as one:

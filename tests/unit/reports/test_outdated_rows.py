@@ -1,6 +1,6 @@
-"""Rows of rules that are gone, or that no longer name the kind, leave the reports.
+"""Rows of rules that are deleted, or no longer name the kind, leave the reports.
 
-A failure means: a report says for good what no policy says any more.
+A failure means: a report permanently contains a row that no policy produces any more.
 """
 
 import copy
@@ -44,7 +44,7 @@ def fixture_registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def _rule_of(raw: Json) -> tuple[Json, Json]:
-    """Return a policy for Pods alone, and the same for ConfigMaps."""
+    """Return a policy for Pods alone, and an equal policy for ConfigMaps."""
     raw["metadata"]["annotations"] = {
         "pod-policies.kyverno.io/autogen-controllers": "none"
     }
@@ -66,7 +66,7 @@ def _policy_of(raw: Json) -> tuple[Json, Json]:
 def test_rows_about_images_go_with_their_kind(
     api: FakeApi, world: World, registry: Registry, kind: str, rest: list[Json]
 ) -> None:
-    """Whether or not Pods are still scanned by the other lane."""
+    """This holds whether or not the other lane still scans Pods."""
     before, after = (
         _rule_of(verifying(registry))
         if kind == "rule"
@@ -82,7 +82,7 @@ def test_rows_about_images_go_with_their_kind(
         one.settle()
         report = report_of(api, raw)
         assert (results(report) if report else []) == rest
-        # A kind that comes back has its rows again.
+        # The rows return with the kind.
         world.serve(before, *other)
         one.settle()
         assert len(results(report_of(api, raw))) == 1 + len(rest)
@@ -91,7 +91,7 @@ def test_rows_about_images_go_with_their_kind(
 def test_rows_of_reviews_go_when_scans_decide_of_other_kinds(
     api: FakeApi, world: World
 ) -> None:
-    """``background`` becomes true together with other kinds."""
+    """``background`` becomes true at the same time as the kinds change."""
     other = policy("q", labelled(label="z"))
     world.serve(policy("p", labelled()), other)
     raw = pod(api)
@@ -109,7 +109,7 @@ def test_rows_of_reviews_go_when_scans_decide_of_other_kinds(
 def test_a_write_under_way_brings_no_row_of_a_deleted_policy_back(
     api: FakeApi, world: World, work: str
 ) -> None:
-    """The policy is deleted, and reports are swept, before the answer to the write."""
+    """The policy is deleted and reports are swept before the write is answered."""
     rest = policy("q", labelled(label="other"))
     gone = policy("gone", labelled(), background=work == "scan")
     world.serve(rest)
@@ -157,7 +157,7 @@ def _cel_by(label: str) -> Json:
 def test_an_edit_that_is_undone_before_the_plan_follows_leaves_no_rows(
     api: FakeApi, world: World, made: Callable[[str], Json]
 ) -> None:
-    """Evaluators have the edit at once; the plan goes from the first to the third."""
+    """Evaluators see the edit immediately; the plan skips from version 1 to 3."""
     world.serve(made("team"))
     raw = pod(api, team="blue")
     with term(api, world) as one:
@@ -177,7 +177,7 @@ def test_an_edit_that_is_undone_before_the_plan_follows_leaves_no_rows(
 def test_an_edit_that_is_undone_while_the_other_lane_waits_leaves_no_rows(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
-    """The lane of images misses two plans while it waits for a registry."""
+    """The image lane misses two plans while it waits for a registry."""
     before = verifying(registry)
     good, registry.signer = registry.signer, Signer()
     edit = verifying(registry)
@@ -203,7 +203,7 @@ def test_an_edit_that_is_undone_while_the_other_lane_waits_leaves_no_rows(
 def test_a_kind_that_comes_back_while_the_other_lane_waits_has_its_rows(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
-    """They were removed, and the lane has not seen that the kind was gone."""
+    """The rows were removed, and the lane has not noticed that the kind was gone."""
     before, moved = _rule_of(verifying(registry))
     world.serve(before)
     raw = pod_with(api, "x", registry.bare)

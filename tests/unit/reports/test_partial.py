@@ -1,4 +1,4 @@
-"""A changed policy is evaluated alone, and no row of another one is touched."""
+"""A changed policy is evaluated alone, and rows of other policies stay untouched."""
 
 import random
 from collections import Counter
@@ -58,7 +58,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_one_changed_rule_evaluates_its_policy(
     api: FakeApi, evaluated: Counter[str]
 ) -> None:
-    """Once for each object; the other rows stay as they are, with their times."""
+    """Once for each object; the other rows and their timestamps stay unchanged."""
     world = new_cluster(api)
     others = [policy("a"), policy("z", labelled(), labelled("s"))]
     world.serve(*others, policy("p", labelled("r"), labelled("s")))
@@ -87,7 +87,7 @@ def test_one_changed_rule_evaluates_its_policy(
 
 
 def test_a_new_policy_is_evaluated_alone(api: FakeApi, evaluated: Counter[str]) -> None:
-    """Its row takes its place; one that ends needs no evaluation."""
+    """Its row is inserted in order; a deleted policy needs no evaluation."""
     world = new_cluster(api)
     world.serve(policy("a"), policy("c"))
     raw = pod(api)
@@ -112,7 +112,7 @@ def test_a_new_policy_is_evaluated_alone(api: FakeApi, evaluated: Counter[str]) 
 def test_policies_in_cel_are_evaluated_alone(
     api: FakeApi, evaluated: Counter[str], kind: Any
 ) -> None:
-    """A row whose place the policies in force do not tell costs a read."""
+    """A row whose position the policies in force do not determine costs a read."""
     world = new_cluster(api)
     given = [policy("a"), kind("b"), vpol("d")]
     world.serve(*given)
@@ -132,7 +132,7 @@ def test_policies_in_cel_are_evaluated_alone(
 def test_a_report_that_is_gone_gets_all_rows(
     api: FakeApi, evaluated: Counter[str]
 ) -> None:
-    """One that somebody deleted, before the scan or during its evaluation."""
+    """The report was deleted, before the scan or during its evaluation."""
     world = new_cluster(api)
     world.serve(policy("a"), policy("p"))
     raws = [pod(api, "x"), pod(api, "y")]
@@ -157,7 +157,7 @@ def test_a_report_that_is_gone_gets_all_rows(
 def test_a_report_that_was_cut_gets_all_rows(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it lacks is not known."""
+    """The rows that were cut are unknown."""
     monkeypatch.setattr(objects, "REPORT_BYTES_MAX", 900)
     world = new_cluster(api)
     rules = [labelled(name, label="app") for name in "abcdef"]
@@ -174,7 +174,7 @@ def test_a_report_that_was_cut_gets_all_rows(
 
 
 def test_policies_that_change_while_a_batch_is_written(api: FakeApi) -> None:
-    """What was found by the old ones is not written over what the new ones gave."""
+    """Results of the old policies do not overwrite results of the new ones."""
     world = new_cluster(api)
     world.serve(policy("a"), policy("p"))
     raws = [pod(api, "x"), pod(api, "y")]
@@ -204,7 +204,7 @@ def test_policies_that_change_while_a_batch_is_written(api: FakeApi) -> None:
 
 
 def test_an_object_that_changes_while_its_report_is_written(api: FakeApi) -> None:
-    """What was found about the older one is not written over what the newer gave."""
+    """Results for the older object do not overwrite results for the newer one."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -240,7 +240,7 @@ def _item(name: str, only: frozenset[bytes] | None) -> Item:
 
 
 def test_what_waits_is_evaluated_by_all_rules_that_are_due() -> None:
-    """A batch has objects for the same rules; all rules include each."""
+    """A batch has objects for the same rules; all rules include each single rule."""
     feed = Feed()
     source = _Source()
     one, other = frozenset({b"1"}), frozenset({b"2"})
@@ -253,7 +253,7 @@ def test_what_waits_is_evaluated_by_all_rules_that_are_due() -> None:
 
 
 def test_what_is_due_is_joined() -> None:
-    """Of one namespace and everywhere; all rules everywhere leave nothing else."""
+    """Rules of one namespace and of all; "all rules everywhere" includes the rest."""
     one = Scanned(None, [])  # type: ignore[arg-type]
     few, more = frozenset({b"1"}), frozenset({b"2"})
     one.mark(["a"], 1.0)
@@ -270,7 +270,7 @@ def test_what_is_due_is_joined() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_changes_converge(api: FakeApi, seed: int) -> None:
-    """After each of many changes, a full check finds what the evaluations left."""
+    """After each of many changes, a full check confirms the partial evaluations."""
     chance = random.Random(seed)
     world = new_cluster(api)
     with term(api, world, reports_of="validate,mutate") as one:

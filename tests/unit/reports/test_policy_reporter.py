@@ -2,9 +2,9 @@
 
 The types below are those of its Go client (pkg/crd/api/policyreport/v1alpha2 of
 kyverno/policy-reporter, apis/openreports.io/v1alpha1 of openreports/reports-api) and of
-Kubernetes' ObjectMeta: names, integers of so many bits, enumerations. Unknown fields
-are errors, where Go ignores them. A failure means: Policy Reporter drops a report,
-shows a result without its object, or counts something else than the results.
+Kubernetes' ObjectMeta: names, integer sizes, enumerations. Unknown fields are errors,
+where Go ignores them. A failure means: Policy Reporter drops a report, shows a result
+without its object, or counts something else than the results.
 """
 
 from typing import Annotated, Any, Literal
@@ -123,13 +123,13 @@ class _Report(_Strict, rename="camel"):
 
 
 def _read(report: Json) -> _Report:
-    """Read a report as its client does, and check what the program relies on."""
+    """Read a report as the client does, and check the fields that the program uses."""
     assert report is not None
     read = msgspec.json.decode(msgspec.json.encode(report), type=_Report)
     words = [one.result for one in read.results]
     summary = msgspec.to_builtins(read.summary)
     assert summary == {word: words.count(word) for word in summary}
-    # A result names its object, or the scope of the report does.
+    # A result names its object, or else the scope of the report does.
     assert all(one.resources for one in read.results) or (
         read.scope.name and read.scope.kind
     )
@@ -179,7 +179,7 @@ _POLICIES = (
 def test_every_kind_of_result_is_read(
     api: FakeApi, settings: Json, base: str, expected: tuple[str, str]
 ) -> None:
-    """Of scans: pass, fail, warn, error, skip; severities; both forms of reports."""
+    """Scans: pass, fail, warn, error, skip; severities; both forms of reports."""
     world = new_cluster(api)
     world.serve(*_POLICIES, exceptions=(EXCEPTION,))
     raw = pod(api, app="a")
@@ -207,7 +207,7 @@ def test_every_kind_of_result_is_read(
 
 
 def test_an_object_without_a_namespace(api: FakeApi) -> None:
-    """ClusterPolicyReport."""
+    """The report is a ClusterPolicyReport."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Namespace",))))
     raw = api.put(f"{NAMESPACES}/a", metadata={"labels": {}})
@@ -220,7 +220,7 @@ def test_an_object_without_a_namespace(api: FakeApi) -> None:
 
 
 def test_results_of_reviews(api: FakeApi) -> None:
-    """Their times have parts of a second on the way."""
+    """Their times have fractions of a second in transit."""
     world = new_cluster(api)
     world.serve(policy(), policy("once", background=False))
     raw = pod(api)

@@ -103,7 +103,7 @@ def test_open_reports_by_a_setting(api: FakeApi) -> None:
 
 
 def test_a_second_holder_writes_nothing(api: FakeApi) -> None:
-    """Digests come from the existing reports, so a failover rewrites nothing."""
+    """Digests are read from the existing reports, so a failover rewrites nothing."""
     world = new_cluster(api)
     world.serve(policy())
     for at in range(5):
@@ -120,7 +120,7 @@ def test_a_second_holder_writes_nothing(api: FakeApi) -> None:
 
 
 def test_a_change_without_effect_evaluates_nothing(api: FakeApi) -> None:
-    """Only what results depend on counts: not the status, not other annotations."""
+    """Only inputs of the rules count: not the status, not other annotations."""
     world = new_cluster(api)
     world.serve(policy())
     pod(api)
@@ -135,7 +135,7 @@ def test_a_change_without_effect_evaluates_nothing(api: FakeApi) -> None:
 
 
 def test_a_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> None:
-    """One evaluation, one write; the row that stays keeps its time."""
+    """One evaluation and one write; the unchanged row keeps its timestamp."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="app")))
     raw = pod(api)
@@ -156,7 +156,7 @@ def test_a_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> N
 
 
 def test_what_changes_with_the_policies(api: FakeApi) -> None:
-    """A removed rule takes its row with it; the last row takes the report."""
+    """A deleted rule's row is removed; the report is deleted with its last row."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s")), policy("q"))
     raw = pod(api)
@@ -171,7 +171,7 @@ def test_what_changes_with_the_policies(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("q", "r", "fail")]
         world.serve(policy("q", background=False))
         one.settle()
-        # The result of a review may be there; it stays until one says otherwise.
+        # A review's result may be present; it stays until a newer result replaces it.
         assert results(report_of(api, raw)) == [("q", "r", "fail")]
         world.serve()
         one.settle()
@@ -180,7 +180,7 @@ def test_what_changes_with_the_policies(api: FakeApi) -> None:
 
 
 def test_a_rule_that_names_other_kinds_leaves_its_old_ones(api: FakeApi) -> None:
-    """The kind is not scanned any more, so the rows of scans go."""
+    """The kind is no longer scanned, so its scan rows are removed."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -192,7 +192,7 @@ def test_a_rule_that_names_other_kinds_leaves_its_old_ones(api: FakeApi) -> None
 
 
 def test_exceptions_are_skips(api: FakeApi) -> None:
-    """A PolicyException makes a skip that names it, and its removal undoes that."""
+    """A PolicyException causes a skip that names it; deleting it reverts the skip."""
     world = new_cluster(api)
     exception = {
         "apiVersion": "kyverno.io/v2",
@@ -218,7 +218,7 @@ def test_exceptions_are_skips(api: FakeApi) -> None:
 
 
 def test_labels_of_a_namespace_scan_its_objects_only(api: FakeApi) -> None:
-    """Other namespaces, and rules that read no labels, are left alone."""
+    """Other namespaces, and rules that read no labels, are not evaluated."""
     world = new_cluster(api)
     selector: Json = {"namespaceSelector": {"matchLabels": {"env": "prod"}}}
     world.serve(policy("p", labelled(**selector)))
@@ -284,7 +284,7 @@ def test_a_report_of_another_program_is_left_alone(api: FakeApi) -> None:
 
 
 def test_what_somebody_adds_to_a_report_stays(api: FakeApi) -> None:
-    """Labels and annotations of others survive an update."""
+    """Labels and annotations from other writers survive an update."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)

@@ -1,8 +1,8 @@
 """Events of scans.
 
 Expected values: docs/behaviour/controllers 9.1; Kyverno pkg/event/events.go and
-pkg/controllers/report/utils/events.go. A failure means: an Event is missing, says
-something else than upstream's, or comes again although nothing changed.
+pkg/controllers/report/utils/events.go. A failure means: an Event is missing, differs
+from upstream's, or is repeated although nothing changed.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ def _shown(info: EventInfo) -> tuple[str, ...]:
 def test_a_failure_is_told_of_the_object_and_the_policy(
     api: FakeApi, namespace: str
 ) -> None:
-    """Both with upstream's messages; the policy's Event names the object."""
+    """Both Events have upstream's messages; the policy's Event names the object."""
     world = new_cluster(api)
     world.serve(policy(namespace=namespace, metadata={"uid": "policy-uid"}))
     raw = pod(api)
@@ -86,7 +86,7 @@ def test_a_failure_is_told_of_the_object_and_the_policy(
 
 
 def test_only_rows_that_changed_are_told(api: FakeApi) -> None:
-    """Neither a period, nor a new holder, nor a change of another row repeats them."""
+    """A scan period, a new holder or a change of another row does not repeat them."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q", labelled(label="owner")))
     pod(api)
@@ -125,7 +125,7 @@ def test_the_status_is_that_of_the_rule(api: FakeApi, scored: str) -> None:
 def test_an_error_is_a_violation_too(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rule that cannot be evaluated."""
+    """The rule cannot be evaluated."""
     world = new_cluster(api)
     world.serve(policy())
     pod(api)
@@ -144,7 +144,7 @@ def test_an_error_is_a_violation_too(
 
 
 def test_an_exception_is_told(api: FakeApi) -> None:
-    """Of the exception and of the policy (9.1); PolicySkipped."""
+    """The Events are on the exception and on the policy (9.1); PolicySkipped."""
     world = new_cluster(api)
     world.serve(policy(), exceptions=(EXCEPTION,))
     pod(api)
@@ -171,7 +171,7 @@ def test_an_exception_is_told(api: FakeApi) -> None:
 def test_a_success_is_told_if_that_is_wanted(
     api: FakeApi, actions: frozenset[str] | None, expected: int
 ) -> None:
-    """One Event for each policy of which all rules passed (generateSuccessEvents)."""
+    """One Event for each policy whose rules all passed (generateSuccessEvents)."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s")))
     pod(api, team="t")
@@ -187,7 +187,7 @@ def test_a_success_is_told_if_that_is_wanted(
 
 
 def test_a_policy_that_fails_is_no_success(api: FakeApi) -> None:
-    """Whatever its other rules give."""
+    """The results of its other rules do not matter."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="owner")))
     pod(api, team="t")
@@ -248,7 +248,7 @@ def test_without_stored_reports_events_are_all_there_is(api: FakeApi) -> None:
 
 
 def test_a_rule_has_a_budget(api: FakeApi) -> None:
-    """REPORTS_EVENTS_BURST, REPORTS_EVENTS_PER_S; what is above is counted."""
+    """REPORTS_EVENTS_BURST, REPORTS_EVENTS_PER_S; excess Events are counted."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q", labelled(label="x", kinds=("Namespace",))))
     for at in range(REPORTS_EVENTS_BURST + 3):

@@ -1,7 +1,7 @@
 """No value of a Secret is in a report, an Event, a log line or a status.
 
-A failure means: somebody who may read reports, but no Secrets, reads one. The policies
-are made of every place where a rule can quote its object.
+A failure means: a user who can read reports but no Secrets can read a Secret's value.
+The policies cover every place where a rule can quote its object.
 """
 
 import base64
@@ -47,7 +47,7 @@ _FAULTS = (
     "{{ time_parse('2006', request.object.data.key) }}",
     "{{ random(request.object.data.key) }}",
 )
-"""The first one fails only as a part of a message or condition."""
+"""The first one fails only as part of a message or condition."""
 _CONTEXT = [
     {"name": "found", "variable": {"jmesPath": "request.object.data.key"}},
 ]
@@ -64,7 +64,7 @@ def _secret(api: FakeApi) -> Json:
 
 
 def _bodies(quote: str) -> Iterator[Json]:
-    """Yield bodies that fail, and say so with a value."""
+    """Yield rule bodies that fail and quote a value in their messages."""
     condition = {"key": quote, "operator": "Equals", "value": "other"}
     refuses = {"key": quote, "operator": "NotEquals", "value": "other"}
     each = {"list": "request.object.data.values(@)"}
@@ -122,7 +122,7 @@ def _quotes(found: object) -> bool:
 
 
 def test_reports_quote_no_value(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
-    """Of any rule: what it says, its properties, and what it fails with."""
+    """This includes any rule's message, properties and error."""
     caplog.set_level(logging.DEBUG)
     world = new_cluster(api)
     policies = _policies()
@@ -143,7 +143,7 @@ def test_reports_quote_no_value(api: FakeApi, caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_same_rules_do_quote_other_objects(api: FakeApi) -> None:
-    """So the test above can fail."""
+    """This proves that the test above can fail."""
     world = new_cluster(api)
     text = msgspec.json.encode(_policies()).decode()
     world.serve(*msgspec.json.decode(text.replace('"Secret"', '"ConfigMap"')))
@@ -174,7 +174,7 @@ def test_the_same_rules_do_quote_other_objects(api: FakeApi) -> None:
     ],
 )
 def test_what_the_row_of_a_secret_keeps(kind: str, expected: Json) -> None:
-    """What nobody can write a value into."""
+    """Only fields that cannot contain a value of the Secret."""
     found = RuleResult(
         "r", "Validation", "fail", "m", {"binding": "b"}, exceptions=("n/e",)
     )
@@ -224,7 +224,7 @@ _FAILING = [
 def test_failures_in_the_background_quote_no_value(
     api: FakeApi, kind: str, of: str, rule: Json, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The status of the UpdateRequest, the Event and the log have the code alone."""
+    """The status of the UpdateRequest, the Event and the log contain only the code."""
     caplog.set_level(logging.DEBUG)
     background_cluster(api)
     api.put("/apis/kyverno.io/v1/clusterpolicies/p", **_policy("p", [rule]))

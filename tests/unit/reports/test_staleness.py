@@ -1,4 +1,4 @@
-"""How old a change is when its report has it, and what the periodic scan finds."""
+"""The delay from a change to its report, and the findings of the periodic scan."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ _STAGES = "kyverno_mp_reports_stage_seconds"
 
 
 def test_only_reports_that_were_outdated_are_observed(api: FakeApi) -> None:
-    """By what changed; what stays the same is not observed."""
+    """The delay starts with the change; unchanged reports are not observed."""
     world = new_cluster(api)
     world.serve(policy())
     pod(api)
@@ -71,7 +71,7 @@ def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
 
 
 def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
-    """Another look at an object, or a scan meanwhile, is not what changed."""
+    """A new evaluation or a scan in between does not reset the start time."""
     world = new_cluster(api)
     world.serve(policy())
     pod(api)
@@ -91,7 +91,7 @@ def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
 
 
 def test_the_parts_of_the_time_are_observed(api: FakeApi) -> None:
-    """Waiting, evaluation, the turn in its batch and the write; together all of it."""
+    """Waiting, evaluation, the turn in its batch and the write add up to the total."""
     world = new_cluster(api)
     world.serve(policy())
     raws = [pod(api, "x"), pod(api, "y")]
@@ -126,7 +126,7 @@ def test_the_parts_of_the_time_are_observed(api: FakeApi) -> None:
 
 
 def test_a_few_objects_are_shared_among_the_threads() -> None:
-    """The reports of a batch are written in turn; the last one would be late."""
+    """The reports of a batch are written in turn, so the last one would be late."""
     feed = Feed(sharers=3)
     source = _Source()
     for at in range(7):
@@ -154,7 +154,7 @@ def test_what_waits_is_outdated_since_it_first_came() -> None:
 def test_failures_that_are_remembered_are_bounded(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REPORTS_RETRIES_MAX; and what is gone is forgotten."""
+    """REPORTS_RETRIES_MAX applies; deleted objects are forgotten."""
     monkeypatch.setattr(lane, "REPORTS_RETRIES_MAX", 2)
     world = new_cluster(api)
     world.serve(policy())
@@ -171,7 +171,7 @@ def test_failures_that_are_remembered_are_bounded(
 
 
 def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
-    """What fails is tried again after up to five minutes; an operator may decide."""
+    """Failures are retried after up to five minutes; operators can set the buckets."""
     recorder = Recorder(Page.claim(tmp_path, "reports"), 100)
     for seconds in (1.0, 400.0):
         recorder.series(REPORTS_STALENESS).observe(("scan",), seconds)
@@ -187,7 +187,7 @@ def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
 def test_observations_that_nobody_takes_are_bounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """POOL_OBSERVATIONS_MAX; a metric counts those that the histogram lacks."""
+    """POOL_OBSERVATIONS_MAX; a metric counts the dropped observations."""
     assert limits.POOL_OBSERVATIONS_MAX > 1
     monkeypatch.setattr(metrics, "POOL_OBSERVATIONS_MAX", 2)
     found = PoolMetrics()
@@ -202,7 +202,7 @@ def test_observations_that_nobody_takes_are_bounded(
 
 
 def test_the_periodic_scan_finds_what_a_fresh_one_finds(api: FakeApi) -> None:
-    """After many changes: no write; and the same reports as if all were new."""
+    """After many changes, the scan writes nothing; a fresh scan gives equal reports."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="owner")))
     for n in range(8):

@@ -1,8 +1,8 @@
 """Reports of ValidatingPolicies and NamespacedValidatingPolicies.
 
 Expected rows: Kyverno pkg/utils/report/results.go, pkg/controllers/report. A failure
-means: such a policy has no rows, those of another one, or rows of a policy that is
-gone.
+means: rows of such a policy are missing or belong to another policy, or rows of a
+deleted policy remain.
 """
 
 from typing import Any
@@ -84,7 +84,7 @@ def cel_exception(name: str = "v", kind: str = "ValidatingPolicy") -> Json:
 
 
 class Resources:
-    """The port of ``resource``: a ConfigMap, or a call that fails."""
+    """A ``resource`` port that returns a ConfigMap or fails."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -105,7 +105,7 @@ class Resources:
 
 
 class NamespaceObjects:
-    """The port of ``namespaceObject``."""
+    """A ``namespaceObject`` port."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -200,7 +200,7 @@ def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> 
 
 
 def test_an_exception(api: FakeApi, world: World) -> None:
-    """It changes the rows of objects that were scanned before."""
+    """It changes the rows of objects that were already scanned."""
     world.serve(vpol())
     raw, other = pod(api), pod(api, "y")
     with term(api, world) as one:
@@ -218,7 +218,7 @@ def test_an_exception(api: FakeApi, world: World) -> None:
 def test_an_exception_that_fails_exempts_nothing(
     api: FakeApi, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in a review: its author does not make an error of the policy."""
+    """As in a review, its author cannot turn the policy into an error."""
     failing = cel_exception()
     failing["spec"]["matchConditions"][0]["expression"] = "object.spec.none == 'x'"
     world.serve(vpol(), exceptions=(failing,))
@@ -231,7 +231,7 @@ def test_an_exception_that_fails_exempts_nothing(
 
 
 def test_rows_follow_policies_and_objects(api: FakeApi, world: World) -> None:
-    """And nothing is written when nothing that results depend on changed."""
+    """Nothing is written unless an input of the rules changed."""
     world.serve(vpol(), vpol("w"), policy())
     raw = pod(api)
     with term(api, world) as one:
@@ -274,7 +274,7 @@ def test_labels_of_the_namespace(api: FakeApi, world: World) -> None:
 def test_cluster_objects_have_no_namespaced_policies(
     api: FakeApi, world: World
 ) -> None:
-    """A namespaced policy reaches nothing outside its namespace, as in reviews."""
+    """As in reviews, a namespaced policy applies only to its namespace."""
     rule = {"resources": ["namespaces"]}
     world.serve(vpol(rule=rule), vpol("n", namespace="a", rule=rule))
     raw = api.put(f"{NAMESPACES}/a", metadata={})
@@ -303,7 +303,7 @@ def test_rows_about_a_secret_quote_nothing(api: FakeApi, world: World) -> None:
 def test_a_policy_that_cannot_be_linked(
     api: FakeApi, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It costs its own rows alone, and only of objects that it matches."""
+    """It affects only its own rows, and only of objects that it matches."""
     link = LinkedValidatingPolicy.__init__
 
     def broken(self: LinkedValidatingPolicy, ir: Any) -> None:
@@ -343,7 +343,7 @@ def test_a_namespace_that_cannot_be_read(api: FakeApi, world: World) -> None:
 
 
 def test_a_call_that_fails(api: FakeApi, world: World) -> None:
-    """It is an error of the expression, as in a review."""
+    """As in a review, it is an error of the expression."""
     port = Resources()
     world.serve(vpol("c", CALLS), vpol())
     raw = pod(api)
@@ -356,7 +356,7 @@ def test_a_call_that_fails(api: FakeApi, world: World) -> None:
 
 
 def test_data_that_a_policy_reads(api: FakeApi, world: World) -> None:
-    """A change of it evaluates the kinds of policies that read some."""
+    """A change of the data re-evaluates the kinds of all policies with such reads."""
     port = Resources()
     world.serve(vpol("c", CALLS))
     pod(api)
@@ -369,7 +369,7 @@ def test_data_that_a_policy_reads(api: FakeApi, world: World) -> None:
 
 
 def test_policies_that_are_not_published_yet(api: FakeApi, world: World) -> None:
-    """Rows that may be theirs stay, and all else is reported."""
+    """Rows that may belong to these policies stay; everything else is reported."""
     world.serve(vpol(), policy())
     raw = pod(api)
     with term(api, world) as one:
@@ -387,7 +387,7 @@ def test_policies_that_are_not_published_yet(api: FakeApi, world: World) -> None
 
 
 def test_an_evaluator_that_lags(api: FakeApi, world: World) -> None:
-    """What it says without the policies of the coordinator counts for nothing."""
+    """Its results are ignored unless it has the coordinator's policies."""
     world.serve(vpol(), policy())
     raw = pod(api)
     with term(api, world) as one:
@@ -402,7 +402,7 @@ def test_an_evaluator_that_lags(api: FakeApi, world: World) -> None:
 
 
 def test_copies_for_controllers(api: FakeApi) -> None:
-    """A report has one row of a policy and its autogen copies."""
+    """A report has one row for a policy and its autogen copies."""
     deployments = resource("deployments", "Deployment")
     deployments["responseKind"] |= {"group": "apps"}
     serve_kinds(api, ("apps", "v1", [deployments]))
@@ -448,7 +448,7 @@ def reviewed(name: str = "v", result: str = "pass") -> Row:
     ],
 )
 def test_results_of_reviews(api: FakeApi, document: Json, *, stands: bool) -> None:
-    """They are merged where no scan derives them, and go with their policy."""
+    """They are merged if no scan derives them, and are deleted with their policy."""
     world = new_cluster(api)
     world.serve(document)
     raw = pod(api, team="t")

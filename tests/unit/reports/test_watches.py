@@ -1,4 +1,4 @@
-"""What of an object counts as a change."""
+"""Which fields of an object count as a change."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def without(raw: Json, *names: str) -> Json:
 @pytest.mark.parametrize(
     "other",
     [
-        # K8S: an item of a list has neither.
+        # K8S: an item of a list has neither field.
         without(POD, "apiVersion", "kind"),
         # KYVERNO: neither the status nor the node of a Pod (6.3).
         {**POD, "status": {"phase": "Running"}},

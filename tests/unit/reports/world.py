@@ -1,4 +1,4 @@
-"""A small cluster on the fake API server, and the reports pool in it, by hand."""
+"""A small cluster on the fake API server, and its manually driven reports pool."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +69,7 @@ NOW_S = 1_767_225_600
 
 
 class World:
-    """What the leader of the pod publishes; a test changes it."""
+    """The leader's published data; a test changes it."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -199,7 +199,7 @@ class World:
 
 
 class Namespaces:
-    """The port of rules."""
+    """A fake port of namespaces."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -212,7 +212,7 @@ EvaluatorT = TypeVar("EvaluatorT", BatchEvaluator, ImageEvaluator)
 
 
 class InProcess(Generic[EvaluatorT]):
-    """One evaluator, in the thread that asks; ``faults`` fail the next batches."""
+    """One evaluator in the calling thread; ``faults`` fail the next batches."""
 
     def __init__(self, evaluator: EvaluatorT) -> None:
         self.evaluator: EvaluatorT = evaluator
@@ -233,10 +233,10 @@ class InProcess(Generic[EvaluatorT]):
 
 
 class Time:
-    """Clocks that a test turns."""
+    """Clocks that a test moves."""
 
     def __init__(self) -> None:
-        # Deadlines of calls are by the real clock.
+        # Deadlines of calls use the real clock.
         self.start_s = self.now_s = time.monotonic()
 
     def monotonic_s(self) -> float:
@@ -247,7 +247,7 @@ class Time:
 
 
 class Term:
-    """One term as holder: informers run, the work is done by ``settle``."""
+    """One term as holder: informers run, ``settle`` does the work."""
 
     def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
         cel: CelPorts = settings.pop("cel", CelPorts())
@@ -313,7 +313,7 @@ class Term:
         self.reports.feed._sharers = 1
 
     def staleness(self) -> list[tuple[str, tuple[str, ...], float]]:
-        """Return what was observed of the time to a report."""
+        """Return the observed delays from a change to its report."""
         return [one for one in self.recorded.observed if "staleness" in one[0]]
 
     def start(self) -> None:
@@ -322,7 +322,7 @@ class Term:
             assert informer.wait_synced(60)
 
     def stop(self) -> None:
-        # Its threads were never started.
+        # The threads of the term were never started.
         for lane in self.reports._lanes:
             lane.feed.close()
         for informer in self.informers:
@@ -347,7 +347,7 @@ class Term:
             wait_for(lambda one=informer: _is_current(one, newest))
 
     def settle(self) -> None:
-        """Do all that is due, until nothing is."""
+        """Do all pending work, including follow-up work."""
         while True:
             done = 0
             for lane in self.reports._lanes:
@@ -356,7 +356,7 @@ class Term:
                 done += lane.dispatch.work_due()
                 while lane.feed_due():
                     done += 1
-            # The informers may have brought something while the work was done.
+            # The informers may have received changes during the work.
             self.catch_up()
             done += sum(lane.feed.pending for lane in self.reports._lanes)
             known = self.reports.stored.is_settled
@@ -374,7 +374,7 @@ class Term:
                 return
 
     def pass_s(self, seconds: float) -> None:
-        """Let time pass, and do what becomes due."""
+        """Let time pass, and do the work that becomes due."""
         self.time.now_s += seconds
         self.settle()
 
@@ -385,7 +385,7 @@ def _is_current(informer: Any, newest: int) -> bool:
 
 @contextmanager
 def term(api: FakeApi, world: World, **settings: Any) -> Iterator[Term]:
-    """Hold the lease for the time of the block."""
+    """Hold the lease during the block."""
     one = Term(api, world, **settings)
     one.start()
     try:
@@ -395,7 +395,7 @@ def term(api: FakeApi, world: World, **settings: Any) -> Iterator[Term]:
 
 
 def new_cluster(api: FakeApi) -> World:
-    """Let discovery serve what the tests use."""
+    """Let discovery serve the resources of the tests."""
     serve_kinds(api)
     return World()
 
@@ -456,7 +456,7 @@ def report_of(api: FakeApi, raw: Json, base: str = REPORTS) -> Json | None:
 
 
 def stored(api: FakeApi, path: str) -> Json | None:
-    """Return an object, None when there is none."""
+    """Return an object, or None."""
     base, _, name = path.rpartition("/")
     with api.lock:
         for key, raw in api.objects.items():
@@ -467,9 +467,9 @@ def stored(api: FakeApi, path: str) -> Json | None:
 
 
 def stored_reports(api: FakeApi) -> dict[str, Json]:
-    """Return the reports without what the API server and the clock decide.
+    """Return the reports without fields that the API server or the clock sets.
 
-    K8S: the garbage collector deletes those whose object is gone.
+    K8S: the garbage collector deletes reports whose object is deleted.
     """
     with api.lock:
         uids = {
@@ -499,7 +499,7 @@ def results(report: Json | None) -> list[tuple[str, str, str]]:
 
 
 def writes(api: FakeApi) -> int:
-    """Return how many calls wrote reports."""
+    """Return the number of calls that wrote reports."""
     return api.count(r"^(POST|PUT|PATCH|DELETE) .*reports")
 
 

@@ -1,4 +1,4 @@
-"""The holder's reader hands over what reviews found, and removes what is merged.
+"""The lease holder's reader hands over results of reviews and removes merged ones.
 
 A failure means: a result is lost between a review and its report, or counted twice.
 """
@@ -104,7 +104,7 @@ def test_what_cannot_be_merged_waits(world: World) -> None:
 
 
 def test_a_merge_may_ask_for_the_rows_once_more(world: World) -> None:
-    """Its policy is not known yet where reports are written."""
+    """Its policy is not known yet to the process that writes reports."""
     world.answer("x")
     world.answer("y", row(message="n"))
     assert world.write()
@@ -118,14 +118,14 @@ def test_a_merge_may_ask_for_the_rows_once_more(world: World) -> None:
 
 
 def test_results_wait_for_their_object(world: World) -> None:
-    """It may not be stored yet, or another webhook refused it."""
+    """The object may not be stored yet, or another webhook refused it."""
     world.existing = lambda subject: subject if subject.name == "x" else None
     world.answer("x")
     world.answer("y", row(message="n"))
     assert world.write()
     world.merge()
     assert set(world.told()) == {("y", "r")}
-    # Not asked for at every step.
+    # Not read at every step.
     asked: list[Subject] = []
     world.existing = asked.append
     world.merge()
@@ -164,7 +164,7 @@ def test_the_leader_does_not_bring_back_what_was_removed(world: World) -> None:
 
 
 def test_one_object_may_have_two_names(world: World) -> None:
-    """A mutate rule ran before it had a uid."""
+    """A mutate rule ran before the object had a uid."""
     world.existing = lambda _subject: pod("x")
     world.answer("x", row("mutate"), uid="")
     world.answer("x", row("validate"))
@@ -233,7 +233,7 @@ def test_live_objects_resolve_subjects(api: FakeApi) -> None:
     )
     assert resolve(pod("x")) == pod("x")
     assert resolve(pod("x", uid="")) == pod("x")
-    # It was deleted, and created again.
+    # The object was deleted and created again.
     assert resolve(pod("x", uid="other")) is None
     assert resolve(pod("y")) is None
     assert resolve(msgspec.structs.replace(pod("x"), kind="Unknown")) is None
@@ -243,7 +243,7 @@ def test_live_objects_resolve_subjects(api: FakeApi) -> None:
 def test_reports_converge_whatever_dies(
     api: FakeApi, tmp_path: Path, seed: int
 ) -> None:
-    """Kills, conflicts and outages: in the end the newest results, each once."""
+    """Despite kills, conflicts and outages, each newest result is reported once."""
     source = random.Random(seed)
     world = World(api, tmp_path)
     happens = chance(seed, 0.15)

@@ -1,7 +1,7 @@
-"""The leader's writer puts what workers recorded into two EphemeralReports.
+"""The leader's writer puts the results of workers into two EphemeralReports.
 
-A failure means: a report never gets what only a review knew, or results flood the API
-server.
+A failure means: a report never gets results that only a review can find, or results
+flood the API server.
 """
 
 import multiprocessing
@@ -39,7 +39,7 @@ def world(api: FakeApi, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def small(api: FakeApi, tmp_path: Path) -> Iterator[World]:
-    """A world whose reports have room for some ten objects."""
+    """A world whose reports have room for about ten objects."""
     one = World(api, tmp_path, 4000)
     yield one
     one.close()
@@ -107,7 +107,7 @@ def test_what_was_merged_does_not_come_back(world: World) -> None:
     world.answer("y")
     assert world.write()
     assert set(world.told()) == {("y", "r")}
-    # The holder left one of two for later, and we know only the former version.
+    # The holder deferred one of two, and we know only the previous version.
     world.answer("z", row(message="n"))
     assert world.write()
     (found,) = world.stored()

@@ -1,4 +1,4 @@
-"""Workers' journals, the leader's writer, a fake API server, and who merges."""
+"""Workers' journals, the leader's writer, a fake API server and the merging holder."""
 
 import random
 import time
@@ -20,11 +20,11 @@ from tests.unit.kube.fake_api import FakeApi
 REPORTS = "/apis/reports.kyverno.io/v1/namespaces/kyverno/ephemeralreports"
 START_NS = 1_700_000_000 * 10**9
 Told = dict[tuple[str, str], str]
-"""The message by name of the object and rule."""
+"""Message by object name and rule."""
 
 
 def pod(name: str, uid: str = "?") -> Subject:
-    """Return a Pod; its uid follows from its name."""
+    """Return a Pod; its uid is derived from its name."""
     uid = f"uid-{name}" if uid == "?" else uid
     return Subject(api_version="v1", kind="Pod", name=name, namespace="a", uid=uid)
 
@@ -66,13 +66,13 @@ class World:
         self.start_holder()
 
     def start_leader(self) -> None:
-        """Start a leader; the former one is gone without a word."""
+        """Start a leader; the previous one disappears without a shutdown."""
         self.reader = JournalReader(self.folder)
         pair = EphemeralPair(self.client, "kyverno", "pod-1", self.bytes_max)
         self.writer = ResultWriter(self.reader, pair, lambda: self.now_s)
 
     def start_holder(self) -> None:
-        """Start a holder; the former one is gone without a word."""
+        """Start a holder; the previous one disappears without a shutdown."""
         self.results = ReviewResults(
             self.client,
             Objects(self.client),
@@ -97,7 +97,7 @@ class World:
         assert self.journals[worker].append(content)
 
     def write(self, after_s: float = 1.0) -> bool:
-        """Let the leader write what waits."""
+        """Let the leader write the pending results."""
         self.now_s += after_s
         return self.writer.step()
 
@@ -116,12 +116,12 @@ class World:
         }
 
     def merge(self) -> bool:
-        """Let the holder merge what its watch has brought until now."""
+        """Let the holder merge all changes that its watch has received."""
         self.catch_up()
         return self.results.step(self._merge)
 
     def catch_up(self) -> None:
-        """Wait until the watch has brought the newest reports."""
+        """Wait until the watch has received the newest reports."""
         deadline_s = time.monotonic() + 10
         while not self._is_caught_up():
             assert time.monotonic() < deadline_s
@@ -151,6 +151,6 @@ class World:
 
 
 def chance(seed: int, share: float) -> Callable[[], bool]:
-    """Return a function that is true now and then."""
+    """Return a function that is randomly true now and then."""
     source = random.Random(seed)
     return lambda: source.random() < share

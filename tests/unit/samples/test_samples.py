@@ -1,7 +1,7 @@
-"""The sample policies do what they say, written with patterns and written in CEL.
+"""The sample policies work as described, both as patterns and in CEL.
 
-A failure means: someone who copies a sample gets a policy that does not load, lets a
-bad Pod pass or refuses a good one, or that the two languages disagree on a Pod.
+A failure means: a user who copies a sample gets a policy that does not load, admits a
+bad Pod or refuses a good one, or the two languages disagree on a Pod.
 """
 
 import gc
@@ -32,9 +32,10 @@ REFUSING_BAD = {
 }
 CLOCK = Clock(lambda: datetime(2026, 1, 1, tzinfo=UTC), lambda: 0)
 
-# How the Pod differs from a sound one -> who refuses it, by the names of the pattern
-# samples without "pod-". ``a``: the container's security context (null drops a field),
-# ``ports``: its ports, ``pod``: the Pod's security context, others: fields of the spec.
+# How the Pod differs from a valid one -> the policies that refuse it, by the names of
+# the pattern samples without "pod-". ``a``: the container's security context (null
+# drops a field), ``ports``: its ports, ``pod``: the Pod's security context, other keys:
+# fields of the spec.
 TABLE = """
 - [{}, []]
 - [{hostNetwork: false, hostPID: false, hostIPC: false}, []]
@@ -100,7 +101,7 @@ KINDS = ("containers", "initContainers", "ephemeralContainers")
 
 
 def _pod(row: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Build a Pod of which the container of one kind is as the row says."""
+    """Build a Pod in which the container of one kind is as in the row."""
     spec = dict(row)
     context = {**SOUND, **spec.pop("a", {})}
     described = {
@@ -167,7 +168,7 @@ def test_good_pod_passes_and_bad_one_does_not(folder: str) -> None:
 @pytest.mark.parametrize("folder", SETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_table(folder: str, kind: str) -> None:
-    """A rule for containers holds for those of all three kinds."""
+    """A rule for containers applies to all three kinds of containers."""
     for row, expected in ROWS:
         found = _refusing(folder, _pod(row, kind))
         assert found == {f"pod-{name}" for name in expected}, row
@@ -175,7 +176,7 @@ def test_table(folder: str, kind: str) -> None:
 
 @pytest.mark.parametrize("folder", SETS)
 def test_a_review_leaves_nothing_to_the_collector(folder: str) -> None:
-    """Cycles would keep each review's data until a worker's rare collections."""
+    """Otherwise reference cycles keep each review's data until a rare collection."""
     _refusing(folder, GOOD)
     gc.collect()
     gc.disable()

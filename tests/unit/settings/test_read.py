@@ -38,7 +38,7 @@ def test_an_empty_variable_means_the_default() -> None:
         ("STANDALONE", "maybe", "expected true or false"),
         ("LOG_LEVEL", "loud", "expected one of debug, info, warning, error"),
         ("TLS_CERT_FILE", "x", "give both or neither"),
-        # What os.environ makes of the byte FF.
+        # The value that os.environ returns for the byte FF.
         ("EXCLUDE_USERNAMES", "\udcff", "expected UTF-8"),
         ("HEALTH_PORT", "9443", "same as KYVERNO_MP_WEBHOOK_PORT"),
         ("IO_THREADS", "1_0", "expected a whole number"),
@@ -104,7 +104,7 @@ def test_a_valid_text_is_used_unchanged(name: str, value: str) -> None:
 
 
 def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
-    """A new setting that is a text comes here: a check, or why none is needed."""
+    """List each new text setting here, with a check or the reason to have none."""
     free = {
         field.name
         for field in dataclasses.fields(Settings)
@@ -131,7 +131,7 @@ def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
     ],
 )
 def test_the_nearest_name_is_the_one_that_was_meant(name: str, meant: str) -> None:
-    """More equal letters than a common word named a setting of another room."""
+    """Counting equal letters suggested a setting of another room with a common word."""
     with pytest.raises(SettingInvalid) as caught:
         read({f"KYVERNO_MP_{name}": "1"})
     assert caught.value.message.endswith(meant)

@@ -1,4 +1,4 @@
-"""Upstream's flags and variables: each known, each with a meaning that is true."""
+"""Upstream's flags and variables: each is known and has a correct description."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Processes that wait for a publication are woken; dead ones delay nobody."""
+"""Processes that wait for a publication are woken; dead processes delay no others."""
 
 import os
 import stat
@@ -55,7 +55,7 @@ def test_a_new_worker_with_a_reused_pid_takes_the_bell_over(tmp_path: Path) -> N
 
 
 def test_ringing_never_waits_for_a_process_that_does_not_read(tmp_path: Path) -> None:
-    """A pipe that is full was rung; ringing on neither waits nor fails."""
+    """A full pipe has already been rung; ringing it again neither waits nor fails."""
     directory = folder(tmp_path)
     bell = Bell.of_worker(directory, 1)
     for _ in range(70_000):

@@ -1,4 +1,4 @@
-"""Policies come back from a segment as they were compiled."""
+"""Policies read from a segment equal the compiled ones."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_names_include_all_policies_even_refused_ones() -> None:
 
 
 def test_no_policies_at_all() -> None:
-    """A cluster without policies has a snapshot too."""
+    """A cluster without policies also has a snapshot."""
     content = PoliciesWriter().encode([], generation=1, salt=SALT)
     segment = PolicySegment(Segment.from_bytes(content, POLICIES))
     assert (segment.policy_count, segment.rule_count) == (0, 0)
@@ -76,7 +76,7 @@ def test_no_policies_at_all() -> None:
 
 
 def test_records_that_cannot_be_read_are_refused() -> None:
-    """A whole file with a wrong record inside must not crash a worker."""
+    """A valid file with an invalid record must not crash a worker."""
     counts = (1).to_bytes(8, "little") * 2
     damaged = [b"", b"\xc1", b"\x93", b"\x01", b"\x91" * 5000]
     for record in [*damaged, *(pack_parts([part]) for part in damaged)]:

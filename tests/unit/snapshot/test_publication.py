@@ -29,7 +29,7 @@ def publish(publisher: Publisher, value: bytes) -> int:
 
 
 class Worker:
-    """A follower with what it refused."""
+    """A follower that records the files it refused."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ def test_a_publication_is_seen(directory: Path) -> None:
 
 
 def test_old_generations_are_unmapped(directory: Path) -> None:
-    """Maps that nobody uses any more must not pile up."""
+    """Unused maps must not accumulate."""
     publisher = Publisher(directory)
     worker = Worker(directory)
     publish(publisher, b"1")
@@ -111,7 +111,7 @@ def test_a_damaged_file_leaves_the_last_good_one_in_force(directory: Path) -> No
 
 
 def test_a_file_older_than_announced_is_refused(directory: Path) -> None:
-    """An old file put back must not bring old policies back into force."""
+    """Restoring an old file must not restore old policies."""
     publisher = Publisher(directory)
     worker = Worker(directory)
     publish(publisher, b"1")
@@ -138,7 +138,7 @@ def test_generations_continue_after_a_leader_was_killed(directory: Path) -> None
 
 
 def test_attaching_can_happen_in_another_thread(directory: Path) -> None:
-    """Requests go on with the old generation while the new one is attached."""
+    """Requests use the old generation while the new one is attached."""
     publisher = Publisher(directory)
     waiting: list[Callable[[], None]] = []
     worker = Worker(directory, waiting.append)
@@ -174,7 +174,7 @@ def test_a_slow_older_generation_never_replaces_a_newer_one(directory: Path) -> 
 def test_a_write_that_fails_changes_nothing(
     directory: Path, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk leaves the file and the generation in force."""
+    """A full disk leaves the old file and generation in force."""
     publisher = Publisher(directory)
     worker = Worker(directory)
     publish(publisher, b"1")
@@ -197,7 +197,7 @@ def test_a_write_that_fails_changes_nothing(
 def test_without_memory_there_is_no_control_page(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store to a file that memory has no room for would end the supervisor."""
+    """Writing to a file without free memory would kill the supervisor."""
 
     def full(_descriptor: int, _at: int, _length: int) -> None:
         raise OSError(28, "No space left on device")
@@ -209,7 +209,7 @@ def test_without_memory_there_is_no_control_page(
 
 
 def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
-    """Memory-backed directories must not fill with parts of files."""
+    """Memory-backed directories must not fill with partial files."""
     Publisher(directory)
     (directory / ".policies.segment.1.tmp").write_bytes(b"part")
     Publisher(directory)
@@ -252,7 +252,7 @@ def test_a_control_page_is_repaired_in_place_and_foreign_ones_refused(
 
 
 def test_workers_report_the_generations_they_serve(directory: Path) -> None:
-    """Health checks and the list of policies read the workers' own reports."""
+    """Health checks and the list of policies use the workers' own reports."""
     page = ControlPage.create(directory)
     slot = ControlPage.open(directory).claim(os.getpid(), 123)
     other = ControlPage.open(directory).claim(4_000_000, 5)
@@ -269,7 +269,7 @@ def test_workers_report_the_generations_they_serve(directory: Path) -> None:
 
 
 def test_looking_at_living_workers_takes_no_lock(tmp_path: Path) -> None:
-    """Otherwise a leader that is stopped meanwhile keeps new workers from starting."""
+    """Otherwise a suspended leader prevents new workers from starting."""
     directory = tmp_path / "snapshot"
     page = ControlPage.create(directory)
     page.claim(11, 1)
@@ -296,7 +296,7 @@ def test_workers_share_their_connection_counts(tmp_path: Path) -> None:
 
 
 def test_slots_are_bounded(directory: Path) -> None:
-    """A crash loop of workers meets an error, not a growing page."""
+    """A crash loop of workers gets an error; the page does not grow."""
     page = ControlPage.create(directory)
     for pid in range(1, 257):
         page.claim(pid, 0)

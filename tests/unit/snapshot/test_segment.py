@@ -1,4 +1,4 @@
-"""A segment gives back what was stored, and nothing that is damaged or foreign."""
+"""A segment returns its stored records, and refuses damaged or foreign files."""
 
 import os
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_a_wrong_header_with_a_right_checksum_is_refused(
     change: dict[str, int], code: str
 ) -> None:
-    """An older or later version of this program wrote the file."""
+    """Such a file was written by an older or later version of this program."""
     with pytest.raises(SnapshotUnusable) as caught:
         Segment.from_bytes(reseal(content_of(RECORDS), **change), "namespaces")
     assert caught.value.code == code
@@ -119,7 +119,7 @@ def test_records_out_of_bounds_are_refused() -> None:
 
 
 def reseal(content: bytes | bytearray, **change: Any) -> bytearray:
-    """Change header fields and make the checksum right again."""
+    """Change header fields and recompute the checksum."""
     changed = bytearray(content)
     header: Header = unpack_header(memoryview(content))._replace(**change)
     changed[:HEADER_BYTES] = pack_header(header)
@@ -159,7 +159,7 @@ def test_a_value_that_is_no_json_is_refused() -> None:
 
 
 def test_a_file_cut_while_in_use_is_noticed(tmp_path: Path) -> None:
-    """The truncated part of a mapped file reads as zeros: as if without policies."""
+    """The truncated part of a mapped file reads as zeros, as if no policies existed."""
     path = write(tmp_path, content_of(RECORDS))
     segment = Segment.attach(path, "namespaces")
     os.truncate(path, 100)

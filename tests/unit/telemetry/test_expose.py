@@ -44,7 +44,7 @@ def samples_of(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def test_the_operator_configures_what_is_shown(tmp_path: Path) -> None:
-    """Labels that are left out add up; counter and histogram are shaped apart."""
+    """Series without their label are summed; histograms are configured separately."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     for namespace in ("a", "b", "hidden"):
         review = ("Pod", namespace, "create", "true", "Validating")
@@ -102,7 +102,7 @@ def test_names_are_kyvernos_and_unique() -> None:
 
 
 def test_every_family_has_its_place_in_a_page(tmp_path: Path) -> None:
-    """A process that counts a family for the first time must not end of it."""
+    """A process that counts a family for the first time must not crash."""
     recorder = Recorder(Page.claim(tmp_path, "leader"), 100)
     for family in RECORDED:
         recorder.series(family)

@@ -36,7 +36,7 @@ def test_a_text_line_has_time_level_role_message_and_fields() -> None:
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "a\nb 2026 error", "\r", "\u2028"])
 def test_nothing_in_a_text_line_commands_the_terminal(hostile: str) -> None:
-    """Names come from requests: one must not clear the screen or forge a line."""
+    """Names come from requests: they must not clear the screen or forge a line."""
     for line in (
         TextLines("leader").format(record("m", name=hostile)),
         TextLines("leader").format(record(hostile)),

@@ -24,7 +24,7 @@ from kyverno_mp.telemetry.record import Recorder
 
 
 def read_openmetrics(text: str) -> list[Metric]:
-    """Read the text; the parser raises ValueError where it is not OpenMetrics."""
+    """Read the text; the parser raises ValueError if it is not OpenMetrics."""
     return list(parser.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
 
 
@@ -108,7 +108,7 @@ def test_the_client_chooses_the_format(accept: str, form: type) -> None:
 
 
 def test_help_is_a_sentence_and_names_carry_units() -> None:
-    """Prometheus' conventions; upstream's own names stay as they are."""
+    """These are Prometheus' conventions; upstream's names stay unchanged."""
     for family in (*RECORDED, *GAUGED):
         assert family.text[0].isupper() or family.text[0] == "1"
         assert family.text.endswith(".")

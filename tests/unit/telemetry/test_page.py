@@ -1,4 +1,4 @@
-"""Pages: numbers survive their owner, and another process reads them whole."""
+"""Pages: numbers survive their process, and other processes read consistent values."""
 
 import errno
 import os
@@ -201,7 +201,7 @@ def test_a_page_of_another_layout_is_emptied(tmp_path: Path) -> None:
 def test_without_memory_there_is_no_page_and_no_new_series(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store to a file that memory has no room for would end the process."""
+    """Writing to a file without free memory would kill the process."""
 
     def full(_descriptor: int, _at: int, _length: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -218,7 +218,7 @@ def test_without_memory_there_is_no_page_and_no_new_series(
 
 
 def test_memory_is_reserved_before_it_is_written(tmp_path: Path) -> None:
-    """Blocks of the file: what a store touches is there, the rest is not."""
+    """Only the blocks that are written are allocated in the file."""
     page = Page.claim(tmp_path, "webhook")
     before = page.path.stat().st_blocks * 512
     assert 128 * 1024 <= before < 1024 * 1024

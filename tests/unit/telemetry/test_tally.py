@@ -1,4 +1,4 @@
-"""Counts of many threads reach the one writer of the page, each once."""
+"""Counts of many threads reach the only writer of the page exactly once."""
 
 import threading
 

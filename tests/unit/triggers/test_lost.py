@@ -1,6 +1,6 @@
-"""Policies that lost triggers: one record each until the leader took it.
+"""Policies that lost triggers: one record each until the leader reads it.
 
-A failure means: triggers that found no room in a journal are lost for good.
+A failure means: triggers that did not fit into a journal are lost permanently.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
 def test_one_record_until_it_is_taken(
     setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And one line in the log: reviews may be many while a journal is full."""
+    """One log line is written, too, although many reviews may meet a full journal."""
     for _ in range(1000):
         setup.now_ns += _PAUSE_NS
         setup.lost.add([("generate", "p"), ("generate", "q")])
@@ -71,14 +71,14 @@ def test_a_full_journal_is_an_error(tmp_path: Path) -> None:
     setup.lost.add([("generate", "p"), ("generate", "q")])
     assert setup.records.errors == [NOT_REMEMBERED]
     assert setup.take() == [("p", 1)]
-    # What was not remembered is recorded with the next loss.
+    # A loss that was not recorded is recorded with the next loss.
     setup.lost.add([("generate", "q")])
     assert setup.take() == [("q", 1)]
     setup.reader.close()
 
 
 def test_the_earliest_loss_counts(setup: Setup, api: FakeApi) -> None:
-    """Records of several workers, in any order, become one request of a policy."""
+    """Records of several workers, in any order, become one request per policy."""
     writer = TriggerWriter(
         [setup.reader], api.client(), "kyverno", lambda: 1000, lambda: 0.0
     )

@@ -1,7 +1,7 @@
-"""What a review triggers, as the service records it: the table of controllers 5.2.
+"""Triggers of a review as the service records them: the table of controllers 5.2.
 
-A failure means: an object is not generated, deleted or mutated that upstream's users
-expect, or one that they do not.
+A failure means: an object is not generated, deleted or mutated although upstream does
+so, or the reverse.
 """
 
 from collections.abc import Iterator, Sequence
@@ -325,7 +325,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[Change]]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_review_records_which_object_it_changes(name: str) -> None:
-    """No rule has to match the kind of a source or of a generated object."""
+    """This also holds if no rule matches the kind of a source or generated object."""
     asked, expected = CHANGES[name]
     kept = Kept()
     policies = generate().replace("[ConfigMap]", "[Pod]")
@@ -403,7 +403,7 @@ def test_an_update_is_recorded_without_objects(
 def test_no_version_follows_an_update_that_changes_nothing(
     tmp_path: Path, reader: JournalReader, changes: dict[str, Any], version: str
 ) -> None:
-    """Waiting for it would never end."""
+    """A wait for that version would never end."""
     old, new = config_map(), config_map()
     old["metadata"]["managedFields"] = [{"time": "earlier"}]
     new["metadata"] |= changes
@@ -415,7 +415,7 @@ def test_no_version_follows_an_update_that_changes_nothing(
 def test_a_deletion_is_recorded_with_the_object(
     tmp_path: Path, reader: JournalReader
 ) -> None:
-    """Rules that generate on DELETE read it, and nobody else has it any more."""
+    """Rules that generate on DELETE read the object, which is no longer stored."""
     policies = generate(operations="DELETE")
     asked = {"operation": "DELETE", "object": None, "oldObject": OLD}
     found = recorded(policies, tmp_path, reader, **asked)

@@ -1,7 +1,7 @@
-"""The leader's writer makes UpdateRequests of records, and loses none.
+"""The leader's writer creates UpdateRequests from records, and loses none.
 
-A failure means: a rule that an answered request triggered never runs, or one
-UpdateRequest follows another for the same work.
+A failure means: a rule that an answered request triggered never runs, or UpdateRequests
+are created repeatedly for the same work.
 """
 
 import os
@@ -115,7 +115,7 @@ def test_a_generate_request_has_the_shape_of_upstream(setup: Setup) -> None:
         "admissionRequest": REVIEW,
         "operation": "UPDATE",
     }
-    # One call, and one to count the requests.
+    # One call to create the request, and one to count the requests.
     assert len(setup.api.requests) == 2
 
 
@@ -158,7 +158,7 @@ def changed(name: str, operation: str = "DELETE") -> bytes:
 
 
 def test_a_change_of_a_generated_object(setup: Setup) -> None:
-    """Its request is for its trigger, and names the object; objects go separately."""
+    """Its request is for the trigger and names the object; objects are separate."""
     setup.journal.append(changed("x"))
     setup.journal.append(changed("x"))
     setup.journal.append(changed("y"))
@@ -187,7 +187,7 @@ def test_a_repeat_renews_the_request_that_exists(setup: Setup) -> None:
     (second,) = setup.stored()
     before, after = first["metadata"], second["metadata"]
     assert before["name"] == after["name"]
-    # A deletion at the version that is processed now fails.
+    # A deletion of the version in progress now fails.
     assert before["resourceVersion"] != after["resourceVersion"]
     assert after["annotations"][SEEN_VERSION] == "8"
     assert setup.writer.outcomes.drain() == {(WRITTEN,): 1, (COALESCED,): 1}
@@ -239,7 +239,7 @@ def test_a_refused_content_is_counted_and_holds_up_nothing(setup: Setup) -> None
 
 
 def test_objects_too_large_for_etcd_hold_up_nothing(setup: Setup) -> None:
-    """The refusal of etcd looks like an outage, so it is not asked."""
+    """A refusal by etcd looks like an outage, so etcd is not called."""
     carries = Wanted("generate", "q", ("r",), with_objects=True)
     large = msgspec.json.encode({"oldObject": {"data": "x" * 1_500_000}})
     trigger = TriggerObject("v1", "ConfigMap", "default", "x", "u")
@@ -282,7 +282,7 @@ def test_many_records_become_one_request_each(setup: Setup) -> None:
 def test_another_leader_continues_and_stores_nothing_twice(
     setup: Setup, tmp_path: Path
 ) -> None:
-    """The first one ended after the creation, before it took the record."""
+    """The first leader ended after the creation, before it took the record."""
     setup.journal.append(record())
     setup.writer.step()
     setup.journal.append(record())

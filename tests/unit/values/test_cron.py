@@ -1,4 +1,4 @@
-"""Schedules against robfig/cron v3.0.1: what it parses, and when it runs next.
+"""Schedules compared with robfig/cron v3.0.1: parsing and next runs.
 
 The expected values are answers of that program (ParseStandard, then Next three times).
 """
@@ -178,7 +178,7 @@ def shown(at_s: int | None) -> str:
 
 @pytest.mark.parametrize(("after", "text", "expected"), RUNS)
 def test_it_runs_when_robfig_runs(after: str, text: str, expected: str) -> None:
-    """A clean-up would run at the wrong time, or not at all."""
+    """Otherwise a clean-up would run at the wrong time, or not at all."""
     schedule = parse_schedule(text)
     at_s: int | None = seconds(after)
     found = []
@@ -193,7 +193,7 @@ def test_it_runs_when_robfig_runs(after: str, text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_it_refuses_what_robfig_refuses(text: str) -> None:
-    """A policy would be admitted that never runs."""
+    """Otherwise a policy would be admitted that never runs."""
     with pytest.raises(ExpressionFailed) as caught:
         parse_schedule(text)
     assert caught.value.code == "values.cron"

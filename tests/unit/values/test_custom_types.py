@@ -1,8 +1,8 @@
-"""Types of custom kinds: merges as the API server does them with structural schemas.
+"""Types of custom kinds: merges like the API server's with structural schemas.
 
 Expected: kube-openapi schemaconv and structured-merge-diff, which the API server uses.
-A failure means: a MutatingPolicy loses elements of a list, or changes what the API
-server would refuse.
+A failure means: a MutatingPolicy loses elements of a list, or makes a change that the
+API server would refuse.
 """
 
 import json
@@ -67,7 +67,7 @@ def definition(spec: Json = SPEC) -> Json:
 
 
 def published(spec: Json = SPEC) -> bytes:
-    """Return the document of the API server for the same kind."""
+    """Return the API server's document for the same kind."""
     prefix = "io.k8s.apimachinery.pkg.apis.meta.v1"
     meta = {
         "type": "object",
@@ -97,7 +97,7 @@ def published(spec: Json = SPEC) -> bytes:
 
 @pytest.fixture(params=["definition", "document"])
 def schemas(request: pytest.FixtureRequest) -> Schemas:
-    """Return the types by both ways to learn them."""
+    """Return the types, read in both ways."""
     if request.param == "definition":
         return types_of_definitions([definition()])
     return types_of(read_schemas(published()), API, KIND)
@@ -151,7 +151,7 @@ def test_merges(schemas: Schemas, spec: Json, patch: Json, wanted: Json) -> None
     ],
 )
 def test_atomic_values(schemas: Schemas, patch: Json, path: str) -> None:
-    """They are refused, unless the policy applies server-side (1.19)."""
+    """Changes are refused unless the policy applies server-side (1.19)."""
     with pytest.raises(ExpressionFailed, match="may not mutate atomic") as caught:
         merged(schemas, {}, patch)
     assert caught.value.message.endswith(path)
@@ -189,7 +189,7 @@ def test_metadata_is_that_of_every_object(schemas: Schemas) -> None:
 
 
 def test_a_kind_that_contains_itself() -> None:
-    """A document may have circles: reading it must end."""
+    """A schema may refer to itself: reading it must end."""
     ref = {"$ref": "#/components/schemas/org.example.v1.Node"}
     tree = {
         "org.example.v1.Node": {
@@ -210,7 +210,7 @@ def test_a_kind_that_contains_itself() -> None:
 
 
 def test_a_schema_that_is_nested_too_deep() -> None:
-    """Its author would end the process of a worker."""
+    """Otherwise its author could crash a worker."""
     spec: Json = TEXT
     for _ in range(2000):
         spec = {"type": "object", "properties": {"a": spec}}

@@ -1,4 +1,4 @@
-"""Test durations: what Go parses, rejects and prints."""
+"""Durations: texts that Go parses, rejects and prints."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Patterns of matchImageReferences match as gobwas/glob without separators does.
 
-A failure means: a policy is about other images than its author wrote.
+A failure means: a policy matches other images than its author specified.
 """
 
 import pytest

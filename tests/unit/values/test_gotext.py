@@ -1,4 +1,4 @@
-"""Test that strings equal those of Go."""
+"""Test that strings equal Go's strings."""
 
 import math
 

@@ -1,7 +1,7 @@
 """Test that the YAML of denial messages equals that of gopkg.in/yaml.v2 v2.4.0.
 
 That library wrote ``goyaml_cases.json`` (``yaml.Marshal`` of a
-``map[string]interface{}`` of ``map[string]string``); our emitter never did.
+``map[string]interface{}`` of ``map[string]string``); our emitter did not.
 """
 
 import json

@@ -117,7 +117,7 @@ def test_the_template_of_a_controller_is_searched() -> None:
 
 
 def test_extractor_finds_images_of_other_kinds() -> None:
-    """Only the policy's author knows where custom resources have images."""
+    """Only the policy's author knows where custom resources contain images."""
     task = {"spec": {"steps": {"one": {"image": "docker://a:1"}}}}
     extractors = {
         "Task": (
@@ -132,7 +132,7 @@ def test_extractor_finds_images_of_other_kinds() -> None:
 
 
 def test_images_with_the_same_name_are_all_listed() -> None:
-    """A name is the user's choice, and must hide no image from verification."""
+    """A name is the user's choice, and must not hide an image from verification."""
     same = [{"name": "c", "image": "a"}, {"name": "c", "image": "b"}]
     pod = {"spec": {"containers": same}}
     assert [one["name"] for one in list_images(pod, "Pod")] == ["a", "b"]
@@ -168,7 +168,7 @@ def test_pointers_to_any_key(key: str, token: str) -> None:
 def test_failed_extraction_has_upstreams_error(
     spec: object, extractor: ImageExtractor, text: str
 ) -> None:
-    """A resource with another shape must be an error, not a rule without images."""
+    """A resource with another structure must be an error, not a rule without images."""
     settings = ImageSettings(search=lambda _query, _text: 1)
     with pytest.raises(ExpressionFailed, match=f"^{text}$"):
         extract_images({"spec": spec}, "Task", {"Task": (extractor,)}, settings)

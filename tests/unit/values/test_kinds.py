@@ -36,5 +36,5 @@ from kyverno_mp.values.kubernetes.kinds import parse_kind
     ],
 )
 def test_parse_kind(text: str, expected: tuple[str, ...]) -> None:
-    """A wrong split would match other kinds than in Kyverno."""
+    """A wrong split would match other kinds than Kyverno does."""
     assert expected == tuple(parse_kind(text))

@@ -39,7 +39,7 @@ LABELS = {"app": "web", "env": "prod", "app.kubernetes.io/name": "shop"}
 def test_selector(
     labels: list[tuple[str, str]], terms: list[Term], *, expected: bool
 ) -> None:
-    """A wrong result would enforce the policy on the wrong objects."""
+    """A wrong result would apply the policy to the wrong objects."""
     assert expected is compile_selector(labels, terms)(LABELS)
 
 
@@ -69,7 +69,7 @@ def test_wildcards_expand_only_to_valid_labels() -> None:
 def test_check_selector(
     labels: list[tuple[str, str]], terms: list[Term], expected: str
 ) -> None:
-    """A selector that does not parse matches nothing, also in exclude."""
+    """A selector that does not parse matches nothing, even in exclude."""
     error = check_selector(labels, terms)
     assert error.startswith(expected)
     assert bool(expected) is bool(error)

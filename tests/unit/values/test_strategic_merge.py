@@ -19,7 +19,7 @@ def _containers(*names: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("old", "patch", "wanted"),
     [
-        # New elements and those that the patch names come first.
+        # New elements and elements that the patch names come first.
         (
             _containers("a", "b"),
             [{"name": "b", "image": "b:2"}, {"name": "c"}],
@@ -37,7 +37,7 @@ def _containers(*names: str) -> list[dict[str, Any]]:
             [{"$patch": "merge"}, {"name": "z"}],
             [{"name": "z"}, *_containers("a")],
         ),
-        # An element without its key removes those that have one.
+        # An element without its key removes the elements that have one.
         (_containers("a", "b"), [{"image": "z"}], []),
     ],
 )
@@ -89,7 +89,7 @@ def test_scalars_merge_where_the_kind_is_known(kind: Any, wanted: list[str]) -> 
         ({"a": {"b": 1}}, {"a": {"$patch": "replace", "c": 2}}, {"a": {"c": 2}}),
         ({}, {"a": {"b": None, "c": 1}}, {"a": {"c": 1}}),
         ({"l": [1, 2]}, {"l": [{"x": None}]}, {"l": [{"x": None}]}),
-        # A value that replaces a text becomes a text.
+        # A value that replaces a string becomes a string.
         ({"a": "1", "b": 1}, {"a": 2, "b": "x"}, {"a": "2", "b": "x"}),
     ],
 )

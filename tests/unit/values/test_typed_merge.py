@@ -1,7 +1,7 @@
 """Merges of apply configurations by the types of kinds.
 
 Expected: structured-merge-diff (typed/merge.go, typed/validate.go) and the refusals of
-the API server's mutating policies; the messages are those of the real command line.
+the API server's mutating policies; the messages are the real command line's.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ def test_shared_elements_take_the_order_of_the_patch() -> None:
 
 
 def test_a_key_may_have_a_default() -> None:
-    """A port is a port of TCP unless it says otherwise."""
+    """The protocol of a port defaults to TCP."""
 
     def ports(*listed: Any) -> Any:
         return {"containers": [{"name": "a", "ports": list(listed)}]}
@@ -199,7 +199,7 @@ def test_the_object_is_checked_too() -> None:
 
 
 def test_every_type_of_the_tables_is_known() -> None:
-    """Each notation that a kind reaches can be read."""
+    """Every notation that a kind uses can be read."""
     seen: set[str] = set()
     waiting = list(SCHEMAS.kinds.values())
     while waiting:

@@ -1,4 +1,4 @@
-"""Test the wildcard matcher, plain and compiled."""
+"""Test the wildcard matcher, both plain and compiled."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""An engine that answers what a test says, and the parts around it."""
+"""An engine that gives the answers a test defines, and the parts around it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class StubPlan:
         self.triggers = False
         self.travels = self.travels_late = False
         self.has_reached = False
-        """Whether ``reached`` was asked, with a deadline and a pace."""
+        """Whether ``reached`` was called with a deadline and a pace."""
         self._enforce, self._warn, self._audit = enforce, warn, audit
         self._work = work
 
@@ -70,7 +70,7 @@ class StubPlan:
     def reached(
         self, error: Exception, deadline_ns: int, pace: Pace
     ) -> list[PolicyResponse]:
-        """Nothing was evaluated: the one rule is in error."""
+        """Return an error for the only rule, because nothing was evaluated."""
         assert deadline_ns < pace.slice_ends_ns + 10**9
         self.has_reached = True
         text = f"{error.code}: {error}" if isinstance(error, Error) else "internal"
@@ -136,7 +136,7 @@ class StubRecords:
     def __init__(self) -> None:
         self.reviews: list[tuple[str, str, bool]] = []
         self.evaluated: list[int] = []
-        """How many policies each of the reviews is reported with."""
+        """The number of reported policies of each review."""
         self.errors: list[str] = []
 
     def review(

@@ -1,4 +1,4 @@
-"""Two workers at one listening socket: each has its part, nobody is refused."""
+"""Two workers share one listening socket: each accepts its part, none is refused."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ from tests.unit.webhook.test_protocol import post
 
 
 class Board:
-    """The counters that workers share; one that never accepts may be among them."""
+    """The counters that workers share; one of the workers may never accept."""
 
     def __init__(self) -> None:
         self.told: dict[int, int] = {}
 
 
 class Seat:
-    """One worker's place at the board."""
+    """One worker's place on the board."""
 
     def __init__(self, board: Board, number: int) -> None:
         self._told = board.told
@@ -70,14 +70,14 @@ Story = Callable[[list[Connections], Board, Dial], Awaitable[None]]
 
 
 def serve(count: int, story: Story) -> None:
-    """Run workers on one socket; the story gets their doors, and how to connect."""
+    """Run workers on one socket; pass the doors and a connect function to the story."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         board = Board()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             workers = [connections_of(loop, Seat(board, n)) for n in range(count)]
-            # Each worker has its own descriptor of the one socket, as after forks.
+            # Each worker has its own descriptor of the shared socket, as after a fork.
             ours = [listener.dup() for _ in workers]
             acceptors = [
                 Acceptor(loop, one, connections, None)
@@ -98,7 +98,7 @@ def serve(count: int, story: Story) -> None:
                 for acceptor, one in zip(acceptors, ours, strict=True):
                     acceptor.close()
                     one.close()
-                # A loop with an open connection may never end: a failure would hang.
+                # A loop with an open connection may never end, so a failure would hang.
                 for _, writer in links:
                     writer.transport.abort()
                 await until(
@@ -127,7 +127,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_each_worker_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a machine that is busy elsewhere, the moment would be over before it begins.
+    # On a busy machine, the moment would be over before it begins.
     monkeypatch.setattr(accept, "_LET_OTHERS_S", 5.0)
 
     async def story(workers: list[Connections], _board: Board, dial: Dial) -> None:
@@ -145,7 +145,7 @@ def test_each_worker_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_that_never_comes_costs_a_moment_only() -> None:
-    """One that died without a word, or that hangs, still stands at the board."""
+    """A worker that crashed or hangs is still listed on the board."""
 
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[99] = 0

@@ -1,4 +1,4 @@
-"""The attacks of tests/faults are ones that a user can make.
+"""The attacks of tests/faults are possible for a user.
 
 A failure means: tests/faults/test_neighbours.py and perf/neighbours.py measure an
 attack that never begins, because its policy is refused.

@@ -1,4 +1,4 @@
-"""A query that is only known with the request does not wait in the event loop."""
+"""A query that depends on the request does not wait in the event loop."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ spec:
 
 
 def test_a_name_is_looked_up_in_a_thread() -> None:
-    """A failure means: a DNS server that is slow holds every review of the worker."""
+    """A failure means: a slow DNS server blocks every review of the worker."""
     threads: list[threading.Thread] = []
 
     def resolve(_host: str) -> list[str]:

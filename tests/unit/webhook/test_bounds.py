@@ -1,6 +1,7 @@
-"""No client makes a worker hold more than its bounds, or others wait for long.
+"""No client can exceed a worker's memory bounds or make others wait for long.
 
-Each attack is measured in bytes kept and in the answers of an honest client beside it.
+Each attack is measured by the allocated bytes and by the answers to an honest client
+beside it.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ SIZED = (
 
 @contextmanager
 def kept_below(size: int) -> Iterator[None]:
-    """Fail when more is allocated at any moment."""
+    """Fail if more memory is allocated at any time."""
     tracemalloc.start()
     try:
         yield
@@ -64,7 +65,7 @@ async def another(client: Client) -> Client:
 
 
 async def pour(client: Client, piece: bytes, size: int) -> None:
-    """Send a piece again and again, until so much is sent or nobody takes it."""
+    """Send a piece repeatedly until enough is sent or the server stops reading."""
     try:
         for _ in range(size // len(piece)):
             if client.reader._buffer:  # type: ignore[attr-defined]
@@ -90,7 +91,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_frames_a_request_ends(name: str) -> None:
-    """A failure means: memory without end for whoever reaches the port."""
+    """A failure means: any client that reaches the port can use unlimited memory."""
     head, piece = ENDLESS[name]
 
     async def story(client: Client) -> None:
@@ -106,7 +107,7 @@ def test_what_frames_a_request_ends(name: str) -> None:
 
 
 def test_small_chunks_take_what_their_bytes_take() -> None:
-    """Eight bytes a chunk are framed by five: as objects they would be sixty."""
+    """Chunks of eight bytes have five bytes of framing, but cost sixty as objects."""
 
     async def story(client: Client) -> None:
         with kept_below(12 * MIB):
@@ -120,7 +121,7 @@ def test_small_chunks_take_what_their_bytes_take() -> None:
 
 
 def test_trailers_are_not_headers() -> None:
-    """A failure means: who may add trailers says what type a body has."""
+    """A failure means: a client that can add trailers sets the body's content type."""
 
     async def story(client: Client) -> None:
         head = CHUNKED.replace(b"application/json", b"text/plain")
@@ -143,7 +144,7 @@ def test_headers_are_counted(count: int, status: int) -> None:
 
 
 def test_of_unfinished_bodies_the_oldest_give_way() -> None:
-    """Who holds bodies back cannot fill a worker, nor keep honest callers out."""
+    """Clients with unfinished bodies can neither fill a worker nor block others."""
 
     async def story(client: Client) -> None:
         held = [await another(client) for _ in range(12)]
@@ -168,7 +169,7 @@ def test_of_unfinished_bodies_the_oldest_give_way() -> None:
 def test_a_review_is_held_until_its_thread_lets_go(
     leaves: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """What is answered by its deadline, or unheard, is in memory as long as it runs."""
+    """A review that is past its deadline or lost its client still uses memory."""
     gate = threading.Event()
     body = review(object={"a": "x" * LARGE_BODY_BYTES})
     large = post(body, "/validate/fail?timeout=50ms")
@@ -203,7 +204,7 @@ def test_a_review_is_held_until_its_thread_lets_go(
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what comes soon, on a busy machine later."""
+    """Wait for an event that comes soon, or later on a busy machine."""
     for _ in range(3000):
         if is_so():
             return
@@ -227,7 +228,7 @@ def test_unfinished_heads_are_held_to_the_budget() -> None:
 
 
 def test_answers_that_nobody_reads_are_not_made() -> None:
-    """A failure means: a client that only asks has the worker pile up answers."""
+    """A failure means: answers accumulate for a client that never reads them."""
     made: list[int] = []
     long = response(message="m" * MIB)
     plan = StubPlan(enforce=[long], work=made.append)
@@ -248,7 +249,7 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
 
 
 def test_a_slow_reader_gets_all_answers() -> None:
-    """The bound holds nobody's answers back who reads them at last."""
+    """The bound withholds no answers from a client that reads them in the end."""
     long = response(message="m" * MIB)
     plan = StubPlan(enforce=[long])
 
@@ -265,7 +266,7 @@ def test_a_slow_reader_gets_all_answers() -> None:
 
 
 def test_requests_that_come_together_take_turns() -> None:
-    """A failure means: one connection's hundred reviews come before another's one."""
+    """A failure means: a hundred reviews of one connection delay all other reviews."""
     order: list[str] = []
 
     async def story(client: Client) -> None:
@@ -313,7 +314,7 @@ def test_expect_is_answered_once_and_in_turn() -> None:
         ).split(b"\r\n\r\n", 1)
         assert (await client.ask(head + b"\r\n\r\n"))[0] == 100
         assert (await client.ask(body))[0] == 200
-        # Behind another request, its turn comes with that one's answer.
+        # A queued request gets its turn when the request before it is answered.
         liveness = b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n"
         client.writer.write(liveness + head + b"\r\n\r\n")
         assert (await client.answer())[0] == 200
@@ -325,7 +326,7 @@ def test_expect_is_answered_once_and_in_turn() -> None:
 
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_review_that_is_too_large_is_denied_by_its_uid(chunked: bool) -> None:  # noqa: FBT001 - a parameter
-    """An HTTP error would let it pass where failures are ignored."""
+    """The API server would ignore an HTTP error if failures are ignored."""
     body = review(object={"a": "x" * 100_000})
 
     async def story(client: Client) -> None:
@@ -356,7 +357,7 @@ def test_of_too_many_connections_the_most_silent_goes(
 
     async def story(client: Client) -> None:
         await until(lambda: bool(client.connections.open))
-        # The others come later by more than the clock's resolution.
+        # The others arrive later by more than the clock's resolution.
         await asyncio.sleep(0.01)
         held = [await another(client) for _ in range(10)]
         assert await client.ended()
@@ -399,7 +400,7 @@ def test_a_budget_asks_the_oldest_first_and_spares_what_is_evaluated() -> None:
 
 
 def test_large_bodies_begin_one_in_a_round() -> None:
-    """A failure means: small reviews wait for several large ones to be decoded."""
+    """A failure means: small reviews wait until several large ones are decoded."""
     order: list[str] = []
 
     async def story(client: Client) -> None:
@@ -415,7 +416,8 @@ def test_large_bodies_begin_one_in_a_round() -> None:
             uid = json.loads(body)["request"]["uid"]
             order.append(uid)
             if uid == "large-0":
-                # What comes in the same round is answered before the next large one.
+                # A body that arrives in the same round is answered before the next
+                # large one.
                 assert client.connections.loop.time() * 1e9 >= arrived_ns > 0
                 client.connections.loop.call_soon(order.append, "small")
             return answer(route, query, body, arrived_ns, weight)
@@ -437,7 +439,7 @@ def test_large_bodies_begin_one_in_a_round() -> None:
 
 @pytest.mark.parametrize("needs_io", [False, True])
 def test_a_large_body_is_weighed_once(needs_io: bool) -> None:  # noqa: FBT001 - a parameter
-    """A failure means: each large body holds the event loop several times as long."""
+    """A failure means: each large body blocks the event loop several times as long."""
     weighed: list[int] = []
     weigh = weigh_module.decoded_bytes
 
@@ -445,7 +447,7 @@ def test_a_large_body_is_weighed_once(needs_io: bool) -> None:  # noqa: FBT001 -
         weighed.append(len(body))
         return weigh(body)
 
-    # Beyond the size from which decoding asks, too.
+    # Above the size at which decoding also checks the weight.
     body = review(object={"a": "x" * (DECODED_BYTES_MAX // DECODED_TIMES_MAX)})
 
     async def story(client: Client) -> None:

@@ -1,7 +1,7 @@
 """Policies in CEL answer reviews: from documents through a snapshot to the verdict.
 
 A failure means: a ValidatingPolicy that the command line applies denies nothing, or a
-policy of one namespace reaches another one.
+policy of one namespace applies to another.
 """
 
 import json
@@ -98,7 +98,7 @@ def compiled(
 
 
 class Server:
-    """A worker's service over the snapshot of some documents."""
+    """A worker's service with the snapshot of some documents."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ def test_a_long_message_is_truncated(
 
 
 def test_the_messages_of_a_review_are_bounded(tmp_path: Path) -> None:
-    """REVIEW_MESSAGES_CHARACTERS_MAX: further ones are shortened."""
+    """REVIEW_MESSAGES_CHARACTERS_MAX: messages beyond the limit are shortened."""
     names = [f"p{number}" for number in range(150)]
     bad = {"expression": "false", "messageExpression": "string(object.metadata.name)"}
     both = ["Deny", "Warn"]
@@ -374,14 +374,14 @@ def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
     "fails",
     [
         "object.spec.nothing == 1",
-        # More than the cost limit of an expression.
+        # Exceeds the cost limit of an expression.
         "[1, 2, 3, 4, 5, 6, 7, 8, 9].all(a, " * 8 + "request.name != ''" + ")" * 8,
     ],
 )
 def test_a_failing_exception_exempts_nothing(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its author would else deny everything that the policy matches."""
+    """Otherwise its author could deny everything that the policy matches."""
     monkeypatch.setattr(evaluate, "COST_MAX", 10_000)
     condition = [{"name": "c", "expression": fails}]
     holds = policy("holds", {"expression": "true"})
@@ -396,7 +396,7 @@ def test_a_failing_exception_exempts_nothing(
     )
     assert server.ask("/vpol/holds")["allowed"] is True
     assert message(server.ask("/vpol/team/holds")) == "Policy team failed: no team"
-    # Once a policy and review, though two exceptions fail.
+    # Logged once per policy and review, although two exceptions fail.
     assert server.records.errors == ["cel.exception"] * 2
 
 
@@ -410,13 +410,13 @@ def test_a_failing_exception_exempts_nothing(
         "globalContext.get('g', '') != null",
         "image.getMetadata('i') != null",
         "[resource][0].get('v1', 'secrets', 'a', 's').kind == 'x'",
-        # What the policy has read is not for the exception's author.
+        # The policy's data is not visible to the exception's author.
         "dyn(variables).secret == 'x'",
     ],
 )
 @pytest.mark.parametrize("namespace", ["", "a"])
 def test_an_exception_calls_nothing(calls: str, namespace: str, tmp_path: Path) -> None:
-    """Its author would act with the permissions of the policy."""
+    """Otherwise its author would act with the permissions of the policy."""
     found = compiled(
         policy(namespace=namespace),
         exception(
@@ -439,7 +439,7 @@ def test_a_bad_policy_affects_only_itself(tmp_path: Path) -> None:
     ready = {one.name: one.ready for one in found.policies}
     assert ready == {"team": True, "bad": False}
     server = Server(found, tmp_path)
-    # It exists, so a path may name it; it denies nothing.
+    # The policy exists, so a path can name it; it denies nothing.
     assert server.ask("/vpol/bad")["allowed"] is True
     assert server.ask("/vpol/bad/team")["allowed"] is False
 
@@ -455,7 +455,7 @@ def test_an_unknown_policy_leaves_the_decision_to_the_api_server(
 
 
 def test_a_policy_that_becomes_known_meanwhile_is_evaluated(tmp_path: Path) -> None:
-    """The leader publishes between two reads of the worker."""
+    """The leader publishes between two reads by the worker."""
     segments = [compiled(policy("other")), compiled(policy("other"), policy())]
     old, new = (Server(found, tmp_path).segment for found in segments)
     engine = Engine(ClusterData(), CLOCK)
@@ -481,13 +481,13 @@ class TestNamespaced:
         elsewhere = {"metadata": {"name": "p", "namespace": "b"}}
         response = server.ask("/nvpol/own", namespace="b", object=elsewhere)
         assert response["allowed"] is True
-        # Its path is not that of cluster policies.
+        # Its path differs from the path of cluster policies.
         assert server.ask("/vpol")["allowed"] is True
 
     def test_an_unknown_one_leaves_the_decision_to_the_api_server(
         self, tmp_path: Path
     ) -> None:
-        """A path with namespaces says which policies the worker must know."""
+        """A path with namespaces names the policies that the worker has to have."""
         server = Server(compiled(policy("own", namespace="a")), tmp_path)
         known = "/nvpol-keys/a/own/b/other"
         assert message(server.ask(known)) == "Policy own failed: no team"
@@ -496,13 +496,13 @@ class TestNamespaced:
                 server.ask(path)
             assert caught.value.status == 503
             assert caught.value.code == "webhook.policy_unknown"
-        # Neither a policy of another namespace nor a Namespace needs to wait for it.
+        # Neither a policy of another namespace nor a Namespace waits for it.
         assert server.ask("/nvpol-keys/c/later")["allowed"] is True
         kind = {"group": "", "version": "v1", "kind": "Namespace"}
         resource = {"group": "", "version": "v1", "resource": "namespaces"}
         response = server.ask("/nvpol-keys/a/later", kind=kind, resource=resource)
         assert response["allowed"] is True
-        # Upstream's path names no namespaces.
+        # Upstream's path contains no namespaces.
         assert message(server.ask("/nvpol/own/later")) == "Policy own failed: no team"
 
     def test_it_does_not_see_the_namespace_itself(self, tmp_path: Path) -> None:
@@ -551,7 +551,7 @@ class TestNamespaced:
 
 
 class Resources:
-    """A cluster in which a call fails, or takes all the time."""
+    """A cluster in which a call fails or uses up all the time."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -590,7 +590,7 @@ def test_a_failed_call_is_the_error_of_its_policy(tmp_path: Path) -> None:
 
 
 def test_a_late_call_takes_no_verdict_from_others(tmp_path: Path) -> None:
-    """The name of the slow one sorts first; its failure policy lets it pass."""
+    """The slow policy's name sorts first, and its failure policy is Ignore."""
     ports = CelPorts(resources=Resources(DeadlinePassed("kube.deadline", "late")))
     slow = policy("a", CALLS, failurePolicy="Ignore")
     server = Server(compiled(slow, policy("b")), tmp_path, ports)
@@ -648,7 +648,7 @@ def test_what_travels_to_reports(
     changes: dict[str, Any],
     expected: list[tuple[str, str, str]],
 ) -> None:
-    """What no scan finds, of a review that is allowed."""
+    """Results of an allowed review that no scan can find."""
     journal = Journal.claim(tmp_path, 1000, 1 << 20)
     words = frozenset({"pass", "fail", "warn", "error", "skip"})
     reporting = Reporting(frozenset({"validate"}), words, scans=scans)
@@ -681,7 +681,7 @@ def pod(image: str = "good/a", **metadata: Any) -> dict[str, Any]:
 def test_equal_parts_of_objects_are_judged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pods of one ReplicaSet: the verdict is remembered, also that of a failure."""
+    """For Pods of one ReplicaSet, the verdict is cached, even if it is a failure."""
     server = Server(
         compiled(policy("a", READS_SPEC), policy("b", READS_SPEC)), tmp_path
     )
@@ -701,7 +701,7 @@ def test_equal_parts_of_objects_are_judged_once(
             "Policy a failed: bad image bad/x; Policy b failed: bad image bad/x"
         )
     assert evaluated == ["a", "b", "a", "b"]
-    # Another part that decides, an update, other policies: judged.
+    # A change of a relevant part, an update or other policies need a new evaluation.
     other = server.ask(path, object=pod("bad/y"))
     assert "bad/y" in other["status"]["message"]
     assert server.ask(path, operation="UPDATE", object=pod(), oldObject=pod())[
@@ -742,7 +742,7 @@ def test_what_reads_more_is_judged_each_time(
 def test_outcomes_with_long_messages_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their author decides how long they are, and each object makes another one."""
+    """Their authors determine the length, and each object produces a new message."""
     quoting = {
         "expression": "object.metadata.name == 'x'",
         "messageExpression": "'z' + object.metadata.annotations.a",

@@ -1,7 +1,7 @@
-"""A worker of a standalone service answers for the policies in CEL of its folder.
+"""A worker of a standalone service evaluates the policies in CEL of its folder.
 
-A failure means: the leader publishes what no worker follows, or a worker answers before
-it has the policies.
+A failure means: workers do not follow a segment that the leader publishes, or a worker
+answers before it has the policies.
 """
 
 import asyncio
@@ -89,13 +89,13 @@ def test_a_folder_is_enforced(service: Service) -> None:
     service.put(policy(validationActions=["Audit"]))
     assert service.allows("/vpol/team")
     service.put(policy("other"))
-    # It existed at the last request, so its webhook may still be registered.
+    # The policy existed at the last request, so its webhook may still be registered.
     assert service.allows("/vpol/team")
     assert not service.allows("/vpol/other")
 
 
 def test_a_change_of_these_policies_is_a_generation_of_all(service: Service) -> None:
-    """Ready of a policy means that each worker serves that generation."""
+    """Ready on a policy means that each worker serves that generation."""
     service.put(policy())
     service.start()
     before = service.generations()
@@ -113,7 +113,7 @@ def test_without_its_segment_a_worker_does_not_answer(service: Service) -> None:
     with pytest.raises(HttpError) as refused:
         service.allows("/vpol/team")
     assert refused.value.status == 503
-    # Others need it not, and the leader repairs it.
+    # The other policies do not need it, and the leader repairs it.
     assert service.allows("/validate/fail")
     service.leader.step()
     assert not service.allows("/vpol/team")

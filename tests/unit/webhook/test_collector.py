@@ -1,4 +1,4 @@
-"""What replaced snapshots leave behind is freed, and collections visit few objects."""
+"""Memory of replaced snapshots is freed, and collections visit few objects."""
 
 import gc
 import subprocess
@@ -18,19 +18,19 @@ from kyverno_mp.webhook.collector import Collector, Pauses
 
 
 class Circle:
-    """Knows itself, as exceptions know their frames."""
+    """An object that refers to itself, as exceptions refer to their frames."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 class Rule:
-    """Is freed by its last reference."""
+    """A rule that is freed with its last reference."""
 
 
 @pytest.fixture(autouse=True)
 def _no_collector_of_its_own() -> Iterator[None]:
-    # The objects of other tests count, too.
+    # Objects of other tests count, too.
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -64,11 +64,11 @@ def test_many_linked_rules_are_visited_by_no_collection() -> None:
     dead = weakref.ref(circle)
     assert collector.tick(100.0, linked=1)
     assert len(gc.get_objects()) < COLLECTED_OBJECTS_MAX // 10
-    # They are excluded, not forgotten: references still free them.
+    # They are only excluded: reference counting still frees them.
     freed = weakref.ref(Rule())
     assert freed() is None
     assert rules
-    # What comes later is collected.
+    # Later objects are collected.
     later = weakref.ref(Circle())
     collector.note()
     assert collector.tick(110.0, linked=1)
@@ -93,7 +93,7 @@ def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None
 
 
 def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
-    """A failure means: garbage grows until Python collects for seconds by itself."""
+    """A failure means: garbage grows until Python's own collection takes seconds."""
     collector = Collector()
     kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
 
@@ -105,11 +105,11 @@ def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
     assert not is_collected_at(100.0)
     assert not is_collected_at(125.0)
     assert is_collected_at(130.0)
-    # It freed nothing: the same amount is left alone for twice as long.
+    # The collection freed nothing, so the next one waits for twice as long.
     more = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
     assert not is_collected_at(165.0)
     assert is_collected_at(190.0)
-    # That many objects again, which go before the time is over.
+    # The same number of new objects, freed before the time is over.
     kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
     assert not is_collected_at(200.0)
     kept.clear()
@@ -142,7 +142,7 @@ def test_few_objects_are_collected_when_reviews_were_large() -> None:
 def test_new_objects_are_collected_without_a_change_of_policies() -> None:
     collector = Collector()
     dead = weakref.ref(Circle())
-    # Counted by Python, whether or not it collects.
+    # Python counts them, whether or not it collects.
     assert not collector.tick(100.0)
     kept = [[number] for number in range(COLLECTED_NEW_OBJECTS_MIN)]
     assert collector.tick(110.0)
@@ -159,7 +159,7 @@ def test_replaced_rules_are_freed_when_no_review_uses_them() -> None:
     del used, unused
     collector.release()
     assert len(reviews) == collector.has_replaced
-    # All at once would be as long as all rules take.
+    # A single collection would take as long as the sum for all rules.
     assert [one() is None for one in seen] == [False, False]
     reviews.clear()
     collector.release()
@@ -182,7 +182,7 @@ def test_collections_are_told_by_generation() -> None:
 
 
 def test_python_by_itself_visits_no_large_review() -> None:
-    """A failure means: decoding one, or linking many rules, takes twice the time."""
+    """A failure means: decoding a review or linking many rules takes twice the time."""
     program = """
 import gc
 import orjson
@@ -200,7 +200,7 @@ print(len(seen), gc.isenabled())
 
 
 def test_memory_is_given_back_after_large_bodies() -> None:
-    """Otherwise a worker that once held 40 bodies looks as if it still did."""
+    """Otherwise a worker that once held 40 bodies seems to hold them still."""
     given: list[float] = []
     now_s = 100.0
     collector = Collector(lambda: given.append(now_s))

@@ -1,4 +1,4 @@
-"""The log line of a decision: who, what, which policies, and nothing of the object."""
+"""The log line of a decision: user, kind and policies, but no data of the object."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
 
 
 def test_off_adds_nothing_to_a_review() -> None:
-    """A guard of the cost: the reviews get the very records, not a wrapper."""
+    """This guards the cost: the reviews get the record itself, without a wrapper."""
     records = StubRecords()
     assert with_decisions(records, "off") is records
     assert on_policy_review("off") is None

@@ -1,4 +1,4 @@
-"""A policy with a path of its own is evaluated there, or nobody says that it was."""
+"""A policy with a separate path is evaluated there, or the review fails."""
 
 import json
 import time
@@ -78,7 +78,7 @@ def ask(service: Service, path: bytes) -> Any:
 def test_it_is_evaluated_whatever_the_suffix_still_says(
     service: Service, suffix: bytes
 ) -> None:
-    """The webhook is registered a moment after its failurePolicy was changed."""
+    """The webhook is registered shortly after its failurePolicy was changed."""
     denied = ask(service, b"/validate/%b/finegrained/own" % suffix)
     assert not denied["allowed"]
     assert 'never: "no"' in denied["status"]["message"]
@@ -90,7 +90,7 @@ def test_it_is_evaluated_whatever_the_suffix_still_says(
 def test_a_policy_that_nobody_heard_of_is_a_failure(
     service: Service, webhook: bytes
 ) -> None:
-    """Another replica has registered it; to allow would be to say that it holds."""
+    """Another replica registered it; an allow would claim that it was evaluated."""
     denied = ask(service, b"/%b/fail/finegrained/team/new" % webhook)
     assert not denied["allowed"]
     assert (
@@ -102,12 +102,12 @@ def test_a_policy_that_nobody_heard_of_is_a_failure(
 
 
 def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
-    """Here one that validates, on the path of mutations."""
+    """Here a validating policy on the path of mutations."""
     assert ask(service, b"/mutate/fail/finegrained/own")["allowed"]
 
 
 def test_a_policy_that_comes_while_it_is_asked_for_is_evaluated() -> None:
-    """Otherwise it is known to the newest snapshot, but not to the one that answers."""
+    """Otherwise the newest snapshot has it, but the snapshot that answers does not."""
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(ClusterData(), clock)
     none, one = segment_of(""), segment_of(POLICY)

@@ -29,7 +29,7 @@ LABEL = 'mutate: {patchStrategicMerge: {metadata: {labels: {x: "VALUE"}}}}'
 
 
 def cluster_policy(*rules: str, failure_policy: str = "Fail", name: str = "p") -> str:
-    """Return a policy for Pods; ``rules`` lack their name and match."""
+    """Return a policy for Pods; ``rules`` have no name and no match."""
     head = (
         f"apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\n"
         "spec:\n  validationFailureAction: Enforce\n  background: false\n"
@@ -80,7 +80,7 @@ def _nothing_is_collected() -> Iterator[None]:
 
 
 def garbage_of(ask: Callable[[], object]) -> int:
-    """Return how many objects some reviews leave in circles, after one that links."""
+    """Return the number of cyclic objects that reviews leave after a warm-up."""
     ask()
     gc.collect()
     for _ in range(REVIEWS):

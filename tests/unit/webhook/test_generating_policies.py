@@ -1,6 +1,6 @@
 """GeneratingPolicies in a worker: from documents through a snapshot to the record.
 
-Red here means: what a request triggers is lost, or the pool has work for nothing.
+A failure means: triggers of a request are lost, or the pool gets needless work.
 """
 
 import os
@@ -65,7 +65,7 @@ def policy(
 
 
 class Recorded:
-    """Keeps what reviews trigger."""
+    """A recorder of the triggers of reviews."""
 
     def __init__(self) -> None:
         self.found: list[Triggered] = []
@@ -78,7 +78,7 @@ class Recorded:
 
 
 class Server:
-    """A worker's service over the snapshot of some documents."""
+    """A worker's service with the snapshot of some documents."""
 
     def __init__(
         self, found: PolicySet, folder: Path, triggers: Triggers | None = None
@@ -116,7 +116,7 @@ class Server:
         )
 
     def ask(self, path: str, **changes: Any) -> list[Triggered]:
-        """Return what an allowed request triggers."""
+        """Return the triggers of an allowed request."""
         response = asked(self.service, path, **changes)
         assert response["allowed"] is True
         found, self.triggers.found = self.triggers.found, []
@@ -128,7 +128,7 @@ def served(*raws: dict[str, Any], folder: Path) -> Server:
 
 
 OPERATIONS: list[tuple[str, tuple[str, ...], bool, str, bool | None]] = [
-    # What is listed, whether it synchronises, what is asked: deletes, or nothing.
+    # The listed operations, whether it synchronises, the request -> deletes or nothing.
     ("a creation", ("CREATE",), False, "CREATE", False),
     ("an update", ("UPDATE",), False, "UPDATE", False),
     ("an update that is not listed", ("CREATE",), False, "UPDATE", None),
@@ -175,7 +175,7 @@ def test_operations(
 def test_exclusions_are_of_operations(
     tmp_path: Path, excluded: str, followed: list[str]
 ) -> None:
-    """What is excluded from updates was created, and its deletion is followed."""
+    """An object whose update is excluded was created, and its deletion is followed."""
     rule = PODS | {"operations": [excluded]}
     raw = policy(sync=True, constraints={"excludeResourceRules": [rule]})
     server = served(raw, folder=tmp_path)
@@ -189,7 +189,7 @@ def test_exclusions_are_of_operations(
 
 
 def test_a_trigger_that_matches_no_longer(tmp_path: Path) -> None:
-    """What it generated would stay."""
+    """Otherwise its generated objects would remain."""
     labels = {"objectSelector": {"matchLabels": {"team": "x"}}}
     raw = policy(sync=True, constraints=labels)
     other = policy("other", operations=("CREATE",), constraints=labels)
@@ -201,13 +201,13 @@ def test_a_trigger_that_matches_no_longer(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_triggers_nothing(tmp_path: Path) -> None:
-    """The API server was promised no side effects."""
+    """The API server expects no side effects."""
     server = served(policy(), folder=tmp_path)
     assert server.ask("/gpol", dryRun=True) == []
 
 
 def test_the_old_object_travels_where_it_is_read(tmp_path: Path) -> None:
-    """Nobody could read it later."""
+    """It cannot be read later."""
     reads = policy(variables=[{"name": "n", "expression": "oldObject.metadata.name"}])
     server = served(reads, policy("plain"), folder=tmp_path)
     found = server.ask("/gpol", operation="UPDATE")
@@ -215,7 +215,7 @@ def test_the_old_object_travels_where_it_is_read(tmp_path: Path) -> None:
 
 
 def test_paths_name_policies(tmp_path: Path) -> None:
-    """A path would trigger the policies of another one, or of another namespace."""
+    """A path must not trigger policies of another path or namespace."""
     raws = (policy(), policy("b"), policy(namespace="ns"), policy(namespace="other"))
     server = served(*raws, folder=tmp_path)
     assert [one.policy for one in server.ask("/gpol/b")] == ["b"]
@@ -226,13 +226,13 @@ def test_paths_name_policies(tmp_path: Path) -> None:
     assert [one.policy for one in server.ask("/ngpol/gen", namespace="ns")] == [
         "ns/gen"
     ]
-    # One that this worker does not know yet: the API server applies the failurePolicy.
+    # This worker does not know it yet: the API server applies the failurePolicy.
     with pytest.raises(HttpError):
         server.ask("/gpol/unknown")
 
 
 def test_a_policy_without_a_pool_is_not_ready() -> None:
-    """Nobody would carry it out, and nobody would know."""
+    """Otherwise the policy is never carried out, and the user is not informed."""
     (status,) = compiled(policy()).policies
     assert not status.ready
     assert "no background pool" in status.message
@@ -243,7 +243,7 @@ def test_a_policy_without_a_pool_is_not_ready() -> None:
 def test_the_pools_own_writes_trigger_nothing(
     tmp_path: Path, namespace: str, operation: str
 ) -> None:
-    """A policy that matches what it generates would never come to an end."""
+    """A policy that matches the objects it generates would never end."""
     raw = policy(namespace=namespace, operations=["*"], sync=True)
     one = served(raw, folder=tmp_path)
     path = "/ngpol-keys/a/gen" if namespace else "/gpol/gen"

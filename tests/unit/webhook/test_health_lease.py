@@ -1,4 +1,4 @@
-"""/verifymutate puts the time into a Lease, the proof that we are reached."""
+"""/verifymutate writes the time to a Lease, which proves that we are reachable."""
 
 import base64
 import json

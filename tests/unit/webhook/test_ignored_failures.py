@@ -1,4 +1,4 @@
-"""A policy whose failure is ignored lifts nothing that another one forbids."""
+"""A policy with failurePolicy Ignore cannot bypass the denial of another policy."""
 
 import json
 import time
@@ -52,7 +52,7 @@ spec:
 
 
 class _Silent:
-    """An API server that does not answer."""
+    """An API server that never answers."""
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         del request, deadline_ns
@@ -96,7 +96,7 @@ def test_alone_its_failure_is_ignored_and_said() -> None:
 
 
 def test_rules_behind_one_that_could_have_ended_it_are_not_evaluated() -> None:
-    """With applyRules One the first rule that decides is the last."""
+    """With applyRules One, the first rule that decides is the last one."""
     first = ASKS.removesuffix("---\n").replace("rules:", "applyRules: One\n  rules:")
     second = FORBIDS.replace("ACTION", "Enforce").partition("rules:\n")[2]
     answer = ask(first + second)

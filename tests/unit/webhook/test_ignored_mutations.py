@@ -1,4 +1,4 @@
-"""A mutating policy whose failure is ignored takes nothing from what others change."""
+"""A mutating policy with failurePolicy Ignore does not undo other mutations."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ Call = Callable[[str, int], Json]
 
 
 def policy(name: str, *, asks: bool = False, failure_policy: str = "Ignore") -> str:
-    """Return a policy that sets the label ``name``, and then asks the API server."""
+    """Return a policy that sets the label ``name`` and then calls the API server."""
     return (
         "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\n"
         f"metadata: {{name: {name}}}\n"
@@ -148,7 +148,7 @@ def test_without_time_those_that_ask_nobody_are_applied() -> None:
 
 
 def test_a_policy_that_hangs_takes_nothing_from_the_others() -> None:
-    """Answered by the deadline, while the thread still waits for the API server."""
+    """The review is answered by its deadline while the thread is still waiting."""
     let_go = threading.Event()
     answered: list[tuple[str, bool]] = []
 
@@ -190,7 +190,7 @@ def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> 
 
 
 def test_an_object_that_no_policy_changes_is_answered_and_counted_as_allowed() -> None:
-    """A failure means: the API server takes the answer for that of another review."""
+    """A failure means: the API server uses the answer for another review."""
     as_it_is = policy("a").replace('labels: {a: "1"}', "name: web")
     assert "name: web" in as_it_is
     bench = Bench(as_it_is, lambda _path, _deadline_ns: None)

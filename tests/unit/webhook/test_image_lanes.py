@@ -1,4 +1,4 @@
-"""A registry that hangs occupies the places of images, and delays nothing else."""
+"""A hanging registry blocks only the threads for images, and no other reviews."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ spec:
 
 @contextmanager
 def hanging() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Accept connections and answer nothing; gives the host, and what ends it."""
+    """Accept connections without an answer; yield the host and a function to end it."""
     server = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
 
@@ -94,7 +94,7 @@ def test_a_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
         more = await post(given)
         assert not json.loads(more)["response"]["allowed"]
         assert webhooks.records.errors == ["webhook.slow_lane_full"]
-        # There is no API server: the call fails, but somebody has made it.
+        # No API server exists: the call fails, but it was attempted.
         other = await asyncio.wait_for(post(_config_map()), _WAIT_S)
         assert json.loads(other)["response"]["uid"] == "u-1"
         assert not any(one.done() for one in hung)
@@ -114,7 +114,7 @@ def test_a_late_review_of_an_ignored_policy(
     tmp_path: Path,
     is_old: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """Nothing is verified but what the request leaves as it was."""
+    """Only parts that the request does not change are verified."""
 
     async def ask(host: str) -> Any:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The record of an object whose images the policies of several webhook paths verify."""
+"""The image record of an object that several webhook paths verify."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ _NEVER: dict[str, Json] = {
 
 
 def _skipped(name: str, given: dict[str, Json], **spec: Json) -> str:
-    """Return a policy whose rule is skipped at once."""
+    """Return a policy whose rule is skipped immediately."""
     found = yaml.safe_load(policy(name, given, **spec)[4:])
     found["spec"]["rules"][0].update(_NEVER)
     return "---\n" + yaml.safe_dump(found)
@@ -100,7 +100,7 @@ def test_an_audited_failure_of_an_earlier_path_denies_nothing_to_a_later_one(
 def test_what_no_rule_has_written_does_not_stay(
     contents: Contents, host: str, tmp_path: Path, mode: str
 ) -> None:
-    """The first path has run before: only its images may be in the record."""
+    """The first path ran before: the record may contain only its images."""
     digest = signed(contents, Signer())
     reference, foreign = f"{host}/app@{digest}", f"docker.io/app@{digest}"
     policies = _skipped("a", block(host, Signer())) + _skipped(
@@ -141,7 +141,7 @@ def test_a_record_that_we_never_write_is_dropped(
 
 
 def _of_namespace(text: str) -> str:
-    """Return a policy as one of the namespace of the Pod."""
+    """Return a policy that belongs to the namespace of the Pod."""
     found = yaml.safe_load(text[4:])
     found["kind"] = "Policy"
     found["metadata"]["namespace"] = "default"
@@ -151,7 +151,7 @@ def _of_namespace(text: str) -> str:
 def test_a_namespaced_policy_does_not_vouch_for_one_of_the_cluster(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
-    """The API server got no answer from the path of the cluster's policy."""
+    """The path of the cluster policy gave the API server no answer."""
     tenant, operator = Signer(), Signer()
     reference = f"{host}/app@{signed(contents, tenant)}"
     own = _of_namespace(policy("own", block(host, tenant)))
@@ -160,12 +160,12 @@ def test_a_namespaced_policy_does_not_vouch_for_one_of_the_cluster(
     done = webhooks.ask(_FAIL_PATH, pod(reference))
     assert done.allowed
     assert done.outcomes == {reference: "pass"}
-    # The tenant's own check passes, that of the cluster's policy does not.
+    # The tenant's check passes, but the check of the cluster policy does not.
     assert webhooks.ask(_CHECKS[0], done.object).allowed
     checked = webhooks.ask(_CHECKS[1], done.object)
     assert not checked.allowed
     assert f"unverified image {reference}" in checked.message
-    # A user who leaves out the list of them gets no further.
+    # A user who omits the list of them gains nothing.
     assert not webhooks.ask(
         _CHECKS[1], webhooks.ask(_IGNORE_PATH, done.object).object
     ).allowed
@@ -175,7 +175,7 @@ def test_a_namespaced_policy_does_not_vouch_for_one_of_the_cluster(
 def test_a_policy_of_the_cluster_vouches_for_itself(
     contents: Contents, host: str, tmp_path: Path, spec: dict[str, Json]
 ) -> None:
-    """On the path of the namespaced policy, and on one after it."""
+    """It does so on the path of the namespaced policy and on a later path."""
     signer = Signer()
     reference = f"{host}/app@{signed(contents, signer)}"
     own = _of_namespace(policy("own", block(host, signer)))
@@ -184,7 +184,7 @@ def test_a_policy_of_the_cluster_vouches_for_itself(
     assert done.outcomes == {reference: "pass"}
     for path in _CHECKS:
         assert webhooks.ask(path, done.object).allowed
-    # The list of another one does not stay.
+    # The list of another policy is removed.
     forged = {"kyverno.io/verify-images-of-namespace": json.dumps([reference])}
     again = _admitted(webhooks, pod(reference, **forged))
     assert again.object == done.object

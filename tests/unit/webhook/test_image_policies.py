@@ -1,7 +1,7 @@
 """ImageValidatingPolicies answer reviews: from documents through a snapshot.
 
-A failure means: an image that the command line refuses comes into the cluster, or the
-author of a namespaced policy reads images with the operator's credentials.
+A failure means: an image that the command line refuses is admitted to the cluster, or
+the author of a namespaced policy reads images with the operator's credentials.
 """
 
 import base64
@@ -108,7 +108,7 @@ def _nothing(*_: Any) -> tuple[int, bytes]:
 
 
 class Lane:
-    """Runs at once, and counts."""
+    """A lane that runs tasks immediately and counts them."""
 
     def __init__(self) -> None:
         self.ran = 0
@@ -119,7 +119,7 @@ class Lane:
 
 
 class Server:
-    """A worker's service over the snapshot of some documents."""
+    """A worker's service with the snapshot of some documents."""
 
     def __init__(self, found: PolicySet, folder: Path, begin: Begin | None) -> None:
         content = PoliciesWriter().encode(
@@ -158,7 +158,7 @@ class Server:
 
 
 class Registry:
-    """A registry with one image of one signer."""
+    """A registry with one image signed by one signer."""
 
     def __init__(self, contents: Contents, host: str) -> None:
         self.signer = Signer()
@@ -181,7 +181,7 @@ class Registry:
 
 
 class Stub:
-    """Images of which only the reading matters."""
+    """A port whose images are only read, not verified."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -191,7 +191,7 @@ class Stub:
         return self  # type: ignore[return-value] # what these policies call of it
 
     def at_once(self, parts: Sequence[Any], _deadline_ns: int) -> None:
-        """Read one after the other."""
+        """Read the images one after the other."""
 
     def data(self, query: ImageQuery, _deadline_ns: int) -> Mapping[str, Any]:
         self.read.append(query)
@@ -220,14 +220,14 @@ def test_a_signed_image_passes(registry: Registry, tmp_path: Path) -> None:
     response = server.ask("/ivpol/validate/p", pod(registry.image))
     assert response["allowed"] is True
     assert "patch" not in response
-    # A registry that hangs occupies the threads for images alone.
+    # A hanging registry blocks only the threads for images.
     assert (server.images.ran, server.slow.ran) == (1, 0)
 
 
 def test_another_signature_denies_and_says_why(
     registry: Registry, tmp_path: Path
 ) -> None:
-    """Upstream's text, and after it why the attestor did not count."""
+    """The message has upstream's text, and then the reason why the attestor failed."""
     server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
     text = message(server.ask("/ivpol/validate/p", pod(registry.image)))
     upstreams, _, why = text.partition(" (")
@@ -259,7 +259,7 @@ def test_what_an_attestor_verified_is_kept(
     tmp_path: Path,
     is_same: bool,  # noqa: FBT001 - a column
 ) -> None:
-    """Bound to the digest and to the whole attestor; failures are not kept."""
+    """Results are bound to the digest and the whole attestor; failures are not kept."""
     events: list[str] = []
     cache = ImageCache(CacheOptions(tmp_path, 100, 60), events.append)
     ends: list[str] = []
@@ -287,7 +287,7 @@ def test_what_an_attestor_verified_is_kept(
 def test_what_was_verified_of_a_part_only_is_not_kept(
     registry: Registry, tmp_path: Path, status: int
 ) -> None:
-    """A registry that fails once may hide a bundle, which alone would count."""
+    """A registry that fails once may hide a bundle that counts on its own."""
     cache = ImageCache(CacheOptions(tmp_path, 100, 60))
     ends: list[str] = []
 
@@ -324,7 +324,7 @@ def test_a_moved_tag_is_verified_again(registry: Registry, tmp_path: Path) -> No
 
 
 def test_images_are_read_at_once(tmp_path: Path) -> None:
-    """Each read waits for another one, so one after the other they would fail."""
+    """Each read waits for another read, so sequential reads would fail."""
     barrier = threading.Barrier(2)
 
     class Meeting(Stub):
@@ -345,7 +345,7 @@ def test_images_are_read_at_once(tmp_path: Path) -> None:
 def test_an_outcome_that_came_with_the_object_proves_nothing(
     registry: Registry, tmp_path: Path
 ) -> None:
-    """Upstream's validating webhook believes this annotation."""
+    """Upstream's validating webhook trusts this annotation."""
     server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
     outcome = {"p": {"name": "p", "status": "pass", "message": "success"}}
     forged = {"kyverno.io/image-verification-outcomes": json.dumps(outcome)}
@@ -368,7 +368,7 @@ def test_warnings_and_audits_deny_nothing(tmp_path: Path) -> None:
 def test_a_registry_without_an_answer_denies(
     tmp_path: Path, failure_policy: str
 ) -> None:
-    """Who controls a registry chooses that."""
+    """Otherwise the owner of a registry could admit images by not answering."""
     stub = Stub(RegistryUnavailable("registry.away", "no answer"))
     found = compiled(policy("p", USER, failurePolicy=failure_policy))
     text = message(Server(found, tmp_path, stub.begin).ask("/ivpol/validate", pod("i")))
@@ -429,7 +429,7 @@ def test_a_deletion_needs_extractors_of_its_own(
     tmp_path: Path,
     is_own: bool,  # noqa: FBT001 - a column
 ) -> None:
-    """KYVERNO: the absent object is an empty map, so the built-in ones take that."""
+    """KYVERNO: the absent object is an empty map, so the built-in extractors use it."""
     stub = Stub()
     rules = {"resourceRules": [{**PODS, "operations": ["DELETE"]}]}
     names = ("containers", "initContainers", "ephemeralContainers")
@@ -499,7 +499,7 @@ def test_refused_policies_are_not_served() -> None:
 
 
 class Secrets:
-    """The operator's Secrets: who asked for which."""
+    """The operator's Secrets; records who requested which Secret."""
 
     def __init__(self, host: str) -> None:
         self.asked: list[str] = []
@@ -520,7 +520,7 @@ def test_a_namespaced_policy_reads_without_the_operators_credentials(
     namespace: str,
     names_secret: bool,  # noqa: FBT001 - a column
 ) -> None:
-    """Its expressions see the configuration of images, also of private ones."""
+    """Its expressions can read the configuration of images, even of private images."""
     secrets = Secrets(registry.image.partition("/")[0])
     settings = Settings(
         standalone=True,
@@ -546,7 +546,7 @@ def test_a_namespaced_policy_reads_without_the_operators_credentials(
 
 
 def created(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer when the policy is created."""
+    """Return the answer to the creation of the policy."""
     group, _, version = raw["apiVersion"].partition("/")
     request = {
         "uid": "u",

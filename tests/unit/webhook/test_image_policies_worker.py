@@ -1,6 +1,7 @@
-"""A worker of a standalone service answers by the ImageValidatingPolicies of a folder.
+"""A standalone service's worker evaluates the ImageValidatingPolicies of its folder.
 
-A failure means: the leader publishes what no worker follows, or counts it elsewhere.
+A failure means: workers do not follow a segment that the leader publishes, or the
+leader counts it under another name.
 """
 
 import asyncio

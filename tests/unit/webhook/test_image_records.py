@@ -1,4 +1,4 @@
-"""What the record of an object says when rules disagree about an image."""
+"""The image record of an object when rules disagree about an image."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.unit.webhook.test_images import (
 __all__ = ["contents", "host"]
 
 _AWAY = "127.0.0.1:9/app"
-"""A place of signatures that nobody can read."""
+"""A location of signatures that cannot be read."""
 _IGNORE = {"failurePolicy": "Ignore"}
 _MUTATE, _VALIDATE = b"/mutate/ignore", b"/validate/ignore"
 
@@ -115,7 +115,7 @@ def test_all_blocks_verify_the_same_digest(
     mode: str,
     mutates: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """A registry may answer by credentials: the digest that is written is verified."""
+    """Registries may answer by credentials, so the recorded digest is verified."""
     one, other = Signer(), Signer()
     repository = Repository("app")
     first = repository.image("v1", "first")
@@ -143,7 +143,7 @@ def test_all_blocks_verify_the_same_digest(
 
 
 def _vouching(host: str, signer: Signer) -> str:
-    """Return a namespaced Policy of an earlier path, with a signer of its own."""
+    """Return a namespaced Policy of an earlier path with a separate signer."""
     found = yaml.safe_load(policy("tenant", block(host, signer))[4:])
     found["kind"] = "Policy"
     found["metadata"]["namespace"] = "default"
@@ -161,7 +161,7 @@ def _asking(given: dict[str, Json], **rule: Json) -> str:
 def test_an_earlier_policy_does_not_vouch_for_one_that_is_left_out(
     contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The namespaced Policy has verified another signer than the cluster asks for."""
+    """The namespaced Policy verified another signer than the ClusterPolicy requires."""
     signer = Signer()
     reference = f"{host}/app@{signed(contents, signer)}"
     policies = _asking(block(host, Signer())) + _vouching(host, signer)
@@ -221,7 +221,7 @@ _NEVER: dict[str, Json] = {
 
 
 def _skipped(name: str, given: dict[str, Json], **spec: Json) -> str:
-    """Return a policy whose rule is skipped at once."""
+    """Return a policy whose rule is skipped immediately."""
     found = yaml.safe_load(policy(name, given, **spec)[4:])
     found["spec"]["rules"][0].update(_NEVER)
     return "---\n" + yaml.safe_dump(found)

@@ -1,4 +1,4 @@
-"""Who may sign: attestors whose values come from variables, and strangers."""
+"""Allowed signers: attestors with values from variables, and strangers."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ _ANYONE = "{{ signer }}"
 
 @pytest.fixture
 def sigstore(monkeypatch: pytest.MonkeyPatch) -> Sigstore:
-    """Let the trust root of the service be that of an own deployment."""
+    """Use a test Sigstore deployment as the trust root of the service."""
     rig = Sigstore()
 
     class Trust:
@@ -99,7 +99,7 @@ def test_an_attestor_that_becomes_empty_accepts_nobody(
 def test_an_identity_from_a_variable_is_required(
     contents: Contents, host: str, tmp_path: Path, sigstore: Sigstore
 ) -> None:
-    """Repositories and URLs may be empty: they demand nothing of the signer."""
+    """Repositories and URLs can be empty: then they do not restrict the signer."""
     entry = {
         "keyless": {"issuer": ISSUER, "subject": _ANYONE, "rekor": _LOG},
         "repository": "{{ request.object.metadata.labels.place || '' }}",

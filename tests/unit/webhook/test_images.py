@@ -100,7 +100,7 @@ class Answered:
     message: str
     warnings: list[str]
     object: dict[str, Json]
-    """After the patch."""
+    """The object after the patch."""
 
     @property
     def outcomes(self) -> Any:
@@ -180,7 +180,7 @@ def answered(answer: bytes, given: dict[str, Json]) -> Answered:
 
 
 def signed(contents: Contents, signer: Signer, name: str = "app") -> str:
-    """Put a signed image into the registry; return its digest."""
+    """Push a signed image to the registry; return its digest."""
     repository = Repository(name)
     digest = repository.image()
     repository.sign(digest, signer)
@@ -225,7 +225,7 @@ def test_an_audited_failure_is_admitted_and_recorded(
     done = webhooks.mutate(pod(f"{host}/app@{digest}"))
     assert done.allowed
     assert done.outcomes == {f"{host}/app@{digest}": "fail"}
-    # Nobody waits for the audit of the record.
+    # The audit of the record delays nothing.
     assert webhooks.validate(done.object).allowed
 
 
@@ -274,7 +274,7 @@ def test_an_unchanged_image_is_not_read_again(
 def test_images_are_those_of_the_mutated_object(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
-    """Mutation comes first: the rule verifies what mutate rules have written."""
+    """Mutation comes first: the rule verifies images that mutate rules have set."""
     signer = Signer()
     digest = signed(contents, signer)
     patch = (
@@ -302,7 +302,7 @@ def test_results_are_shared_until_the_tag_moves(
     signatures = len(first.calls)
     assert second.mutate(pod(f"{host}/app:v1")).allowed
     assert second.cached == [(HIT,)]
-    # The scheme and the tag, but no signature.
+    # Requests for the scheme and the tag, but not for a signature.
     assert len(second.calls) == signatures - 2
     moved = Repository("app")
     moved.image(salt="moved")
@@ -438,7 +438,7 @@ def test_the_allowlist_of_registries_opens_no_log(
     tmp_path: Path,
     is_tenants: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """The author of a policy names the log, which gets a POST."""
+    """The policy's author names the log, which receives a POST."""
     signer = Signer()
     signed(contents, signer)
     rekor = {"url": f"http://{host}", "pubkey": signer.pem}
@@ -463,7 +463,7 @@ def test_the_allowlist_of_registries_opens_no_log(
 def test_a_redirect_reads_no_other_servers_page(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
-    """The author of a Pod runs the registry, and sees the denial."""
+    """The author of a Pod may run the registry, and can read the denial."""
     other = Contents()
     other.answers["GET", "/debug"] = (403, {}, b"root:hunter2")
     with serving(other, is_canned=False) as internal:
@@ -473,7 +473,7 @@ def test_a_redirect_reads_no_other_servers_page(
         done = webhooks.mutate(pod(f"{host}/app:v1"))
     assert "unexpected status code 403 Forbidden" in done.message
     assert "hunter2" not in done.message
-    # The registry's own words are shown.
+    # The registry's own message is shown.
     contents.answers["GET", "/v2/app/manifests/v1"] = (403, {}, b"ask the owner")
     own = webhooks.mutate(pod(f"{host}/app:v1"))
     assert "ask the owner" in own.message
@@ -488,5 +488,5 @@ def test_a_tag_that_fails_is_read_once(
     webhooks = Webhooks(policy("p", *blocks), tmp_path / "c")
     for number in (1, 2):
         assert not webhooks.mutate(pod(f"{host}/app:v1")).allowed
-        # Another review asks again.
+        # Another review reads the registry again.
         assert webhooks.calls.count(("127.0.0.1", str(status))) == number

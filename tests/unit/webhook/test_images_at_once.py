@@ -1,4 +1,4 @@
-"""The images of one Pod are verified at once, with the same results."""
+"""The images of one Pod are verified in parallel, with the same results."""
 
 import threading
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ __all__ = ["contents", "host"]
 _WAIT_S = 60.0
 _NAMES = ("one", "two", "three")
 _CALLS_OF_ONE = 4
-"""Scheme, tag, manifest of signatures, payload."""
+"""Requests for scheme, tag, signature manifest and payload."""
 
 
 class _Waiting(dict[tuple[str, str], Any]):
-    """Answers a path only when as many requests for such paths have come as asked."""
+    """A registry that answers some paths only after several requests have arrived."""
 
     def __init__(self, suffix: str, count: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def test_no_call_is_made_twice(contents: Contents, host: str, tmp_path: Path) ->
     signer = Signer()
     _load(contents, signer)
     webhooks = Webhooks(policy("p", block(host, signer)), tmp_path / "c")
-    # An image that two containers run is one image.
+    # An image used by two containers is one image.
     assert webhooks.mutate(_pod(host, *_NAMES, "one")).allowed
     assert len(webhooks.calls) == _CALLS_OF_ONE * len(_NAMES)
 
@@ -108,6 +108,6 @@ def test_attestations_are_read_at_the_same_time(
     given = {"imageReferences": [f"{host}/*"], "attestations": [attestation]}
     webhooks = Webhooks(policy("p", given), tmp_path / "c")
     done = webhooks.mutate(_pod(host, *_NAMES))
-    # Each predicate is that of its own image.
+    # Each predicate belongs to its own image.
     assert done.allowed, done.message
     assert list(done.outcomes.values()) == ["pass"] * len(_NAMES)

@@ -1,7 +1,7 @@
 """Linking rules yields to other reviews, in the event loop and in a thread.
 
 A failure means: after a policy of many or large rules was created, the first review
-that they match holds all others for as long as linking takes.
+that they match blocks all others while the rules are linked.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ REQUEST = decode(review())
 
 
 class Counting:
-    """A clock on which each look takes a millisecond; a pace of 10 ms slices on it."""
+    """A clock that advances 1 ms per read, and a pace with 10 ms slices on it."""
 
     def __init__(self, *, is_last: bool = False) -> None:
         self.now_ns = 0
         self.slices: list[int] = []
-        """How many looks each slice had."""
+        """The number of reads in each slice."""
         self.slice_ends_ns = 10_000_000
         self._is_last = is_last
 
@@ -88,7 +88,7 @@ def test_many_rules_are_linked_in_slices() -> None:
     planned = planner([{"metadata": {"name": "?*"}}] * 100, pace.look)
     assert planned.plan(REQUEST, FAIL, "", pace) is not None
     assert len(pace.slices) > 5
-    # Slices, not one pause after another once the first has ended.
+    # Several slices, without repeated pauses after the first one has ended.
     assert min(pace.slices) >= 10
     again = Counting(is_last=True)
     assert planned.plan(REQUEST, FAIL, "", again) is not None, "all are linked"
@@ -144,7 +144,7 @@ def test_a_thread_that_links_takes_turns() -> None:
 
 @pytest.mark.parametrize("in_plan", [True, False])
 def test_long_reviews_that_come_together_get_short_slices(in_plan: bool) -> None:  # noqa: FBT001 - a parameter
-    """Otherwise the event loop is blocked for a slice by each of many connections."""
+    """Otherwise each of many connections blocks the event loop for a slice."""
     clock = Counting()
     slices: list[int] = []
 
@@ -196,7 +196,7 @@ def test_long_reviews_that_come_together_get_short_slices(in_plan: bool) -> None
 
 
 def test_reviews_past_their_deadline_are_answered_one_per_round() -> None:
-    """Otherwise all waiting reviews block the event loop at once when time runs out."""
+    """Otherwise all waiting reviews block the event loop when their time runs out."""
     order: list[str] = []
     gate = threading.Event()
 
@@ -207,7 +207,7 @@ def test_reviews_past_their_deadline_are_answered_one_per_round() -> None:
         def late(_error: object) -> bytes:
             order.append("late")
             if order.count("late") == 1:
-                # What comes now is not delayed by all of them.
+                # The others do not delay a new review.
                 loop.call_soon(order.append, "another")
             return b"late"
 

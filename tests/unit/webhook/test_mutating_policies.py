@@ -1,7 +1,7 @@
 """MutatingPolicies answer reviews: from documents through a snapshot to the patch.
 
-Red here means: a MutatingPolicy that the command line applies changes nothing in the
-cluster, changes it another way, or its failure is taken for success.
+A failure means: a MutatingPolicy that the command line applies has no effect or another
+effect in the cluster, or its failure is treated as success.
 """
 
 import base64
@@ -92,7 +92,7 @@ def policy(
 
 
 class Recorded:
-    """Keeps what reviews trigger."""
+    """A recorder of the triggers of reviews."""
 
     def __init__(self) -> None:
         self.found: list[Triggered] = []
@@ -105,7 +105,7 @@ class Recorded:
 
 
 class Server:
-    """A worker's service over the snapshot of some documents."""
+    """A worker's service with the snapshot of some documents."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Server:
         return asked(self.service, path, **changes)
 
     def changed(self, path: str, **changes: Any) -> Any:
-        """Return the object after the patch of the answer."""
+        """Return the object after the answer's patch."""
         response = self.ask(path, **changes)
         assert response["allowed"] is True, response
         before = json.loads(review(**changes))["request"]["object"]
@@ -168,13 +168,13 @@ def patched(before: Any, response: dict[str, Any]) -> Any:
 def test_the_patch_of_a_policy_is_in_the_answer(tmp_path: Path) -> None:
     server = Server(compiled(policy()), tmp_path)
     assert server.changed("/mpol/team")["metadata"]["labels"] == {"team": "x"}
-    # Another name on the path: nothing is evaluated.
+    # The path contains another name, so nothing is evaluated.
     with pytest.raises(HttpError):
         server.ask("/mpol/other")
 
 
 def test_a_policy_sees_what_the_one_before_it_left(tmp_path: Path) -> None:
-    """One patch for all of them, and request.object stays as it was sent."""
+    """There is one patch for all of them, and request.object stays as it was sent."""
     count = json_patch(
         '[JSONPatch{op: "add", path: "/metadata/labels/seen", value:'
         " string(size(object.metadata.labels)) + '/' +"
@@ -210,7 +210,7 @@ def test_a_failure_obeys_the_failure_policy(
         )
         assert "patch" not in response
     else:
-        # The others change the object, and the caller hears of it.
+        # The other policies change the object, and the caller gets a warning.
         assert response["warnings"][0].startswith(text)
         found = patched(json.loads(review())["request"]["object"], response)
         assert found["metadata"]["labels"] == {"team": "x", "c": "y"}
@@ -261,7 +261,7 @@ def test_a_namespaced_policy_stays_in_its_namespace(tmp_path: Path) -> None:
     assert "patch" not in server.ask("/nmpol/team", namespace="b")
     assert "patch" not in server.ask("/nmpol-keys/a/team", namespace="b")
     assert "patch" not in server.ask("/mpol")
-    # The Namespace itself is no object in it.
+    # The Namespace itself is not an object in the namespace.
     space = {"group": "", "version": "v1", "kind": "Namespace"}
     resource = {"group": "", "version": "v1", "resource": "namespaces"}
     assert "patch" not in server.ask("/nmpol/team", kind=space, resource=resource)
@@ -274,7 +274,7 @@ def test_admission_off(tmp_path: Path) -> None:
 
 
 def test_a_deletion_changes_nothing(tmp_path: Path) -> None:
-    """K8S: its object cannot be changed."""
+    """K8S: a deleted object cannot be changed."""
     server = Server(
         compiled(policy(rules=[PODS | {"operations": ["DELETE"]}])), tmp_path
     )
@@ -317,7 +317,7 @@ class TestExceptions:
     def test_one_that_fails_exempts_nothing(
         self, expression: str, tmp_path: Path
     ) -> None:
-        """Its author must neither revoke a policy nor deny what it matches."""
+        """Its author must neither disable a policy nor deny the objects it matches."""
         condition = [{"name": "c", "expression": expression}]
         given = exception("team", kind="MutatingPolicy", matchConditions=condition)
         server = Server(compiled(policy(), given), tmp_path)
@@ -351,7 +351,7 @@ class TestTriggers:
     def test_a_match_is_recorded(self, tmp_path: Path) -> None:
         document = policy(evaluation=EXISTING, targetMatchConstraints=TARGETS)
         server = Server(compiled(document, has_background=True), tmp_path)
-        # Its targets are other objects.
+        # Its targets are different objects.
         assert "patch" not in server.ask("/mpol/team")
         assert [one.policy for one in server.triggers.found] == ["team"]
 
@@ -394,7 +394,7 @@ class TestTriggers:
 
 class TestLimits:
     def test_the_messages_of_a_review_are_bounded(self, tmp_path: Path) -> None:
-        """REVIEW_MESSAGES_CHARACTERS_MAX: further ones are shortened."""
+        """REVIEW_MESSAGES_CHARACTERS_MAX: messages beyond the limit are shortened."""
         bad = configuration("{'a': Object{}}[object.metadata.name]")
         documents = [policy(f"p{number}", bad) for number in range(150)]
         server = Server(compiled(*documents), tmp_path)
@@ -415,7 +415,7 @@ class TestLimits:
     def test_a_late_review_keeps_what_is_done(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A policy that is ignored reverts no other policy's change."""
+        """A policy with failurePolicy Ignore reverts no changes by other policies."""
         real = mutate.LinkedMutatingPolicy.evaluate
 
         def late(self: Any, *args: Any) -> Any:
@@ -448,7 +448,7 @@ class TestLimits:
     def test_a_late_review_is_a_trigger_all_the_same(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The pool finds out whether its conditions are met."""
+        """The pool evaluates its conditions."""
 
         def late(*_args: Any) -> Any:
             raise DeadlinePassed("webhook.deadline", "too late")

@@ -1,6 +1,7 @@
-"""A worker of a standalone service mutates by the MutatingPolicies of its folder.
+"""A standalone service's worker mutates by the MutatingPolicies of its folder.
 
-Red here means: the leader publishes what no worker follows, or counts it elsewhere.
+A failure means: workers do not follow a segment that the leader publishes, or the
+leader counts it under another name.
 """
 
 import asyncio
@@ -32,13 +33,13 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def finish(service: Service) -> None:
-    """Let the leader compile what it put off: one step has little time."""
+    """Let the leader compile deferred policies, because one step has little time."""
     while service.leader.has_pending:
         service.leader.step()
 
 
 def await_count(service: Service) -> None:
-    """Run the loop until the review is counted: a thread may hand that over."""
+    """Run the loop until the review is counted: a thread may hand over the count."""
 
     def is_counted() -> bool:
         service.loop.run_until_complete(asyncio.sleep(0.01))
@@ -48,7 +49,7 @@ def await_count(service: Service) -> None:
 
 
 def test_a_change_is_a_generation_of_all(service: Service) -> None:
-    """Ready of a policy means that each worker serves that generation."""
+    """Ready on a policy means that each worker serves that generation."""
     service.put(policy(), test_cel_policies.policy("v"))
     finish(service)
     service.start()
@@ -59,7 +60,7 @@ def test_a_change_is_a_generation_of_all(service: Service) -> None:
     before = [page.generation(name) for name in names]
     service.put(policy("team", BROKEN), test_cel_policies.policy("v"))
     assert not service.allows("/mpol/team")
-    # A kind that did not change is not published again.
+    # An unchanged kind is not published again.
     after = [page.generation(name) for name in names]
     assert after == [before[0] + 1, before[1] + 1, before[2]]
 
@@ -72,7 +73,7 @@ def test_without_its_segment_a_worker_does_not_answer(service: Service) -> None:
     with pytest.raises(HttpError) as refused:
         service.allows("/mpol/team")
     assert refused.value.status == 503
-    # Others need it not, and the leader repairs it.
+    # The other policies do not need it, and the leader repairs it.
     assert service.allows("/vpol")
     service.leader.step()
     assert service.allows("/mpol/team")
@@ -95,7 +96,7 @@ def test_results_are_counted_by_upstreams_name(service: Service) -> None:
 
 
 def test_without_a_pool_nothing_existing_is_mutated(service: Service) -> None:
-    """The policy is refused, because nobody would carry it out."""
+    """The policy is refused, because no pool would run it."""
     service.put(policy(evaluation={"mutateExisting": {"enabled": True}}))
     (status,) = service.leader._status.policies
     assert not status.ready

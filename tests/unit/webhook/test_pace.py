@@ -1,4 +1,4 @@
-"""Evaluations that take long make room for the others."""
+"""Long evaluations yield to other reviews."""
 
 import time
 
@@ -14,7 +14,7 @@ from kyverno_mp.webhook.review.pace import EventLoopPace, LongEvaluations
 
 
 class Clock:
-    """Time that passes by sleeping only."""
+    """A clock that only advances during a sleep."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000
@@ -39,7 +39,7 @@ def long_evaluations(clock: Clock) -> LongEvaluations:
 
 
 def test_the_event_loop_has_one_slice() -> None:
-    """A long review gets little more, for the time in which it runs."""
+    """A long review gets little more than a slice in the event loop."""
     ran_ns = iter((70, 70 + INLINE_STARVED_SLICE_NS // 4, 70 + INLINE_STARVED_SLICE_NS))
     pace = EventLoopPace(1_000, lambda: next(ran_ns))
     assert pace.next_slice(2_000) == 2_000 + INLINE_STARVED_SLICE_NS

@@ -1,4 +1,4 @@
-"""Reviews of Kyverno's own kinds, as bytes through the app."""
+"""Reviews of Kyverno's own kinds, sent as bytes to the app."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ def test_match_conditions_have_to_compile() -> None:
     )
     del conditions[1:]
     assert ask("/policyvalidate", raw)["allowed"] is True
-    # The API server would refuse all webhooks together with these.
+    # The API server would refuse all webhooks because of this one.
     conditions[0]["name"] = "not a name"
     refused = ask("/policyvalidate", raw)
     assert not refused["allowed"]
@@ -189,7 +189,7 @@ def test_a_body_that_is_no_review() -> None:
 
 
 def test_expressions_that_do_not_compile_are_warned_of() -> None:
-    """Upstream takes such a policy, and every request then fails."""
+    """Upstream accepts such a policy, and every request then fails."""
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     cel = {"expressions": [{"expression": "object.x +"}]}
     rule = {"name": "r", "match": match, "validate": {"cel": cel}}
@@ -278,7 +278,7 @@ def test_exceptions_in_cel_are_accepted() -> None:
 
 
 def test_kinds_that_nothing_evaluates_are_told_to_be_idle() -> None:
-    """A kind that a later Kyverno may bring."""
+    """For example, a kind that a later Kyverno adds."""
     response = ask("/policyvalidate", in_cel("SchedulingPolicy", {}))
     assert response["allowed"] is True
     assert "not evaluated by this version" in response["warnings"][0]
@@ -330,7 +330,7 @@ _NO_OBJECT = (
         ({"matchConstraints": _MATCHED, "mutations": [_mutation("Object{}")]}, ""),
         ({"mutations": [_mutation("Object{}")]}, _UNMATCHED),
         (
-            # The real program stops at the first one that does not compile.
+            # The real program stops at the first expression that does not compile.
             {
                 "matchConstraints": _MATCHED,
                 "mutations": [_mutation("object.x"), _mutation("1")],
@@ -388,7 +388,7 @@ def test_a_namespaced_policy_in_cel_must_not_call_services() -> None:
     ],
 )
 def test_no_field_of_a_mutating_policy_may_call_services(field: dict[str, Any]) -> None:
-    """A tenant would reach addresses that the operator closed to it."""
+    """Otherwise a tenant could reach addresses that the operator blocked."""
     calls = "http.get('https://x').statusCode == 200"
     given = json.loads(json.dumps(field).replace("CALLS", calls))
     spec = {"matchConstraints": _MATCHED, "mutations": [_mutation("Object{}")], **given}
@@ -397,7 +397,7 @@ def test_no_field_of_a_mutating_policy_may_call_services(field: dict[str, Any]) 
 
 
 class Silent:
-    """An API server that does not say who may do what."""
+    """An API server that does not answer access reviews."""
 
     def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         text = f"may {account} {verb} {target.resource.plural}?"
@@ -423,7 +423,7 @@ def test_what_nobody_could_check_is_not_let_in(
     rule: dict[str, Any],
     allowed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """A refusal needs an answer, a mere warning does not."""
+    """A denial requires a completed check; a warning does not."""
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     raw = {
         "apiVersion": "kyverno.io/v1",
@@ -440,7 +440,7 @@ def test_what_nobody_could_check_is_not_let_in(
 
 
 def test_what_is_being_deleted_is_let_go() -> None:
-    """Else a policy that is refused today could not lose its finalizers."""
+    """Otherwise finalizers could not be removed from a policy that is invalid today."""
     raw: dict[str, Any] = {
         "apiVersion": "kyverno.io/v1",
         "kind": "ClusterPolicy",
@@ -469,7 +469,7 @@ POLICY: dict[str, Any] = {
 
 
 class HeldKinds(BuiltInKinds):
-    """Tells nothing before it is let go, like an API server that hangs."""
+    """A port that blocks until it is released, like a hanging API server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -481,7 +481,7 @@ class HeldKinds(BuiltInKinds):
 
 
 def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
-    """Otherwise bodies pile up, or slow reviews make the API server look away."""
+    """Otherwise bodies accumulate, or slow reviews make us look unreachable."""
     kinds = HeldKinds()
     app = make_app(lambda: True, ReviewOptions(view=ClusterView(kinds=kinds)))
     lease = {"kind": "Lease", "metadata": {"annotations": {"a": "b"}}}
@@ -547,7 +547,7 @@ def test_a_namespaced_policy_beyond_its_memory_is_refused(kind: str) -> None:
 
 
 def test_reviews_that_wait_end_with_the_worker() -> None:
-    """A failure means: what nobody hears any more holds up the end of a worker."""
+    """A failure means: reviews without a client delay the exit of a worker."""
     let_go, began = threading.Event(), threading.Semaphore(0)
 
     def answer(body: bytes) -> bytes:
@@ -604,7 +604,7 @@ def ask_of_thing(*expressions: str, kind: str = "Thing") -> list[str]:
 
 
 def test_a_misspelt_field_is_warned_of_when_the_policy_is_made() -> None:
-    """Else it is found by the first request, which fails."""
+    """Otherwise the first request finds it and fails."""
     assert ask_of_thing("object.spec.text == 'a'") == []
     (found,) = ask_of_thing("object.spec.text == 'a'", "object.spec.txet == 'a'")
     assert found == (
@@ -620,14 +620,14 @@ def test_an_expression_is_warned_of_once() -> None:
 
 
 def test_what_is_not_checked_against_a_schema_is_warned_of_all_the_same() -> None:
-    """A kind nobody knows ends upstream's review before its type check."""
+    """An unknown kind ends upstream's review before its type check."""
     (unknown, found) = ask_of_thing("object.spec.text +", kind="Nothing")
     assert "unable to convert GVK to GVR" in unknown
     assert "(rule r), column 19: Syntax error" in found
 
 
 def heavy(count: int) -> dict[str, Any]:
-    """Return a policy of so many long expressions."""
+    """Return a policy with this many long expressions."""
     texts = [" || ".join([f"object.a{i}.b == 1"] * 3000) for i in range(count)]
     expressions = [{"expression": text} for text in texts]
     rule = {
@@ -644,7 +644,7 @@ def heavy(count: int) -> dict[str, Any]:
 
 
 def review_by(tick_s: float, raw: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """Review by a clock that moves so far at each look; returns its time as well."""
+    """Review with a clock that advances on each read; return the elapsed time, too."""
     now_s = 0.0
 
     def monotonic_s() -> float:
@@ -672,7 +672,7 @@ def test_a_policy_beyond_its_steps_is_refused_with_words() -> None:
 
 
 def test_a_review_of_a_policy_ends_in_time() -> None:
-    """The clock is looked at within one policy, and what is late is not let in."""
+    """The clock is checked within one policy, and a late review is denied."""
     answer, ended_s = review_by(1.0, heavy(3))
     assert answer["allowed"] is False
     assert "could not be checked in time" in answer["status"]["message"]

@@ -1,4 +1,4 @@
-"""What Kyverno manages is changed by Kyverno only (protectManagedResources)."""
+"""Only Kyverno can change objects that Kyverno manages (protectManagedResources)."""
 
 import json
 

@@ -47,7 +47,7 @@ def post(
 
 
 class Client:
-    """The other end of a connection to a door on a stub engine."""
+    """The client side of a connection to a door with a stub engine."""
 
     def __init__(
         self, connections: Connections, reader: asyncio.StreamReader, writer: Any
@@ -116,7 +116,7 @@ def talk(
         try:
             await asyncio.wait_for(story(Client(connections, reader, writer)), 60)
         finally:
-            # A loop with an open connection would not end, and hide what failed.
+            # A loop with an open connection would not end, and would hide the failure.
             writer.close()
             for connection in list(connections.open):
                 connection.abort()
@@ -166,7 +166,7 @@ def test_a_chunked_body() -> None:
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
-    """A slow review holds up only those behind it on its own connection."""
+    """A slow review delays only later requests on its own connection."""
     calls: list[int] = []
     gate = threading.Event()
 
@@ -445,7 +445,7 @@ def test_a_client_may_leave_during_its_review() -> None:
 
 @pytest.mark.parametrize("head", [b"", b"POST /validate HTTP/1.1\r\nHost", post()])
 def test_a_connection_that_ended_leaves_no_garbage(head: bytes) -> None:
-    """An API server opens one for each review that more than 25 others wait beside."""
+    """The API server opens one for each review beyond 25 concurrent ones."""
     gone: list[weakref.ref[object]] = []
 
     async def story(client: Client) -> None:
@@ -479,7 +479,7 @@ PIECES = st.lists(
 @settings(max_examples=60, deadline=None)
 def test_any_bytes_leave_the_server_whole(pieces: list[bytes]) -> None:
     async def story(client: Client) -> None:
-        # Refused, the server closes first, at any moment.
+        # After a refusal the server closes first, at any moment.
         with contextlib.suppress(RuntimeError, ConnectionError):
             for piece in pieces:
                 client.writer.write(piece)

@@ -1,4 +1,4 @@
-"""A verdict once reached stands, whatever becomes of the other policies."""
+"""A denial stands once it is reached, even if other policies fail or hang."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def policy(
     action: str = "Enforce",
     failure_policy: str = "Ignore",
 ) -> str:
-    """Return a policy whose rules deny when their expression is 'x'."""
+    """Return a policy whose rules deny if their expression is 'x'."""
     return json.dumps(
         {
             "apiVersion": "kyverno.io/v1",
@@ -80,7 +80,7 @@ BURNS = policy("burns", *[_BURN] * 50, namespace="default")
 
 
 class Server:
-    """An API server that answers when it is let go."""
+    """An API server that answers when it is released."""
 
     def __init__(self) -> None:
         self.let_go = threading.Event()
@@ -141,7 +141,7 @@ def test_alone_it_is_told_of_its_budget() -> None:
 
 
 def test_a_tenant_that_waits_takes_no_time_from_an_administrator() -> None:
-    """Both ask the API server; the tenant's call never ends."""
+    """Both call the API server; the tenant's call never ends."""
     waits = policy("waits", "api", namespace="default")
 
     class Partly(Server):
@@ -156,7 +156,7 @@ def test_a_tenant_that_waits_takes_no_time_from_an_administrator() -> None:
 
 @pytest.mark.parametrize("threads", [1, 0])
 def test_a_thread_that_is_late_has_reached_verdicts(threads: int) -> None:
-    """Answered in its place; with no thread free the event loop makes up for it."""
+    """The verdict is used; without a free thread the event loop evaluates instead."""
     server = Server()
 
     async def run() -> tuple[Any, float]:

@@ -1,6 +1,6 @@
-"""What reaches the recording, what never does, and how much of it there is.
+"""The content, exclusions and size of the recording.
 
-A failure means: a Secret's value is on a disk, or the recording grows without end.
+A failure means: a Secret's value is on a disk, or the recording grows without limit.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from tests.unit.webhook.stub import StubPlan, response
 from tests.unit.webhook.test_service import FAIL, Bench
 from tests.unit.webhook.test_start import Pod, _policies
 
-SECRET = "cGFzc3dvcmQtMTIz"  # of no real account
+SECRET = "cGFzc3dvcmQtMTIz"  # not a real account
 MIB = 1024 * 1024
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Return all lines but the headers, by file."""
+    """Return all lines except headers, by file."""
     found: list[dict[str, Any]] = []
     for file in sorted(folder.iterdir()):
         header, *lines = gzip.decompress(file.read_bytes()).splitlines()
@@ -370,7 +370,7 @@ def test_foreign_files_stay(folder: Path) -> None:
 
 
 def test_a_worker_records_and_counts(tmp_path: Path, folder: Path) -> None:
-    """The way from the settings to the file and to the metric page."""
+    """From the settings to the file and the metrics page."""
     pod = Pod(tmp_path)
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))

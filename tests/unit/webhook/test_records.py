@@ -1,4 +1,4 @@
-"""What a worker counts of a review: Kyverno's labels, one series an outcome."""
+"""The counts of a review: Kyverno's labels, one series per outcome."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ def test_labels_are_kyvernos(
 def test_results_about_images_have_upstreams_type(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Also in the mutating webhook, where they are verified."""
+    """This includes the mutating webhook, which verifies them."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     records = PageRecords(recorder, loop)
     request = decode(json.dumps({"request": REQUEST}).encode())
@@ -90,7 +90,7 @@ def test_results_about_images_have_upstreams_type(
 def test_what_another_thread_counts_is_counted_by_the_owner(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Two writers would give two series the same cells, and lose counts."""
+    """Two writers would share the cells of their series, and lose counts."""
     records = PageRecords(Recorder(Page.claim(tmp_path, "webhook"), 100), loop)
     request = decode(json.dumps({"request": REQUEST}).encode())
 
@@ -119,7 +119,7 @@ def test_what_another_thread_counts_is_counted_by_the_owner(
 def test_reviews_of_every_webhook_are_counted(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, webhook: str
 ) -> None:
-    """A webhook that is left out answers every review with an internal error."""
+    """A webhook without counters answers every review with an internal error."""
     records = PageRecords(Recorder(Page.claim(tmp_path, "webhook"), 100), loop)
     request = decode(json.dumps({"request": REQUEST}).encode())
     records.review(request, webhook, [], allowed=True, seconds=0.01)

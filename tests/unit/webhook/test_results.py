@@ -1,7 +1,7 @@
-"""Which results of a review are in the journal when its answer is there.
+"""The results in the journal when a review is answered.
 
-A failure means: a report lacks what only the review knew, or what a scan derives, or
-what is not reported at all, goes through the API server.
+A failure means: a report lacks results that only the review knew, or results that a
+scan derives or that are not reported at all pass through the API server.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ AT_NS = 1_700_000_000 * 10**9
 
 
 class Bench:
-    """A worker's service without its transport, and what the leader would read."""
+    """A worker's service without its transport, and the leader's reader."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Bench:
         return json.loads(answer)["response"]
 
     def recorded(self) -> list[tuple[Subject, list[Row]]]:
-        """Return what is in the journal now, and take it."""
+        """Return and take the journal's current content."""
         found = []
         for record in self.reader.records():
             at_ns, subject, rows = decode_results(record.content)
@@ -203,7 +203,7 @@ def test_the_row_is_that_of_a_report(benches: Any) -> None:
 
 
 def test_audited_results_are_there_with_the_answer(benches: Any) -> None:
-    """Otherwise a kill -9 after the answer would lose them for ever."""
+    """Otherwise a kill -9 after the answer would lose them permanently."""
     bench = benches(policy("p", rule("r", TEAM, "Audit"), ONCE))
     assert bench.ask(**REVIEWED)["allowed"]
     assert bench.told() == [("p", "r", "fail", FAILURE)]
@@ -214,7 +214,7 @@ def test_audited_results_are_there_with_the_answer(benches: Any) -> None:
 def test_what_takes_long_does_not_delay_the_answer(
     benches: Any, monkeypatch: Any
 ) -> None:
-    """A rule that may refuse nothing must not let the webhook time out."""
+    """An auditing rule must not make the webhook time out."""
     path = "kyverno_mp.webhook.review.review.RESULTS_AHEAD_NS_MAX"
     monkeypatch.setattr(path, -1)
     bench = benches(policy("p", rule("r", TEAM, "Audit"), ONCE))
@@ -226,7 +226,7 @@ def test_what_takes_long_does_not_delay_the_answer(
 
 
 def test_calls_do_not_delay_the_answer(benches: Any) -> None:
-    """What a rule with an external call finds follows with the audit."""
+    """The result of a rule with an external call follows with the audit."""
     more = "context: [{name: v, apiCall: {urlPath: /version}}],"
     denies = 'deny: {conditions: {any: [{key: "{{ v }}", operator: Equals, value: x}]}}'
     rules = rule("r", denies, "Audit", more) + rule("s", TEAM, "Audit")
@@ -369,7 +369,7 @@ def test_mutations_travel_by_name_before_there_is_a_uid(benches: Any) -> None:
     assert subject == Subject(api_version="v1", kind="Pod", name="web", namespace="a")
     told = [(row.policy, row.rule, row.result, row.message) for row in rows]
     assert told == [("add", "label", "pass", "mutated Pod/web in namespace a")]
-    # Nothing identifies an object whose name the API server has yet to choose.
+    # An object has no identity until the API server chooses its name.
     nameless = {**POD, "metadata": {"generateName": "web-", "namespace": "a"}}
     bench.ask(b"/mutate", object=nameless, name="", namespace="a")
     bench.ask(b"/mutate", **{**REVIEWED, "dryRun": True})
@@ -400,7 +400,7 @@ spec:
 
 
 def test_what_image_rules_found_is_recorded(benches: Any) -> None:
-    """No registry is read here: that is what the rule says."""
+    """The rule reads no registry here, and its result says so."""
     image = f"r.test/a/b@sha256:{'0' * 64}"
     given = {**POD, "spec": {"containers": [{"name": "c", "image": image}]}}
     bench = benches(VERIFY)
@@ -441,7 +441,7 @@ def test_a_record_too_large_is_counted(benches: Any, monkeypatch: Any) -> None:
 
 
 def test_nothing_is_built_where_nothing_travels(benches: Any, monkeypatch: Any) -> None:
-    """The cost of the reports pool for a review whose results a scan derives."""
+    """This is the reports pool's cost for a review whose results a scan derives."""
     calls: list[str] = []
 
     def counted(name: str) -> Any:

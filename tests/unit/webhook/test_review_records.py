@@ -1,7 +1,6 @@
-"""From the bytes of a review to the notes of its events, on a real engine.
+"""From the bytes of a review to the records of its events, on a real engine.
 
-A failure means: the fast program and its shared answers leave out what an event must
-say.
+A failure means: the fast program and its shared answers omit data that an event needs.
 """
 
 import asyncio
@@ -79,7 +78,7 @@ spec:
 
 
 class Bench:
-    """A worker's service without its transport, and the leader's words."""
+    """A worker's service without its transport, and the leader's messages."""
 
     def __init__(self, folder: Path, policies: str, *, passes: bool = False) -> None:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)

@@ -1,7 +1,7 @@
 """Reviews of policies take turns by namespace, and leave room for administrators.
 
-A failure means: one tenant's large policies delay everybody's, until the API server no
-longer waits for the answer.
+A failure means: one tenant's large policies delay all reviews until the API server
+times out.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def body(namespace: str, uid: str = "") -> bytes:
 
 
 class Held:
-    """Answers that wait until they are let go; notes the order in which they began."""
+    """Answers that wait until they are released, and the order in which they began."""
 
     def __init__(self) -> None:
         self.began: list[bytes] = []
@@ -69,7 +69,7 @@ def told(story: Callable[[Reviewers, Held], Awaitable[None]]) -> None:
 async def begun(
     reviewers: Reviewers, held: Held, *bodies: bytes
 ) -> list[asyncio.Task[bytes]]:
-    """Ask for reviews in this order, without waiting for an answer."""
+    """Start reviews in this order, without waiting for an answer."""
     asked = [asyncio.ensure_future(reviewers.run(held.answer, one)) for one in bodies]
     await asyncio.sleep(0)
     return asked
@@ -104,7 +104,8 @@ def test_tenants_leave_a_thread_and_take_turns() -> None:
         held.let_go(body(""))
         assert await asyncio.wait_for(admin, 60) == body("")
         assert sorted(held.began) == sorted([*first, body("")])
-        # t1 runs on; what t0 leaves is for one who has not had a turn.
+        # t1 keeps running; the thread of t0 goes to a namespace that has not had a
+        # turn.
         for number, given in enumerate((first[0], second[0], second[1])):
             held.let_go(given)
             await asyncio.wait_for(asked[[*first, *second].index(given)], 60)

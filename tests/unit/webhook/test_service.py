@@ -1,4 +1,4 @@
-"""From bytes to bytes: who is evaluated, what is answered, what a failure becomes."""
+"""From bytes to bytes: evaluated rules, answers, and the results of failures."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ class Sink:
 
 
 class Bench:
-    """A service on a stub engine, with everything that it reports."""
+    """A service with a stub engine and a recorder for all its reports."""
 
     def __init__(self, plan: StubPlan | Exception | None, **parts: Any) -> None:
         self.evaluate = StubEvaluate(plan)
@@ -125,7 +125,7 @@ def test_a_failure_of_an_enforcing_policy_denies() -> None:
 
 
 def test_warnings_of_policies_that_did_not_block() -> None:
-    """One of an Ignore policy in error, one of an auditing policy with emitWarning."""
+    """An Ignore policy has an error, and an auditing policy has emitWarning."""
     bench = Bench(
         StubPlan(
             enforce=[response("error", failure_policy="Ignore")],
@@ -163,7 +163,7 @@ def test_reviews_in_which_all_passed_are_told_where_wanted(
 
 
 def test_a_failure_that_does_not_block_is_told_aside() -> None:
-    """The rules beside it need words, which take time."""
+    """The other rules need messages, which take time."""
     bench = Bench(StubPlan(enforce=[response("error", failure_policy="Ignore")]))
     assert bench.ask(IGNORE)["allowed"]
     assert bench.sink.told == []
@@ -171,7 +171,7 @@ def test_a_failure_that_does_not_block_is_told_aside() -> None:
 
 
 def test_a_sink_that_fails_changes_no_answer() -> None:
-    """Otherwise an event that cannot be recorded lets a refused object in."""
+    """Otherwise an event that cannot be recorded admits a refused object."""
     bench = Bench(StubPlan(enforce=[response()]))
     bench.sink.fails = True
     assert "was blocked" in bench.ask(IGNORE)["status"]["message"]
@@ -265,7 +265,7 @@ def test_what_the_transport_refuses_is_counted_by_its_code() -> None:
 
 
 def test_without_a_snapshot_no_answer_is_given() -> None:
-    """A worker must not allow what it has no policies for (behaviour/lessons 3.5)."""
+    """A worker must not allow a request without policies (behaviour/lessons 3.5)."""
     bench = Bench(SnapshotUnusable("webhook.no_snapshot", "none"))
     with pytest.raises(HttpError) as caught:
         bench.ask(IGNORE)
@@ -306,7 +306,7 @@ def test_a_failure_is_decided_by_the_failure_policy(
     allowed: bool,  # noqa: FBT001 - a table
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An error is never a silent allow, and the log holds no value of the object."""
+    """An error never allows silently, and the log contains no value of the object."""
     plan = explode(error)
     plan.fails = fails
     bench = Bench(plan)
@@ -338,7 +338,7 @@ def test_the_deadline_leaves_time_to_answer(query: bytes, expected_s: float) -> 
 
 
 def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
-    """Nor does one past its deadline: it is answered by its failure policy."""
+    """A review past its deadline does not block either: failurePolicy answers it."""
     release = threading.Event()
 
     def wait(_deadline_ns: int) -> None:
@@ -382,7 +382,7 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
 
 
 class LatePlan(StubPlan):
-    """Answers nothing before it is let go."""
+    """A plan that blocks until it is released."""
 
     def __init__(self, *, fails: bool, enforce: Sequence[PolicyResponse]) -> None:
         self.let_go = threading.Event()
@@ -407,7 +407,7 @@ def test_a_thread_that_is_late_is_not_counted_as_an_answer(
     allowed: bool,  # noqa: FBT001 - a table
     audited: list[tuple[str, int, int]],
 ) -> None:
-    """Otherwise a review is counted twice, or reported as blocked but was allowed."""
+    """Otherwise a review is counted twice, or an allowed one is reported as blocked."""
     plan = LatePlan(enforce=[response()], fails=not allowed)
     bench: Bench | None = None
 
@@ -481,7 +481,7 @@ def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
 
 
 def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
-    """A failure means: a policy that only audits blocks what it cannot evaluate."""
+    """A failure means: an auditing policy blocks requests that it cannot evaluate."""
 
     class Plan(StubPlan):
         def warn(
@@ -517,7 +517,7 @@ def test_the_outbox_is_bounded_and_survives_errors() -> None:
 
 
 def test_the_outbox_bounds_the_bytes_that_wait() -> None:
-    """A failure means: a thousand waiting reviews of 10 MiB fill the machine."""
+    """A failure means: a thousand waiting reviews of 10 MiB fill the memory."""
     dropped: list[int] = []
     box = AuditQueue(
         10, on_drop=lambda: dropped.append(1), on_error=lambda _error: None
@@ -536,14 +536,14 @@ def test_an_outbox_of_no_places_drops_all() -> None:
 
 
 class Unknown:
-    """No namespace has been published yet."""
+    """A port without any published namespace."""
 
     def labels(self, _namespace: str) -> None:
         return None
 
 
 class LiveNamespaces:
-    """What the API server answers; raises what it is given."""
+    """The API server's answer; raises a given error."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -587,7 +587,7 @@ def _with_live(answer: Any, evaluate: StubEvaluate, **changes: Any) -> Any:
 
 
 def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
-    """It may have been created together with what is evaluated now."""
+    """It may have been created together with the object under review."""
     evaluate = StubEvaluate(StubPlan())
     labels = {"team": "a"}
     assert _with_live({"metadata": {"labels": labels}}, evaluate)["allowed"]
@@ -636,7 +636,7 @@ def _indifferent() -> StubPlan:
 def test_a_namespace_that_decides_nothing_is_not_asked_for(
     plan: StubPlan | None, changes: dict[str, Any]
 ) -> None:
-    """Otherwise each object of a new namespace costs a call to the API server."""
+    """Otherwise each object of a new namespace costs an API call."""
     evaluate = StubEvaluate(plan)
     unasked = AssertionError("the API server was asked")
     assert _with_live(unasked, evaluate, **changes)["allowed"]

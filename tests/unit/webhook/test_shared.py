@@ -1,4 +1,4 @@
-"""Cluster data given by files, as rules read it."""
+"""Cluster data from files, as rules read it."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ spec: {reference: "example.com/gone:1", error: "manifest unknown"}
 
 
 class _Segment:
-    """A data segment that is at hand."""
+    """A data segment that is already attached."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values

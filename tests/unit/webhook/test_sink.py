@@ -1,7 +1,7 @@
 """From responses to records: which reviews are recorded, and with which message.
 
-A failure means: an event is missing or says something else than Kyverno's, or quotes a
-Secret. Expected messages: docs/behaviour/controllers 9.1 and Kyverno's pkg/event.
+A failure means: an event is missing, differs from Kyverno's, or quotes a Secret.
+Expected messages: docs/behaviour/controllers 9.1 and Kyverno's pkg/event.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def request(**changes: Any) -> Request:
 
 
 class Bench:
-    """A sink on a journal, and what the leader would make of its records."""
+    """A sink with a journal, and the events that the leader creates from it."""
 
     def __init__(self, folder: Path) -> None:
         self.journal = Journal.claim(folder, 1000)
@@ -98,7 +98,7 @@ def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
         PolicyResponse(policy(), [rule("fail"), rule("pass", "q")], "Enforce"),
         PolicyResponse(policy("other"), passed=("r",)),
     )
-    for _ in range(2):  # the second time by what is remembered of shared responses
+    for _ in range(2):  # the second time from the cache of shared responses
         bench.sink.answered(request(), responses, blocked=True)
         (event,) = bench.events()
         note = "Pod shop/web: [r] fail (blocked); m"
@@ -125,7 +125,7 @@ def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
 def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
     bench: Bench,
 ) -> None:
-    """KYVERNO: the object's Events name every rule of the policy, passed ones too."""
+    """KYVERNO: the object's Events name every rule of the policy, even passed ones."""
 
     def with_messages(response: PolicyResponse) -> PolicyResponse:
         results = [*response.results, rule("pass", "q", "it passed")]
@@ -151,7 +151,7 @@ def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
 def test_rules_of_one_policy_are_one_response_whatever_their_action(
     bench: Bench,
 ) -> None:
-    """A rule that passed in line and one that failed aside: the policy failed."""
+    """One rule passed in the review and one failed in the audit: the policy failed."""
     bench.passes = True
     same = policy()
     enforced = (PolicyResponse(same, passed=("a",)), PolicyResponse(policy("z", "ns")))
@@ -170,7 +170,7 @@ def test_rules_of_one_policy_are_one_response_whatever_their_action(
 
 
 def test_a_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> None:
-    """Mended: Kyverno merges both into one (docs/behaviour/controllers 14.10)."""
+    """Fixed here: Kyverno merges both into one (docs/behaviour/controllers 14.10)."""
     enforced = (PolicyResponse(policy("p", "shop"), [rule("error")]),)
     audited = [PolicyResponse(policy("p"), [rule("fail")])]
     bench.sink.deliver(request(), enforced, audited, as_it_is)
@@ -264,7 +264,7 @@ def test_what_was_skipped_in_part_was_not_applied(
 def test_nothing_is_told_of_the_nameless_and_of_events(
     bench: Bench, changes: dict[str, Any]
 ) -> None:
-    """An event about an Event would make the next one."""
+    """An event about an Event would cause the next event."""
     responses = (PolicyResponse(policy(), [rule("fail")]),)
     bench.sink.answered(request(**changes), responses, blocked=True)
     assert bench.events() == []
@@ -287,7 +287,7 @@ def test_a_secret_is_never_quoted(
 ) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
     responses = (PolicyResponse(policy(), [rule("fail", message="geheim")]),)
-    # The same responses, shared with a review of something else.
+    # The same responses, shared with a review of another object.
     bench.sink.answered(request(), responses, blocked=blocked)
     assert "m" not in [event.note for event in bench.events()]
     asked = request(kind="Secret", object=secret)
@@ -301,7 +301,7 @@ def test_a_secret_is_never_quoted(
 
 
 def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
-    """A thousand rules with long messages: only the rules are listed."""
+    """With a thousand rules with long messages, only the rules are listed."""
     rules = [rule("fail", f"r{n}", "w" * 5000) for n in range(1000)]
     bench.sink.answered(request(), [PolicyResponse(policy(), rules)], blocked=True)
     found = bench.events()

@@ -1,4 +1,4 @@
-"""A worker evaluates when it has all that policies ask for, and not before."""
+"""A worker evaluates once it has all the data that policies need, and not before."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ GIVEN = Settings(standalone=True)
 
 
 class Pod:
-    """A runtime folder with what a leader published, and one worker on it."""
+    """A runtime folder with a leader's published data, and one worker that uses it."""
 
     def __init__(self, folder: Path) -> None:
         for name in ("snapshot", "pages", "tls"):
@@ -68,7 +68,7 @@ class Pod:
         route = SHARED[b"/validate/fail"]
         answer = self.served.connections.service.answer(route, b"", review(**changes))
         if not isinstance(answer, bytes):
-            # A review that a busy machine makes long leaves the event loop.
+            # A review that is slow on a busy machine leaves the event loop.
             answer = self.loop.run_until_complete(answer)
         return bool(json.loads(answer)["response"]["allowed"])
 
@@ -90,9 +90,9 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
 
 
 def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
-    """With the roles unread, nobody would have any, and nothing that names one match.
+    """With unread roles no user has a role, and nothing that names a role matches.
 
-    The leader publishes the policies last; a file may be damaged all the same.
+    The leader publishes the policies last, but a file may still be damaged.
     """
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
@@ -114,7 +114,7 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
 
 @pytest.mark.parametrize("lacking", [SETTINGS, "roles"])
 def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> None:
-    """Otherwise defaults, or roles that were not read, skip the evaluation."""
+    """Otherwise defaults or unread roles skip the evaluation."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
     file = pod.snapshot / segment_file(lacking)
@@ -129,7 +129,7 @@ def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> N
 
 
 class _Held(ThreadPoolExecutor):
-    """An executor whose threads are all busy with work that does not end."""
+    """An executor whose threads are all busy with endless work."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -139,7 +139,7 @@ class _Held(ThreadPoolExecutor):
 
 
 def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None:
-    """Otherwise slow work in the loop's threads keeps the old policies in force."""
+    """Otherwise slow work in the loop's threads keeps the old policies active."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
     pod.start()
@@ -152,8 +152,8 @@ def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None
 
 
 def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
-    """Otherwise a worker keeps the rules of each change, or stops to find them."""
-    # Other tests of this process may have left rules, or threads that link some.
+    """Otherwise a worker keeps the rules of each change, or pauses to collect them."""
+    # Other tests of this process may have left rules, or threads that link rules.
     name = f"forbids-{uuid.uuid4()}"
     pod.publish(SETTINGS, *NAMES)
     for generation in range(1, 4):
@@ -178,7 +178,7 @@ def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
 def _freed(pod: Pod, policy: str) -> bool:
     assert pod.served is not None
     pod.served.tick()
-    # Looking at all objects keeps them: release may have come across it.
+    # Inspecting all objects keeps references: the release may have met one.
     pod.loop.run_until_complete(asyncio.sleep(0.05))
     return len(_rules(policy)) == 1
 

@@ -1,6 +1,7 @@
-"""No policy of one namespace lifts what other policies forbid, nor holds others up.
+"""A tenant's policy neither bypasses other policies' denials nor delays requests.
 
-Each is evaluated on a path that ignores failures: what fails as a whole there allows.
+Each is evaluated on a path that ignores failures: if the whole evaluation fails there,
+the request is allowed.
 """
 
 import json
@@ -39,7 +40,7 @@ POD: dict[str, Any] = {
     "spec": {"containers": [{"name": "c", "image": "i"}]},
 }
 CUT_S_MAX = 0.2
-"""Where each of the names was looked up, it took ten times as long."""
+"""When each name was looked up separately, this took ten times as long."""
 Steps = Callable[[int], str]
 
 
@@ -70,7 +71,7 @@ ADMIN = classic("admin", "", NO_LABEL)
 
 
 def chain(first: str, each: Steps, count: int) -> list[dict[str, str]]:
-    """Return variables, each of which names the one before it."""
+    """Return variables, each of which refers to the previous one."""
     texts = [first, *(each(number) for number in range(count - 1))]
     return [{"name": f"v{n}", "expression": text} for n, text in enumerate(texts)]
 
@@ -124,7 +125,7 @@ def test_a_chain_of_variables_fails_one_policy_in_cel(
 
 
 def test_a_rule_that_cannot_be_linked_is_an_error_of_its_own() -> None:
-    """Whatever the reason: the next one is not known yet."""
+    """This holds for any reason, including reasons that are not known yet."""
 
     def broken(rule: RuleIR) -> Any:
         if rule.validate is not None and rule.validate.deny is not None:
@@ -152,7 +153,7 @@ SELECTOR: dict[str, Any] = {
         + [{"key": "none", "operator": "Exists"}]
     }
 }
-"""Matches nothing, after some 0.15 ms: what follows matching asks for no slice."""
+"""Matches nothing in about 0.15 ms: no slice is requested after matching."""
 NAMES: dict[str, Any] = {
     "resourceRules": [
         {**PODS, "resourceNames": [f"n{number}-{each}" for each in range(20)]}
@@ -168,7 +169,7 @@ EXCLUDED: dict[str, Any] = {
 
 
 class EndedPace:
-    """A slice that has ended: the first question stops the review. 0 means no slice."""
+    """A slice that has ended: the first check stops the review. 0 means no slice."""
 
     slice_ends_ns = 1
 
@@ -180,7 +181,7 @@ class EndedPace:
 
 
 class Lane:
-    """Counts the reviews that leave the event loop, and evaluates them."""
+    """A lane that counts the reviews that leave the event loop, and evaluates them."""
 
     def __init__(self) -> None:
         self.ran = 0
@@ -191,7 +192,7 @@ class Lane:
 
 
 def _asked(service: Service, path: str) -> tuple[bytes, Lane]:
-    """Ask until all is linked; return the answer, and who gave it."""
+    """Send requests until all is linked; return the answer and who gave it."""
     route = route_of(path.encode())
     assert route is not None
     answer: Any = b""
@@ -261,7 +262,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 def test_matching_many_entries_leaves_the_event_loop(
     path: str, given: str, tmp_path: Path
 ) -> None:
-    """A failure means: 300 policies of one namespace hold everybody up for 100 ms."""
+    """A failure means: 300 policies of one namespace block all reviews for 100 ms."""
     answer, lane = _asked(KINDS[path](GIVEN[given], 40, tmp_path), path)
     assert lane.ran == 1
     assert type(json.loads(answer)["response"]["allowed"]) is bool
@@ -325,7 +326,7 @@ LABELLED = {
 
 
 def test_many_exceptions_spend_nothing_of_their_policy(tmp_path: Path) -> None:
-    """The steps of a policy are fewer here, so that few exceptions suffice."""
+    """The step limit of a policy is lower here, so that few exceptions suffice."""
     holds = test_cel_policies.policy("team", {"expression": "true"})
     found = compiled(holds, *_labelled("ValidatingPolicy", 100))
     server = test_cel_policies.Server(found, tmp_path)
@@ -347,7 +348,7 @@ def test_many_exceptions_do_not_stop_a_mutation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["cost of a policy", "steps of a review"])
 def test_all_exceptions_share_their_steps(limit: str, tmp_path: Path) -> None:
-    """Those that come when these are spent do not apply."""
+    """Exceptions that come after these steps are spent do not apply."""
     last = test_cel_policies.exception(
         "team", "z", matchConditions=[{"name": "c", "expression": "object != null"}]
     )
@@ -365,7 +366,7 @@ def test_all_exceptions_share_their_steps(limit: str, tmp_path: Path) -> None:
 
 
 def test_a_look_up_takes_as_long_as_the_object_is_large() -> None:
-    """It is not charged: policies choose the names, and objects repeat empty maps."""
+    """The lookup is not charged: policies choose names, objects repeat empty maps."""
     reads = Reads()
     element = reads.field("xs").each
     for number in range(4_000):

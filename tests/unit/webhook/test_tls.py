@@ -1,4 +1,4 @@
-"""Versions, suites, and a certificate that changes while connections live."""
+"""Versions, cipher suites, and a certificate that changes during connections."""
 
 import asyncio
 import socket
@@ -42,7 +42,7 @@ async def connect(
         )
     finally:
         await asyncio.wait([accepted])
-        # Its failure, if any, is the client's as well.
+        # If it fails, the client fails, too.
         accepted.exception()
     return found
 
@@ -59,7 +59,7 @@ def run(story: object) -> None:
 
 @pytest.mark.parametrize("name", ["localhost", ""])
 def test_a_new_certificate_serves_new_connections(tmp_path: Path, name: str) -> None:
-    """Also for clients that name no server; old connections go on."""
+    """This includes clients without SNI; old connections continue."""
     files = make(tmp_path, "kyverno")
     certificates = Certificates(files.cert, files.key)
 

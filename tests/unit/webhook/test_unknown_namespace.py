@@ -1,7 +1,7 @@
-"""Requests in a namespace that is not there, and policies that ask for its labels.
+"""Requests in an unknown namespace, and policies that need its labels.
 
-A failure means: what the real program refuses gets in, or policies that need no labels
-refuse what is none of their business.
+A failure means: requests that the real program refuses are admitted, or policies that
+need no labels refuse requests for no reason.
 """
 
 import json
@@ -46,7 +46,7 @@ class Namespaces:
 def rule(
     *, match: Any = None, exclude: Any = None, action: str = "Enforce", **validate: Any
 ) -> dict[str, Any]:
-    """Return a rule that refuses every Pod it matches."""
+    """Return a rule that refuses every Pod that it matches."""
     return {
         "name": "r",
         "match": {"any": [{"resources": {"kinds": ["Pod"], **(match or {})}}]},
@@ -112,7 +112,7 @@ OVERRIDES = [
     [
         ([rule(match=SELECTED)], {}),
         ([rule(exclude={"kinds": ["Pod"], **SELECTED})], {}),
-        # It does not match, and still upstream asks before it looks.
+        # Upstream reads the namespace before it checks that the rule does not match.
         ([rule(match={**SELECTED, "selector": {"matchLabels": {"no": "such"}}})], {}),
         ([rule(failureActionOverrides=OVERRIDES)], {}),
         ([rule(match=SELECTED, action="Audit")], {"emitWarning": True}),
@@ -133,7 +133,7 @@ def test_rules_that_need_its_labels_refuse(
     [
         ([rule()], {}, False),
         ([rule(match={"selector": {"matchLabels": {"no": "such"}}})], {}, True),
-        # What only audits refuses nothing.
+        # An auditing policy refuses nothing.
         ([rule(match=SELECTED, action="Audit")], {}, True),
         ([rule(match=SELECTED)], {"namespace": ""}, True),
         (

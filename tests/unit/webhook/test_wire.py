@@ -46,7 +46,7 @@ def scale_of(plural: str) -> bytes:
 
 
 def test_the_scale_of_a_custom_resource_is_evaluated(served: Served) -> None:
-    """With a policy for all resources nobody could scale one otherwise."""
+    """Otherwise a policy for all resources would block scaling of custom resources."""
     route = SHARED[b"/validate/fail"]
     answer = served.connections.service.answer(route, b"", scale_of("widgets"))
     assert isinstance(answer, bytes)
