@@ -52,7 +52,7 @@ class Pair:
 
     def __init__(self, before: ClusterPolicy, after: Json) -> None:
         self._engine = Engine(
-            unrecorded(lambda _what: None, _NoLabels()),
+            unrecorded(lambda _what: None, _NoLabels(), lambda _what: None),
             Clock(now=lambda: _TIME, monotonic_ns=time.monotonic_ns),
         )
         self._before = link_policy(compile_policy(before))
