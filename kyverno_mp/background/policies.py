@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.linked_size import exceptions_over_budget
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
@@ -284,7 +285,7 @@ class ReadyPolicies:
 
 
 def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> ReadyPolicy:
-    """Compile and link a policy; ignore exceptions that exceed the step budget.
+    """Compile and link a policy; ignore exceptions over their steps or memory.
 
     Raises: PolicyInvalid with the reason.
     """
@@ -302,12 +303,31 @@ def _compiled(
     if not isinstance(policy, ClusterPolicy | Policy) or found.problems:
         reason = "; ".join(map(str, found.problems)) or "the document is no policy"
         raise PolicyInvalid("background.policy", reason, Where(policy=stored.name))
-    return policy, compile_policy(policy, exceptions, unusable={})
+    compiled = compile_policy(policy, exceptions, unusable={})
+    return policy, _within_budget(compiled, stored.name)
+
+
+def _within_budget(compiled: CompiledPolicy, name: str) -> CompiledPolicy:
+    """Return the policy without the exceptions over their memory budget."""
+    given = (one for rule in compiled.rules for one in rule.exceptions)
+    dropped = exceptions_over_budget(given, name)
+    if not dropped:
+        return compiled
+    rules = tuple(
+        replace(
+            rule,
+            exceptions=tuple(one for one in rule.exceptions if one.key not in dropped),
+        )
+        for rule in compiled.rules
+    )
+    return replace(compiled, rules=rules)
 
 
 def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:
+    """Return the exceptions by key; which ones fit a budget depends on the order."""
     documents = (examine(msgspec.json.decode(raw)).document for raw in raws)
-    return [one for one in documents if isinstance(one, PolicyException)]
+    found = [one for one in documents if isinstance(one, PolicyException)]
+    return sorted(found, key=lambda one: one.key)
 
 
 def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> ReadyPolicy:

@@ -23,12 +23,17 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     compile_deleting_policy,
 )
 from kyverno_mp.compiler.cel_kinds.review import review
+from kyverno_mp.compiler.linked_size import (
+    EXCEPTION_TOO_LARGE,
+    exceptions_over_budget,
+)
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.admission_policy import ResourceRuleIR
 from kyverno_mp.ir.cel_policies import DeletingPolicyIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy, decode_cel_policy
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
@@ -73,6 +78,13 @@ def compiled_deleting_policy(
     except DocumentInvalid as error:
         text = "; ".join(map(str, error.problems))
         raise PolicyInvalid("cleanup.policy", text, where) from error
+    large = exceptions_over_budget(ir.exceptions, stored.shown)
+    if large:
+        text = (
+            f"PolicyException {min(large)}: the exceptions of its namespace would take"
+            f" more than {LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX >> 20} MiB of memory"
+        )
+        raise PolicyInvalid(EXCEPTION_TOO_LARGE, text, where)
     schedule, options = schedule_and_options(stored, ir.schedule, settings)
     return CompiledPolicy(
         stored, DeletingPlan(LinkedDeletingPolicy(ir)), schedule, options, digest

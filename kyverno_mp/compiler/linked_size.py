@@ -1,8 +1,8 @@
 """Estimate the memory that a policy takes in each process that links it.
 
-Room: compiler. Takes: EncodedPolicy. Gives: linked_bytes, exception_sizes,
-why_too_large.
-Next: leader/documents/linked_memory.py, webhook/policy_review.py.
+Room: compiler. Takes: EncodedPolicy, compiled exceptions. Gives: linked_bytes,
+exception_sizes, exceptions_over_budget, why_too_large.
+Next: leader/documents/linked_memory.py, webhook/policy_review.py, background, cleanup.
 May touch: nothing outside its arguments.
 
 The estimate uses the record instead of the document: for every policy kind, the record
@@ -17,10 +17,17 @@ from typing import Any, Final
 
 import msgspec
 
+from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.ir.index import EncodedPolicy, count_of, part_of
 from kyverno_mp.ir.rules import ExceptionIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
-from kyverno_mp.limits import LINKED_POLICY_BYTES_MAX
+from kyverno_mp.limits import (
+    LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX,
+    LINKED_POLICY_BYTES_MAX,
+)
+
+EXCEPTION_TOO_LARGE: Final = "exception.too_large"
+"""The error code of PolicyExceptions that exempt nothing because of their memory."""
 
 _PER_ELEMENT: Final = 256
 _PER_MEMBER: Final = 2048
@@ -57,6 +64,33 @@ def exception_sizes(
             size = weighed[id(one)] = _size_of(record)
         found[one.key] = found.get(one.key, 0) + size
     return tuple(sorted(found.items()))
+
+
+def exceptions_over_budget(
+    exceptions: Iterable[ExceptionIR | CelExceptionIR], policy: str
+) -> frozenset[str]:
+    """Return the keys of exceptions that do not fit into their namespace's budget.
+
+    ``exceptions``: of one policy, once for each rule that has them. ``policy``: its
+    name. Small exceptions are kept first, then in the order of their keys, as in the
+    leader, which also limits the sum over all policies. Raises: PolicyInvalid.
+    """
+    try:
+        sizes = exception_sizes(exceptions)
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        raise PolicyInvalid(
+            "compiler.encode", str(error), Where(policy=policy)
+        ) from error
+    used: dict[str, int] = {}
+    dropped = []
+    for size, key in sorted((size, key) for key, size in sizes):
+        namespace = key.rpartition("/")[0]
+        total = used.get(namespace, 0) + size
+        if total > LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX:
+            dropped.append(key)
+        else:
+            used[namespace] = total
+    return frozenset(dropped)
 
 
 def why_too_large(encoded: EncodedPolicy, namespace: str) -> str:

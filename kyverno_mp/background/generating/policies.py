@@ -25,6 +25,7 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     compile_generating_with,
 )
 from kyverno_mp.compiler.cel_kinds.review import review
+from kyverno_mp.compiler.linked_size import exceptions_over_budget
 from kyverno_mp.errors import KubeNotFound, KubeUnavailable, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
@@ -318,15 +319,19 @@ def _linked(
             policy = decode_cel_policy(raw)
             assert isinstance(policy, GeneratingPolicy)
             _check(policy, where)
+            # Which exceptions fit the budget depends on their order.
+            given = sorted(
+                map(_exception, exceptions.values()), key=lambda one: one.key
+            )
             ir, _ = compile_generating_with(
-                policy,
-                [_exception(one) for one in exceptions.values()],
-                EXCEPTION_NAMES_OF_GENERATING,
+                policy, given, EXCEPTION_NAMES_OF_GENERATING
             )
     except DocumentInvalid as error:
         text = "; ".join(map(str, error.problems))
         raise PolicyInvalid("background.policy", text, where) from error
-    return LinkedGeneratingPolicy(ir)
+    dropped = exceptions_over_budget(ir.exceptions, stored.name)
+    kept = tuple(one for one in ir.exceptions if one.key not in dropped)
+    return LinkedGeneratingPolicy(msgspec.structs.replace(ir, exceptions=kept))
 
 
 def _check(policy: GeneratingPolicy, where: Where) -> None:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from kyverno_mp.compiler.cel_kinds.mutating_policy import (
     compile_mutating_with_exceptions,
 )
 from kyverno_mp.compiler.cel_kinds.validating_policy import EXCEPTION_NAMES
+from kyverno_mp.compiler.linked_size import exceptions_over_budget
 from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
@@ -157,7 +159,10 @@ def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPo
         where = Where(policy=str((raw.get("metadata") or {}).get("name")))
         raise PolicyInvalid("background.policy", "the document is no policy", where)
     with bounded(CompileBudget()):
+        # Which exceptions fit the budget depends on their order.
         compiled, _ = compile_mutating_with_exceptions(
-            document, exceptions, EXCEPTION_NAMES
+            document, sorted(exceptions, key=lambda one: one.key), EXCEPTION_NAMES
         )
-    return LinkedMutatingPolicy(compiled)
+    dropped = exceptions_over_budget(compiled.exceptions, compiled.policy.key)
+    kept = tuple(one for one in compiled.exceptions if one.key not in dropped)
+    return LinkedMutatingPolicy(replace(compiled, exceptions=kept))

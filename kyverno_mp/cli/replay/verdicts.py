@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.admission.denial import blocks
 from kyverno_mp.cli.replay.cel import CelPolicies, CelReplay
 from kyverno_mp.cli.replay.redacted import RedactedReads
 from kyverno_mp.cli.replay.unrecorded import unrecorded
@@ -34,6 +33,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.recording.denying import denies
 from kyverno_mp.webhook.recording.format import Line
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
@@ -223,7 +223,6 @@ class Replayer:
         response = _ANSWER.decode(answer).response
         if route.webhook in _MUTATING:
             return self._mutated(response, undecided)
-        denies = _denies if is_cel else blocks
         denying = list(filter(denies, current.responses))
         return self._validated(response, undecided, denying)
 
@@ -276,7 +275,7 @@ class Replayer:
         if undecided:
             return self._finished(UNDECIDABLE, undecided, is_validated=False)
         if not response.allowed:
-            denying = [one for one in responses if one.errored() or one.failed()]
+            denying = list(filter(denies, responses))
             return self._finished(DENIED, undecided, denying)
         mutating = [
             one for one in responses if any(r.status == PASS for r in one.results)
@@ -311,11 +310,6 @@ class Replayer:
             took_part=frozenset(taking | {policy for policy, _ in undecided}),
             is_validated=is_validated,
         )
-
-
-def _denies(response: PolicyResponse) -> bool:
-    """Return whether a ValidatingPolicy denies; its actions include errors."""
-    return response.action == "Enforce" and (response.failed() or response.errored())
 
 
 def _rules_of(response: PolicyResponse) -> list[str]:

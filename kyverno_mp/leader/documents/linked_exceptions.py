@@ -13,6 +13,7 @@ first, then the order of their names.
 from collections.abc import Iterable
 from typing import Final
 
+from kyverno_mp.compiler.linked_size import EXCEPTION_TOO_LARGE
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.stored_document import Key
 from kyverno_mp.limits import (
@@ -20,8 +21,6 @@ from kyverno_mp.limits import (
     LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX,
 )
 
-TOO_LARGE: Final = "exception.too_large"
-"""The error code of PolicyExceptions that exempt nothing because of their memory."""
 _MIB: Final = 1024 * 1024
 
 
@@ -63,7 +62,7 @@ def why_dropped(dropped: frozenset[str]) -> str:
         f"PolicyException {first}{others} ignored: the exceptions of a namespace may"
         f" take {LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX // _MIB} MiB of memory for one"
         f" policy and {LINKED_EXCEPTIONS_BYTES_MAX // _MIB} MiB for all in every"
-        f" process [{TOO_LARGE}]"
+        f" process [{EXCEPTION_TOO_LARGE}]"
     )
 
 

@@ -1,7 +1,7 @@
 """Record answered reviews, for ``kyverno-mp replay``.
 
 Room: webhook. Takes: a Request and its answer. Gives: ports.Recording. Next: redact.py,
-files.py. May touch: one thread, started after the fork; the folder, through
+denying.py, files.py. May touch: one thread, started after the fork; the folder, through
 files.py; the clock.
 Source: docs/replay.md.
 
@@ -19,7 +19,6 @@ from typing import Final
 import msgspec
 import orjson
 
-from kyverno_mp.admission.denial import blocks
 from kyverno_mp.limits import RECORDING_QUEUE_REVIEWS_MAX, RECORDING_REVIEW_BYTES_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -27,6 +26,7 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.tally import Labels, Tally
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.recording.denying import denies
 from kyverno_mp.webhook.recording.files import RecordingFiles
 from kyverno_mp.webhook.recording.format import Answer, Line
 from kyverno_mp.webhook.recording.redact import Redaction
@@ -96,7 +96,7 @@ class ReviewRecorder:
         time_ms = self._time_ms()
 
         def write() -> None:
-            denied = [one for one in responses if not allowed and blocks(one)]
+            denied = [one for one in responses if not allowed and denies(one)]
             policies = sorted({one.policy.key for one in denied})
             answer = Answer(allowed, policies, list(patch), failed)
             line = self._line(request, raw, path, time_ms, answer)
@@ -128,7 +128,10 @@ class ReviewRecorder:
         stored, missing = self._redaction.review(raw, request.kind)
         if answer.patch:
             kinds = (request.kind, str(request.object.get("kind", "")))
-            answer.patch = self._redaction.patch(answer.patch, kinds)
+            # A mutation can copy a redacted value to any field.
+            answer.patch = self._redaction.patch(
+                answer.patch, kinds, is_whole=bool(missing)
+            )
         line = Line(
             time_ms=time_ms,
             path=path,

@@ -91,10 +91,17 @@ class Redaction:
         return found, tuple(missing)
 
     def patch(
-        self, operations: Sequence[dict[str, Json]], kinds: Iterable[str]
+        self,
+        operations: Sequence[dict[str, Json]],
+        kinds: Iterable[str],
+        *,
+        is_whole: bool = False,
     ) -> list[dict[str, Json]]:
-        """Return the JSON patch without values at, below or above redacted fields."""
-        places = self.tokens_of(kinds)
+        """Return the JSON patch without values at, below or above redacted fields.
+
+        ``is_whole``: redact all values.
+        """
+        places = [()] if is_whole else self.tokens_of(kinds)
         return [_operation(one, places) for one in operations]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.compiler import linked_size
 from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.settings.settings import Settings
 from tests.unit.background.generating_world import (
@@ -489,6 +490,21 @@ def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
         generated(api, one)
     assert content(api) == (None if exempt else "1")
     assert requests_left(api) == []
+
+
+def test_exceptions_over_their_memory_exempt_nothing(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linked_size, "LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX", 1024)
+    policy(api)
+    refs = [{"name": "p", "kind": "GeneratingPolicy"}]
+    api.put(f"{CEL}/namespaces/e/policyexceptions/x", spec={"policyRefs": refs})
+    settings = Settings(
+        namespace="kyverno", policy_exceptions=True, exception_namespace="*"
+    )
+    with held(api, settings=settings) as one:
+        generated(api, one)
+    assert content(api) == "1"
 
 
 def bait(  # noqa: PLR0913 - the parts of labels

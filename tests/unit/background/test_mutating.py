@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.compiler import linked_size
 from kyverno_mp.leader.triggers.document import document_of
 from kyverno_mp.program.generate.triggers import CEL_MUTATE, Triggered
 from kyverno_mp.program.request import Request
@@ -356,6 +357,26 @@ def test_exceptions(api: FakeApi, *, is_exempt: bool) -> None:
         assert ("c" not in _labels(api, "a")) is is_exempt
         assert "c" in _labels(api, "b")
         assert requests_left(api) == []
+
+
+def test_exceptions_over_their_memory_exempt_nothing(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linked_size, "LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX", 1024)
+    _policy(api)
+    api.put(
+        f"{_GROUP}/namespaces/kyverno/policyexceptions/x",
+        apiVersion="policies.kyverno.io/v1beta1",
+        kind="PolicyException",
+        metadata={},
+        spec={"policyRefs": [{"name": "p", "kind": "MutatingPolicy"}]},
+    )
+    settings = Settings(
+        namespace="kyverno", policy_exceptions=True, exception_namespace="kyverno"
+    )
+    with term(api, settings=settings) as one:
+        _run(api, one)
+        assert "c" in _labels(api, "a")
 
 
 def test_a_failure_is_told_and_tried_again(api: FakeApi) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.compiler import linked_size
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
@@ -462,6 +463,21 @@ def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) ->
     assert not api.count("GET .*/namespaces/a/secrets")
     found = cleaned(api)
     assert found["reason"] == "Invalid"
+
+
+def test_exceptions_over_their_memory_keep_everything(
+    api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, objects that the exception's author wants to keep would be deleted."""
+    monkeypatch.setattr(linked_size, "LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX", 1024)
+    deleting(api)
+    exception(api, matchConditions=condition("object.metadata.name == 'old'"))
+    config_map(api, "one")
+    due(settings=EVERYWHERE)
+    assert names(api) == ["a/one"]
+    found = cleaned(api)
+    assert found["reason"] == "Invalid"
+    assert "PolicyException e/x" in found["message"]
 
 
 def test_a_namespaced_policy_and_the_exceptions_of_others(

@@ -27,7 +27,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import route_of
 from tests.unit.cli.conftest import Command
-from tests.unit.cli.test_replay import MIB, Scene, review
+from tests.unit.cli.test_replay import MIB, Scene, policy, review
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
 
 PODS = {
@@ -242,6 +242,83 @@ def test_the_values_of_a_secret_are_neither_stored_nor_decided_on(scene: Scene) 
     found = scene.found(file)
     assert scene.changes(file) == {"undecidable": 1}
     assert list(found["undecidable"]) == ["policy p: redacted: /object/data"]
+
+
+@pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
+@pytest.mark.parametrize("namespace", ["", "apps"])
+@pytest.mark.parametrize("action", ["Deny", "Audit", "Warn"])
+def test_the_denying_policies_are_recorded(
+    scene: Scene, failure_policy: str, namespace: str, action: str
+) -> None:
+    """An error denies by the policy's action, not by its failurePolicy."""
+    fails = validating("fails", "object.metadata.none.x == 'a'", namespace)
+    fails["spec"] |= {"failurePolicy": failure_policy, "validationActions": [action]}
+    file = scene.policies("a", fails, labelled("q", "app", namespace))
+    path = "/nvpol/fails/q" if namespace else "/vpol/fails/q"
+    allowed = served(scene, file, (path, review("one", labels={"app": "x"})))
+    assert allowed == [action != "Deny"]
+    assert served(scene, file, (path, review("two"))) == [False]
+    recorded = {
+        line["request"]["name"]: line["answer"].get("policies", [])
+        for stored in scene.recording.iterdir()
+        for line in map(json.loads, gzip.decompress(stored.read_bytes()).splitlines())
+        if "request" in line
+    }
+    prefix = f"{namespace}/" if namespace else ""
+    denying = [f"{prefix}fails"] if action == "Deny" else []
+    assert recorded == {"one": denying, "two": [*denying, f"{prefix}q"]}
+
+
+@pytest.mark.parametrize("is_classic", [False, True])
+def test_a_mutation_whose_failure_is_ignored_denies_nothing(
+    scene: Scene, *, is_classic: bool
+) -> None:
+    policies = []
+    for name, failure_policy in (("a", "Ignore"), ("b", "Fail")):
+        if is_classic:
+            labels = {"metadata": {"labels": {"x": "{{ request.object.none }}"}}}
+            body = {"mutate": {"patchStrategicMerge": labels}}
+            one = policy(name, body, failurePolicy=failure_policy)
+        else:
+            one = mutating(name, "x")
+            (mutation,) = one["spec"]["mutations"]
+            text = "Object{metadata: Object.metadata{name: string(object.none)}}"
+            mutation["applyConfiguration"]["expression"] = text
+            one["spec"]["failurePolicy"] = failure_policy
+        policies.append(one)
+    scene.record(("/mutate" if is_classic else "/mpol/a/b", review()))
+    (change,) = scene.found(scene.policies("m", *policies))["list"]
+    assert (change["change"], change["policies"]) == ("denied", ["b"])
+
+
+@pytest.mark.parametrize("is_classic", [False, True])
+def test_a_mutation_cannot_copy_a_secret_into_the_recording(
+    scene: Scene, *, is_classic: bool
+) -> None:
+    value = "cGFzc3dvcmQtMTIz"
+    raw = review(object={"kind": "Secret", "data": {"a": value}})
+    if is_classic:
+        labels = {"metadata": {"labels": {"x": "{{ request.object.data.a }}"}}}
+        body = {"mutate": {"patchStrategicMerge": labels}}
+        file = scene.policies("m", policy("m", body, ["Secret"]))
+        scene.serve(file, ("/mutate/fail", raw))
+    else:
+        one = mutating("m", "x")
+        one["spec"]["matchConstraints"]["resourceRules"] = [SECRETS]
+        patch = "[JSONPatch{op: 'add', path: '/metadata/labels/x', value: %s}]"
+        one["spec"]["mutations"] = [
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {"expression": patch % "object.data.a"},
+            }
+        ]
+        file = scene.policies("m", one)
+        served(scene, file, ("/mpol/m", raw))
+    (stored,) = scene.recording.iterdir()
+    text = gzip.decompress(stored.read_bytes())
+    assert b"/metadata/labels" in text
+    assert value.encode() not in text
+    assert scene.changes(file) == {"undecidable": 1}
 
 
 @pytest.mark.parametrize("path", ["/gpol/p", "/ngpol/p", "/ivpol/validate/p"])

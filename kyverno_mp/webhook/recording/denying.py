@@ -1,0 +1,25 @@
+"""Decide which policies of a denied review deny it.
+
+Room: webhook. Takes: a PolicyResponse. Gives: denies. Next: recorder.py,
+cli/replay/verdicts.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 2.7; docs/replay.md (the format).
+
+A recording and its replay share this decision, so they name the same policies.
+"""
+
+from kyverno_mp.admission.denial import blocks
+from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KINDS
+from kyverno_mp.program.result import PolicyResponse
+
+
+def denies(response: PolicyResponse) -> bool:
+    """Return whether this policy denies the request.
+
+    The action of a ValidatingPolicy also applies to the errors of its expressions; for
+    all other policies, failurePolicy decides about errors.
+    """
+    if response.policy.kind in VALIDATING_POLICY_KINDS:
+        return response.action == "Enforce" and (
+            response.failed() or response.errored()
+        )
+    return blocks(response)
