@@ -308,9 +308,8 @@ LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
 LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of the PolicyExceptions of one namespace: of those that name one
 policy, and of all. Each rule that an exception names has a copy; one that matches by
-namespace and name takes about 8 KiB. Exceptions over a
-budget exempt nothing. The background pool and DeletingPolicies apply only the first
-budget."""
+namespace and name takes about 8 KiB. Exceptions over a budget exempt nothing. The
+background pool and DeletingPolicies apply only the first budget."""
 
 UNLINKED_POLICY_BYTES_MAX = 256 * 1024
 """Estimated memory of a policy that is not linked. Its rules still match, and each
