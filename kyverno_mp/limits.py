@@ -440,6 +440,11 @@ ASSERTION_DEPTH_MAX = 128
 """Nesting depth of one assertion tree. Each level takes three of 1,000 Python frames;
 trees follow the shape of Kubernetes objects, whose deepest field is below 60."""
 
+TEMPLATE_DEPTH_MAX = 64
+"""Nesting depth of a document in the template of a GeneratingPolicy, with its scalars.
+The recursive compiler uses three of 1,000 Python frames per level and must not depend
+on the stack of its thread; the deepest field of a Kubernetes object is below 60."""
+
 CEL_NESTING_MAX = 100
 """Nesting depth of brackets and calls in a CEL expression. The parser uses up to five
 of 1,000 Python frames per level; cel-go allows 250, which no real expression

@@ -24,6 +24,9 @@ from kyverno_mp.program.secrecy import hides_values, names_only, withheld
 _KIND: Final = "Secret"
 
 
+DEFECT: Final = "background.defect"
+
+
 class Failure(NamedTuple):
     """Why a task failed. ``reason``: safe to show to any user."""
 
@@ -62,6 +65,13 @@ def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
         kinds.append(one.changed.kind)
     hides = any(map(hides_values, kinds)) and not names_only(error)
     return Failure(None, None, withheld(error.code) if hides else error.message)
+
+
+def failure_of_defect(
+    task: Task | None = None, policy: StoredPolicy | None = None
+) -> Failure:
+    """Return the failure of a task or request that ended with an unexpected error."""
+    return Failure(task, policy, f"{DEFECT}: internal error, see the log")
 
 
 def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> bool:

@@ -14,10 +14,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.failure import Failure
+from kyverno_mp.background.failure import Failure, failure_of_defect
 from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import TRANSIENT, Runner
@@ -31,7 +32,7 @@ from kyverno_mp.background.update_request import (
     Task,
     joined,
 )
-from kyverno_mp.errors import DependencyError, KubeConflict
+from kyverno_mp.errors import DependencyError, KubeConflict, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
@@ -157,18 +158,32 @@ class Requests:
             del self._lanes[lane]
 
     def reconcile(self, key: str) -> Result:
-        """Process the due requests and tasks of one trigger."""
+        """Process the due requests and tasks of one trigger.
+
+        Raises: DependencyError, after the last one; LeaseLost, at once.
+        """
         with self._lock:
             lane = self._lanes.get(key)
             if lane is None:
                 return Result()
             tasks = dict(lane.tasks)
             names = list(lane.requests)
-        pauses = [self._run_task(key, *one) for one in tasks.values()]
-        pauses += [self._request(one) for one in self._in_order(names)]
-        later = [pause for pause in pauses if pause is not None]
+        calls = [partial(self._run_task, key, *one) for one in tasks.values()]
+        calls += [partial(self._isolated, one) for one in self._in_order(names)]
+        later: list[float] = []
+        refused: DependencyError | None = None
+        for call in calls:
+            try:
+                pause_s = call()
+            except DependencyError as error:
+                refused = refused or error
+                continue
+            if pause_s is not None:
+                later.append(pause_s)
         with self._lock:
             self._tidy(key)
+        if refused is not None:
+            raise refused
         return Result(after_s=min(later) if later else None)
 
     def _in_order(self, names: Iterable[Key]) -> list[StoredRequest]:
@@ -212,6 +227,17 @@ class Requests:
             *(GIVEN_UP, BACKGROUND_ATTEMPTS_MAX, failure.reason),
             extra=fields(policy=task.policy, rule=task.rule, trigger=task.trigger.key),
         )
+
+    def _isolated(self, one: StoredRequest) -> float | None:
+        """Process a request; an unexpected error only fails this request."""
+        try:
+            return self._request(one)
+        except (DependencyError, LeaseLost):
+            raise
+        except Exception:  # noqa: BLE001 - one request must not stop the others
+            self._runner.on_defect()
+            _log.exception("unexpected error of a request", extra=_fields_of(one))
+            return self._fail(one, self._progress_of(one), failure_of_defect())
 
     def _request(self, one: StoredRequest) -> float | None:
         """Process a request if it is due; return the pause until it is due."""

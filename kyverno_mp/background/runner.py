@@ -6,6 +6,7 @@ the parts of this room.
 Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from kyverno_mp.background.failure import (
     Failure,
     failure_of,
+    failure_of_defect,
     failure_of_generating,
     failure_of_request,
 )
@@ -41,9 +43,12 @@ from kyverno_mp.errors import (
     InputError,
     KubeExpired,
     KubeUnavailable,
+    LeaseLost,
     SnapshotUnusable,
 )
+from kyverno_mp.telemetry.log import fields
 
+_log = logging.getLogger(__name__)
 _OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
 
@@ -61,6 +66,8 @@ class Runner:
     generating: Generating
     lost_generating: Callable[[StoredRequest], Iterator[Task]]
     """Yields the tasks for the lost triggers of GeneratingPolicies."""
+    on_defect: Callable[[], None]
+    """Called after each unexpected error."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -129,6 +136,11 @@ class Runner:
             except (InputError, DependencyError) as error:
                 failure = failure or failure_of(task, policy, error)
                 continue
+            except LeaseLost:
+                raise
+            except Exception:  # noqa: BLE001 - one task must not stop the others
+                failure = failure or self._defect(task, policy)
+                continue
             if outcome.waits:
                 waits = waits or outcome
             if of_one_trigger and _ends(outcome, policy):
@@ -146,6 +158,10 @@ class Runner:
         except (InputError, DependencyError) as error:
             stored = None if policy is None else policy.stored
             return failure_of_generating(task, stored, error), None
+        except LeaseLost:
+            raise
+        except Exception:  # noqa: BLE001 - one task must not stop the others
+            return self._defect(task, policy), None
 
     def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
         """Run a MutatingPolicy. Raises: transient errors; LeaseLost."""
@@ -155,6 +171,21 @@ class Runner:
             raise
         except (InputError, DependencyError) as error:
             return self.mutating.failure_of(task, error), None
+        except LeaseLost:
+            raise
+        except Exception:  # noqa: BLE001 - one task must not stop the others
+            return self._defect(task, None), None
+
+    def _defect(
+        self, task: Task, policy: ReadyPolicy | ReadyGenerating | None
+    ) -> Failure:
+        """Log and count an unexpected error of a task; return its failure."""
+        self.on_defect()
+        _log.exception(
+            "unexpected error of a background rule",
+            extra=fields(policy=task.policy, rule=task.rule, trigger=task.trigger.key),
+        )
+        return failure_of_defect(task, None if policy is None else policy.stored)
 
 
 def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:

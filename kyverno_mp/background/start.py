@@ -139,6 +139,7 @@ class Background:
                 LostTriggers(self.policies, existing, downstream),
                 self.generating.generating,
                 self.generating.events.lost,
+                self._count_defect,
             ),
             downstream.guard,
             self._add_trigger,
@@ -184,13 +185,16 @@ class Background:
             clock_s=self._dependencies.clock.monotonic_s,
         )
 
+    def _count_defect(self, controller: str = requests.NAME) -> None:
+        self._dependencies.metrics.count(DEFECTS, (controller,))
+
     def _controllers(
         self, queue: WorkQueue[Request], reconcilers: Mapping[str, Reconciler]
     ) -> Controllers:
         return Controllers(
             queue,
             reconcilers,
-            on_defect=lambda one: self._dependencies.metrics.count(DEFECTS, (one,)),
+            on_defect=self._count_defect,
         )
 
     def start(self) -> None:

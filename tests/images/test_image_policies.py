@@ -500,3 +500,108 @@ def test_extensions_name_nobody(place: Place) -> None:
     place.keyless()
     who = Identity(extensions=(("oidcIssuer", "*"),))
     assert "keyless needs identities" in place.verdict(CosignQuery(identities=(who,)))
+
+
+def _with(own: rig.Sigstore, field: str, period: Any) -> str:
+    """Return a trusted root in which the first entry of a field has a period."""
+    root = json.loads(_root_of(own))
+    (one,) = root[field]
+    holder = one.get("publicKey", one)
+    holder["validFor"] = period
+    return json.dumps(root)
+
+
+class Of(Trust):
+    """A TUF repository with another trusted root."""
+
+    def __init__(self, own: rig.Sigstore, text: str) -> None:
+        super().__init__(own)
+        self._text = text
+
+    def target(self, _name: str, _deadline_ns: int) -> bytes:
+        return self._text.encode()
+
+
+def _ends(at: dt.datetime) -> dict[str, str]:
+    return {"start": "2020-01-01T00:00:00Z", "end": at.isoformat()}
+
+
+def _starts(at: dt.datetime) -> dict[str, str]:
+    return {"start": at.isoformat()}
+
+
+_SECOND: Final = dt.timedelta(seconds=1)
+_LOGGED: Final = bundle_rig.AT
+PERIODS: list[tuple[str, dict[str, str], str]] = [
+    ("tlogs", _ends(_LOGGED), ""),
+    ("tlogs", _ends(_LOGGED - _SECOND), "not valid at payload integrated time"),
+    ("tlogs", _starts(_LOGGED), ""),
+    ("tlogs", _starts(_LOGGED + _SECOND), "not valid at payload integrated time"),
+    ("ctlogs", _ends(rig.SIGNED), ""),
+    ("ctlogs", _ends(rig.SIGNED - _SECOND), "the log's key was not valid"),
+    ("ctlogs", _starts(rig.SIGNED + _SECOND), "the log's key was not valid"),
+]
+
+
+@pytest.mark.parametrize("given", ["policy", "mirror"])
+@pytest.mark.parametrize(("field", "period", "text"), PERIODS)
+def test_the_key_of_a_retired_log_vouches_for_nothing_new(
+    place: Place, given: str, field: str, period: dict[str, str], text: str
+) -> None:
+    place.keyless()
+    root = _with(place.own, field, period)
+    asked = CosignQuery(identities=_WHO)
+    if given == "policy":
+        asked = asked._replace(trusted_root=root)
+    else:
+        place.trust = Of(place.own, root)
+    found = place.verdict(asked)
+    assert text in found
+    assert bool(found) is bool(text)
+
+
+@pytest.mark.parametrize(("field", "period", "text"), PERIODS[:4])
+def test_a_retired_log_and_a_key(
+    place: Place, field: str, period: dict[str, str], text: str
+) -> None:
+    signer = place.own.leaf()
+    layer = place.own.layer(signer, payload_for(place.digest))
+    place.repository.attach_layers(place.digest, "sig", [layer])
+    root = _with(place.own, field, period)
+    found = place.verdict(CosignQuery(rig.pem_key(signer.key), trusted_root=root))
+    assert text in found
+    assert bool(found) is bool(text)
+
+
+@pytest.mark.parametrize(
+    "period",
+    [
+        {"start": "2020-01-01T00:00:00"},
+        {"start": "2020-01-01"},
+        {"start": "2020-01-01T00:00:00Z", "end": "2999-01-01T00:00:00"},
+        {"start": 5},
+        {"start": "2020-01-01T00:00:00Z", "end": 5},
+        {"start": "x"},
+        "2020-01-01T00:00:00Z",
+        [],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "field", ["tlogs", "ctlogs", "certificateAuthorities", "timestampAuthorities"]
+)
+@pytest.mark.parametrize("bundled", [True, False])
+def test_a_period_that_cannot_be_compared(
+    place: Place, field: str, period: Any, *, bundled: bool
+) -> None:
+    """Otherwise the policy would not be evaluated, or the period never ends."""
+    if bundled:
+        _bundled(place, bundle_rig.bundle(place.own, subject=_subject(place)))
+    else:
+        place.keyless()
+    root = _with(place.own, field, period)
+    found = place.verdict(CosignQuery(identities=_WHO, trusted_root=root))
+    assert "parsing inline trustedRoot JSON: error creating trusted root" in found
+    place.trust = Of(place.own, root)
+    found = place.verdict(CosignQuery(identities=_WHO))
+    assert found.startswith("failed to get trusted root for bundle verification: ")

@@ -19,6 +19,7 @@ from kyverno_mp.images.keys import Unproved
 from kyverno_mp.images.sigstore.chains import verified_chain
 from kyverno_mp.images.sigstore.identity import require_identity
 from kyverno_mp.images.sigstore.log_search import proposed_entries
+from kyverno_mp.images.sigstore.logkeys import DatedKeys, Period
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor import verified_search
 from kyverno_mp.images.sigstore.rekor_entry import Signed
@@ -319,6 +320,20 @@ def test_a_log_cannot_answer_with_the_entry_of_another_signature() -> None:
         search = partial(verified_search, answer, _signed(layer, signer))
         text = reason(partial(search, RIG.rekor_keys))
         assert "does not match signature being verified" in text
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(0, True), (-1, False)])
+def test_a_retired_log_cannot_answer(seconds: int, *, holds: bool) -> None:
+    signer = RIG.leaf()
+    layer = RIG.layer(signer, at=None)
+    answer = json.dumps([RIG.found(_entry(signer, layer), _AT)]).encode()
+    period = Period(_AT - dt.timedelta(days=1), _AT + dt.timedelta(seconds=seconds))
+    keys = DatedKeys((name, (key, period)) for name, key in RIG.rekor_keys.items())
+    terms = replace(TERMS, log=keys, search=lambda _signed: answer)
+    text = "" if holds else "rekor log public key not valid at payload integrated time"
+    found = verdict(layer, terms)
+    assert text in found
+    assert (not found) is holds
 
 
 def test_a_log_cannot_prove_another_payload() -> None:

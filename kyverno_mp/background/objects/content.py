@@ -26,6 +26,7 @@ OF_THE_SERVER: Final = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )
+_OF_NO_OBJECT: Final = "1"
 _OF_OTHERS: Final = ("finalizers", "ownerReferences")
 """Fields set by other controllers; an update keeps them unless the rule sets them."""
 
@@ -37,6 +38,21 @@ def over(live: Json, raw: Json) -> Json:
         if name in live["metadata"]:
             metadata.setdefault(name, live["metadata"][name])
     return {**raw, "metadata": metadata}
+
+
+def at_version(live: Json | None, raw: Json) -> Json:
+    """Return what to apply server-side, for a live object or for none.
+
+    K8S: the API server refuses it with a conflict if the object has another version or
+    uid. It ignores the version of an object that it creates, and no stored object has
+    version 1, so the content for no live object is refused if an object exists. A POST
+    would refuse that, too, but its fields would belong to an update: later applies
+    would not remove them. Neither field counts as applied, so neither gets an owner.
+    """
+    wanted = {"resourceVersion": _OF_NO_OBJECT}
+    if live is not None:
+        wanted = {name: live["metadata"][name] for name in ("resourceVersion", "uid")}
+    return {**raw, "metadata": {**raw["metadata"], **wanted}}
 
 
 def bare(raw: Json, wanted: Json) -> Json:

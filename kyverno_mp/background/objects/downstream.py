@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.background.objects.content import (
+    at_version,
     has_same_content,
     last_manager,
     over,
@@ -175,9 +176,7 @@ class Downstream:
             done = self._update(resource, raw, owned)
             if done is not None:
                 return done
-        raise KubeConflict(
-            "background.conflict", f"{shown(resource, raw)} changes all the time"
-        )
+        raise _changes(resource, raw)
 
     def _apply(
         self,
@@ -187,16 +186,22 @@ class Downstream:
         *,
         synchronizes: bool,
     ) -> Done:
-        key = key_of(raw)
-        live = self._objects.find(resource, key)
-        if live is not None and (
-            not synchronizes or self._written.is_as_written(live, raw)
-        ):
-            return Done(KEPT)
-        if live is not None and not self._is_owned(live, raw, owned):
-            return Done(OTHERS)
-        made = self._objects.apply(resource, raw)
-        return self._done(CREATED if live is None else UPDATED, made, raw, live)
+        """Apply an object server-side: create it, or take ownership of its fields."""
+        for _ in range(_ATTEMPTS):
+            live = self._objects.find(resource, key_of(raw))
+            if live is not None and (
+                not synchronizes or self._written.is_as_written(live, raw)
+            ):
+                return Done(KEPT)
+            if live is not None and not self._is_owned(live, raw, owned):
+                return Done(OTHERS)
+            try:
+                made = self._objects.apply(resource, at_version(live, raw))
+            except KubeConflict:
+                # The object was created, changed or deleted in the meantime.
+                continue
+            return self._done(CREATED if live is None else UPDATED, made, raw, live)
+        raise _changes(resource, raw)
 
     def _update(
         self, resource: Resource, raw: Json, owned: Selector | None
@@ -445,6 +450,13 @@ class Downstream:
         elif not metadata.get("namespace"):
             metadata["namespace"] = "default"
         return resource, {**raw, "metadata": metadata}
+
+
+def _changes(resource: Resource, raw: Json) -> KubeConflict:
+    """Return the error for an object that other writers change at every attempt."""
+    return KubeConflict(
+        "background.conflict", f"{shown(resource, raw)} changes all the time"
+    )
 
 
 def _found(resource: Resource, raw: Json) -> Found:

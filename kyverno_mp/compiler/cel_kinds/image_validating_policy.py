@@ -329,10 +329,12 @@ class _ImageBuilder(Builder):
         found: list[Expression | None] = []
         for index, one in enumerate(keyless.identities):
             place = f"{path}.cosign.keyless.identities[{index}].subjectExpression"
-            if one.subject_expression and one.subject_reg_exp:
-                reason = "subjectExpression and subjectRegExp cannot both be set"
-                self.refused(one.subject_expression, place, reason)
             text = one.subject_expression
+            # SAFETY: the computed pattern would replace the other criterion.
+            other = "subjectRegExp" if one.subject_reg_exp else "subject"
+            if text and (one.subject_reg_exp or one.subject):
+                reason = f"subjectExpression and {other} cannot both be set"
+                self.refused(text, place, reason)
             found.append(self.compiled(text, place)[0] if text else None)
         return tuple(found) if any(found) else ()
 

@@ -19,7 +19,9 @@ from kyverno_mp.expr.cel.linking.program import compile_expression
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.cel_policies import HoleIR, TemplateDocumentIR
+from kyverno_mp.limits import TEMPLATE_DEPTH_MAX
 from kyverno_mp.policy.cel_kinds.policies import Template
+from kyverno_mp.policy.reading.decode import is_too_deep
 from kyverno_mp.policy.reading.yaml_documents import (
     PLACEHOLDER,
     PlacedText,
@@ -83,6 +85,9 @@ def _parsed(text: str) -> list[YamlDocument]:
         reason = f"failed to parse YAML: yaml: {line}{error.message}"
         raise TemplateInvalid(reason) from None
     for one in documents:
+        if is_too_deep(one.raw, TEMPLATE_DEPTH_MAX):
+            reason = f"nested deeper than {TEMPLATE_DEPTH_MAX} levels"
+            raise TemplateInvalid(f"line {one.line}: {reason}")
         if one.duplicate_key:
             reason = f'mapping key "{one.duplicate_key}" already defined'
             raise TemplateInvalid(f"line {one.line}: {reason}")

@@ -14,23 +14,17 @@ from cryptography import x509
 
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.keys import Unproved, load_certificate
-from kyverno_mp.images.sigstore.logkeys import LogKey, load_log_key
+from kyverno_mp.images.sigstore.logkeys import (
+    DatedKeys,
+    LogKey,
+    Period,
+    load_log_key,
+)
 from kyverno_mp.images.sigstore.timestamps import Authority
 from kyverno_mp.limits import IMAGE_TRUST_FILES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 _EVER: Final = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-
-
-class Period(NamedTuple):
-    """A validity period that includes both ends."""
-
-    start: datetime
-    end: datetime
-
-    def has(self, at: datetime) -> bool:
-        """Return whether a time is within the period."""
-        return self.start <= at <= self.end
 
 
 class CertificateAuthority(NamedTuple):
@@ -44,11 +38,11 @@ class CertificateAuthority(NamedTuple):
 class Material(NamedTuple):
     """The keys and certificates in the trusted root."""
 
-    logs: Mapping[bytes, tuple[LogKey, Period]]
+    logs: DatedKeys
     authorities: tuple[CertificateAuthority, ...]
     stamping: tuple[tuple[Authority, Period], ...]
-    ctlogs: Mapping[bytes, LogKey] = {}
-    """Certificate transparency logs; a retired key still verifies."""
+    ctlogs: DatedKeys
+    """Certificate transparency logs; a retired key verifies what it signed before."""
 
 
 def parse_material(data: bytes) -> Material:
@@ -57,12 +51,11 @@ def parse_material(data: bytes) -> Material:
         raw = json_value(data)
         if type(raw) is not dict:
             raise Unproved("it is not a JSON object")
-        logs = dict(_logs(raw, "tlogs"))
         return Material(
-            logs,
+            DatedKeys(_logs(raw, "tlogs")),
             tuple(_authority(one) for one in _objects(raw, "certificateAuthorities")),
             tuple(_stamping(one) for one in _objects(raw, "timestampAuthorities")),
-            {name: key for name, (key, _) in _logs(raw, "ctlogs")},
+            DatedKeys(_logs(raw, "ctlogs")),
         )
     except (ValueError, TypeError) as error:
         raise Unproved(f"error creating trusted root: {error}") from None
@@ -100,12 +93,22 @@ def _chain(one: Mapping[str, Json]) -> list[x509.Certificate]:
 
 def _period(holder: Mapping[str, Json]) -> Period:
     given = holder.get("validFor")
-    valid: Mapping[str, Json] = given if type(given) is dict else {}
-    start, end = valid.get("start"), valid.get("end")
+    valid: Mapping[str, Json] = {} if given is None else _object(holder, "validFor")
     return Period(
-        datetime.fromisoformat(start) if type(start) is str else _EVER[0],
-        datetime.fromisoformat(end) if type(end) is str else _EVER[1],
+        _moment(valid.get("start"), _EVER[0]), _moment(valid.get("end"), _EVER[1])
     )
+
+
+def _moment(given: Json, default: datetime) -> datetime:
+    """Return a time. SAFETY: one without a zone cannot be compared with others."""
+    if given is None:
+        return default
+    if type(given) is not str:
+        raise ValueError("validFor has a time that is not a string")
+    found = datetime.fromisoformat(given)
+    if found.tzinfo is None:
+        raise ValueError(f"the time {given} has no zone")
+    return found
 
 
 def _object(holder: Mapping[str, Json], name: str) -> Mapping[str, Json]:

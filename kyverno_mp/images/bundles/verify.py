@@ -127,15 +127,15 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
     KYVERNO: if the bundle has a promise and a proof, both must be valid; the time is
     the promise's (docs/behaviour/images 5). Raises: Unproved.
     """
-    known = material.logs.get(bytes.fromhex(entry.log_id))
-    if known is None:
+    name = bytes.fromhex(entry.log_id)
+    key = material.logs.get(name)
+    if key is None:
         raise Unproved("rekor log public key not found for payload")
-    key, period = known
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise Unproved("unsupported key of a transparency log")
     if entry.proof is not None:
         root = check_inclusion(base64_bytes(entry.body) or b"", entry.proof)
-        _check_checkpoint(entry.proof, root, key, bytes.fromhex(entry.log_id))
+        _check_checkpoint(entry.proof, root, key, name)
     if not entry.promise:
         raise Unproved("the time of the entry is not signed")
     promise = Promise(
@@ -145,8 +145,8 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
         entry.log_id,
         entry.promise,
     )
-    at = promised_at(promise, {bytes.fromhex(entry.log_id): key})
-    if not period.has(at):
+    at = promised_at(promise, {name: key})
+    if not material.logs.periods[name].has(at):
         raise Unproved("the log was not trusted at the time of the entry")
     return at
 

@@ -118,7 +118,7 @@ def _keyless(
     return replace(
         terms,
         chain_of=chain_of,
-        log={name: key for name, (key, _) in material.logs.items()},
+        log=material.logs,
         scts=None if ignores else material.ctlogs,
     )
 

@@ -60,7 +60,7 @@ class GivenRoot:
 
     def rekor_keys(self, _deadline_ns: int) -> LogKeys:
         """Return the keys of the transparency logs."""
-        return {name: key for name, (key, _) in self._material.logs.items()}
+        return self._material.logs
 
     def ctlog_keys(self, _deadline_ns: int) -> LogKeys:
         """Return the keys of the certificate logs."""

@@ -25,7 +25,7 @@ from cryptography.x509.certificate_transparency import (
 
 from kyverno_mp.images.keys import Unproved
 from kyverno_mp.images.sigstore.certificates import extensions_of, key_bytes_of
-from kyverno_mp.images.sigstore.logkeys import LogKeys
+from kyverno_mp.images.sigstore.logkeys import LogKeys, is_valid_at
 from kyverno_mp.limits import IMAGE_SCTS_MAX
 
 _ABSENT: Final = (
@@ -76,11 +76,13 @@ def _scts(certificate: x509.Certificate) -> list[SignedCertificateTimestamp]:
     return []
 
 
-def _signed(sct: SignedCertificateTimestamp, key_hash: bytes, body: bytes) -> bytes:
+def _time_of(sct: SignedCertificateTimestamp) -> datetime:
     moment = sct.timestamp
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def _signed(sct: SignedCertificateTimestamp, key_hash: bytes, body: bytes) -> bytes:
+    milliseconds = (_time_of(sct) - _EPOCH) // timedelta(milliseconds=1)
     extensions = sct.extension_bytes
     return (
         struct.pack(">BBQH", _VERSION_1, _TIMESTAMP, milliseconds, _PRECERT)
@@ -96,6 +98,8 @@ def _check(sct: SignedCertificateTimestamp, signed: bytes, keys: LogKeys) -> Non
     key = keys.get(sct.log_id)
     if key is None:
         raise Unproved(_NO_KEY)
+    if not is_valid_at(keys, sct.log_id, _time_of(sct)):
+        raise Unproved(f"{_FAILED}: the log's key was not valid at its time")
     if sct.entry_type is not LogEntryType.PRE_CERTIFICATE:
         raise Unproved(f"{_FAILED}: it is of another kind")
     try:

@@ -1,14 +1,15 @@
 """Read public keys of transparency logs, by the log's identifier.
 
-Room: images. Takes: PEM strings. Gives: LogKeys. Next: images/sigstore/rekor.py,
-images/sigstore/ctlog.py.
+Room: images. Takes: PEM strings. Gives: LogKeys, Period, DatedKeys. Next:
+images/sigstore/rekor.py, images/sigstore/ctlog.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5, 3.6; RFC 6962 3.2 (identifier of a log).
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -23,6 +24,33 @@ LogKeys: TypeAlias = Mapping[bytes, LogKey]
 """Keys by the SHA-256 of their SubjectPublicKeyInfo."""
 
 _UNDECODED: Final = "PEM decoding failed"
+
+
+class Period(NamedTuple):
+    """A validity period that includes both ends."""
+
+    start: datetime
+    end: datetime
+
+    def has(self, at: datetime) -> bool:
+        """Return whether a time is within the period."""
+        return self.start <= at <= self.end
+
+
+class DatedKeys(dict[bytes, LogKey]):
+    """Keys of logs that have validity periods; ``periods`` has one for each key."""
+
+    def __init__(self, logs: Iterable[tuple[bytes, tuple[LogKey, Period]]]) -> None:
+        given = dict(logs)
+        super().__init__({name: key for name, (key, _) in given.items()})
+        self.periods: Mapping[bytes, Period] = {
+            name: period for name, (_, period) in given.items()
+        }
+
+
+def is_valid_at(keys: LogKeys, name: bytes, at: datetime) -> bool:
+    """Return whether a log's key is valid at a time; keys of PEM always are."""
+    return not isinstance(keys, DatedKeys) or keys.periods[name].has(at)
 
 
 def log_keys(texts: Iterable[str]) -> dict[bytes, LogKey]:

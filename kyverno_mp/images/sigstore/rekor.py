@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.sigstore.logkeys import LogKeys
+from kyverno_mp.images.sigstore.logkeys import LogKeys, is_valid_at
 from kyverno_mp.images.sigstore.rekor_entry import Signed, check_entry
 from kyverno_mp.limits import (
     IMAGE_LOG_BYTES_MAX,
@@ -31,6 +31,7 @@ _HASH_BYTES: Final = 32
 _HEX_UUID: Final = 64
 _TREE_ID: Final = 16
 _NO_KEY: Final = "rekor log public key not found for payload"
+_OUTSIDE: Final = "rekor log public key not valid at payload integrated time"
 _HINT: Final = (
     ". Check your TUF root (see cosign initialize) or set a custom key with env var"
     " SIGSTORE_REKOR_PUBLIC_KEY"
@@ -84,7 +85,7 @@ def verified_bundle(promise: Promise, signed: Signed, keys: LogKeys) -> datetime
     if key is None:
         raise Unproved(f"verifying bundle: {_NO_KEY}")
     _check_promise(promise, key)
-    return _moment(promise)
+    return _moment(promise, keys, "verifying bundle: ")
 
 
 def promised_at(promise: Promise, keys: LogKeys) -> datetime:
@@ -96,7 +97,7 @@ def promised_at(promise: Promise, keys: LogKeys) -> datetime:
     if key is None:
         raise Unproved(_NO_KEY)
     _check_promise(promise, key)
-    return _moment(promise)
+    return _moment(promise, keys)
 
 
 def _log_key(log_id: str, keys: LogKeys) -> ec.EllipticCurvePublicKey | None:
@@ -127,11 +128,15 @@ def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
         raise Unproved("unable to verify SET") from None
 
 
-def _moment(promise: Promise) -> datetime:
+def _moment(promise: Promise, keys: LogKeys, prefix: str = "") -> datetime:
+    """Return the time of a promise, at which the log's key must have been valid."""
     try:
-        return datetime.fromtimestamp(promise.integrated_time, UTC)
+        found = datetime.fromtimestamp(promise.integrated_time, UTC)
     except (OverflowError, ValueError, OSError):
         raise Unproved("the log's time is out of range") from None
+    if not is_valid_at(keys, bytes.fromhex(promise.log_id), found):
+        raise Unproved(prefix + _OUTSIDE)
+    return found
 
 
 def verified_search(answer: bytes, signed: Signed, keys: LogKeys) -> datetime:
@@ -205,7 +210,7 @@ def _verified_entry(
     except Unproved as error:
         raise Unproved(f"verifying signedEntryTimestamp: {error}") from None
     check_entry(promise.body, signed, "log entry")
-    return _moment(promise)
+    return _moment(promise, keys)
 
 
 def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:

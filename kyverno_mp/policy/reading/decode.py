@@ -214,10 +214,10 @@ def _versions(kind: Json) -> tuple[str, ...]:
     return KINDS[kind][1]
 
 
-def is_too_deep(raw: Json) -> bool:
+def is_too_deep(raw: Json, levels: int = JSON_DEPTH_MAX) -> bool:
     """Return whether ``raw`` is nested too deeply for a recursive walk."""
     level: list[Json] = [raw]
-    for _ in range(JSON_DEPTH_MAX):
+    for _ in range(levels):
         below: list[Json] = []
         for value in level:
             if type(value) is dict:

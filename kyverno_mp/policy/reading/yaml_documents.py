@@ -22,6 +22,7 @@ from kyverno_mp.policy.reading import yaml_scalar
 from kyverno_mp.values.go.gotext import replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 
+_MERGE_KEY: Final = "<<"
 _MERGE: Final = object()
 """Placeholder for the key ``<<`` while its mapping is built."""
 _PREFIX: Final = "tag:yaml.org,2002:"
@@ -73,7 +74,7 @@ class _Event(Protocol):
 class _Open:
     """A mapping or sequence whose end has not been read yet."""
 
-    __slots__ = ("anchor", "before", "key", "value", "wants_key")
+    __slots__ = ("anchor", "before", "key", "merged", "value", "wants_key")
 
     def __init__(self, value: Json, anchor: str | None, before: int) -> None:
         self.value = value
@@ -81,6 +82,9 @@ class _Open:
         self.before = before
         self.key: Json = None
         self.wants_key = type(value) is dict
+        self.merged: set[Json] | None = None
+        """Keys that were merged and can still be set in a template; None = no ``<<``
+        so far."""
 
 
 class _DocumentBuilder:
@@ -169,7 +173,7 @@ class _DocumentBuilder:
         text: str = event.value
         tag = event.tag
         if event.implicit[0] and not event.style:
-            if text == "<<" and self.open and self.open[-1].wants_key:
+            if text == _MERGE_KEY and self.open and self.open[-1].wants_key:
                 return _MERGE
             return yaml_scalar.resolve(text)
         if tag in _PLAIN_TAGS:
@@ -219,7 +223,9 @@ class _DocumentBuilder:
             if parent.key is _MERGE:
                 self._merge(parent, value, event)
             else:
-                if parent.key in parent.value:
+                if parent.merged and parent.key in parent.merged:
+                    parent.merged.remove(parent.key)
+                elif parent.key in parent.value:
                     self.duplicate_key = parent.key
                 parent.value[parent.key] = self._number(value, event)
 
@@ -284,6 +290,16 @@ class _TemplateBuilder(_DocumentBuilder):
         placed = PlacedText(value)
         placed.line = event.start_mark.line + 1
         return placed
+
+    def _merge(self, parent: _Open, value: Json, event: _Event) -> None:
+        """Merge keys; a merged key is no duplicate, but a second ``<<`` is."""
+        if parent.merged is not None:
+            self.duplicate_key = _MERGE_KEY
+            return
+        duplicate, own = self.duplicate_key, set(parent.value)
+        super()._merge(parent, value, event)
+        self.duplicate_key = duplicate
+        parent.merged = set(parent.value) - own
 
     def _key(self, key: Json, event: _Event) -> Json:
         return key if type(key) is PlacedText else super()._key(key, event)

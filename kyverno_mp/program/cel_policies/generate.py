@@ -123,13 +123,15 @@ class LinkedGeneratingPolicy:
 
 
 def expressions_of(ir: GeneratingPolicyIR) -> Iterator[Expression]:
-    """Yield the expressions of a policy, without those of its exceptions."""
+    """Yield all expressions of a policy and its exceptions."""
     for named in (*ir.conditions, *ir.variables, *ir.annotations):
         yield named.expression
     for generation in ir.generations:
         if generation.expression is not None:
             yield generation.expression
         yield from expressions_in(generation.documents)
+    for exception in ir.exceptions:
+        yield from (one.expression for one in exception.conditions)
 
 
 def _linked(ir: GenerationIR, dialect: Dialect) -> LinkedExpression | LinkedTemplate:

@@ -317,7 +317,7 @@ class LinkedMutatingPolicy:
 def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
     """Yield all expressions of a policy, its copies and its exceptions.
 
-    The target expression is not included: the background pool evaluates it.
+    Expressions on targets are not included: the background pool evaluates them.
     """
     for body in ir.bodies:
         for named in (*body.conditions, *body.variables):

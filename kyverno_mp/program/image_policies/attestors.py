@@ -20,6 +20,7 @@ from kyverno_mp.program.image_policies.ports import (
     TufQuery,
 )
 from kyverno_mp.program.ports import Identity, LogTerms
+from kyverno_mp.values.go.regex import compile_regex
 
 Evaluate = Callable[[LinkedExpression], Value]
 
@@ -105,7 +106,7 @@ class LinkedAttestor:
     ) -> tuple[Identity, ...] | None:
         """Return the identities with the subjects that are computed.
 
-        SAFETY: an empty pattern would match any subject.
+        SAFETY: a pattern that matches the empty text matches any subject.
         """
         if given is None or not self._subjects:
             return given
@@ -117,6 +118,12 @@ class LinkedAttestor:
             pattern = text.read(self.name, evaluate)
             if not pattern:
                 raise CelFailed(f"the subject of the attestor {self.name} is empty")
+            known = compile_regex(pattern, captures=False).compiled
+            if known is not None and known.search("") is not None:
+                reason = "its pattern matches the empty text"
+                raise CelFailed(
+                    f"the subject of the attestor {self.name} can be any: {reason}"
+                )
             found.append(identity._replace(subject_reg_exp=pattern))
         return tuple(found)
 

@@ -13,6 +13,7 @@ from kyverno_mp.ir.image_policies import (
     AttestorIR,
     ImageBodyIR,
     ImageValidatingPolicyIR,
+    TextIR,
 )
 
 _NAMESPACE: Final = "namespaceObject"
@@ -29,6 +30,9 @@ def reads_namespace(ir: ImageValidatingPolicyIR) -> bool:
 def expressions_of(ir: ImageValidatingPolicyIR) -> Iterator[Expression]:
     """Yield all expressions of a policy, its copies and its exceptions."""
     for body in ir.bodies:
+        for reference in body.references:
+            if reference.expression is not None:
+                yield reference.expression
         yield from _of_body(body)
     for exception in ir.exceptions:
         yield from (one.expression for one in exception.conditions)
@@ -47,7 +51,10 @@ def _of_body(body: ImageBodyIR) -> Iterator[Expression]:
 
 def _of_attestor(given: AttestorIR) -> Iterator[Expression]:
     cosign, notary = given.cosign, given.notary
-    texts = [] if cosign is None else [cosign.key, cosign.certificate, cosign.chain]
+    texts: list[TextIR | None] = []
+    if cosign is not None:
+        texts += [cosign.key, cosign.certificate, cosign.chain, cosign.trusted_root]
+        yield from (one for one in cosign.subjects if one is not None)
     if notary is not None:
         texts += [notary.certificates, notary.stamping]
     for text in texts:

@@ -72,6 +72,81 @@ def test_an_object_of_others_is_not_applied(api: FakeApi) -> None:
     assert api.count(APPLIES) == 0
 
 
+@pytest.mark.parametrize("existed", [True, False])
+def test_an_object_that_others_create_in_between(
+    api: FakeApi, *, existed: bool
+) -> None:
+    """Otherwise, it would be taken over, and deleted together with the policy."""
+    hand = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"from": "hand"}}
+    policy(api, useServerSideApply=True)
+
+    def others(method: str, target: str) -> None:
+        if method == "PATCH" and "/configmaps/out?" in target:
+            api.on_request = lambda _method, _target: None
+            if existed:
+                api.remove(OUT)
+            api.put(OUT, **hand)
+
+    with held(api) as one:
+        if existed:
+            generated(api, one)
+            assert content(api) == "1"
+        api.on_request = others
+        request(api, trigger(api, value="2"), name="again", operation="UPDATE")
+        one.settle()
+        found = stored(api, OUT)
+        assert found is not None
+        assert (found["data"], found["metadata"].get("labels")) == (hand["data"], None)
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api) == "hand"
+
+
+def test_an_object_whose_labels_others_remove_in_between(api: FakeApi) -> None:
+    """An object without the labels of its policy belongs to the other writer."""
+    policy(api, useServerSideApply=True)
+    with held(api) as one:
+        generated(api, one)
+    hand = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"from": "hand"}}
+
+    def others(method: str, target: str) -> None:
+        if method == "PATCH" and "/configmaps/out?" in target:
+            api.on_request = lambda _method, _target: None
+            api.put(OUT, **hand)
+
+    api.on_request = others
+    # This replica has not written the object, so only labels show whose it is.
+    with held(api) as one:
+        request(api, trigger(api, value="2"), name="again", operation="UPDATE")
+        one.settle()
+    assert content(api) == "hand"
+
+
+def test_an_applied_object_that_changes_all_the_time(api: FakeApi) -> None:
+    """The attempts are bounded; a failed request is reported and retried."""
+    policy(api, useServerSideApply=True)
+    left = 5
+
+    def others(method: str, target: str) -> None:
+        nonlocal left
+        if method == "PATCH" and "/configmaps/out?" in target and left:
+            left -= 1
+            found = stored(api, OUT)
+            assert found is not None
+            api.put(OUT, **found)
+
+    with held(api) as one:
+        generated(api, one)
+        api.on_request = others
+        request(api, trigger(api, value="2"), name="again", operation="UPDATE")
+        one.settle()
+        assert left == 0
+        notes = one.recorded.notes()
+        assert any("ConfigMap/a/out changes all the time" in note for note in notes)
+        one.pass_s(60)
+        assert content(api) == "2"
+
+
 def test_a_template_that_fails_leaves_nothing(api: FakeApi) -> None:
     """Otherwise, only some of the policy's objects would exist."""
     fails = TEMPLATE.replace("name: out", "name: (( object.x ))")

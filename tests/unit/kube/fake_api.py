@@ -397,13 +397,23 @@ class _Handler(BaseHTTPRequestHandler):
         elif isinstance(body, list):
             self._patch(key, known, patched(known, body))
         elif self.command == "PATCH":
-            version = (body.get("metadata") or {}).get("resourceVersion")
-            if known and version not in (None, known["metadata"]["resourceVersion"]):
-                self._status(409, "Conflict")
-            else:
-                self._json(200, api.store(key, merged(known or {}, body)))
+            self._merge(key, known, body)
         else:
             self._replace(key, known, subresource, body)
+
+    def _merge(
+        self, key: tuple[str, str, str, str], known: Json | None, body: Json
+    ) -> None:
+        """Merge a patch. K8S: the version of an object to create is ignored."""
+        given = body.get("metadata") or {}
+        live = (known or {}).get("metadata") or {}
+        version, uid = given.get("resourceVersion"), given.get("uid")
+        if known and version not in (None, live["resourceVersion"]):
+            self._status(409, "Conflict")
+        elif uid not in (None, live.get("uid")):
+            self._status(*((422, "Invalid") if known else (409, "Conflict")))
+        else:
+            self._json(200, self.api.store(key, merged(known or {}, body)))
 
     def _patch(
         self, key: tuple[str, str, str, str], known: Json, wanted: Json | None

@@ -422,6 +422,10 @@ def test_a_namespaced_policy_is_a_tenants() -> None:
             "attestors[0].cosign.keyless.identities[0].subjectExpression",
         ),
         (
+            {"attestors": [workflow(subjectExpression="'x'", subject="x")]},
+            "attestors[0].cosign.keyless.identities[0].subjectExpression",
+        ),
+        (
             {"matchConditions": [{"name": "c", "expression": "variables.v"}]},
             "matchConditions[0].expression",
         ),
@@ -473,6 +477,9 @@ def test_a_computed_subject_is_a_pattern() -> None:
     ("text", "reason"),
     [
         ("''", "the subject of the attestor key is empty"),
+        ("'^https://ci.example/' + '|' + '$'", "its pattern matches the empty text"),
+        ("'(ci)?'", "its pattern matches the empty text"),
+        ("'.*'", "its pattern matches the empty text"),
         ("1", "type conversion error from 'int' to 'string'"),
         ("object.x", "no such key: x"),
     ],
@@ -482,6 +489,25 @@ def test_a_subject_that_is_none(text: str, reason: str) -> None:
     found, asked = asked_of(workflow(subjectExpression=text))
     assert (found[1], asked) == ("error", None)
     assert reason in found[2]
+
+
+_GIVEN: list[tuple[str, Callable[[str], Any]]] = [
+    ("subject", lambda text: workflow(subjectExpression=text)),
+    ("root", lambda text: workflow(trusted_root={"expression": text})),
+    ("key", lambda text: {"name": "key", "cosign": {"key": {"expression": text}}}),
+]
+
+
+@pytest.mark.parametrize(("what", "attestor"), _GIVEN, ids=[name for name, _ in _GIVEN])
+def test_an_attestor_reads_the_namespace(
+    what: str, attestor: Callable[[str], Any]
+) -> None:
+    """Otherwise the default value of an optional label would decide who may sign."""
+    text = "namespaceObject.?metadata.?labels[?'signer'].orValue('x')"
+    for given, expected in ((text, True), (f"'{what}'", False)):
+        policy = document(SIGNED, attestors=[attestor(given)])
+        linked = LinkedImagePolicy(compile_image_policy(policy))
+        assert linked.reads_namespace is expected
 
 
 def test_a_computed_trusted_root() -> None:

@@ -12,6 +12,7 @@ from kyverno_mp.compiler.cel_kinds.policies import compile_generating_policy
 from kyverno_mp.compiler.cel_kinds.review import refusals
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.effects import EFFECT_CLUSTER
+from kyverno_mp.limits import TEMPLATE_DEPTH_MAX
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.cel_policies.generate import expressions_of
 from tests.unit.program.test_cel_policies import Generated, document, generated
@@ -50,6 +51,12 @@ def value_of(text: str, interpolate: str = "cel") -> Any:
     return made["data"]
 
 
+MERGED = [{"k": "1", "j": "3"}, {"k": "2", "j": "3"}]
+SEVERAL_MERGED = [
+    {"k": "2", "j": "3"},
+    {"j": "4", "i": "5"},
+    {"k": "2", "j": "3", "i": "5"},
+]
 VALUES: list[tuple[str, Any]] = [
     ("{a: (( variables.port ))}", {"a": 8080}),
     ("(( variables.big ))", 9007199254740993),
@@ -72,6 +79,9 @@ VALUES: list[tuple[str, Any]] = [
     (r"""'(( "\")) " + variables.text ))'""", '")) web'),
     ("{x: &a [(( variables.text ))], y: *a}", {"x": ["web"], "y": ["web"]}),
     ("[yes, on, 0x10, 1.0, true, ~]", ["yes", "on", 16, 1, True, None]),
+    ("[&a {k: '1', j: '3'}, {<<: *a, k: '2'}]", MERGED),
+    ("[&a {k: '1', j: '3'}, {k: '2', <<: *a}]", MERGED),
+    ("[&a {k: '2', j: '3'}, &b {j: '4', i: '5'}, {<<: [*a, *b]}]", SEVERAL_MERGED),
 ]
 
 
@@ -80,6 +90,20 @@ def test_values_of_placeholders(text: str, wanted: Any) -> None:
     """A wrong type would be an object that the API server refuses."""
     found = value_of(text)
     assert (found, type(found)) == (wanted, type(wanted))
+
+
+@pytest.mark.parametrize("text", ["{<<: *a, k: '2'}", "{k: '2', <<: *a}"])
+def test_merge_keys_without_interpolation(text: str) -> None:
+    assert value_of(f"[&a {{k: '1', j: '3'}}, {text}]", "none") == MERGED
+
+
+@pytest.mark.parametrize("interpolate", ["cel", "none"])
+def test_the_deepest_template_generates(interpolate: str) -> None:
+    """Its recursive functions must fit in the stack of every thread."""
+    wanted: Any = "x"
+    for _ in range(TEMPLATE_DEPTH_MAX - 2):
+        wanted = [wanted]
+    assert value_of(nested(TEMPLATE_DEPTH_MAX - 2), interpolate) == wanted
 
 
 def test_without_interpolation_a_placeholder_is_text() -> None:
@@ -214,6 +238,20 @@ def test_a_port_that_fails() -> None:
     )
 
 
+TOO_DEEP = f"line 1: nested deeper than {TEMPLATE_DEPTH_MAX} levels"
+
+
+def nested(depth: int, text: str = "x") -> str:
+    """Return a text in this many lists."""
+    return "[" * depth + text + "]" * depth
+
+
+def chained(depth: int) -> str:
+    """Return lists that contain each other by aliases, so that none looks deep."""
+    links = [f"&a{one} [*a{one - 1}]" for one in range(1, depth)]
+    return f"[&a0 [x], {', '.join(links)}]"
+
+
 INVALID: list[tuple[str, str]] = [
     ("kind: [unclosed", "failed to parse YAML: yaml: line "),
     ("# nothing", "template must contain at least one YAML document"),
@@ -249,6 +287,19 @@ INVALID: list[tuple[str, str]] = [
         ),
     ),
     ("kind: X\nkind: Y", 'line 1: mapping key "kind" already defined'),
+    (
+        "kind: X\na: &a {k: 1}\nb: {<<: *a, k: 2, k: 3}",
+        'line 1: mapping key "k" already defined',
+    ),
+    (
+        "kind: X\na: &a {k: 1}\nb: {<<: *a, <<: *a}",
+        'line 1: mapping key "<<" already defined',
+    ),
+    (f"kind: X\na: {nested(TEMPLATE_DEPTH_MAX - 1)}", TOO_DEEP),
+    (f"kind: X\na: {nested(TEMPLATE_DEPTH_MAX - 1, '((1))')}", TOO_DEEP),
+    (f"kind: X\na: {nested(511)}", TOO_DEEP),
+    (f"kind: X\na: {chained(TEMPLATE_DEPTH_MAX)}", TOO_DEEP),
+    (f"{'[' * 511}x{']' * 511}", TOO_DEEP),
 ]
 
 

@@ -3,11 +3,13 @@
 A failure means: reports lose review results about images, or keep them permanently.
 """
 
+import json
 from typing import Any
 
 import pytest
 
 from kyverno_mp.reports.entries import Row
+from kyverno_mp.reports.policies.images import image_plan_of
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import holding, merge, review
 from tests.unit.reports.world import World, new_cluster, pod, report_of, results
@@ -15,7 +17,7 @@ from tests.unit.reports.world import World, new_cluster, pod, report_of, results
 SOURCE = "KyvernoImageValidatingPolicy"
 
 
-def ivpol(name: str, *, namespace: str = "") -> dict[str, Any]:
+def ivpol(name: str, *, namespace: str = "", **spec: Any) -> dict[str, Any]:
     rule = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -30,6 +32,7 @@ def ivpol(name: str, *, namespace: str = "") -> dict[str, Any]:
         "spec": {
             "matchConstraints": {"resourceRules": [rule]},
             "validations": [{"expression": "true"}],
+            **spec,
         },
     }
 
@@ -70,3 +73,27 @@ def test_without_the_policies_rows_stay(api: FakeApi, world: World) -> None:
         world.images = None
         one.settle()
         assert results(report_of(api, raw)) == [("p", "p", "pass")]
+
+
+ATTESTORS: list[dict[str, Any]] = [
+    {"key": {"expression": "TEXT"}},
+    {"keyless": {"identities": [{"issuer": "i", "subjectExpression": "TEXT"}]}},
+    {"key": {"data": "k"}, "trustedRoot": {"expression": "TEXT"}},
+]
+
+
+@pytest.mark.parametrize("cosign", ATTESTORS, ids=["key", "subject", "root"])
+@pytest.mark.parametrize(
+    ("text", "is_derived"), [("request.userInfo.username", False), ("'x'", True)]
+)
+def test_a_scan_cannot_reproduce_an_attestor_of_the_request(
+    world: World, cosign: dict[str, Any], text: str, *, is_derived: bool
+) -> None:
+    """A scan invents its request, so the rows of reviews must stay."""
+    given = json.loads(json.dumps(cosign).replace("TEXT", text))
+    world.serve(ivpol("p", attestors=[{"name": "a", "cosign": given}]))
+    policies = world.policies()
+    assert policies is not None
+    plan = image_plan_of(policies, world.images)
+    assert len(plan.rules) == 1
+    assert bool(plan.derived) is is_derived

@@ -29,7 +29,7 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.ports import ImageQuery, PolicyImages
-from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
@@ -43,7 +43,7 @@ from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
-from tests.image_rig import Contents, Repository, Signer, serving
+from tests.image_rig import Contents, Repository, Signer, payload_for, serving
 from tests.images import rig
 from tests.images.test_image_policies import Trust
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
@@ -121,7 +121,13 @@ class Lane:
 class Server:
     """A worker's service with the snapshot of some documents."""
 
-    def __init__(self, found: PolicySet, folder: Path, begin: Begin | None) -> None:
+    def __init__(
+        self,
+        found: PolicySet,
+        folder: Path,
+        begin: Begin | None,
+        data: ClusterData | None = None,
+    ) -> None:
         content = PoliciesWriter().encode(
             found.cel.get(IMAGE_POLICIES, ()),
             generation=1,
@@ -137,7 +143,7 @@ class Server:
         path.chmod(0o600)
         segment = ImagePolicySegment(Segment.attach(path, IMAGE_POLICIES))
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-        engine = Engine(ClusterData(), clock, threading.Lock())
+        engine = Engine(data or ClusterData(), clock, threading.Lock())
         source = CelSource(
             engine, segment, lambda at: LinkedImagePolicy(segment.image_policy(at))
         )
@@ -233,6 +239,39 @@ def test_another_signature_denies_and_says_why(
     upstreams, _, why = text.partition(" (")
     assert upstreams == "Policy p failed: not signed"
     assert why.startswith(f"attestor us: {registry.image}: no matching signatures: ")
+
+
+class Namespaces:
+    """Namespaces with a label that names the allowed signer."""
+
+    def __init__(self, signer: str) -> None:
+        self._signer = signer
+
+    def namespace(self, name: str, _deadline_ns: int) -> dict[str, Any]:
+        metadata = {"name": name, "labels": {"signer": self._signer}}
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    ("signer", "allowed"), [(rig.SUBJECT, True), ("release@example.com", False)]
+)
+def test_a_namespaces_label_decides_who_may_sign(
+    registry: Registry, tmp_path: Path, signer: str, *, allowed: bool
+) -> None:
+    """Without the Namespace, the default value would admit any signer."""
+    own = rig.Sigstore()
+    registry.trust = Trust(own)
+    layer = own.layer(own.leaf(), payload_for(registry.digest))
+    registry.repository.attach_layers(registry.digest, "sig", [layer])
+    registry.repository.load(registry.contents)
+    text = "namespaceObject.?metadata.?labels[?'signer'].orValue('.')"
+    identity = {"issuer": rig.ISSUER, "subjectExpression": text}
+    cosign = {"keyless": {"identities": [identity]}}
+    found = compiled(policy(attestors=[{"name": "us", "cosign": cosign}]))
+    data = ClusterData(cel=CelPorts(namespaces=Namespaces(signer)))
+    server = Server(found, tmp_path, registry.begin, data)
+    answer = server.ask("/ivpol/validate/p", pod(registry.image))
+    assert answer["allowed"] is allowed
 
 
 def test_reasons_are_bounded(registry: Registry, tmp_path: Path) -> None:
