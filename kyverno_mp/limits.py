@@ -918,6 +918,11 @@ IMAGE_KEY_SECRETS_MAX = 256
 """Public keys from Secrets that one process keeps for a minute, less than 1 KiB each:
 some hundred namespaces with policies that name a Secret of their own."""
 
+IMAGE_KEY_FAILURES_MAX = 4096
+"""Secrets without a usable public key that one process keeps in memory for a second,
+with a message of at most 512 characters each. More than one policy can name, so a
+policy does not read the same Secret again for each image."""
+
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 """One Secret: the API server's limit."""
 
