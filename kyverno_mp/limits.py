@@ -845,8 +845,13 @@ one. Scans also remember this many outages; above it, they forget the oldest and
 that registry again."""
 
 REGISTRY_HOSTS_NAMED_MAX = 20
-"""Registries, logs and mirrors that metrics of one process name, each with some ten
-outcomes; clusters pull from some five registries."""
+"""Registries, logs and mirrors that metrics of one process name in addition to those
+that the settings name, each with some ten outcomes; clusters pull from some five
+registries."""
+
+REGISTRY_HOSTS_NAMED_IDLE_S = 3600
+"""Seconds without a call after which a host loses its name in metrics to another host:
+20 names in an hour, so that the series in the metrics page of a process stay few."""
 
 REGISTRY_CALLS_PER_HOST_MAX = 8
 """Concurrent calls of one process to one registry, and at most half of its threads for
