@@ -23,16 +23,14 @@ from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import (
     GenerateRule,
     ReadyPolicy,
-    StoredPolicy,
     policy_key,
 )
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
 from kyverno_mp.errors import InputError
-from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
+from kyverno_mp.program.generate.labels import Origin
 from kyverno_mp.queues.reconcile import Result
-from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -70,8 +68,8 @@ class PolicyEvents:
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[str, int] | None, float]] = {}
         """The policy's version at its last sync, and the time of the next sync."""
-        self._rules: dict[str, tuple[str, Mapping[str, GenerateRule]]] = {}
-        """The uid and the rules of a policy at the last sync."""
+        self._rules: dict[str, Mapping[str, GenerateRule]] = {}
+        """The rules of a policy at the last sync."""
         self._moved: dict[str, dict[tuple[str, str], Task]] = {}
         """Tasks of a policy whose targets changed that the queue has not accepted yet,
         by rule and trigger."""
@@ -103,7 +101,7 @@ class PolicyEvents:
             # Only the status or the metadata changed.
             refusals.tell()
             return Result(after_s=next_s - now_s)
-        self._release_moved(stored, ready.generates, refusals)
+        self._release_moved(key, ready.generates, refusals)
         left = self._submit_moved(key)
         tasks = self._tasks(ready, refusals)
         refused = sum(not self._submit(task) for task in tasks)
@@ -165,57 +163,33 @@ class PolicyEvents:
         return left_over
 
     def _release_moved(
-        self,
-        stored: StoredPolicy,
-        rules: Mapping[str, GenerateRule],
-        refusals: Refusals,
+        self, policy: str, rules: Mapping[str, GenerateRule], refusals: Refusals
     ) -> None:
         """Remove our labels from the objects of rules that now generate other objects.
 
         Keep tasks that generate the other objects, because the triggers cannot be found
         by labels afterwards.
-        KYVERNO: the old objects stay (pkg/policy/generate.go, ruleChange), unless the
-        policy was deleted and created again: then they are deleted with it.
+        KYVERNO: the old objects stay (pkg/policy/generate.go, ruleChange).
         """
-        policy = stored.name
-        uid, before = self._rules.get(policy, (stored.uid, {}))
-        is_other, refused = uid != stored.uid, False
+        before = self._rules.get(policy, {})
         next_time = dict(rules)
         for name, rule in before.items():
             if name not in rules or rule.targets <= rules[name].targets:
                 continue
             origin = Origin(policy, name)
-            is_deleted = is_other and rule.deletes_with_policy
-            # A deletion may affect an object that the new rule has just generated.
-            follows = rules[name].synchronizes or is_deleted
+            follows = rules[name].synchronizes and rules[name].copies_data
             known = len(refusals)
-            self._release(
-                origin,
-                rule,
-                refusals,
-                follows=follows and rules[name].copies_data,
-                deletes=is_deleted,
-            )
+            self._release(origin, rule, refusals, follows=follows)
             if len(refusals) > known:
                 next_time[name] = rule
-                refused = True
             with self._lock:
                 self._known.pop(origin, None)
-        self._rules[policy] = (uid if refused else stored.uid), next_time
+        self._rules[policy] = next_time
 
     def _release(
-        self,
-        origin: Origin,
-        rule: GenerateRule,
-        refusals: Refusals,
-        *,
-        follows: bool,
-        deletes: bool,
+        self, origin: Origin, rule: GenerateRule, refusals: Refusals, *, follows: bool
     ) -> None:
-        """Remove our labels from a rule's objects. ``follows``: keep their tasks.
-
-        ``deletes``: delete those that are not clones instead.
-        """
+        """Remove our labels from a rule's objects. ``follows``: keep their tasks."""
         selector, moved = (
             rule_selector(origin),
             self._moved.setdefault(origin.policy, {}),
@@ -229,12 +203,7 @@ class PolicyEvents:
                     task = Task(GENERATE, origin.policy, origin.rule, trigger)
                     moved[origin.rule, trigger.key] = task
                 with refusals.kept():
-                    if not deletes or found.labels.get(SOURCE_UID):
-                        self._downstream.release(found, selector)
-                    elif self._downstream.delete(found, selector):
-                        self._dependencies.metrics.count(
-                            BACKGROUND_WRITES, ("deleted",)
-                        )
+                    self._downstream.release(found, selector)
 
     def _delete(
         self,

@@ -76,7 +76,7 @@ def compile_exceptions(
         exception, rules = named[number]
         try:
             with for_exception(exception.metadata.namespace, len(rules)):
-                compiled[number] = build_exception(exception)
+                record = build_exception(exception)
         except (ExpressionInvalid, PolicyInvalid) as error:
             if unusable is not None:
                 unusable[exception.key] = error.message
@@ -84,6 +84,9 @@ def compile_exceptions(
                 raise ExceptionInvalid(rules[0], error) from error
             else:
                 raise
+        else:
+            # SAFETY: only now, because the block above also charges for the copies.
+            compiled[number] = record
     found: dict[int, list[ExceptionIR]] = {}
     for number, record in sorted(compiled.items()):
         for rule in named[number].rules:

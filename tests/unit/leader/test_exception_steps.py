@@ -187,9 +187,13 @@ def test_an_exception_of_many_rules_is_charged_for_each(
     policy = {**CLUSTER_POLICY, "spec": {"rules": rules}}
     narrow = exception("zz", 1)
     narrow["spec"]["exceptions"][0]["ruleNames"] = ["r1"]
-    (status,) = new_store(policy, wide, narrow).policies
+    found = new_store(policy, wide, narrow)
+    (status,) = found.policies
     assert "tenant/wide is ignored" in status.message
     assert "tenant/zz" not in status.message
+    published = b"".join(bytes(one.content) for one in found.encoded)
+    assert b"tenant/zz" in published
+    assert b"tenant/wide" not in published, "it would exempt all the same"
 
 
 def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
