@@ -851,8 +851,13 @@ one. Scans also remember this many outages; above it, they forget the oldest and
 that registry again."""
 
 REGISTRY_HOSTS_NAMED_MAX = 20
-"""Registries, logs and mirrors that metrics of one process name, each with some ten
-outcomes; clusters pull from some five registries."""
+"""Registries, logs and mirrors that metrics of one process name in addition to those
+that the settings name, each with some ten outcomes; clusters pull from some five
+registries."""
+
+REGISTRY_HOSTS_NAMED_IDLE_S = 3600
+"""Seconds without a call after which a host loses its name in metrics to another host:
+20 names in an hour, so that the series in the metrics page of a process stay few."""
 
 REGISTRY_CALLS_PER_HOST_MAX = 8
 """Concurrent calls of one process to one registry, and at most half of its threads for
@@ -923,6 +928,11 @@ REGISTRY_SECRETS_MAX = 64
 IMAGE_KEY_SECRETS_MAX = 256
 """Public keys from Secrets that one process keeps for a minute, less than 1 KiB each:
 some hundred namespaces with policies that name a Secret of their own."""
+
+IMAGE_KEY_FAILURES_MAX = 4096
+"""Secrets without a usable public key that one process keeps in memory for a second,
+with a message of at most 512 characters each. More than one policy can name, so a
+policy does not read the same Secret again for each image."""
 
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 """One Secret: the API server's limit."""

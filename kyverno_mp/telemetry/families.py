@@ -565,9 +565,11 @@ REGISTRY_CALLS: Final = Family(
     "counter",
     ("registry", "outcome"),
     "Number of calls to image registries, logs and TUF mirrors, by host (hosts that the"
-    " allowlist names or that have answered, a few; all others are other) and by"
-    " outcome: the HTTP status, deadline, network (no connection), refused (an address"
-    " that is not allowed, or a response that is too large).",
+    " settings name, and at most 20 others with a successful response, which lose their"
+    " names to others after an hour without a call; all others are other) and by"
+    " outcome: the HTTP status (5xx and the like for unusual ones), deadline, network"
+    " (no connection), refused (an address that is not allowed, or a response that is"
+    " too large).",
     unbounded=("registry",),
 )
 RECORDED: Final = (

@@ -10,14 +10,16 @@ scheduling).
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from kyverno_mp import __version__
-from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.addresses import UrlRules, read_rules
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.outages import RememberedOutages
@@ -96,11 +98,17 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     """
     providers = key_providers(read_key_secret)
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
-    named = (one for one in rules.allowed_names if not contains_wildcard(one))
-    hosts = HostLabels(named)
+    # SAFETY: policies name transparency logs, so these calls follow the rules for
+    # services.
+    urls = read_rules(
+        settings.http_allowlist,
+        settings.http_blocklist,
+        for_namespaced=settings.http_in_namespaced_policies,
+    )
+    hosts = HostLabels(_named_hosts(settings, rules, urls))
 
     def called_host(host: str, outcome: str) -> None:
-        on_call((hosts.label(host, has_answered=outcome.isdigit()), outcome))
+        on_call(hosts.labels(host, outcome))
 
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
     transport = RegistryTransport(
@@ -139,13 +147,6 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     lock = threading.Lock()
 
     agent = _user_agent()
-    # SAFETY: policies name transparency logs, so these calls follow the rules for
-    # services.
-    urls = read_rules(
-        settings.http_allowlist,
-        settings.http_blocklist,
-        for_namespaced=settings.http_in_namespaced_policies,
-    )
     logs = open_logs(urls, resolve_host, called_host)
     tenants_logs = open_logs(tenants_rules(urls), resolve_host, called_host)
     send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
@@ -200,6 +201,16 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         RegistryMetadata(data),
         RegistryMetadata(own_data),
     )
+
+
+def _named_hosts(settings: Settings, *rules: UrlRules) -> Iterator[str]:
+    """Yield the hosts of registries, logs and mirrors that the settings name."""
+    for one in rules:
+        yield from (name for name in one.allowed_names if not contains_wildcard(name))
+    if settings.enable_tuf:
+        for url in (settings.tuf_mirror, settings.tuf_root):
+            with suppress(ValueError):  # its first use reports an invalid URL
+                yield urlsplit(url).hostname or ""
 
 
 def _until(deadline_ns: int) -> int:

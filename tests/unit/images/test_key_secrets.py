@@ -8,6 +8,7 @@ import base64
 import datetime as dt
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -202,12 +203,150 @@ def test_a_secret_is_read_again_after_a_minute(
     assert read(_REFERENCE, None, 0) == one.pem
     now[0] += 2 * 10**9
     assert read(_REFERENCE, None, 0) == other.pem
-    # Failures are not cached: a new Secret takes effect at once.
+    # Failures are kept for a second only: a new Secret takes effect after it.
     now[0] += 61 * 10**9
     reader.known.clear()
     assert "not found" in told(lambda: read(_REFERENCE, None, 0))
     reader.known["keys", "cosign"] = secret(one.pem)
+    now[0] += 10**9 - 1
+    assert "not found" in told(lambda: read(_REFERENCE, None, 0))
+    now[0] += 1
     assert read(_REFERENCE, None, 0) == one.pem
+
+
+_FAILING: list[tuple[Any, Exception | None]] = [
+    (None, None),
+    (secret("no key"), None),
+    (None, KubeRefused("kube.forbidden", "forbidden")),
+]
+
+
+@pytest.mark.parametrize(("content", "error"), _FAILING)
+def test_a_failed_read_is_not_repeated_for_each_entry_and_image(
+    place: "Place",
+    content: Any,
+    error: Exception | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant's policy cannot multiply the reads of one Secret without a key."""
+    monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
+    place.reader.known["keys", "cosign"] = content
+    place.reader.error = error
+    keys = StaticKeyAttestor(rekor=Rekor(ignore_tlog=True), public_keys=_REFERENCE)
+    entries = tuple(Attestor(keys=keys) for _ in range(10))
+    several = ImageVerification(attestors=(AttestorSet(count=1, entries=entries),))
+    review = ServedReview(place.review(), None, {}, threading.Lock())
+    texts = set()
+    for _ in range(5):
+        reader = BlockReader(several, review, 0, True, "keys")
+        failures = verify_sets(reader, place.image)
+        assert failures
+        assert not any(one.is_outage for one in failures)
+        texts.add(tuple(one.text for one in failures))
+    assert len(texts) == 1
+    assert place.reader.read == [("keys", "cosign")]
+
+
+@pytest.mark.parametrize(("content", "error"), _FAILING)
+def test_a_failed_read_is_not_repeated_for_each_manifest(
+    content: Any, error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
+    signer = Signer()
+    message = manifest_rig.of_objects(MAP)
+    signed = manifest_rig.annotated(MAP, message, signer.sign(message))
+    reader = Reader({("keys", "cosign"): content})
+    reader.error = error
+    verifier = ManifestVerifier(providers=key_providers(reader))
+    asked = ManifestQuery(signed, "cosign.sigstore.dev", key=_REFERENCE, tenant="keys")
+    texts = {told(lambda: verifier.verify(asked, 0)) for _ in range(10)}
+    assert len(texts) == 1
+    assert reader.read == [("keys", "cosign")]
+
+
+def test_no_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
+    signer = Signer()
+    reader = Reader({("keys", "cosign"): secret(signer.pem)})
+    reader.error = KubeUnavailable("kube.unavailable", "no answer")
+    read = SecretKeyReader(reader)
+    with pytest.raises(KubeUnavailable):
+        read(_REFERENCE, None, 0)
+    reader.error = None
+    assert read(_REFERENCE, None, 0) == signer.pem
+
+
+class Gate(Reader):
+    """A reader whose first read waits until it is released."""
+
+    def __init__(self, known: Secrets) -> None:
+        super().__init__(known)
+        self.began, self.released = threading.Event(), threading.Event()
+        self.first_error: Exception | None = None
+
+    def __call__(self, namespace: str, name: str, deadline_ns: int) -> Any:
+        found = super().__call__(namespace, name, deadline_ns)
+        if len(self.read) == 1:
+            self.began.set()
+            assert self.released.wait(60)
+            if self.first_error is not None:
+                raise self.first_error
+        return found
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "reads"),
+    [
+        (secret(Signer().pem), None, 1),
+        (None, None, 1),
+        # A thread whose deadline is later does not share the failure.
+        (secret(Signer().pem), DeadlinePassed("kube.deadline", "too late"), 2),
+    ],
+)
+def test_threads_share_a_read(
+    content: Any,
+    error: Exception | None,
+    reads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
+    gate = Gate({("keys", "cosign"): content})
+    gate.first_error = error
+    read = SecretKeyReader(gate)
+
+    def result() -> str:
+        try:
+            return read(_REFERENCE, "keys", 0)
+        except (ExpressionFailed, DeadlinePassed) as failure:
+            return failure.message
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(result)
+        assert gate.began.wait(60)
+        # One whose deadline has passed does not wait for the other thread.
+        with pytest.raises(DeadlinePassed, match="checking if secret exists: "):
+            read(_REFERENCE, "keys", 1)
+        second = pool.submit(result)
+        gate.released.set()
+        texts = [first.result(60), second.result(60)]
+    assert len(gate.read) == reads
+    assert (texts[0] == texts[1]) == (error is None)
+    # No thread waits for a read that has ended.
+    assert result() == texts[1]
+
+
+def test_failures_take_no_place_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
+    monkeypatch.setattr(key_secrets, "IMAGE_KEY_SECRETS_MAX", 1)
+    monkeypatch.setattr(key_secrets, "IMAGE_KEY_FAILURES_MAX", 2)
+    assert limits.IMAGE_KEY_FAILURES_MAX >= 2
+    reader = Reader({("keys", "cosign"): secret(Signer().pem)})
+    read = SecretKeyReader(reader)
+    key = read(_REFERENCE, None, 0)
+    for name in ("a", "b", "c", "c", "b", "a"):
+        told(lambda name=name: read(f"k8s://keys/{name}", None, 0))  # type: ignore[misc]
+    assert read(_REFERENCE, None, 0) == key
+    assert [name for _, name in reader.read] == ["cosign", "a", "b", "c", "a"]
 
 
 def test_the_keys_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.images.cache import HIT, STORED
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
@@ -489,4 +490,32 @@ def test_a_tag_that_fails_is_read_once(
     for number in (1, 2):
         assert not webhooks.mutate(pod(f"{host}/app:v1")).allowed
         # Another review reads the registry again.
-        assert webhooks.calls.count(("127.0.0.1", str(status))) == number
+        assert webhooks.calls.count(("other", str(status))) == number
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, "other"),
+        ({"registry_allowlist": f"{LOOPBACK},localhost"}, "localhost"),
+        ({"http_allowlist": "localhost"}, "localhost"),
+        ({"http_allowlist": "*,local*"}, "other"),
+        ({"enable_tuf": True, "tuf_mirror": "http://localhost/tuf"}, "localhost"),
+        ({"tuf_mirror": "http://localhost/tuf"}, "other"),
+        ({"enable_tuf": True, "tuf_root": "http://localhost/root.json"}, "localhost"),
+        ({"enable_tuf": True, "tuf_root": "/etc/root.json"}, "other"),
+        ({"enable_tuf": True, "tuf_root": "http://[localhost"}, "other"),
+    ],
+)
+def test_metrics_name_the_hosts_of_the_settings(
+    host: str, tmp_path: Path, changes: dict[str, Any], label: str
+) -> None:
+    """Even without a successful response, so that the alert sees their outages."""
+    given: dict[str, Any] = {"registry_allowlist": LOOPBACK, **changes}
+    settings = Settings(standalone=True, **given)
+    calls: list[Event] = []
+    served = served_images(settings, tmp_path, None, on_call=calls.append)
+    image = f"localhost:{host.rpartition(':')[2]}/missing:v1"
+    with pytest.raises((ExpressionFailed, DependencyError)):
+        served.data.image_data(image, 0)
+    assert {called for called, _ in calls} == {label}
