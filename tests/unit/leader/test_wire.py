@@ -162,7 +162,7 @@ class Leader:
         Writes of webhook configurations keep a distance (queues/pace.py), so one may be
         due only 10 ms later.
         """
-        left = 5
+        left = 10
 
         def holds() -> object:
             nonlocal left
