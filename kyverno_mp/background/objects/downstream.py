@@ -54,7 +54,9 @@ from kyverno_mp.program.generate.labels import (
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.values.jsonvalue import Json
 
-_MANAGER: Final = "generate"
+_MANAGER: Final = "kyverno-generate"
+"""KYVERNO: the field manager of server-side applies. With another one, fields applied
+by upstream before an upgrade would never be removed."""
 _ATTEMPTS: Final = 5
 
 CREATED: Final = "created"
