@@ -17,11 +17,9 @@ from typing import Final
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
-from kyverno_mp.background.objects.downstream import (
-    Downstream,
-    Found,
-)
-from kyverno_mp.background.objects.labels import trigger_selector
+from kyverno_mp.background.objects.deletion import delete_named
+from kyverno_mp.background.objects.downstream import Downstream, Found
+from kyverno_mp.background.objects.labels import source_of, trigger_selector
 from kyverno_mp.background.objects.triggers import (
     Triggers,
     assumed_operation,
@@ -110,7 +108,7 @@ class Generator:
     def _run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
         rule = policy.generates.get(task.rule) if policy is not None else None
         if policy is None or rule is None:
-            self._delete_named(task)
+            delete_named(self.downstream, task, _selector(task))
             return DONE
         if task.synchronizes and not rule.synchronizes:
             return DONE
@@ -263,34 +261,29 @@ class Generator:
     def _delete_stale(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
     ) -> Outcome:
-        """Delete objects that the rule no longer generates for an existing trigger.
+        """Delete the objects of a rule that no longer applies to an existing trigger.
 
         The change of the trigger may have been refused by another webhook, or may not
-        be stored yet. All objects are then still wanted, and the task is repeated.
+        be stored yet. The rule then still applies, and the task is repeated.
         """
-        wanted = self._without_source(task, policy, rule, live)
-        kept = self._places(wanted)
-        owned, deleted = self._delete_owned(
-            task, rule, lambda one: place_of(one) not in kept
-        )
-        if owned and not deleted:
-            return STILL_WANTED
-        return APPLIED
+        applies, _ = self._applied(task, policy, rule, live)
+        owned, _ = self._delete_owned(task, rule, lambda _one: not applies)
+        return STILL_WANTED if applies and owned else APPLIED
 
-    def _without_source(
+    def _applied(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
-    ) -> Wanted | None:
-        """Evaluate the rule; return None if its source does not exist.
+    ) -> tuple[bool, Wanted | None]:
+        """Return whether the rule applies, and the objects; None without a source.
 
-        Raises: the errors of ``evaluate``, which do not show that the source is
-        missing.
+        Raises: the other errors of ``evaluate``.
         """
         try:
-            return self.evaluate(task, policy, rule, live)
+            wanted = self.evaluate(task, policy, rule, live)
         except ExpressionFailed as error:
             if error.code != NO_SOURCE:
                 raise
-            return None
+            return True, None
+        return wanted is not None, wanted
 
     def _source_gone(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
@@ -298,7 +291,7 @@ class Generator:
         """Delete the clones of a deleted source, unless a new source replaced it."""
         wanted: Wanted | None = None
         if live is not None and not is_ending(live):
-            wanted = self._without_source(task, policy, rule, live)
+            _, wanted = self._applied(task, policy, rule, live)
         return self._replace(
             task,
             policy,
@@ -310,13 +303,36 @@ class Generator:
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
-        """Write the generated objects, and delete those no longer generated."""
+        """Write the generated objects; delete those that no event would have kept.
+
+        As after an update of the trigger, objects of a rule that still applies stay,
+        even if e.g. an element of a foreach list is gone (KYVERNO).
+        """
         if live is None and not self.triggers.serves(task.trigger):
             return DONE
         wanted: Wanted | None = None
+        applies, missing = False, None
         if live is not None and not is_ending(live):
-            wanted = self.evaluate(task, policy, rule, live)
-        return self._replace(task, policy, rule, wanted, lambda _one: True)
+            try:
+                wanted = self.evaluate(task, policy, rule, live)
+                applies = wanted is not None
+            except ExpressionFailed as error:
+                if error.code != NO_SOURCE:
+                    raise
+                applies, missing = True, error
+        is_stale = self.lacks_source if applies else lambda _one: True
+        done = self._replace(task, policy, rule, wanted, is_stale)
+        if missing is not None:
+            raise missing
+        return done
+
+    def lacks_source(self, one: Found) -> bool:
+        """Return whether an object is a clone whose source is gone.
+
+        Raises: DependencyError.
+        """
+        source = source_of(one.labels)
+        return source is not None and self.triggers.find(source) is None
 
     def _replace(
         self,
@@ -368,28 +384,10 @@ class Generator:
         refusals.tell()
         return owned, stale
 
-    def _delete_named(self, task: Task) -> None:
-        """Delete the objects named by an upstream request that have the rule's labels.
-
-        The other objects of a deleted policy are deleted by policy_events.py.
-        """
-        if task.request is None or not task.deletes:
-            return
-        named = task.request.status.generated_resources or ()
-        kinds = {(one.api_version, one.kind) for one in named}
-        places = {(one.kind, one.namespace, one.name) for one in named}
-        selector, refusals = _selector(task), Refusals()
-        with refusals.kept():
-            for one in self.downstream.find(selector, kinds):
-                if place_of(one) in places:
-                    with refusals.kept():
-                        self.downstream.delete(one, selector)
-        refusals.tell()
-
 
 def place_of(found: Found) -> tuple[str, str, str]:
     """Return the kind, namespace and name of an object."""
-    return found.resource.kind, *found.key
+    return found.place
 
 
 def _selector(task: Task) -> dict[str, str]:

@@ -209,9 +209,11 @@ class Previewer:
         cause = Cause(rule.name, trigger)
         live = self._triggers.find(trigger)
         wanted: list[Generated] = []
+        applies = False
         if live is not None and not is_ending(live):
             task = Task(GENERATE, policy.stored.name, rule.name, trigger)
             applied = self.generator.evaluate(task, policy, rule, live)
+            applies = applied is not None
             wanted = [] if applied is None else applied.objects
         for one in wanted:
             planned = self.planner.write(
@@ -228,7 +230,9 @@ class Previewer:
             origin = Origin(policy.stored.name, rule.name)
             kept = {self._downstream.place_of(one) for one in wanted}
             for each in self._owned(origin, rule, trigger):
-                if place_of(each) not in kept:
+                # As in the pool, objects of a rule that still applies stay.
+                is_stale = not applies or self.generator.lacks_source(each)
+                if is_stale and place_of(each) not in kept:
                     yield self.planner.delete(cause, each)
 
     def _owned(
