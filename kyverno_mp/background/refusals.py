@@ -9,14 +9,14 @@ Source: docs/background.md (requests).
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kyverno_mp.errors import DependencyError, KubeRefused
+from kyverno_mp.errors import DependencyError, KubeNotFound, KubeRefused
 
 
 class Refusals:
     """The refusals of one piece of work; not thread-safe."""
 
     def __init__(self) -> None:
-        self._all: list[KubeRefused] = []
+        self._all: list[KubeRefused | KubeNotFound] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -28,10 +28,10 @@ class Refusals:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Suppress a refusal in the block; raise other errors."""
+        """Suppress a refusal or a missing namespace in the block."""
         try:
             yield
-        except KubeRefused as error:
+        except (KubeRefused, KubeNotFound) as error:
             self._all.append(error)
 
     def add(self, error: DependencyError) -> None:

@@ -213,8 +213,12 @@ class Previewer:
         if live is not None and not is_ending(live):
             task = Task(GENERATE, policy.stored.name, rule.name, trigger)
             applied = self.generator.evaluate(task, policy, rule, live)
-            applies = applied is not None
-            wanted = [] if applied is None else applied.objects
+            if applied is not None:
+                applies, wanted = True, applied.objects
+                if applied.problem is not None:
+                    found.problems.append(
+                        f"{rule.name}, {trigger.shown}: {applied.problem.message}"
+                    )
         for one in wanted:
             planned = self.planner.write(
                 cause,

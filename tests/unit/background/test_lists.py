@@ -17,6 +17,7 @@ from tests.unit.background.world import (
     MATCHED,
     POLICIES,
     PREFIX,
+    REQUESTS,
     SECRETS,
     new_cluster,
     policy,
@@ -240,4 +241,23 @@ def test_an_element_removed_before_a_refused_update(
         play.user.refused_update(_TRIGGER, metadata=metadata)
         play.play()
         assert _made(api) == before
+        assert requests_left(api) == []
+
+
+def test_an_element_that_fails(api: FakeApi, tmp_path: Path) -> None:
+    """It stops no other element; the request is retried and reports it."""
+    with ExitStack() as stack:
+        play = Play(api, stack, "foreach, sync", tmp_path / "journals")
+        play.begin()
+        play.change("x,absent,y,z", y="2")
+        play.term.settle()
+        found = {name: one["data"] for name, one in _made(api).items()}
+        assert found == {"x": {"from": "1"}, "y": {"from": "2"}, "z": {"from": "1"}}
+        (left,) = requests_left(api)
+        request = stored(api, f"{REQUESTS}/{left}")
+        assert request is not None
+        assert request["status"]["state"] == "Failed"
+        play.change("x,absent,y,z", absent="3")
+        play.term.settle()
+        assert (stored(api, f"{_MAPS}/absent") or {})["data"] == {"from": "3"}
         assert requests_left(api) == []
