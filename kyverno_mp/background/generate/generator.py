@@ -205,8 +205,9 @@ class Generator:
         be stored yet. The rule then still applies, and the task is repeated.
         """
         applies, _ = self._applied(task, policy, rule, live)
-        owned, _ = self._delete_owned(task, rule, lambda _one: not applies)
-        return STILL_WANTED if applies and owned else APPLIED
+        is_stale = self.lacks_source if applies else lambda _one: True
+        owned, deleted = self._delete_owned(task, rule, is_stale)
+        return STILL_WANTED if owned and not deleted else APPLIED
 
     def _applied(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
