@@ -14,6 +14,11 @@ pauses.
 from dataclasses import dataclass
 from typing import Final
 
+from kyverno_mp.limits import (
+    BACKGROUND_ATTEMPTS_MAX,
+    BACKGROUND_CROWDED,
+    BACKGROUND_CROWDED_ATTEMPTS,
+)
 from kyverno_mp.queues.work_queue import Backoff
 
 _PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
@@ -51,6 +56,12 @@ class Pace:
         self.outages += 1
         self._tried(now_s)
         return self.wait(now_s, _OUTAGE_PAUSES.pause_s(self.outages))
+
+    def is_over(self, stored: int = 0) -> bool:
+        """Return whether the last attempt failed; ``stored``: number of requests."""
+        is_crowded = stored >= BACKGROUND_CROWDED
+        most = BACKGROUND_CROWDED_ATTEMPTS if is_crowded else BACKGROUND_ATTEMPTS_MAX
+        return self.failures >= most
 
     def changed(self) -> "Pace":
         """Return the pace of a new version of the task."""

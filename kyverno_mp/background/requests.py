@@ -216,7 +216,7 @@ class Requests:
         if failure:
             pause_s = pace.fail(clock.monotonic_s())
             self._record_failure(failure, is_new=pace.failures == 1)
-            if pace.failures < BACKGROUND_ATTEMPTS_MAX:
+            if not pace.is_over():
                 return pause_s
             self._drop_task(task, failure)
             return None
@@ -331,7 +331,7 @@ class Requests:
         pause_s = progress.pace.fail(self._dependencies.clock.monotonic_s())
         is_new = failure.reason != one.status.message
         self._record_failure(failure, is_new=is_new)
-        if progress.pace.failures >= BACKGROUND_ATTEMPTS_MAX:
+        if progress.pace.is_over(self.waiting):
             self._remove(one, progress)
             self._count(one, GIVEN_UP)
             return None

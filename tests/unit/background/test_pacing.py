@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background import pacing
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -137,3 +138,26 @@ def test_other_work_of_the_trigger_causes_no_attempt(api: FakeApi) -> None:
             one.settle()
         assert requests_left(api) == []
         assert api.count(_POSTS) == tried
+
+
+def test_failing_requests_of_many_triggers_do_not_stay(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, they would reach the threshold, from which all triggers wait."""
+    monkeypatch.setattr(pacing, "BACKGROUND_CROWDED", 5)
+    new_cluster(api)
+    policy(api, rule(data=_DATA))
+    raw = trigger(api)
+    with term(api) as one:
+        one.settle()
+        api.fault(_POSTS, *_FOR_EVER)
+        for number in range(20):
+            request(api, raw, name=f"ur-{number}")
+        one.settle()
+        assert len(requests_left(api)) == 20
+        one.pass_s(60)
+        left = requests_left(api)
+        assert len(left) == 4
+        # The others have all their attempts.
+        one.pass_s(60)
+        assert requests_left(api) == left

@@ -1,6 +1,6 @@
 """Several writers of one object: two rules, other field managers, two holders."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,13 @@ def test_two_rules_that_generate_one_object(user: User) -> None:
     with term(api) as one:
         one.settle()
         _create(user)
-        for change in (
+        changes: list[Callable[[], None]] = [
             lambda: _update(user, annotations={"value": "2"}),
             lambda: user.update(_OUT, data={"by": "hand"}),
             lambda: user.delete(_OUT),
             lambda: one.pass_s(8000),
-        ):
+        ]
+        for change in changes:
             one.settle()
             found = stored(api, _OUT)
             assert found is not None
