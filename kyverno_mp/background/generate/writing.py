@@ -7,8 +7,7 @@ Source: docs/behaviour/controllers 5.4, 5.6; docs/background.md.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
@@ -17,16 +16,14 @@ from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.outcome import APPLIED, Outcome, contested
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.refusals import Refusals, namespace_may_end
 from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     DependencyError,
     KubeConflict,
     KubeNotFound,
-    KubeRefused,
 )
-from kyverno_mp.kube.events import ENDING
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.program.generate.labels import CLONE_SOURCE
 from kyverno_mp.program.generate.pattern import Generated
@@ -70,7 +67,7 @@ class Writer:
         pauses, refusals = [], Refusals()
         try:
             for one in wanted:
-                with refusals.kept(), _namespace_may_end(task):
+                with refusals.kept(), namespace_may_end(task):
                     pauses.append(self._write(policy, rule, one, created))
         finally:
             # The policy and its record may have been deleted during the writes.
@@ -121,20 +118,3 @@ class Writer:
                 "source of a clone: %s",
                 withheld(error.code) if hides else error.message,
             )
-
-
-@contextmanager
-def _namespace_may_end(task: Task) -> Iterator[None]:
-    """Suppress the error of a write to a namespace that is being deleted or gone.
-
-    A generated object is deleted with its namespace. Without an event of the trigger, a
-    missing namespace means the same, and not that it will be created soon.
-    """
-    try:
-        yield
-    except KubeRefused as error:
-        if ENDING not in error.message:
-            raise
-    except KubeNotFound:
-        if not task.synchronizes:
-            raise

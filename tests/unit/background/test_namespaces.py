@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.background import generating_world as cel
 from tests.unit.background.admission import User
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -139,3 +140,23 @@ def test_a_namespace_that_is_a_trigger_and_being_deleted(api: FakeApi) -> None:
         one.settle()
         assert requests_left(api) == []
         assert not api.count("POST .*/t/configmaps")
+
+
+@pytest.mark.parametrize("answer", [_ENDING, _GONE], ids=["ending", "gone"])
+def test_an_object_of_a_generating_policy(api: FakeApi, answer: Json) -> None:
+    """It is not created again in a namespace that is being deleted."""
+    new_cluster(api)
+    out = f"{CONFIG_MAPS.format('b')}/out"
+    cel.policy(api, cel.DATA.replace("object.metadata.namespace", '"b"'))
+    with cel.held(api) as one:
+        one.settle()
+        cel.request(api, cel.trigger(api))
+        one.settle()
+        assert stored(api, out) is not None
+        before = api.count(_POSTS)
+        api.fault(_POSTS, *[answer] * 1000)
+        api.remove(out)
+        one.settle()
+        one.pass_s(60)
+        assert api.count(_POSTS) == before + 1
+        assert not [each for each in one.recorded.events if "Error" in str(each)]
