@@ -9,13 +9,14 @@ Source: gunicorn 27 workers/base.py (the contract with the arbiter).
 import asyncio
 import contextlib
 import logging
+import mmap
 import os
 import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 from gunicorn.workers import base
@@ -48,6 +49,16 @@ Start = Callable[[asyncio.AbstractEventLoop], Served]
 # Gunicorn has no type hints.
 class WebhookWorker(base.Worker):  # type: ignore[misc]
     """A Gunicorn worker whose HTTP server is webhook.protocol."""
+
+    def __init__(self, *arguments: Any) -> None:
+        """Create the worker in the arbiter, before the fork."""
+        super().__init__(*arguments)
+        self._shared = mmap.mmap(-1, 1)
+        """One byte, which the arbiter reads: whether this worker has served."""
+
+    def has_served(self) -> bool:
+        """Return whether this worker has accepted connections; for the arbiter."""
+        return self._shared[0] == 1
 
     def init_signals(self) -> None:
         """Keep the default signal handlers until the event loop sets its own."""
@@ -89,6 +100,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         ]
         for acceptor in acceptors:
             acceptor.start()
+        self._shared[0] = 1
         _LOG.info("worker serves", extra={"fields": {"listeners": len(acceptors)}})
         next_tick = 0.0
         while self.alive:
