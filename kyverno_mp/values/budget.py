@@ -6,9 +6,8 @@ Source: docs/cleanup.md (deletion budget); upstream has no such budget.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
-
-import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
 
@@ -17,7 +16,8 @@ _PER_CENT_MAX: Final = 100
 _EXPECTED: Final = "expected a number of objects or a percentage such as 20%"
 
 
-class Budget(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Budget:
     """The number of objects that one run is allowed to delete."""
 
     number: int
