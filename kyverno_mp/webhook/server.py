@@ -43,7 +43,9 @@ class _Starts:
     def worker_ended(self, arbiter: Any, worker: WebhookWorker) -> None:
         """Note the end of a worker. Raises: HaltServer."""
         living = arbiter.WORKERS.values()
-        if any(one.has_served() for one in (worker, *living)):
+        has_served = any(one.has_served() for one in (worker, *living))
+        worker.forget()
+        if has_served:
             self._failures = 0
             return
         self._failures += 1

@@ -9,7 +9,6 @@ Source: gunicorn 27 workers/base.py (the contract with the arbiter).
 import asyncio
 import contextlib
 import logging
-import mmap
 import os
 import signal
 import sys
@@ -53,12 +52,16 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
     def __init__(self, *arguments: Any) -> None:
         """Create the worker in the arbiter, before the fork."""
         super().__init__(*arguments)
-        self._shared = mmap.mmap(-1, 1)
-        """One byte, which the arbiter reads: whether this worker has served."""
+        self._served = os.memfd_create("served")
+        """A file in memory for the arbiter, not empty once this worker has served."""
 
     def has_served(self) -> bool:
         """Return whether this worker has accepted connections; for the arbiter."""
-        return self._shared[0] == 1
+        return os.fstat(self._served).st_size > 0
+
+    def forget(self) -> None:
+        """Close the file of ``has_served`` in the arbiter."""
+        os.close(self._served)
 
     def init_signals(self) -> None:
         """Keep the default signal handlers until the event loop sets its own."""
@@ -100,7 +103,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         ]
         for acceptor in acceptors:
             acceptor.start()
-        self._shared[0] = 1
+        os.write(self._served, b"1")
         _LOG.info("worker serves", extra={"fields": {"listeners": len(acceptors)}})
         next_tick = 0.0
         while self.alive:
