@@ -304,6 +304,11 @@ LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 policies of a namespace, in every process that links them. A document of 1.5 MiB can
 take 180 MiB and seconds to link, and a tenant can create many."""
 
+UNLINKED_NAMESPACE_BYTES_MAX = 32 * 1024 * 1024
+"""Estimated memory of the stubs of a namespace's policies that are not linked. A stub
+of one rule takes 12 KiB, and a tenant can create tens of thousands of policies. Beyond
+this limit, one policy that fails for every object of the namespace replaces them."""
+
 LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
 LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of the PolicyExceptions of one namespace: of those that name one
