@@ -820,6 +820,16 @@ LAYOUT_ENTRIES_MAX = 1000
 """Entries of one OCI image layout, each of which is read to find the referrers of an
 image; an image with signatures and attestations has some hundred."""
 
+RESPONSE_HEAD_BYTES_MAX = 1024 * 1024
+"""Bytes of headers, interim responses and trailers of a response by a registry or a
+service. ``http.client`` reads 100 headers of 64 KiB, and interim responses and trailers
+without end."""
+
+RESPONSE_SMALL_PARTS_MAX = 4096
+RESPONSE_PART_BYTES_MIN = 64
+"""Chunks of a response of any size, and the mean size of all chunks if there are more.
+A chunk takes five microseconds to read, so this is 20 ms, and 0.1 s per MiB."""
+
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64 KiB.
 """
