@@ -245,9 +245,11 @@ def test_an_answer_without_a_body_has_an_end(begin: bytes, again: bytes) -> None
             peer.sendall(again * (1024 * 1024 // len(again)))
         ended.append(True)
 
-    with answering(endless) as (port, _):
-        with pytest.raises(ExpressionFailed, match="ResponseTooLong"):
-            call(port, seconds=600, timeout_s=600)
+    with (
+        answering(endless) as (port, _),
+        pytest.raises(ExpressionFailed, match="ResponseTooLong"),
+    ):
+        call(port, seconds=600, timeout_s=600)
     assert not ended
 
 
