@@ -49,6 +49,7 @@ from kyverno_mp.reports.plan import (
     scanned_policy,
 )
 from kyverno_mp.reports.policies.admission_rules import creation_of
+from kyverno_mp.reports.policies.tenant_time import TenantTime
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -121,9 +122,14 @@ class CelRules(Generic[SegmentT, IrT]):
     """
 
     def __init__(
-        self, ports: CelPorts, types: frozenset[str], scan: CelScan[SegmentT, IrT]
+        self,
+        ports: CelPorts,
+        types: frozenset[str],
+        scan: CelScan[SegmentT, IrT],
+        tenants: TenantTime,
     ) -> None:
         """``types``: the reported types of rules."""
+        self._tenants = tenants
         self._ports = ports
         self._types = types
         self._scan: CelScan[SegmentT, IrT] = scan
@@ -160,10 +166,8 @@ class CelRules(Generic[SegmentT, IrT]):
 
         An error means that a policy cannot be evaluated now.
         """
-        namespace = request.namespace
-        policies = [
-            one for one in self._policies if one.ir.policy.namespace in ("", namespace)
-        ]
+        names = ("", request.namespace)
+        policies = [one for one in self._policies if one.ir.policy.namespace in names]
         if not policies:
             return
         asked = creation_of(request, resource)
@@ -179,8 +183,14 @@ class CelRules(Generic[SegmentT, IrT]):
             if problem is not None and one.reads_namespace:
                 yield one.ir, problem
                 continue
-            runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
-            found = self._guarded(one, facts, shared)
+            namespace = one.ir.policy.namespace
+            late = self._tenants.why_not(namespace)
+            if late is not None:
+                yield one.ir, late
+                continue
+            runtime.begin_policy(one, is_tenant=bool(namespace))
+            with self._tenants.charged(namespace):
+                found = self._guarded(one, facts, shared)
             if faults:
                 self._tell(one, faults[0], request.kind)
                 faults.clear()

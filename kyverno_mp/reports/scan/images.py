@@ -20,6 +20,7 @@ import msgspec
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
+    Error,
     RegistryUnavailable,
     SnapshotUnusable,
 )
@@ -47,6 +48,7 @@ from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.policies.cel_rules import CelRules, CelScan
 from kyverno_mp.reports.policies.images import image_policies_of
+from kyverno_mp.reports.policies.tenant_time import TenantTime
 from kyverno_mp.reports.scan.evaluator import BEHIND, STATUSES, newest, none_of
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedImages, link_images
@@ -96,7 +98,8 @@ class ImageEvaluator:
             self._verdicts,
             result.IMAGE_VERIFY,
         )
-        self._cel: _Cel = CelRules(data.cel, frozenset(), scan)
+        self._tenants = TenantTime(engine.now_ns)
+        self._cel: _Cel = CelRules(data.cel, frozenset(), scan, self._tenants)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedImages]] = {}
 
@@ -171,13 +174,21 @@ class ImageEvaluator:
         begin = self._engine.cluster_data.reviewed_images
         images = None if begin is None else begin()
         for policy in policies:
+            namespace = policy.ir.namespace
+            if namespace not in ("", request.namespace):
+                continue
             self._noted = Noted()
             noted = None if images is None else NotedReview(images, self._noted)
+            late: Error | None = self._tenants.why_not(namespace)
+            results: list[RuleResult] = []
             try:
-                results = self._results(policy, request, noted, deadline_ns)
+                if late is None:
+                    with self._tenants.charged(namespace):
+                        results = self._results(policy, request, noted, deadline_ns)
             except (DependencyError, SnapshotUnusable) as error:
-                names = [rule.name for rule in policy.rules]
-                found.wait(policy.ir, names, error)
+                late = error
+            if late is not None:
+                found.wait(policy.ir, [rule.name for rule in policy.rules], late)
                 continue
             found.add(policy.ir, decisive(map(self._shown, results)))
             found.is_outage = found.is_outage or bool(self._noted.problem)
