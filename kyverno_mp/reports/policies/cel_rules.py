@@ -30,6 +30,7 @@ from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.context.cel_scope import Shared
@@ -49,7 +50,6 @@ from kyverno_mp.reports.plan import (
     scanned_policy,
 )
 from kyverno_mp.reports.policies.admission_rules import creation_of
-from kyverno_mp.reports.policies.tenant_time import TenantTime
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.values.jsonvalue import Json
 

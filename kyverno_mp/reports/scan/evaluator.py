@@ -29,6 +29,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import (
     REPORTS_OBJECT_S_MAX,
 )
+from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -38,7 +39,6 @@ from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.policies.admission_rules import AdmissionRules
 from kyverno_mp.reports.policies.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
 from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
-from kyverno_mp.reports.policies.tenant_time import TenantTime
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
 from kyverno_mp.reports.scan.requests import Requests

@@ -27,6 +27,7 @@ from kyverno_mp.errors import (
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import REPORTS_IMAGES_OBJECT_S_MAX
+from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import Shared
@@ -48,7 +49,6 @@ from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.policies.cel_rules import CelRules, CelScan
 from kyverno_mp.reports.policies.images import image_policies_of
-from kyverno_mp.reports.policies.tenant_time import TenantTime
 from kyverno_mp.reports.scan.evaluator import BEHIND, STATUSES, newest, none_of
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedImages, link_images

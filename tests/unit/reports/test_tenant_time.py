@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kyverno_mp.limits import (
-    REPORTS_TENANT_S,
-    REPORTS_TENANT_SHARE,
-    REPORTS_TENANTS_S,
-    REPORTS_TENANTS_SHARE,
+    POOL_TENANT_S,
+    POOL_TENANT_SHARE,
+    POOL_TENANTS_S,
+    POOL_TENANTS_SHARE,
 )
-from kyverno_mp.reports.policies import tenant_time
-from kyverno_mp.reports.policies.tenant_time import TenantTime
+from kyverno_mp.pool import tenant_time
+from kyverno_mp.pool.tenant_time import TenantTime
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_validating_policies import vpol
 from tests.unit.reports.world import (
@@ -47,15 +47,15 @@ def spend(tenants: TenantTime, clock: Clock, namespace: str, seconds: float) -> 
 def test_a_namespace_that_has_used_its_time_gets_a_share() -> None:
     clock = Clock()
     tenants = TenantTime(clock.now_ns)
-    spend(tenants, clock, "a", REPORTS_TENANT_S + 1)
+    spend(tenants, clock, "a", POOL_TENANT_S + 1)
     late = tenants.why_not("a")
     assert late is not None
-    assert late.code == "reports.tenant_time"
+    assert late.code == "pool.tenant_time"
     assert tenants.why_not("b") is None
     assert tenants.why_not("") is None
-    clock.now_s += 0.9 / REPORTS_TENANT_SHARE
+    clock.now_s += 0.9 / POOL_TENANT_SHARE
     assert tenants.why_not("a") is not None
-    clock.now_s += 0.2 / REPORTS_TENANT_SHARE
+    clock.now_s += 0.2 / POOL_TENANT_SHARE
     assert tenants.why_not("a") is None
 
 
@@ -64,15 +64,15 @@ def test_time_that_is_not_used_does_not_add_up() -> None:
     tenants = TenantTime(clock.now_ns)
     spend(tenants, clock, "a", 1)
     clock.now_s += 10**6
-    spend(tenants, clock, "a", REPORTS_TENANT_S + 1)
+    spend(tenants, clock, "a", POOL_TENANT_S + 1)
     assert tenants.why_not("a") is not None
 
 
 def test_all_namespaces_share_half_of_the_time() -> None:
     clock = Clock()
     tenants = TenantTime(clock.now_ns)
-    for number in range(REPORTS_TENANTS_S):
-        spend(tenants, clock, f"n{number}", 1 / (1 - REPORTS_TENANTS_SHARE))
+    for number in range(POOL_TENANTS_S):
+        spend(tenants, clock, f"n{number}", 1 / (1 - POOL_TENANTS_SHARE))
         assert tenants.why_not("") is None
     assert tenants.why_not("other") is not None
     spend(tenants, clock, "", 10)
@@ -80,7 +80,7 @@ def test_all_namespaces_share_half_of_the_time() -> None:
 
 
 def test_the_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_time, "REPORTS_TENANT_NAMESPACES_MAX", 10)
+    monkeypatch.setattr(tenant_time, "POOL_TENANT_NAMESPACES_MAX", 10)
     clock = Clock()
     tenants = TenantTime(clock.now_ns)
     for number in range(100):
@@ -98,15 +98,15 @@ def test_other_results_do_not_wait_for_a_costly_policy(
 ) -> None:
     world.serve(policy("p"), costly)
     given = [pod(api, f"x{number}") for number in range(3)]
-    monkeypatch.setattr(tenant_time, "REPORTS_TENANT_S", 0)
-    monkeypatch.setattr(tenant_time, "REPORTS_TENANT_SHARE", 0)
+    monkeypatch.setattr(tenant_time, "POOL_TENANT_S", 0)
+    monkeypatch.setattr(TenantTime, "_share_of", lambda *_: 1e-9)
     with term(api, world) as one:
         one.settle()
         found = [results(report_of(api, raw)) for raw in given]
         assert all(("p", "r", "fail") in rows for rows in found)
         assert sum(map(len, found)) == len(given) + 1
-        monkeypatch.setattr(tenant_time, "REPORTS_TENANT_S", REPORTS_TENANT_S)
-        monkeypatch.setattr(tenant_time, "REPORTS_TENANT_SHARE", 10**9)
+        monkeypatch.setattr(tenant_time, "POOL_TENANT_S", POOL_TENANT_S)
+        monkeypatch.setattr(TenantTime, "_share_of", lambda *_: 1e9)
         one.pass_s(10)
         assert {len(results(report_of(api, raw))) for raw in given} == {2}
 
