@@ -304,6 +304,11 @@ LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 policies of a namespace, in every process that links them. A document of 1.5 MiB can
 take 180 MiB and seconds to link, and a tenant can create many."""
 
+UNLINKED_NAMESPACE_BYTES_MAX = 32 * 1024 * 1024
+"""Estimated memory of the stubs of a namespace's policies that are not linked. A stub
+of one rule takes 12 KiB, and a tenant can create tens of thousands of policies. Beyond
+this limit, one policy that fails for every object of the namespace replaces them."""
+
 LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
 LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of the PolicyExceptions of one namespace: of those that name one
@@ -815,6 +820,16 @@ LAYOUT_ENTRIES_MAX = 1000
 """Entries of one OCI image layout, each of which is read to find the referrers of an
 image; an image with signatures and attestations has some hundred."""
 
+RESPONSE_HEAD_BYTES_MAX = 1024 * 1024
+"""Bytes of headers, interim responses and trailers of a response by a registry or a
+service. ``http.client`` reads 100 headers of 64 KiB, and interim responses and trailers
+without end."""
+
+RESPONSE_SMALL_PARTS_MAX = 4096
+RESPONSE_PART_BYTES_MIN = 64
+"""Chunks of a response of any size, and the mean size of all chunks if there are more.
+A chunk takes five microseconds to read, so this is 20 ms, and 0.1 s per MiB."""
+
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64 KiB.
 """
@@ -1147,6 +1162,19 @@ REPORTS_BATCH_S_MAX = 120
 
 REPORTS_OBJECT_S_MAX = 30
 """Time to evaluate all rules for one object."""
+
+POOL_TENANT_S = 10
+POOL_TENANT_SHARE = 0.1
+POOL_TENANT_BACKGROUND_SHARE = 0.5
+POOL_TENANTS_S = 30
+POOL_TENANTS_SHARE = 0.5
+POOL_TENANT_NAMESPACES_MAX = 4_096
+"""Time of an evaluator, or of the background pool's threads, that the policies of one
+namespace, and of all namespaces, can take at once, and their share of the time after
+that. A tenant can create thousands of objects, and a policy that takes a second for
+each; other objects would wait for hours. Fifty rules of usual cost take 1 s for 1,000
+objects, and generating an object takes 20 ms. So many namespaces are remembered, at 200
+bytes each."""
 
 REPORTS_IMAGES_OBJECT_S_MAX = 60
 """Time to verify all images of one object during a scan: some dozen images, and
