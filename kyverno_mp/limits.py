@@ -740,6 +740,11 @@ MANIFEST_DOCUMENTS_MAX = 100
 MANIFEST_CANDIDATES_MAX = 3
 """Signed objects that a renamed object is compared with. The number is upstream's."""
 
+MANIFEST_DRY_RUNS_MAX = 4
+"""Concurrent dry runs of one process, and at most half of its threads for images: the
+API server sends a review of each object that a dry run creates, which needs a thread.
+"""
+
 MANIFEST_FIELDS_MAX = 50_000
 """Values that are compared, in an object or in a signed manifest."""
 

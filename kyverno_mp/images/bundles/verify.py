@@ -34,6 +34,7 @@ from kyverno_mp.images.sigstore.certificates import (
 from kyverno_mp.images.sigstore.chains import verified_chain
 from kyverno_mp.images.sigstore.ctlog import check_scts
 from kyverno_mp.images.sigstore.identity import check_extensions, searches
+from kyverno_mp.images.sigstore.logkeys import DatedKey
 from kyverno_mp.images.sigstore.rekor import Promise, check_inclusion, promised_at
 from kyverno_mp.images.sigstore.rekor_entry import check_logged
 from kyverno_mp.images.sigstore.timestamps import verified_timestamp
@@ -128,9 +129,10 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
     the promise's (docs/behaviour/images 5). Raises: Unproved.
     """
     name = bytes.fromhex(entry.log_id)
-    key = material.logs.get(name)
-    if key is None:
+    known = material.logs.get(name)
+    if known is None:
         raise Unproved("rekor log public key not found for payload")
+    key = known.key
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise Unproved("unsupported key of a transparency log")
     if entry.proof is not None:
@@ -145,8 +147,8 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
         entry.log_id,
         entry.promise,
     )
-    at = promised_at(promise, {name: key})
-    if not material.logs.periods[name].has(at):
+    at = promised_at(promise, {name: DatedKey(key)})
+    if not known.period.has(at):
         raise Unproved("the log was not trusted at the time of the entry")
     return at
 
