@@ -1151,9 +1151,11 @@ registries that answer within a second or two."""
 REPORTS_IMAGES_BATCH_S_MAX = 90
 """Time for one object in the lane for images; a slower evaluator is killed."""
 
-REPORTS_IMAGE_THREADS = 3
-"""Objects whose images one evaluator process verifies concurrently. They mostly wait
-for registries; with more of them, other rules would wait for the interpreter."""
+REPORTS_IMAGE_THREADS = 6
+"""Objects whose images one evaluator process verifies concurrently: as many as the
+coordinator sends at a time. At most half of them are of one namespace or one registry,
+so a dead registry does not delay the images of others. They mostly wait for registries;
+with more of them, other rules would wait for the interpreter."""
 
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned, at one connection and one thread each."""

@@ -1,18 +1,44 @@
 """Scan the objects whose images are verified, in a separate lane.
 
 Room: reports. Takes: the resources that the main lane determines for image rules.
-Gives: ImageScan, whose ``tick`` one thread calls. Next: reports/scan/resources.py,
-reports/scan/lane.py. May touch: the API server through kube, the clock.
+Gives: ImageScan, whose ``tick`` one thread calls; shares_of. Next:
+reports/scan/resources.py, reports/scan/lane.py. May touch: the API server through kube,
+the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/reports.md (images).
 
 The lane has its own watches, feed and evaluators, so an unresponsive registry does not
 delay other rules.
 """
 
-from kyverno_mp.reports.feed import Feed
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.queues.turns import Shares
+from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.resources import ObjectScan
+from kyverno_mp.values.kubernetes.image import list_images
+
+_HOSTS_MAX: Final = 16
+"""Registries of one object that count; a Pod has images from one or two."""
+
+
+def shares_of(item: Item) -> Shares:
+    """Return the namespace of an object and the registries of its images.
+
+    Images that only a policy's imageExtractors find count by their namespace.
+    """
+    try:
+        document = msgspec.json.decode(item.raw)
+        images = list_images(document, item.source.resource.kind)
+    except (ExpressionFailed, msgspec.DecodeError, RecursionError):
+        # The evaluation reports the error.
+        images = []
+    hosts = sorted({str(one["registry"]) for one in images})
+    return (f"namespace {item.key[0]}", *hosts[:_HOSTS_MAX])
 
 
 class ImageScan(ObjectScan):
