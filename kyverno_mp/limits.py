@@ -923,9 +923,10 @@ IMAGES_AT_ONCE_MAX = 8
 by one helper thread fewer than this. The reviews of a process share the helpers. More
 threads would only compete for the core."""
 
-IMAGE_REVIEWS_WAITING_MAX = 64
-"""Reviews of one worker that wait for a thread to verify images; for further ones, the
-failure policy decides. At 25 ms per image, the last one waits 200 ms with 8 threads."""
+IMAGE_REVIEWS_WAITING_MAX = 128
+"""Reviews of one worker that wait for a thread to verify images, at most half of them
+in one namespace or with images of one registry; for further ones, the failure policy
+decides. At 25 ms per image, the last one waits 400 ms with 8 threads."""
 
 REGISTRY_SECRETS_MAX = 64
 """Secrets with registry credentials that one process caches for a minute."""

@@ -132,6 +132,7 @@ def wire(
         IMAGE_REVIEWS_WAITING_MAX,
         time.monotonic_ns,
         long_evaluations,
+        is_shared=True,
     )
     long_lane = Lane(
         loop,

@@ -10,20 +10,14 @@ The lane has its own watches, feed and evaluators, so an unresponsive registry d
 delay other rules.
 """
 
-from typing import Final
-
 import msgspec
 
-from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.queues.turns import Shares
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.resources import ObjectScan
-from kyverno_mp.values.kubernetes.image import list_images
-
-_HOSTS_MAX: Final = 16
-"""Registries of one object that count; a Pod has images from one or two."""
+from kyverno_mp.values.kubernetes.image import registries_of
 
 
 def shares_of(item: Item) -> Shares:
@@ -33,12 +27,11 @@ def shares_of(item: Item) -> Shares:
     """
     try:
         document = msgspec.json.decode(item.raw)
-        images = list_images(document, item.source.resource.kind)
-    except (ExpressionFailed, msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         # The evaluation reports the error.
-        images = []
-    hosts = sorted({str(one["registry"]) for one in images})
-    return (f"namespace {item.key[0]}", *hosts[:_HOSTS_MAX])
+        document = None
+    hosts = registries_of(document, item.source.resource.kind)
+    return (f"namespace {item.key[0]}", *hosts)
 
 
 class ImageScan(ObjectScan):

@@ -33,6 +33,7 @@ _REFERENCE: Final = re2.compile(
 _NAME: Final = re2.compile(rf"(?:({_DOMAIN})/)?({_PATH})")
 _HEX_DIGITS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 _LOWER_HEX: Final = frozenset("0123456789abcdef")
+_REGISTRIES_MAX: Final = 16
 
 
 class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
@@ -231,6 +232,18 @@ def list_images(
         for _, found in _listed(resource, kind, extractors, settings)
         for _, described in found
     ]
+
+
+def registries_of(resource: Json, kind: str) -> list[str]:
+    """Return the registries of the images of a built-in kind, at most 16.
+
+    Return [] if a reference is invalid.
+    """
+    try:
+        images = list_images(resource, kind)
+    except ExpressionFailed:
+        return []
+    return sorted({str(one["registry"]) for one in images})[:_REGISTRIES_MAX]
 
 
 def _listed(
