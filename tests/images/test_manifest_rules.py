@@ -187,6 +187,17 @@ def test_keys_that_are_none(text: str) -> None:
     assert "failed to judge signature type from public key configuration" in found
 
 
+def test_a_pgp_key_is_named_by_its_kind() -> None:
+    """Upstream verifies PGP signatures of manifests; ours is never a pass."""
+    lines = ["-----BEGIN {}-----", "", "mDMEZ", "-----END {}-----"]
+    text = "\n".join(one.format("PGP PUBLIC KEY BLOCK") for one in lines)
+    entry = {"keys": {"publicKeys": text}}
+    status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
+    assert status == ERROR
+    assert "PGP keys are not supported; give a key of cosign as PEM" in found
+    assert "mDMEZ" not in found
+
+
 def test_the_key_of_a_secret() -> None:
     """SAFETY: upstream ignores ``secret``, and accepts any signer."""
     pem = base64.b64encode(ONE.pem.encode()).decode()
