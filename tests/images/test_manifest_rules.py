@@ -11,7 +11,7 @@ from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import (
@@ -60,7 +60,7 @@ def key(*signers: Signer) -> dict[str, Any]:
 
 
 def judged(
-    document: ClusterPolicy,
+    document: ClusterPolicy | Policy,
     target: dict[str, Any],
     ports: ClusterData = _VERIFYING,
     **more: Any,

@@ -121,7 +121,7 @@ def _changes() -> Iterator[tuple[type, str, Mapping[str, Any], Mapping[str, Any]
         (KeylessAttestor, KEYLESS, "keyless", "rekor", _LOG),
         (KeylessAttestor, KEYLESS, "keyless", "ctlog", _SCTS),
     ):
-        changed = copy.deepcopy(dict(entry))
+        changed: dict[str, Any] = copy.deepcopy(dict(entry))
         changed[kind] = {**changed[kind], name: value}
         yield record, name, entry, changed
     for name, value in (

@@ -47,7 +47,7 @@ def test_work_waits_for_all_its_shares() -> None:
 
 def test_tenants_take_turns() -> None:
     turns = Turns(100)
-    waiting: list[Shares] = [("a",)] * 3 + [("b",)] * 2 + [("c",)]
+    waiting: list[Shares] = [(name,) for name in "aaabbc"]
     assert [one for (one,) in started(turns, waiting)] == ["a", "b", "c", "a", "b", "a"]
 
 
