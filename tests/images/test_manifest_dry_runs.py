@@ -54,6 +54,10 @@ class Cluster:
         made = copy.deepcopy(document)
         made["metadata"] |= {"namespace": namespace, "uid": "1"}
         made.setdefault("data", {})["added"] = "yes"
+        if made["kind"] == CRD["kind"]:
+            # As the API server does.
+            names = made["spec"]["names"]
+            names.setdefault("listKind", names["kind"] + "List")
         return made
 
 
@@ -93,6 +97,14 @@ def test_other_changes_still_fail() -> None:
     assert "data.added" not in text
     status, text = verdict(cluster, lambda made: made["data"].pop("added"))
     assert (status, len(cluster.created)) == (PASS, 1), "it is equal without a dry run"
+
+
+def test_a_renamed_object_fails() -> None:
+    """SAFETY: upstream's dry run does not compare names."""
+    rename = {"name": "bb"}
+    status, text = verdict(Cluster(), lambda made: made["metadata"].update(rename))
+    assert status == FAIL
+    assert '"key":"metadata.name"' in text
 
 
 def test_only_a_signed_manifest_is_sent_to_the_api_server() -> None:
@@ -139,6 +151,7 @@ def test_names_of_custom_resources_are_unique() -> None:
     verifier = ManifestVerifier().with_dry_runs(cluster)
     made = copy.deepcopy(rig.signed(CRD, SIGNER))
     made["data"] = {"added": "yes"}
+    made["spec"]["names"]["listKind"] = "CarList"
     asked = query(made)
     assert verifier.verify(asked, 0).is_verified
     ((created, _),) = cluster.created
@@ -148,8 +161,16 @@ def test_names_of_custom_resources_are_unique() -> None:
         "plural": "simcars",
         "singular": "simcar",
     }
-    made["spec"]["group"] = "other.example.org"
-    assert not verifier.verify(asked, 0).is_verified
+    for place, name in (
+        (made["spec"], "group"),
+        (made["spec"]["names"], "kind"),
+        (made["metadata"], "name"),
+    ):
+        right = place[name]
+        place[name] = "Other"
+        assert not verifier.verify(asked, 0).is_verified, name
+        place[name] = right
+    assert verifier.verify(asked, 0).is_verified
 
 
 def test_manifests_of_other_versions_are_not_created() -> None:

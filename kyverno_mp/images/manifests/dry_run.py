@@ -53,7 +53,7 @@ def simulated(
             raise failed(f"{_ERROR} {_gvk(candidate)}: {error.message}") from error
         if made is None:
             return first
-        found = differences(_masked(made), _masked(document), ignored)
+        found = differences(_restored(made, candidate), dict(document), ignored)
         if not found:
             return []
         first = first or found
@@ -89,18 +89,25 @@ def _renamed(candidate: Mapping[str, Json]) -> dict[str, Json]:
     return made
 
 
-def _masked(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the object without the fields that a dry run has to change."""
-    made = copy.deepcopy(dict(document))
-    metadata = made.get("metadata")
+def _restored(
+    made: Mapping[str, Json], candidate: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Return the created object with the names that were signed.
+
+    SAFETY: upstream does not compare these names, so with a dry run an object can be
+    renamed.
+    """
+    found = copy.deepcopy(dict(made))
+    signed, metadata = candidate["metadata"], found.get("metadata")
     if type(metadata) is dict:
-        metadata.pop("name", None)
-        metadata.pop("namespace", None)
-    if made.get("kind") == _CRD:
-        names = _names(made)
-        for field in _NAMES:
-            names.pop(field, None)
-    return made
+        for field in ("name", "namespace"):
+            metadata[field] = signed.get(field)
+    if found.get("kind") == _CRD:
+        names = _names(found)
+        for field, prefix in _NAMES.items():
+            if type(names.get(field)) is str:
+                names[field] = names[field].removeprefix(prefix)
+    return found
 
 
 def _names(document: Mapping[str, Json]) -> dict[str, Json]:
