@@ -748,6 +748,18 @@ API server sends a review of each object that a dry run creates, which needs a t
 MANIFEST_FIELDS_MAX = 50_000
 """Values that are compared, in an object or in a signed manifest."""
 
+MANIFEST_NAMES_MAX = 1_000_000
+"""Names in the paths of all compared values of an object: 50,000 values at 20 levels.
+A tuple of names for each of 50,000 values at 500 levels would take 200 MB."""
+
+MANIFEST_DIFFERENCES_MAX = 500
+"""Differences between an object and its manifest that a message lists: more than fit
+into its 10,000 characters."""
+
+MANIFEST_COMPARED_MAX = 200_000
+"""Values that are compared to find the signed manifest of a renamed object, in all
+manifests of its kind together: half a second."""
+
 MANIFEST_SIGNATURES_MAX = 10
 """Signatures of one object that each attestor tries; the signing tool adds one for each
 signer."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.manifests.compare import Difference, differences
+from kyverno_mp.images.manifests.compare import Difference, Flat, differences
 from kyverno_mp.images.manifests.message import failed
 from kyverno_mp.values.jsonvalue import Json
 
@@ -46,6 +46,7 @@ def simulated(
     candidates are signed. Raises: ExpressionFailed, DependencyError.
     """
     first: list[Difference] | None = None
+    given = Flat(dict(document))
     for candidate in _of_kind(candidates, document):
         try:
             made = create(_renamed(candidate))
@@ -53,7 +54,7 @@ def simulated(
             raise failed(f"{_ERROR} {_gvk(candidate)}: {error.message}") from error
         if made is None:
             return first
-        found = differences(_restored(made, candidate), dict(document), ignored)
+        found = differences(_restored(made, candidate), given, ignored)
         if not found:
             return []
         first = first or found

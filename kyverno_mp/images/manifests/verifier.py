@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.keys import Check, Unproved, certificate_key, static_key
-from kyverno_mp.images.manifests.compare import Difference, differences, shown
+from kyverno_mp.images.manifests.compare import Difference, Flat, differences, shown
 from kyverno_mp.images.manifests.dry_run import DryRunCreate, simulated
 from kyverno_mp.images.manifests.ignored import ignored_fields
 from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
 from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders, referenced_key
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
-from kyverno_mp.limits import MANIFEST_CANDIDATES_MAX, MANIFEST_SIGNATURES_MAX
+from kyverno_mp.limits import (
+    MANIFEST_CANDIDATES_MAX,
+    MANIFEST_COMPARED_MAX,
+    MANIFEST_FIELDS_MAX,
+    MANIFEST_SIGNATURES_MAX,
+)
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery
 from kyverno_mp.values.go.gotext import json_text
@@ -178,7 +183,11 @@ def _candidates(
         return [named[0] if len(named) == 1 or not exact else exact[0]]
     if not same:
         return []
-    counts = [len(differences(one, dict(document), ())) for one in same]
+    given = Flat(dict(document))
+    if len(same) * len(given.values) > MANIFEST_COMPARED_MAX:
+        text = f"more than {MANIFEST_COMPARED_MAX} fields in {len(same)} manifests"
+        raise ExpressionFailed("manifest.fields", text)
+    counts = [len(differences(one, given, (), 2 * MANIFEST_FIELDS_MAX)) for one in same]
     least = min(counts)
     chosen = [one for one, count in zip(same, counts, strict=True) if count == least]
     return chosen[:MANIFEST_CANDIDATES_MAX]
@@ -203,8 +212,9 @@ def _least(
 ) -> list[Difference]:
     """Return no differences if a candidate matches, else the first candidate's."""
     first: list[Difference] = []
+    given = Flat(dict(document))
     for candidate in candidates:
-        found = differences(candidate, dict(document), ignored)
+        found = differences(candidate, given, ignored)
         if not found:
             return []
         first = first or found
