@@ -115,12 +115,12 @@ class Feed:
 
     def put(self, item: Item) -> bool:
         """Add an object; wait while the feed is full. Return False if it is closed."""
+        group = id(item.source), self._shares_of(item)
         with self._changed:
             while not self._closed and self._is_full():
                 self._changed.wait(1.0)
             if self._closed:
                 return False
-            group = id(item.source), self._shares_of(item)
             before = self._replaced(item, group)
             if before is not None:
                 item = _joined(before, item)
@@ -147,10 +147,10 @@ class Feed:
 
     def done(self, items: Sequence[Item]) -> None:
         """Report that the objects of a batch were processed."""
+        shares = self._shares_of(items[0]) if items else ()
         with self._changed:
             self._taken -= len(items)
-            if items:
-                self._turns.end(self._shares_of(items[0]), len(self._waiting))
+            self._turns.end(shares, len(self._waiting))
             self._changed.notify_all()
 
     @property

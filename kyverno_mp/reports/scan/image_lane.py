@@ -10,6 +10,8 @@ The lane has its own watches, feed and evaluators, so an unresponsive registry d
 delay other rules.
 """
 
+from contextlib import suppress
+
 import msgspec
 
 from kyverno_mp.queues.turns import Shares
@@ -25,12 +27,10 @@ def shares_of(item: Item) -> Shares:
 
     Images that only a policy's imageExtractors find count by their namespace.
     """
-    try:
-        document = msgspec.json.decode(item.raw)
-    except (msgspec.DecodeError, RecursionError):
-        # The evaluation reports the error.
-        document = None
-    hosts = registries_of(document, item.source.resource.kind)
+    hosts: list[str] = []
+    # The evaluation reports an error.
+    with suppress(msgspec.DecodeError, RecursionError):
+        hosts = registries_of(msgspec.json.decode(item.raw))
     return (f"namespace {item.key[0]}", *hosts)
 
 

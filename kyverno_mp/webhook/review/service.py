@@ -149,7 +149,7 @@ class Service:
             lambda pace: review.evaluate(plan, pace),
             review.deadline_ns,
             lambda error: review.abandon(error, plan),
-            self._shares(lane, review.request),
+            self._shares(lane, review),
         )
 
     def _lane_of(self, plan: PlanOf) -> Lane | None:
@@ -203,18 +203,16 @@ class Service:
             evaluate,
             deadline_ns,
             lambda error: review.abandon(error, plan),
-            self._shares(lane, request),
+            self._shares(lane, review),
         )
 
-    def _shares(self, lane: Lane, request: Request) -> Shares:
+    def _shares(self, lane: Lane, review: Review) -> Shares:
         """Return the namespace and the registries for which a review may wait."""
         if lane is not self._dependencies.image_lane:
             return ()
-        given = request.object or request.old_object
-        return (
-            f"namespace {request.namespace}",
-            *registries_of(given, request.kind),
-        )
+        request = review.request
+        hosts = registries_of(request.object or request.old_object)
+        return (f"namespace {request.namespace}", *hosts)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
         """Return whether a plan depends on a namespace that is not published yet.

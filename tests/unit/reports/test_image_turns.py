@@ -3,10 +3,15 @@
 import json
 import threading
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
 
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan.image_lane import shares_of
+from kyverno_mp.values.kubernetes.image import registries_of
 
 _WAIT_S = 60.0
 
@@ -39,10 +44,40 @@ def image_feed(sharers: int = 6) -> Feed:
 def test_shares_are_the_namespace_and_the_registries() -> None:
     given = item("a", "x", "dead.example/x:v1", "nginx", "dead.example/y:v1")
     assert shares_of(given) == ("namespace a", "dead.example", "docker.io")
-    for odd in (item("a", "x", "Bad Image!!"), item("a", "x")):
-        assert shares_of(odd) == ("namespace a",)
-    other = item("a", "x", "dead.example/x:v1", source=_Source("maps", "Map"))
-    assert shares_of(other) == ("namespace a",)
+    assert shares_of(item("a", "x")) == ("namespace a",)
+    damaged = msgspec.structs.replace(given, raw=b"{")
+    assert shares_of(damaged) == ("namespace a",)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("spec",),
+        ("spec", "template", "spec"),
+        ("spec", "jobTemplate", "spec", "template", "spec"),
+    ],
+)
+def test_registries_of_pods_and_templates(place: tuple[str, ...]) -> None:
+    images = ["a.example/x", "b:5000/x", "localhost/x", "team/x", "x:v1"]
+    made: Any = {
+        "initContainers": [{"image": images[0]}, None, {"image": 1}, {}],
+        "containers": [{"image": one} for one in images[1:4]],
+        "ephemeralContainers": [{"image": images[4]}],
+    }
+    for field in reversed(place):
+        made = {field: made}
+    hosts = ["a.example", "b:5000", "docker.io", "localhost"]
+    assert registries_of(made) == hosts
+    odds: tuple[Any, ...] = ({}, {"spec": []}, {"spec": {"containers": 1}}, None, [])
+    for odd in odds:
+        assert registries_of(odd) == []
+
+
+def test_few_registries_of_an_object_count() -> None:
+    """A Pod with thousands of containers takes as long as one with some dozen."""
+    listed = [{"image": f"r{number:02}.example/x"} for number in range(1000)]
+    found = registries_of({"spec": {"containers": listed}})
+    assert found == [f"r{number:02}.example" for number in range(16)]
 
 
 def test_threads_that_find_nothing_wait_for_the_next_object() -> None:
