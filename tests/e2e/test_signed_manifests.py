@@ -91,7 +91,8 @@ class Manifests:
         """Create a Deployment; return the reason for a denial, "" if it is created."""
         path = f"/apis/apps/v1/namespaces/{self.name}/deployments"
         status, found = self.api.ask("POST", path, raw)
-        return "" if status == _CREATED else str(found["message"])
+        # K8S: a denial is YAML with wrapped lines.
+        return "" if status == _CREATED else " ".join(found["message"].split())
 
     def grant(self) -> None:
         """Let the admission controller create Deployments for dry runs."""
