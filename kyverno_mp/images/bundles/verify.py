@@ -9,6 +9,7 @@ A certificate is checked at each proved time: the time of a verified log entry o
 timestamp authority.
 """
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -167,19 +168,26 @@ def _check_checkpoint(
         raise Unproved("the checkpoint is malformed")
     if lines[1] != str(proof["treeSize"]) or base64_bytes(lines[2]) != root:
         raise Unproved("the checkpoint is of another tree")
-    for line in tail.splitlines():
+    if not tail.endswith("\n"):
+        raise Unproved("the checkpoint is malformed")
+    is_signed = False
+    for line in tail[:-1].split("\n"):
         name, _, encoded = line.removeprefix(_SIGNATURE).rpartition(" ")
         given = base64_bytes(encoded) if line.startswith(_SIGNATURE) and name else None
+        # SAFETY: a signature has one encoding only, as elsewhere in a bundle.
+        if given is None or b64encode(given).decode() != encoded:
+            raise Unproved("the checkpoint is malformed")
         is_own = name == lines[0].partition(" ")[0]
-        if not is_own or given is None or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
+        if not is_own or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
             continue
         try:
             signature = given[_HINT_BYTES:]
             key.verify(signature, f"{body}\n".encode(), ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             continue
-        return
-    raise Unproved("the checkpoint is not signed by the log")
+        is_signed = True
+    if not is_signed:
+        raise Unproved("the checkpoint is not signed by the log")
 
 
 def _stamped(bundle: Bundle, material: Material) -> list[datetime]:
