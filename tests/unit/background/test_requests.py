@@ -641,14 +641,16 @@ def test_deletion_that_generates(api: FakeApi) -> None:
 
 
 def test_server_side_apply(api: FakeApi) -> None:
-    """With useServerSideApply, the field manager ``generate`` applies objects."""
+    """With useServerSideApply, objects are applied, with upstream's field manager."""
     policy(api, rule(data=_DATA), useServerSideApply=True)
     with term(api) as one:
         one.settle()
         request(api, trigger(api))
         one.settle()
         assert stored(api, _OUT) is not None
-        assert api.count(r"PATCH .*/configmaps/out-t\?fieldManager=generate") == 1
+        assert (
+            api.count(r"PATCH .*/configmaps/out-t\?fieldManager=kyverno-generate") == 1
+        )
         assert api.count("POST /api/v1/namespaces/a/configmaps") == 0
 
 
