@@ -745,8 +745,25 @@ MANIFEST_DOCUMENTS_MAX = 100
 MANIFEST_CANDIDATES_MAX = 3
 """Signed objects that a renamed object is compared with. The number is upstream's."""
 
+MANIFEST_DRY_RUNS_MAX = 4
+"""Concurrent dry runs of one process, and at most half of its threads for images: the
+API server sends a review of each object that a dry run creates, which needs a thread.
+"""
+
 MANIFEST_FIELDS_MAX = 50_000
 """Values that are compared, in an object or in a signed manifest."""
+
+MANIFEST_NAMES_MAX = 1_000_000
+"""Names in the paths of all compared values of an object: 50,000 values at 20 levels.
+A tuple of names for each of 50,000 values at 500 levels would take 200 MB."""
+
+MANIFEST_DIFFERENCES_MAX = 500
+"""Differences between an object and its manifest that a message lists: more than fit
+into its 10,000 characters."""
+
+MANIFEST_COMPARED_MAX = 200_000
+"""Values that are compared to find the signed manifest of a renamed object, in all
+manifests of its kind together: half a second."""
 
 MANIFEST_SIGNATURES_MAX = 10
 """Signatures of one object that each attestor tries; the signing tool adds one for each
@@ -933,9 +950,10 @@ IMAGES_AT_ONCE_MAX = 8
 by one helper thread fewer than this. The reviews of a process share the helpers. More
 threads would only compete for the core."""
 
-IMAGE_REVIEWS_WAITING_MAX = 64
-"""Reviews of one worker that wait for a thread to verify images; for further ones, the
-failure policy decides. At 25 ms per image, the last one waits 200 ms with 8 threads."""
+IMAGE_REVIEWS_WAITING_MAX = 128
+"""Reviews of one worker that wait for a thread to verify images, at most half of them
+in one namespace or with images of one registry; for further ones, the failure policy
+decides. At 25 ms per image, the last one waits 400 ms with 8 threads."""
 
 REGISTRY_SECRETS_MAX = 64
 """Secrets with registry credentials that one process caches for a minute."""
@@ -1183,9 +1201,11 @@ registries that answer within a second or two."""
 REPORTS_IMAGES_BATCH_S_MAX = 90
 """Time for one object in the lane for images; a slower evaluator is killed."""
 
-REPORTS_IMAGE_THREADS = 3
-"""Objects whose images one evaluator process verifies concurrently. They mostly wait
-for registries; with more of them, other rules would wait for the interpreter."""
+REPORTS_IMAGE_THREADS = 6
+"""Objects whose images one evaluator process verifies concurrently: as many as the
+coordinator sends at a time. At most half of them are of one namespace or one registry,
+so a dead registry does not delay the images of others. They mostly wait for registries;
+with more of them, other rules would wait for the interpreter."""
 
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned, at one connection and one thread each."""
