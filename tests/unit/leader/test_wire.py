@@ -79,7 +79,9 @@ def refuse(_request: ApiRequest, _deadline_ns: int) -> bytes:
 class Leader:
     """The controllers of a leader with their real dependencies, and one worker."""
 
-    def __init__(self, api: FakeApi, folder: Path) -> None:
+    def __init__(
+        self, api: FakeApi, folder: Path, settings: Settings | None = None
+    ) -> None:
         self.api = api
         self.turned = TurnedClock()
         self.folder = folder
@@ -87,7 +89,7 @@ class Leader:
             made.mkdir(mode=0o700, parents=True)
         self.page = ControlPage.create(folder / "snapshot")
         self.worker = self.page.claim(os.getpid(), start_ticks(os.getpid()))
-        client, settings = api.client(), Settings()
+        client, settings = api.client(), settings or Settings()
         self.objects = Objects(client)
         self.policies = ClusterPolicies(client)
         self.configuration = ClusterConfiguration(client, settings)
