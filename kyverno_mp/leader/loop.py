@@ -229,10 +229,12 @@ class Leader:
         known = frozenset(before)
         new = [one for one in self._status.problems if one not in known]
         for problem in new[:_LOGGED_MAX]:
-            _log.warning("problem", extra=fields(problem=problem))
+            _log.warning("unusable input", extra=fields(problem=problem))
         if len(new) > _LOGGED_MAX:
             more = len(new) - _LOGGED_MAX
-            _log.warning("more problems, see /policies", extra=fields(count=more))
+            _log.warning(
+                "more unusable inputs, see /policies", extra=fields(count=more)
+            )
 
     def _size(self) -> int:
         """Return the size of the segment of policies. Unit: bytes."""

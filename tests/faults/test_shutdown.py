@@ -91,7 +91,7 @@ def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None
     lines = [json.loads(line) for line in service.errors().splitlines()]
     (refusal,) = [line for line in lines if line["message"] == "policy refused"]
     assert refusal["file"] == f"{tmp_path}/policies/c.yaml, line 1"
-    (problem,) = [line for line in lines if line["message"] == "problem"]
+    (problem,) = [line for line in lines if line["message"] == "unusable input"]
     assert f"{tmp_path}/policies/bad.yaml" in problem["problem"]
     (denied,) = [line for line in lines if line["message"].startswith("review ")]
     assert (denied["message"], denied["policies"]) == ("review denied", "a")

@@ -297,7 +297,7 @@ def test_bound_of_comparisons(signer: Signer) -> None:
 
 def test_many_differences() -> None:
     """They are in order, and a message lists the first ones."""
-    before = {"a": {f"{one:05}": {} for one in range(12_000)}}
+    before: dict[str, Any] = {"a": {f"{one:05}": {} for one in range(12_000)}}
     after = {"a": {f"{one + 6000:05}": "x" for one in range(12_000)}}
     keys = [f"a.{one:05}" for one in range(18_000)]
     found = differences(before, after, (), most=18_000)

@@ -162,7 +162,7 @@ class Timers:
         except KubeRefused as error:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
             reason = reason_for(resource.kind, error)
-            _log.warning("TTL deletion refused", extra=fields(reason=reason))
+            _log.warning("TTL deletion rejected", extra=fields(reason=reason))
             return self._refuse(timer, found)
         except DependencyError:
             self._dependencies.metrics.count(TTL_ERRORS, labels)

@@ -12,6 +12,7 @@ import pytest
 
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.leader.status import PolicyStatus
+from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 from tests.unit.kube.test_discovery import group, resource
 from tests.unit.leader.test_wire import POLICY, Leader, in_force
@@ -283,6 +284,27 @@ def test_exceptions_count_only_where_the_operator_allows_them(
     wait_for(lambda: len(leader.policies.cel_informers[-1]) == 1)
     leader.pass_s(11)
     assert leader.at(OF_VALIDATING)["spec"] == spec
+
+
+def test_exception_takes_effect_without_a_resync(api: FakeApi, tmp_path: Path) -> None:
+    """Otherwise, the API server would deny exempt requests for ten seconds."""
+    settings = Settings(policy_exceptions=True, exception_namespace="kyverno")
+    leader = Leader(api, tmp_path, settings)
+    try:
+        leader.start()
+        made = Generation(leader, VALIDATING, leader.policies.cel_informers[0])
+        moved(made, validating_policy(), OF_VALIDATING)
+        spec = leader.at(OF_VALIDATING)["spec"]
+        leader.api.put(
+            EXCEPTION,
+            apiVersion="policies.kyverno.io/v1beta1",
+            kind="PolicyException",
+            spec={"policyRefs": [{"name": "v", "kind": "ValidatingPolicy"}]},
+        )
+        wait_for(lambda: len(leader.policies.cel_informers[-1]) == 1)
+        leader.until(lambda: (leader.at(OF_VALIDATING) or {}).get("spec") != spec)
+    finally:
+        leader.stop()
 
 
 def test_a_replica_without_the_lease_writes_nothing(

@@ -79,7 +79,9 @@ def refuse(_request: ApiRequest, _deadline_ns: int) -> bytes:
 class Leader:
     """The controllers of a leader with their real dependencies, and one worker."""
 
-    def __init__(self, api: FakeApi, folder: Path) -> None:
+    def __init__(
+        self, api: FakeApi, folder: Path, settings: Settings | None = None
+    ) -> None:
         self.api = api
         self.turned = TurnedClock()
         self.folder = folder
@@ -87,7 +89,7 @@ class Leader:
             made.mkdir(mode=0o700, parents=True)
         self.page = ControlPage.create(folder / "snapshot")
         self.worker = self.page.claim(os.getpid(), start_ticks(os.getpid()))
-        client, settings = api.client(), Settings()
+        client, settings = api.client(), settings or Settings()
         self.objects = Objects(client)
         self.policies = ClusterPolicies(client)
         self.configuration = ClusterConfiguration(client, settings)
@@ -533,6 +535,42 @@ def test_an_outage_is_over_within_a_second(leader: Leader) -> None:
     leader.pass_s(1)
     assert "pods" in leader.resources()
     assert leader.ready() == "True"
+
+
+def test_policy_is_ready_as_soon_as_it_is_registered(leader: Leader) -> None:
+    """Otherwise, it would become Ready only after the back-off of its status."""
+    leader.api.fault("(PUT|POST|GET) .*webhookconfigurations", *[403] * 10_000)
+    leader.api.put(POLICY, **policy())
+    leader.heard()
+    leader.publish(2, in_force())
+    leader.attach(2)
+    leader.pass_s(60)
+    leader.api.faults.clear()
+    for _ in range(10_000):
+        if "pods" in leader.resources():
+            break
+        leader.pass_s(0.1)
+    leader.until(lambda: leader.ready() == "True")
+
+
+def test_nothing_is_registered_before_the_first_publication(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """Otherwise, the API server would call workers that have no policies."""
+    leader = Leader(api, tmp_path)
+    try:
+        assert leader.election.step()
+        for informer in leader.informers:
+            informer.start()
+        wait_for(lambda: all(one.synced for one in leader.informers))
+        leader.pass_s(10)
+        assert CONFIGURATION not in leader.configured()
+        leader.publish(1)
+        leader.attach(1)
+        leader.pass_s(10)
+        assert CONFIGURATION in leader.configured()
+    finally:
+        leader.stop()
 
 
 def test_an_ended_queue_starts_nothing(leader: Leader) -> None:

@@ -23,9 +23,10 @@ from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, RESULTS, VALIDATING_RESULTS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.route import route_of
-from kyverno_mp.webhook.start import Places, make_start
+from kyverno_mp.webhook.start import make_start
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.test_cel_policies import policy, review
 

@@ -27,9 +27,10 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
 from kyverno_mp.snapshot.publish import Publisher, segment_file
+from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.start import Places, make_start
+from kyverno_mp.webhook.start import make_start
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.stub import review
 
