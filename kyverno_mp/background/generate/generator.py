@@ -18,7 +18,7 @@ from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generate.writing import SourceChanged, Writer
-from kyverno_mp.background.objects.deletion import delete_named
+from kyverno_mp.background.objects.deletion import Counts, Owned, delete_named
 from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.labels import source_of, trigger_selector
 from kyverno_mp.background.objects.triggers import (
@@ -30,6 +30,7 @@ from kyverno_mp.background.objects.triggers import (
     undeleted,
     version_of,
 )
+from kyverno_mp.background.objects.writes import write_then_delete
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -99,7 +100,9 @@ class Generator:
     def _run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
         rule = policy.generates.get(task.rule) if policy is not None else None
         if policy is None or rule is None:
-            delete_named(self.downstream, task, _selector(task))
+            delete_named(
+                self.downstream, self.dependencies.metrics, task, _selector(task)
+            )
             return DONE
         if task.synchronizes and not rule.synchronizes:
             return DONE
@@ -291,16 +294,13 @@ class Generator:
         Raises: KubeRefused after both steps if any part was refused; other errors at
         once.
         """
-        written, refusals = APPLIED, Refusals()
-        with refusals.kept():
-            written = self._writer.write_all(task, policy, rule, wanted)
         kept = self._places(wanted)
-        with refusals.kept():
-            self._delete_owned(
+        return write_then_delete(
+            lambda: self._writer.write_all(task, policy, rule, wanted),
+            lambda: self._delete_owned(
                 task, rule, lambda one: is_stale(one) and place_of(one) not in kept
-            )
-        refusals.tell()
-        return written
+            ),
+        )
 
     def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:
         objects = () if wanted is None else wanted.objects
@@ -308,25 +308,20 @@ class Generator:
 
     def _delete_owned(
         self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]
-    ) -> tuple[int, int]:
-        """Delete a trigger's stale objects; return the number of all and of stale ones.
+    ) -> Counts:
+        """Delete a trigger's stale objects, unless the rule does not synchronize them.
 
         Raises: KubeRefused after the last object, when a kind cannot be listed or an
         object cannot be deleted; other DependencyErrors at once.
         """
-        owned = stale = 0
         if not rule.synchronizes:
-            return owned, stale
-        selector, refusals = _selector(task), Refusals()
-        with refusals.kept():
-            for one in self.downstream.find(selector, rule.downstream_kinds()):
-                owned += 1
-                if is_stale(one):
-                    stale += 1
-                    with refusals.kept():
-                        self.downstream.delete(one, selector)
+            return Counts(0, 0)
+        refusals, metrics = Refusals(), self.dependencies.metrics
+        kinds = rule.downstream_kinds()
+        owned = Owned(self.downstream, metrics, _selector(task), kinds)
+        counts = owned.delete(is_stale, refusals)
         refusals.tell()
-        return owned, stale
+        return counts
 
 
 def place_of(found: Found) -> tuple[str, str, str]:

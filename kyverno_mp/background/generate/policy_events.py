@@ -18,7 +18,7 @@ from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate.moved import Moved
 from kyverno_mp.background.generate.register import Register, RuleKinds
-from kyverno_mp.background.objects.deletion import delete_data
+from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import (
@@ -159,13 +159,9 @@ class PolicyEvents:
         kinds: list[tuple[str, str]] | None,
         refusals: Refusals,
     ) -> None:
-        delete_data(
-            self._downstream,
-            self._dependencies.metrics,
-            rule_selector(origin),
-            kinds,
-            refusals,
-        )
+        metrics = self._dependencies.metrics
+        owned = Owned(self._downstream, metrics, rule_selector(origin), kinds)
+        owned.delete(is_data, refusals)
 
     def _tasks(self, ready: ReadyPolicy, refusals: Refusals) -> Iterator[Task]:
         """Yield the tasks for the triggers of a policy.

@@ -9,14 +9,15 @@ Source: docs/behaviour/controllers 5.4, 5.6; docs/background.md.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.objects.downstream import Downstream
-from kyverno_mp.background.outcome import APPLIED, Outcome, contested
+from kyverno_mp.background.objects.writes import Writes
+from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.refusals import Refusals, namespace_may_end
 from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
@@ -64,22 +65,20 @@ class Writer:
         # Objects of an unrecorded rule would stay behind if the policy were deleted
         # while no replica holds the lease.
         is_new = bool(wanted) and self._record(policy, rule)
-        pauses, refusals = [], Refusals()
+        writes = Writes(task)
         try:
             for one in wanted:
-                with refusals.kept(), namespace_may_end(task):
-                    pauses.append(self._write(policy, rule, one, created))
+                writes.add(partial(self._write, policy, rule, one, created))
         finally:
             # The policy and its record may have been deleted during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
-        refusals.tell()
+        writes.check()
         results = self.dependencies.results
         if applied is not None and results is not None:
             results.generated(policy.ir, applied.result, applied.request, created)
-        later = [pause_s for pause_s in pauses if pause_s]
-        return contested(min(later)) if later else APPLIED
+        return writes.outcome()
 
     def _record(self, policy: ReadyPolicy, rule: GenerateRule) -> bool:
         """Record a rule whose objects are deleted with it; return whether it is new."""

@@ -12,6 +12,7 @@ objects that its expressions read.
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from kyverno_mp.background.generating.policies import (
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
 from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
+from kyverno_mp.background.objects.deletion import Owned
 from kyverno_mp.background.objects.downstream import (
     OTHERS,
     Done,
@@ -41,6 +43,7 @@ from kyverno_mp.background.objects.triggers import (
     undeleted,
     version_of,
 )
+from kyverno_mp.background.objects.writes import Writes, write_then_delete
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -48,10 +51,9 @@ from kyverno_mp.background.outcome import (
     NOT_DELETED,
     NOT_STORED,
     Outcome,
-    contested,
 )
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.refusals import Refusals, namespace_may_end
+from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
@@ -255,17 +257,16 @@ class Generating:
         Raises: KubeRefused after both steps if any part was refused; other errors at
         once.
         """
-        written, refusals = DONE, Refusals()
-        with refusals.kept():
-            if evaluated is not None:
-                policy = evaluated.policy
-                written = self._write_all(task, evaluated)
-        objects = () if evaluated is None else evaluated.wanted.objects
-        kept = {self.downstream.place_of(one) for one in objects}
-        with refusals.kept():
-            self._delete(task, policy, lambda one: one.place not in kept)
-        refusals.tell()
-        return written
+        if evaluated is None:
+            self._delete(task, policy, lambda _one: True)
+            return DONE
+        kept = {self.downstream.place_of(one) for one in evaluated.wanted.objects}
+        return write_then_delete(
+            lambda: self._write_all(task, evaluated),
+            lambda: self._delete(
+                task, evaluated.policy, lambda one: one.place not in kept
+            ),
+        )
 
     def _delete_all(
         self, task: Task, policy: ReadyGenerating, *, is_known: bool
@@ -297,18 +298,13 @@ class Generating:
         # while no replica holds the lease.
         is_new = self.register.begin(policy.name, kinds, deletes=deletes)
         written: list[GeneratedKind] = []
-        pauses, refusals = [], Refusals()
+        writes = Writes(task)
         try:
             for one in wanted.objects:
                 # A write whose response is lost may have succeeded.
                 written.append(_kind_of(one))
-                pause_s = None
-                with refusals.kept(), namespace_may_end(task):
-                    pause_s = self._write(policy, one, created)
-                if pause_s is None:
+                if not writes.add(partial(self._write, policy, one, created)):
                     written.pop()
-                else:
-                    pauses.append(pause_s)
         finally:
             # The policy and its record may have been deleted during the writes.
             ended = self.register.end(
@@ -316,12 +312,11 @@ class Generating:
             )
             if is_new or ended:
                 self.on_recorded(policy.stored.key)
-        refusals.tell()
+        writes.check()
         results = self.dependencies.results
         if results is not None:
             results.generated(policy.ir.policy, wanted.result, wanted.request, created)
-        later = [pause_s for pause_s in pauses if pause_s]
-        return contested(min(later)) if later else APPLIED
+        return writes.outcome()
 
     def _write(
         self, policy: ReadyGenerating, one: Generated, created: list[Generated]
@@ -350,16 +345,10 @@ class Generating:
         selector = trigger_selector(policy.name, task.trigger)
         entry = self.register.of(policy.name)
         kinds = [(one.api_version, one.kind) for one in entry.kinds]
+        namespace, metrics = policy.stored.key[0], self.dependencies.metrics
         refusals = Refusals()
-        recorder = PolicyRecorder(
-            policy.stored, self.dependencies.events, self.dependencies.metrics
-        )
-        with refusals.kept():
-            for one in self.downstream.find(selector, kinds, policy.stored.key[0]):
-                if is_stale(one):
-                    with refusals.kept():
-                        if self.downstream.delete(one, selector):
-                            recorder.deleted()
+        owned = Owned(self.downstream, metrics, selector, kinds, namespace)
+        owned.delete(is_stale, refusals)
         refusals.tell()
 
 

@@ -38,6 +38,7 @@ Json = Any
 _OUT = f"{CONFIG_MAPS.format('a')}/out-t"
 _DATA = {"data": {"from": "rule"}}
 _TOTAL = "kyverno_mp_background_requests_total"
+_WRITES = "kyverno_mp_background_writes_total"
 
 
 @pytest.fixture(autouse=True)
@@ -368,6 +369,22 @@ def test_deletions_name_the_version(api: FakeApi) -> None:
         one.settle()
         for _, options in api.deletions:
             assert set(options["preconditions"]) == {"uid", "resourceVersion"}
+
+
+def test_deleted_objects_are_counted(api: FakeApi) -> None:
+    """Otherwise, the metric would miss objects that are deleted with their trigger."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        request(api, raw := trigger(api))
+        one.settle()
+        assert stored(api, _OUT)
+        api.remove(f"{SECRETS.format('a')}/t")
+        request(api, raw, deletes=True, operation="DELETE")
+        one.settle()
+        assert stored(api, _OUT) is None
+        assert one.recorded.counts[_WRITES, ("created",)] == 1
+        assert one.recorded.counts[_WRITES, ("deleted",)] == 1
 
 
 def test_labels_that_change_during_the_deletion(api: FakeApi) -> None:
