@@ -323,7 +323,8 @@ class Evaluator:
     ) -> Iterator[Response]:
         """Yield responses of DeletingPolicies on the original object."""
         if self._stages is not None:
-            context = self._engine.open(self._request(resource, {}))
+            # CEL reads only plain maps, which a Payload is not.
+            context = self._engine.open(self._request(dict(resource), {}))
             found = self._stages.delete(context.request, context.runtime, what)
             for verdict in found:
                 yield _response(verdict, resource)
