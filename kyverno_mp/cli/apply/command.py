@@ -148,10 +148,10 @@ def _run_in(
             if needs_response(response, options):
                 located.append((response, location))
     # Results of DeletingPolicies come last (docs/behaviour/cli 3).
-    if options.continue_on_fail:
-        _print_failed_deletions([response for response, _ in located], options)
     located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
     print_objects([response for response, _ in located], options)
+    if options.continue_on_fail:
+        _print_failed_deletions([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
     return _exit_code(options, counts, policies, scene.unread)

@@ -231,7 +231,7 @@ class Evaluator:
             verdicts = self._cel.validate(context.request, context.runtime)
             responses.extend(_response(verdict, resource) for verdict in verdicts)
         responses.extend(self._evaluate_admission(resource))
-        responses.extend(self._generate_cel(resource))
+        responses.extend(self._generate_cel(resource, resource_path(given)))
         responses.extend(self._generate(resource, name))
         responses.extend(self._validate_images(given))
         if given:
@@ -308,10 +308,11 @@ class Evaluator:
         for verdict in stages.mutate_targets(trigger, context.runtime):
             yield _response(verdict, last)
 
-    def _generate_cel(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield responses of GeneratingPolicies."""
+    def _generate_cel(
+        self, resource: dict[str, Json], path: str
+    ) -> Iterator[Response]:
+        """Yield responses of GeneratingPolicies; ``path``: of the unmutated object."""
         if self._stages is not None and resource:
-            path = resource_path(resource)
             context = self._engine.open(self._request(resource, {}))
             for verdict in self._stages.generate(context.request, context.runtime):
                 response = _response(verdict, resource)
