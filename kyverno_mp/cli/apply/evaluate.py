@@ -308,9 +308,7 @@ class Evaluator:
         for verdict in stages.mutate_targets(trigger, context.runtime):
             yield _response(verdict, last)
 
-    def _generate_cel(
-        self, resource: dict[str, Json], path: str
-    ) -> Iterator[Response]:
+    def _generate_cel(self, resource: dict[str, Json], path: str) -> Iterator[Response]:
         """Yield responses of GeneratingPolicies; ``path``: of the unmutated object."""
         if self._stages is not None and resource:
             context = self._engine.open(self._request(resource, {}))

@@ -57,7 +57,7 @@ def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
 
     withheld = 0
     files = {file: _documents(file) or [] for file in _yaml_files(paths)}
-    exempt = _exempt(chain.from_iterable(files.values()))
+    refused = _refused(chain.from_iterable(files.values()))
     for file, documents in files.items():
         made = list(documents)
         for index, raw in enumerate(documents):
@@ -65,9 +65,7 @@ def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
                 continue
             name = _name_of(raw)
             found = (
-                Rewrite(name, None, f"{exempt[name]} exempts from it")
-                if name in exempt
-                else rewrite(raw)
+                Rewrite(name, None, refused[name]) if name in refused else rewrite(raw)
             )
             _report(file, found)
             if found.document is None:
@@ -82,18 +80,25 @@ def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def _exempt(documents: Iterable[Json]) -> dict[str, str]:
-    """Return the PolicyExceptions of ``kyverno.io``, by the policies that they name."""
+def _refused(documents: Iterable[Json]) -> dict[str, str]:
+    """Return why ClusterPolicies are not rewritten, by their names.
+
+    Exceptions do not apply to the new policy, and two ValidatingPolicies of one name
+    would replace each other.
+    """
     found = {}
     for raw in documents:
         head = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
-        if head.startswith("kyverno.io/") and raw.get("kind") == "PolicyException":
-            spec = raw.get("spec")
+        if not head:
+            continue
+        group, name, spec = head.partition("/")[0], _name_of(raw), raw.get("spec")
+        if (group, raw.get("kind")) == ("policies.kyverno.io", "ValidatingPolicy"):
+            found[name] = "a ValidatingPolicy has the same name"
+        if (group, raw.get("kind")) == ("kyverno.io", "PolicyException"):
             for one in (spec.get("exceptions") if type(spec) is dict else None) or ():
                 if type(one) is dict:
-                    found[str(one.get("policyName"))] = (
-                        f"PolicyException {_name_of(raw)}"
-                    )
+                    policy = str(one.get("policyName"))
+                    found[policy] = f"PolicyException {name} exempts from it"
     return found
 
 

@@ -289,19 +289,37 @@ def test_each_rule_is_tried_with_all_its_objects() -> None:
         assert all(f'"f{n}":"v{n}z"' in text for n in range(6))
 
 
-def test_an_exception_withholds_the_policy(command: Command, tmp_path: Path) -> None:
-    exception = {
-        "apiVersion": "kyverno.io/v2",
-        "kind": "PolicyException",
-        "metadata": {"name": "e", "namespace": "n"},
-        "spec": {"exceptions": [{"policyName": "p", "ruleNames": ["r"]}]},
-    }
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (
+            {
+                "apiVersion": "kyverno.io/v2",
+                "kind": "PolicyException",
+                "metadata": {"name": "e", "namespace": "n"},
+                "spec": {"exceptions": [{"policyName": "p", "ruleNames": ["r"]}]},
+            },
+            "PolicyException e exempts from it",
+        ),
+        (
+            {
+                "apiVersion": "policies.kyverno.io/v1",
+                "kind": "ValidatingPolicy",
+                "metadata": {"name": "p"},
+            },
+            "a ValidatingPolicy has the same name",
+        ),
+    ],
+)
+def test_other_documents_withhold_the_policy(
+    command: Command, tmp_path: Path, other: Json, reason: str
+) -> None:
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(REWRITTEN["not"]))
-    (tmp_path / "b.yaml").write_text(yaml.safe_dump(exception))
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(other))
     done = command("fix", "policy", tmp_path, "--to", "ValidatingPolicy")
     assert done.code == 1
     assert done.out == ""
-    assert done.err.endswith("p: not rewritten: PolicyException e exempts from it\n")
+    assert done.err.endswith(f"p: not rewritten: {reason}\n")
 
 
 def test_requests_are_about_other_groups_and_subresources() -> None:
