@@ -238,6 +238,14 @@ def test_a_test_of_what_is_deleted(command: Command, folder: Path) -> None:
     assert run_test(command, folder, DELETING, pod="good").code == 1
 
 
+def test_a_test_prints_errors_of_deletions(command: Command, folder: Path) -> None:
+    policy = DELETING.replace("metadata.name == 'bad'", "metadata.nope == 1")
+    lines = run_test(command, folder, policy, pod="bad").out.splitlines()
+    failed = "failed to apply policy {} on resource: no such key: nope"
+    at = lines.index(failed.format("good"))
+    assert lines[at + 1 : at + 3] == [failed.format("bad"), "  Checking results ..."]
+
+
 def test_a_test_of_existing_objects(command: Command, folder: Path) -> None:
     """The result row names the target, and constraints apply to targets."""
     policy = MUTATING + "  evaluation: {mutateExisting: {enabled: true}}\n"
