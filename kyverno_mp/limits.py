@@ -1222,6 +1222,6 @@ REWRITE_INPUTS_MIN = 3000
 """Requests on which `fix policy --to` compares both policies of a small policy: about
 half a second."""
 
-REWRITE_INPUTS_MAX = 8_000
-"""Requests on which `fix policy --to` compares both policies of a large policy: nearly
-every value at every place of the largest samples, about two seconds."""
+REWRITE_INPUTS_MAX = 6_000
+"""Requests on which `fix policy --to` compares both policies of a large policy: most
+values at every place of the largest samples, about a second."""
