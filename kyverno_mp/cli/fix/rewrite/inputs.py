@@ -234,12 +234,14 @@ def _objects(spots: Sequence[Spot], randomly: random.Random) -> Iterator[Json]:
     for spot in spots:
         _set(base, spot.path, _usual(spot))
     yield _copied(base)
-    for spot in spots:
-        for value in (_ABSENT, *spot.values, *_ODD):
-            changed = _with(base, spot.path, value)
-            yield changed
-            yield _with({}, spot.path, value)
-            yield from _beside(base, changed, spot.path)
+    # The policy's own values come first, because the limit omits the last objects.
+    own = [(spot, value) for spot in spots for value in (_ABSENT, *spot.values)]
+    odd = [(spot, value) for spot in spots for value in _ODD]
+    for spot, value in (*own, *odd):
+        changed = _with(base, spot.path, value)
+        yield changed
+        yield _with({}, spot.path, value)
+        yield from _beside(base, changed, spot.path)
     for _ in range(_TOGETHER if spots else 0):
         changed = _copied(base)
         for spot in randomly.sample(
