@@ -1,22 +1,25 @@
 """Continue when the API server refuses a part of the work; raise the error at the end.
 
-Room: background. Takes: blocks that may be refused. Gives: Refusals. Next:
-background/generate/policy_events.py, background/generate/generator.py,
-background/generate/lost.py. May touch: nothing outside its arguments.
+Room: background. Takes: blocks that may be refused. Gives: Refusals,
+``namespace_may_end``. Next: background/generate/policy_events.py,
+background/generate/writing.py, background/generate/lost.py. May touch: nothing outside
+its arguments.
 Source: docs/background.md (requests).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kyverno_mp.errors import DependencyError, KubeRefused
+from kyverno_mp.background.update_request import Task
+from kyverno_mp.errors import DependencyError, KubeNotFound, KubeRefused
+from kyverno_mp.kube.events import ENDING
 
 
 class Refusals:
     """The refusals of one piece of work; not thread-safe."""
 
     def __init__(self) -> None:
-        self._all: list[KubeRefused] = []
+        self._all: list[KubeRefused | KubeNotFound] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -28,10 +31,10 @@ class Refusals:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Suppress a refusal in the block; raise other errors."""
+        """Suppress a refusal or a missing namespace in the block."""
         try:
             yield
-        except KubeRefused as error:
+        except (KubeRefused, KubeNotFound) as error:
             self._all.append(error)
 
     def add(self, error: DependencyError) -> None:
@@ -43,3 +46,20 @@ class Refusals:
         """Raise the first refusal, if any."""
         if self._all:
             raise self._all[0]
+
+
+@contextmanager
+def namespace_may_end(task: Task) -> Iterator[None]:
+    """Suppress the error of a write to a namespace that is being deleted or gone.
+
+    A generated object is deleted with its namespace. Without an event of the trigger, a
+    missing namespace means the same, and not that it will be created soon.
+    """
+    try:
+        yield
+    except KubeRefused as error:
+        if ENDING not in error.message:
+            raise
+    except KubeNotFound:
+        if not task.synchronizes:
+            raise

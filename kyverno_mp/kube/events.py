@@ -40,7 +40,7 @@ EVENTS: Final = Resource(group="events.k8s.io", version="v1", plural="events")
 _APPLIED: Final = "PolicyApplied"
 _NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
-_ENDING: Final = "because it is being terminated"
+ENDING: Final = "because it is being terminated"
 """K8S: part of the message of a failed create in a terminating namespace."""
 _SERIES_NS: Final = 6 * 60 * 10**9
 """K8S: a series ends after six minutes without a new occurrence."""
@@ -250,7 +250,7 @@ class Events:
             # The namespace is deleted or terminating: the Event is not needed.
             return False
         except KubeRefused as error:
-            if _ENDING in error.message:
+            if ENDING in error.message:
                 return False
             self.dropped += 1
             _log.warning("event refused: %s", error.message)

@@ -337,6 +337,8 @@ def run(
         ended_ns = time.monotonic_ns()
         if stepped:
             pace.worked(started_ns / 1e9, ended_ns / 1e9)
+        else:
+            pace.idle()
         taken_s = (ended_ns - started_ns) / 1e9
         if leader.has_pending:
             number = signals.wait(_ORDERS, 0)

@@ -11,7 +11,8 @@ its report is outdated.
 """
 
 import threading
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -22,6 +23,7 @@ from kyverno_mp.limits import (
     REPORTS_WAITING_BYTES_MAX,
     REPORTS_WAITING_MAX,
 )
+from kyverno_mp.queues.turns import Shares, Turns
 from kyverno_mp.reports.entries import Subject
 
 Keys = frozenset[bytes]
@@ -79,19 +81,33 @@ class Item(msgspec.Struct, frozen=True):
         return self.source.is_current(self.key, self.uid, self.digest)
 
 
+_Group: TypeAlias = tuple[int, Shares]
+"""The id of the source, because a batch has objects of one kind only, and shares."""
+
+
 class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
-    def __init__(self, sharers: int = 1, batch_objects: int = 0) -> None:
+    def __init__(
+        self,
+        sharers: int = 1,
+        batch_objects: int = 0,
+        shares_of: Callable[[Item], Shares] = lambda _item: (),
+    ) -> None:
         """``sharers``: the number of threads that take batches.
 
         ``batch_objects``: the maximum number of objects in a batch, 0 = default.
+        ``shares_of``: the namespace and the servers that an object's evaluation waits
+        for; objects of one share are taken by at most half of the threads at a time.
         """
         self._sharers = sharers
         self._batch_objects = batch_objects
+        self._shares_of = shares_of
+        self._turns = Turns(max(1, sharers // 2))
         self._changed = threading.Condition()
-        self._waiting: dict[int, dict[Key, Item]] = {}
-        """By the id of the source, because a batch has objects of one kind only."""
+        self._waiting: dict[_Group, dict[Key, Item]] = {}
+        self._groups: dict[tuple[int, Key], _Group] = {}
+        """The group in which an object waits."""
         self._count = 0
         self._bytes = 0
         self._taken = 0
@@ -99,18 +115,17 @@ class Feed:
 
     def put(self, item: Item) -> bool:
         """Add an object; wait while the feed is full. Return False if it is closed."""
+        group = id(item.source), self._shares_of(item)
         with self._changed:
             while not self._closed and self._is_full():
                 self._changed.wait(1.0)
             if self._closed:
                 return False
-            same = self._waiting.setdefault(id(item.source), {})
-            before = same.get(item.key)
+            before = self._replaced(item, group)
             if before is not None:
-                self._count -= 1
-                self._bytes -= len(before.raw)
                 item = _joined(before, item)
-            same[item.key] = item
+            self._groups[id(item.source), item.key] = group
+            self._waiting.setdefault(group, {})[item.key] = item
             self._count += 1
             self._bytes += len(item.raw)
             self._changed.notify_all()
@@ -119,19 +134,23 @@ class Feed:
     def take(self, timeout_s: float | None = None) -> list[Item]:
         """Return a batch; call ``done`` afterwards. [] = closed, or after a timeout."""
         with self._changed:
-            if not self._closed and not self._count:
-                self._changed.wait(timeout_s)
-            if self._closed or not self._count:
-                return []
-            taken = self._take()
-            self._taken += len(taken)
-            self._changed.notify_all()
-            return taken
+            while not self._closed:
+                taken = self._take()
+                if taken:
+                    self._taken += len(taken)
+                    self._changed.notify_all()
+                    return taken
+                # Another thread may have taken the object that woke this one.
+                if not self._changed.wait(timeout_s):
+                    break
+            return []
 
-    def done(self, count: int) -> None:
-        """Report that objects of a batch were processed."""
+    def done(self, items: Sequence[Item]) -> None:
+        """Report that the objects of a batch were processed."""
+        shares = self._shares_of(items[0]) if items else ()
         with self._changed:
-            self._taken -= count
+            self._taken -= len(items)
+            self._turns.end(shares, len(self._waiting))
             self._changed.notify_all()
 
     @property
@@ -145,8 +164,30 @@ class Feed:
         with self._changed:
             self._closed = True
             self._waiting.clear()
+            self._groups.clear()
             self._count = self._bytes = 0
             self._changed.notify_all()
+
+    def _replaced(self, item: Item, group: _Group) -> Item | None:
+        """Return the older version of an object, which keeps its place in ``group``."""
+        known = self._groups.get((id(item.source), item.key))
+        if known is None:
+            return None
+        same = self._waiting[known]
+        before = same[item.key]
+        self._count -= 1
+        self._bytes -= len(before.raw)
+        if known != group:
+            del same[item.key]
+            if not same:
+                del self._waiting[known]
+        return before
+
+    def _next(self) -> _Group | None:
+        shares = self._turns.choose(group[1] for group in self._waiting)
+        if shares is None:
+            return None
+        return next(group for group in self._waiting if group[1] == shares)
 
     def _is_full(self) -> bool:
         return (
@@ -155,9 +196,11 @@ class Feed:
         )
 
     def _take(self) -> list[Item]:
-        """Take objects of the longest-waiting source, which then moves to the end."""
-        source = next(iter(self._waiting))
-        same = self._waiting.pop(source)
+        """Take objects of the longest-waiting group, which then moves to the end."""
+        group = self._next()
+        if group is None:
+            return []
+        same = self._waiting.pop(group)
         # The reports of a batch are written one after the other. If one thread took the
         # last few objects, they would wait for each other while the other threads are
         # idle.
@@ -172,10 +215,12 @@ class Feed:
             if taken and same[key].only != taken[0].only:
                 break
             item = same.pop(key)
+            del self._groups[group[0], key]
             size += len(item.raw)
             taken.append(item)
         if same:
-            self._waiting[source] = same
+            self._waiting[group] = same
+        self._turns.begin(group[1])
         self._count -= len(taken)
         self._bytes -= size
         return taken

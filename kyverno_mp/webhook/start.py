@@ -262,7 +262,11 @@ class _Attached:
             # Canned image data is for standalone mode.
             images=served.data if live else self.cluster_data,
             reviewed_images=served.begin,
-            manifests=served.manifests,
+            manifests=(
+                served.manifests.with_dry_runs(live.dry_runs)
+                if live
+                else served.manifests
+            ),
             global_context=self.cluster_data,
             namespaces=self.cluster_data,
             namespace_objects=live.namespaces if live else None,

@@ -208,8 +208,8 @@ def test_registries_that_give_no_answer_hold_up_no_other_row(images: Images) -> 
             images.verifying({"publicKeys": images.signer.pem}, images.host, *hosts),
         )
         wait_for(lambda: all(("r", "fail") in images.rows(one) for one in dead))
-        # A call to one of them ends after seconds, and three objects are verified at
-        # once: other rows have come before the last of these.
+        # A call to one of them ends after seconds, and three objects of a namespace are
+        # verified at once: other rows have come before the last of these.
         assert any(images.rows(one) == [("r", "fail")] for one in dead)
         wait_for(lambda: sorted(images.rows(signed))[1:] == [("verify", "pass")])
         wait_for(lambda: any(("verify", "error") in images.rows(one) for one in dead))

@@ -264,6 +264,31 @@ def test_base64_has_one_spelling(own: rig.Sigstore) -> None:
         at[name] = right
 
 
+def test_a_checkpoint_and_a_number_have_one_spelling(own: rig.Sigstore) -> None:
+    made = bundle_rig.message(own, b"image")
+    assert not reason(own, made)
+    proof = _entry(made)["inclusionProof"]
+    right = proof["logIndex"]
+    proof["logIndex"] = f"0{right}"
+    assert "not an integer" in reason(own, made)
+    proof["logIndex"] = right
+    text = proof["checkpoint"]["envelope"]
+    for odd in (text[:-1] + "\f", text + "n", text[:-1], text + "\n"):
+        proof["checkpoint"]["envelope"] = odd
+        assert "the checkpoint is malformed" in reason(own, made)
+    head, _, encoded = text.rstrip("\n").rpartition(" ")
+    data = base64.b64decode(encoded)
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    bare = encoded.rstrip("=")
+    if bare == encoded:
+        return
+    other = digits[digits.index(bare[-1]) ^ 1]
+    respelled = bare[:-1] + other + encoded[len(bare) :]
+    assert base64.b64decode(respelled) == data
+    proof["checkpoint"]["envelope"] = f"{head} {respelled}\n"
+    assert "the checkpoint is malformed" in reason(own, made)
+
+
 def test_nothing_is_trusted_without_a_trust_root(own: rig.Sigstore) -> None:
     given = parse(json.dumps(bundle_rig.bundle(own)).encode())
     asked = SignatureQuery("i", identity=WHO, logs=LogTerms(), form="SigstoreBundle")

@@ -19,7 +19,7 @@ from kyverno_mp.images.keys import Unproved
 from kyverno_mp.images.sigstore.chains import verified_chain
 from kyverno_mp.images.sigstore.identity import require_identity
 from kyverno_mp.images.sigstore.log_search import proposed_entries
-from kyverno_mp.images.sigstore.logkeys import DatedKeys, Period
+from kyverno_mp.images.sigstore.logkeys import DatedKey, Period
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor import verified_search
 from kyverno_mp.images.sigstore.rekor_entry import Signed
@@ -328,7 +328,7 @@ def test_a_retired_log_cannot_answer(seconds: int, *, holds: bool) -> None:
     layer = RIG.layer(signer, at=None)
     answer = json.dumps([RIG.found(_entry(signer, layer), _AT)]).encode()
     period = Period(_AT - dt.timedelta(days=1), _AT + dt.timedelta(seconds=seconds))
-    keys = DatedKeys((name, (key, period)) for name, key in RIG.rekor_keys.items())
+    keys = {name: DatedKey(one.key, period) for name, one in RIG.rekor_keys.items()}
     terms = replace(TERMS, log=keys, search=lambda _signed: answer)
     text = "" if holds else "rekor log public key not valid at payload integrated time"
     found = verdict(layer, terms)

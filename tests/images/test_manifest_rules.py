@@ -11,7 +11,7 @@ from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import (
@@ -60,7 +60,7 @@ def key(*signers: Signer) -> dict[str, Any]:
 
 
 def judged(
-    document: ClusterPolicy,
+    document: ClusterPolicy | Policy,
     target: dict[str, Any],
     ports: ClusterData = _VERIFYING,
     **more: Any,
@@ -185,6 +185,17 @@ def test_keys_that_are_none(text: str) -> None:
     status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
     assert status == ERROR
     assert "failed to judge signature type from public key configuration" in found
+
+
+def test_a_pgp_key_is_named_by_its_kind() -> None:
+    """Upstream verifies PGP signatures of manifests; ours is never a pass."""
+    lines = ["-----BEGIN {}-----", "", "mDMEZ", "-----END {}-----"]
+    text = "\n".join(one.format("PGP PUBLIC KEY BLOCK") for one in lines)
+    entry = {"keys": {"publicKeys": text}}
+    status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
+    assert status == ERROR
+    assert "PGP keys are not supported; give a key of cosign as PEM" in found
+    assert "mDMEZ" not in found
 
 
 def test_the_key_of_a_secret() -> None:

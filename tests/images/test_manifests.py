@@ -17,6 +17,7 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.manifests.compare import differences
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding, ObjectReference
 from kyverno_mp.program.ports import ManifestQuery
@@ -269,6 +270,50 @@ def test_bound_of_fields(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["data"] = {str(one): "x" for one in range(limits.MANIFEST_FIELDS_MAX + 1)}
     assert f"more than {limits.MANIFEST_FIELDS_MAX} fields" in verdict(made, signer)
+
+
+def test_bound_of_names(signer: Signer) -> None:
+    """A deep object with many values needs a long path for each of them."""
+    made = rig.signed(MAP, signer)
+    deep: Any = dict.fromkeys(map(str, range(2100)), "x")
+    for _ in range(500):
+        deep = {"a": deep}
+    made["data"] = deep
+    found = verdict(made, signer)
+    assert f"more than {limits.MANIFEST_NAMES_MAX} names in the paths" in found
+
+
+def test_bound_of_comparisons(signer: Signer) -> None:
+    """Many manifests are compared with a large object only if one has its name."""
+    others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(99)]
+    made = rig.signed(others[0], signer, *others[1:])
+    values = limits.MANIFEST_COMPARED_MAX // len(others) + 1
+    made["data"] = {str(one): "x" for one in range(values)}
+    assert "data.0" in verdict(made, signer)
+    made["metadata"]["name"] = "renamed"
+    text = f"more than {limits.MANIFEST_COMPARED_MAX} fields in 99 manifests"
+    assert text in verdict(made, signer)
+
+
+def test_many_differences() -> None:
+    """They are in order, and a message lists the first ones."""
+    before = {"a": {f"{one:05}": {} for one in range(12_000)}}
+    after = {"a": {f"{one + 6000:05}": "x" for one in range(12_000)}}
+    keys = [f"a.{one:05}" for one in range(18_000)]
+    found = differences(before, after, (), most=18_000)
+    assert [one.key for one in found] == keys
+    ignored = ("a.00*", "a.0100*")
+    first = differences(before, after, ignored)
+    most = limits.MANIFEST_DIFFERENCES_MAX
+    assert [one.key for one in first] == keys[1010 : 1010 + most]
+
+
+def test_an_empty_map_is_filled_by_a_value_only() -> None:
+    """A map with only empty values counts as empty."""
+    assert not differences({"a": {}}, {"a": {"b": {"c": "x"}}}, ("a.b",))
+    assert not differences({"a": {"b": {}}}, {"a": {"b": [1]}}, ("a.b.0",))
+    (found,) = differences({"a": {}}, {"a": {"b": ""}}, ())
+    assert (found.key, found.before, found.after) == ("a", {}, None)
 
 
 def test_a_renamed_object_is_compared_with_few(signer: Signer) -> None:

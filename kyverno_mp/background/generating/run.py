@@ -51,7 +51,7 @@ from kyverno_mp.background.outcome import (
     contested,
 )
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.refusals import Refusals, namespace_may_end
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
@@ -191,7 +191,7 @@ class Generating:
         evaluated = self.evaluation.evaluate(task, policy, trigger)
         if evaluated is None:
             return DONE
-        return self._write_all(evaluated)
+        return self._write_all(task, evaluated)
 
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
         """Write the wanted objects, and delete the trigger's other objects.
@@ -259,7 +259,7 @@ class Generating:
         with refusals.kept():
             if evaluated is not None:
                 policy = evaluated.policy
-                written = self._write_all(evaluated)
+                written = self._write_all(task, evaluated)
         objects = () if evaluated is None else evaluated.wanted.objects
         kept = {self.downstream.place_of(one) for one in objects}
         with refusals.kept():
@@ -282,7 +282,7 @@ class Generating:
         self._delete(task, policy, lambda _one: True)
         return APPLIED
 
-    def _write_all(self, evaluated: Evaluated) -> Outcome:
+    def _write_all(self, task: Task, evaluated: Evaluated) -> Outcome:
         """Write all generated objects.
 
         Raises: KubeRefused after the last write if any was refused; other errors at
@@ -303,7 +303,7 @@ class Generating:
                 # A write whose response is lost may have succeeded.
                 written.append(_kind_of(one))
                 pause_s = None
-                with refusals.kept():
+                with refusals.kept(), namespace_may_end(task):
                     pause_s = self._write(policy, one, created)
                 if pause_s is None:
                     written.pop()

@@ -120,7 +120,7 @@ class Dispatch:
             for item in items:
                 self._outcomes.failed(item)
         finally:
-            self._feed.done(len(items))
+            self._feed.done(items)
 
     def _dispatch(self, items: list[Item]) -> None:
         current = [item for item in items if item.is_current]

@@ -30,7 +30,7 @@ metadata:
 data:
   from: (( object.metadata.annotations["value"] ))
 """
-APPLIES = r"PATCH .*/configmaps/out\?fieldManager=generate"
+APPLIES = r"PATCH .*/configmaps/out\?fieldManager=kyverno-generate"
 
 
 @pytest.fixture(autouse=True)

@@ -219,12 +219,17 @@ def test_lost_triggers(api: FakeApi, tmp_path: Path) -> None:
 def test_a_lost_change_with_an_object_that_may_not_be_written(
     api: FakeApi, tmp_path: Path
 ) -> None:
-    """Otherwise, objects that are no longer wanted would remain until a grant."""
+    """Otherwise, the clone of a deleted source would remain until a grant."""
     api.remove(f"{SECRETS.format('a')}/t")
+    source = f"{CONFIG_MAPS.format('b')}/source"
+    given = {"apiVersion": "v1", "kind": "ConfigMap"}
     user = User(api, tmp_path / "journals", most=1)
+    user.create(source, **given)
     made = _both()
-    for item in made["generate"]["foreach"]:
-        item["list"] = "[request.object.metadata.annotations.name]"
+    widgets, clones = made["generate"]["foreach"]
+    widgets["list"] = "[request.object.metadata.annotations.name]"
+    del clones["data"]
+    clones["clone"] = {"namespace": "b", "name": "source"}
     policy(api, made)
     path = f"{SECRETS.format('a')}/t"
 
@@ -236,18 +241,20 @@ def test_a_lost_change_with_an_object_that_may_not_be_written(
         one.settle()
         user.create(path, **named("old"))
         one.settle()
-        assert stored(api, f"{_MAPS}/old")
+        assert stored(api, f"{_MAPS}/c-t")
         api.fault("POST .*/widgets", *_FOR_EVER)
         user.write = lambda: None  # type: ignore[method-assign]
         user.create(f"{SECRETS.format('a')}/other", **named("other"))
         user.update(path, **named("new"))
+        user.delete(source)
         del user.write
         user.write()
         one.pass_s(40)
-        assert stored(api, f"{_MAPS}/new")
-        assert stored(api, f"{_MAPS}/old") is None
-        assert stored(api, f"{_WIDGETS}/old") is None
+        assert stored(api, f"{_MAPS}/c-t") is None
+        assert requests_left(api)
         api.faults.clear()
+        user.create(source, **given)
         one.pass_s(300)
         assert stored(api, f"{_WIDGETS}/new")
+        assert stored(api, f"{_MAPS}/c-t")
     user.close()

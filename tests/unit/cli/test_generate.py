@@ -393,3 +393,34 @@ def test_a_generating_policy_that_does_not_compile(
     done = command("generate", "--cluster", "g")
     assert done.code == 2
     assert "bool" in done.err
+
+
+def test_objects_of_removed_elements_stay(
+    api: FakeApi, tmp_path: Path, command: Command
+) -> None:
+    """The pool keeps the object of an old element until its trigger is gone."""
+    names = "split(request.object.metadata.annotations.value, ',')"
+    entry = {"list": names, "apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"}
+    made = rule()
+    made["generate"] = {
+        "synchronize": True,
+        "foreach": [{**entry, "name": "out-{{element}}", "data": {}}],
+    }
+    user = User(api, tmp_path / "journals")
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        path = f"{SECRETS.format('a')}/t"
+        metadata = {"labels": MATCHED, "annotations": {"value": "x,y"}}
+        user.create(path, apiVersion="v1", kind="Secret", metadata=metadata)
+        one.settle()
+    user.close()
+    found = stored(api, path)
+    assert found is not None
+    metadata = {**found["metadata"], "annotations": {"value": "x"}}
+    api.put(path, **{**found, "metadata": metadata})
+    done = command("generate", "--cluster", "p")
+    assert "0 to create, 0 to update, 0 to delete, 1 unchanged" in done.out
+    api.remove(path)
+    done = command("generate", "--cluster", "p")
+    assert "0 to create, 0 to update, 2 to delete, 0 unchanged" in done.out

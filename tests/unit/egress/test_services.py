@@ -225,6 +225,34 @@ def test_an_endless_answer_is_cut() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"x: y\r\n",
+        ),
+    ],
+)
+def test_an_answer_without_a_body_has_an_end(begin: bytes, again: bytes) -> None:
+    ended = []
+
+    def endless(peer: socket.socket) -> None:
+        peer.sendall(begin)
+        for _ in range(64):
+            peer.sendall(again * (1024 * 1024 // len(again)))
+        ended.append(True)
+
+    with (
+        answering(endless) as (port, _),
+        pytest.raises(ExpressionFailed, match="ResponseTooLong"),
+    ):
+        call(port, seconds=600, timeout_s=600)
+    assert not ended
+
+
 def test_a_slow_answer_ends_at_its_deadline() -> None:
     def drip(peer: socket.socket) -> None:
         for _ in range(200):

@@ -313,7 +313,14 @@ def test_refused_by_go_alone(expression: str, _reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0x1p3", 8.0), ("0x10", None), ("inf", math.inf), ("1_0", None), ("1e999", None)],
+    [
+        ("0x1p3", 8.0),
+        ("0x10", None),
+        ("inf", math.inf),
+        ("1_0", 10.0),
+        ("1_", None),
+        ("1e999", None),
+    ],
 )
 def test_numbers_as_go_reads_them(text: str, expected: float | None) -> None:
     assert ours("to_number(@)", text) == expected

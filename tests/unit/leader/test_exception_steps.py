@@ -5,6 +5,7 @@ policies to be refused, and a new pod allows requests that they deny.
 """
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_DELETING,
     compile_deleting_policy,
 )
+from kyverno_mp.controllers.admission_policies.exceptions import KnownExceptions
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr import compile_budget
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception, spend
@@ -22,6 +24,7 @@ from kyverno_mp.limits import COMPILE_EXCEPTION_STEPS_MAX
 from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy, decode_cel_policy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
+    ValidatingPolicy,
     decode_validating_policy,
 )
 from kyverno_mp.policy.problems import DocumentInvalid
@@ -238,3 +241,16 @@ def test_exceptions_are_limited_where_a_policy_is() -> None:
     """The command line compiles without limits, as upstream does."""
     with for_exception():
         spend(2 * COMPILE_EXCEPTION_STEPS_MAX)
+
+
+def test_a_costly_exception_is_not_in_a_generated_policy() -> None:
+    policy = decode_validating_policy(of_cel("ValidatingPolicy"))
+    assert isinstance(policy, ValidatingPolicy)
+    known = KnownExceptions(lambda _namespace: True)
+    given = [
+        cel_exception("ValidatingPolicy", "costly", *[COSTLY] * 10),
+        cel_exception("ValidatingPolicy", "light", "object.a == 'b'"),
+    ]
+    known.read(json.dumps(one).encode() for one in given)
+    found = known.of(policy, datetime.now(UTC))
+    assert [one.key for one in found] == ["tenant/light"]

@@ -170,6 +170,37 @@ def test_the_policies_of_a_namespace_share_a_budget() -> None:
     assert sum(sizes) > LINKED_NAMESPACE_BYTES_MAX - LINKED_POLICY_BYTES_MAX
 
 
+def test_stubs_of_many_small_policies_share_a_budget_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linked_memory, "LINKED_NAMESPACE_BYTES_MAX", 0)
+    small = {"validate": {"message": "m", "pattern": {"metadata": {"name": "?*"}}}}
+    given = [policy(f"p{n}", body=small) for n in range(20)]
+    # The first of those beyond the budget denies nothing when it fails.
+    ignored = policy("p04", body=small, failurePolicy="Ignore")
+    elsewhere = policy("p", "other", body=small)
+    size = linked_bytes(stored(given[0]).encoded[0])
+    monkeypatch.setattr(linked_memory, "UNLINKED_NAMESPACE_BYTES_MAX", 4 * size)
+    found = stored(*given, ignored, elsewhere)
+    assert set(codes(found).values()) == {CODE}
+    assert len(found.encoded) == 4 + 1 + 1
+    assert "too many such policies" in found.policies[-2].message
+    for path in (b"/validate/fail", b"/mutate/fail"):
+        answer = asked(found, monkeypatch, path)
+        assert not answer["allowed"]
+        assert "is not evaluated" in answer["status"]["message"]
+    assert asked(found, monkeypatch, namespace="third")["allowed"]
+    # An object of a kind that only policies beyond the budget match is not admitted.
+    for one in given:
+        one["spec"]["rules"][0]["match"] = {
+            "any": [{"resources": {"kinds": ["Secret"]}}]
+        }
+    late = policy("z", rules=2, body=small)
+    found = stored(*given, late)
+    assert len(found.encoded) <= 4 + 1
+    assert not asked(found, monkeypatch)["allowed"]
+
+
 def test_room_that_is_made_is_used() -> None:
     store = PolicyStore(lambda _: True)
     files = {

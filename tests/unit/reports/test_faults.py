@@ -562,10 +562,12 @@ def test_batches_are_bounded_and_of_one_kind(
         feed.put(_item(name))
     feed.put(_item("d", source=other))
     assert feed.pending == 4
-    taken = [[item.uid for item in feed.take(0)] for _ in range(4)]
+    batches = [feed.take(0) for _ in range(4)]
+    taken = [[item.uid for item in batch] for batch in batches]
     assert taken == [["a", "b"], ["d"], ["c"], []]
     assert feed.pending == 4
-    feed.done(4)
+    for batch in batches:
+        feed.done(batch)
     assert not feed.pending
 
 

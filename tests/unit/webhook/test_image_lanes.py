@@ -145,3 +145,119 @@ def test_a_late_review_of_an_ignored_policy(
         assert done.allowed
         assert done.images == [f"{host}/app:v1"]
         assert done.outcomes == {f"{host}/app:v1": "pass" if is_old else "fail"}
+
+
+class SharedBench:
+    """A shared lane of 4 threads and 4 places, whose reviews hang until released."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.lane = Lane(loop, 4, 4, time.monotonic_ns, is_shared=True)
+        self.until_ns = time.monotonic_ns() + 300 * 10**9
+        self.hold = threading.Event()
+        self.begun = threading.Semaphore(0)
+
+    def hang(self, *shares: str, until_ns: int = 0) -> LateAnswer:
+        def work(_pace: object) -> bytes:
+            self.begun.release()
+            self.hold.wait()
+            return b"hung"
+
+        return self.lane.run(work, until_ns or self.until_ns, _refused, shares)
+
+    def good(self, *shares: str) -> LateAnswer:
+        return self.lane.run(lambda _pace: b"good", self.until_ns, _refused, shares)
+
+    async def end(self, answers: list[LateAnswer]) -> None:
+        self.hold.set()
+        for one in answers:
+            await asyncio.wait_for(one.ended, _WAIT_S)
+        assert not self.lane.running
+        self.lane.stop()
+
+
+def _refused(_error: Exception) -> bytes:
+    return b"refused"
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        [(f"n{number}", "dead.example") for number in range(9)],
+        [("n", f"dead{number}.example") for number in range(9)],
+    ],
+)
+def test_a_registry_or_a_namespace_gets_half_of_the_places(
+    dead: list[tuple[str, str]],
+) -> None:
+    async def run() -> None:
+        bench = SharedBench()
+        hung = [bench.hang(*shares) for shares in dead]
+        assert [one.done() for one in hung] == [False] * 4 + [True] * 5
+        assert {one.result() for one in hung[4:]} == {b"refused"}
+        assert bench.lane.refused == 5
+        good = [bench.good("other", "good.example") for _ in range(4)]
+        for one in good:
+            assert await asyncio.wait_for(one, _WAIT_S) == b"good"
+        assert bench.begun.acquire(timeout=_WAIT_S)
+        assert bench.begun.acquire(timeout=_WAIT_S)
+        assert not bench.begun.acquire(blocking=False), "two of four threads hang"
+        await bench.end(hung[:4])
+        assert [one.result() for one in hung[:4]] == [b"hung"] * 4
+
+    asyncio.run(run())
+
+
+def test_a_review_that_expires_in_the_queue_needs_no_thread() -> None:
+    async def run() -> None:
+        bench = SharedBench()
+        hung = [bench.hang("n", "dead.example") for _ in range(2)]
+        late = bench.hang("n", "dead.example", until_ns=1)
+        assert await asyncio.wait_for(late, _WAIT_S) == b"refused"
+        assert bench.lane.running == 3
+        await bench.end([*hung, late])
+        for _ in range(2):
+            assert bench.begun.acquire(blocking=False)
+        assert not bench.begun.acquire(blocking=False), "it never ran"
+
+    asyncio.run(run())
+
+
+def test_a_stopped_lane_drops_what_waits() -> None:
+    async def run() -> None:
+        bench = SharedBench()
+        hung = [bench.hang("n", "dead.example") for _ in range(3)]
+        bench.lane.stop()
+        await asyncio.wait_for(hung[2].ended, _WAIT_S)
+        assert bench.lane.running == 2
+        await bench.end(hung)
+
+    asyncio.run(run())
+
+
+def test_a_review_names_its_namespace_and_registries(tmp_path: Path) -> None:
+    async def run() -> None:
+        lanes = [
+            Lane(asyncio.get_running_loop(), 1, 1, time.monotonic_ns) for _ in range(2)
+        ]
+        seen: list[tuple[str, ...]] = []
+
+        def record(work: Any, _deadline: Any, _error: Any, shares: Any = ()) -> bytes:
+            seen.append(shares)
+            return bytes(work(None))
+
+        for lane in lanes:
+            lane.run = record  # type: ignore[method-assign, assignment]
+        webhooks = Webhooks(
+            policy("p", block("127.0.0.1:1", Signer())) + _ASKS,
+            tmp_path / "c",
+            slow_lane=lanes[0],
+            image_lane=lanes[1],
+        )
+        path = SHARED[b"/mutate/fail"]
+        given = review(object=pod("127.0.0.1:1/app:v1"), namespace="team")
+        webhooks.service.answer(path, b"", given)
+        webhooks.service.answer(path, b"", _config_map())
+        assert seen == [("namespace team", "127.0.0.1:1"), ()]
+
+    asyncio.run(run())

@@ -530,6 +530,19 @@ def test_the_outbox_bounds_the_bytes_that_wait() -> None:
     assert box.stop(5)
 
 
+@pytest.mark.parametrize("needs_io", [True, False])
+def test_audits_with_io_delay_no_others(*, needs_io: bool) -> None:
+    """A failure means: a dead registry of one tenant stops the audits of all."""
+    slow = AuditQueue(10, on_drop=lambda: None, on_error=lambda _error: None)
+    plan = StubPlan(audit=[response()], needs_io=needs_io)
+    bench = Bench(plan, slow_audit_queue=slow)
+    assert bench.ask()["allowed"]
+    assert (slow.waiting, bench.audit_queue.waiting) == (needs_io, not needs_io)
+    slow.start()
+    assert slow.stop(5)
+    assert bench.audited() == [("u-1", 0, 1)]
+
+
 def test_an_outbox_of_no_places_drops_all() -> None:
     box = AuditQueue(0, on_drop=lambda: None, on_error=lambda _error: None)
     assert not box.put(lambda: None)
