@@ -1275,6 +1275,10 @@ GENERATED_POLICY_FAILURES_MAX = 3
 """Failed policies after which a pass ends, because each failure can take as long as a
 call's time limit. The next pass begins with the other policies."""
 
-REWRITE_INPUTS_MAX = 3000
-"""Requests on which `fix policy --to` compares both policies: every value at every
-place of the largest samples, about two seconds."""
+REWRITE_INPUTS_MIN = 3000
+"""Requests on which `fix policy --to` compares both policies of a small policy: about
+half a second."""
+
+REWRITE_INPUTS_MAX = 6_000
+"""Requests on which `fix policy --to` compares both policies of a large policy: most
+values at every place of the largest samples, about a second."""

@@ -329,6 +329,7 @@ GENERATING_RESULTS: Final = Family(
         "resource_kind",
         "resource_namespace",
         "resource_request_operation",
+        "execution_cause",
         "result",
     ),
     "Time to evaluate one GeneratingPolicy for one trigger, in seconds, without the"
@@ -339,6 +340,9 @@ GENERATING_RESULTS: Final = Family(
         "resource_kind",
         "resource_namespace",
     ),
+    # 1.19 adds the counter, and the labels policy_namespace and execution_cause.
+    counted_as="kyverno_generating_policy_results_total",
+    counted_text="Number of results of GeneratingPolicies.",
     by_namespace="resource_namespace",
 )
 _DELETED = ("resource", "resource_namespace", "deletion_propagation")

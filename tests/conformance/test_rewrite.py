@@ -59,7 +59,7 @@ def known_rewrite(text: str) -> Rewrite:
     return rewrite(json.loads(text))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def test_recorded_reviews_are_decided_as_before() -> None:
     policies, reviews = 0, 0

@@ -11,6 +11,7 @@ import pytest
 from kyverno_mp.compiler import linked_size
 from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from tests.unit.background.generating_world import (
     CEL,
     CLONE,
@@ -46,6 +47,20 @@ Json = Any
 @pytest.fixture(autouse=True)
 def cluster(api: FakeApi) -> None:
     new_cluster(api)
+
+
+def test_results_are_counted_with_the_labels_of_1_19(api: FakeApi) -> None:
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    family = GENERATING_RESULTS
+    (labels,) = [
+        labels for name, labels, _ in one.recorded.observed if name == family.name
+    ]
+    seen = dict(zip(family.labels, labels, strict=True))
+    assert seen["execution_cause"] == "background_scan"
+    assert seen["result"] == "pass"
+    assert family.counted_as == "kyverno_generating_policy_results_total"
 
 
 def test_an_object_has_upstreams_labels(api: FakeApi) -> None:

@@ -192,6 +192,26 @@ def run_test(
     return command("test", folder)
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (("-r", "pods.yaml"), "on resource: no such key: nope"),
+        (("--json", "payload.json"), "on json: no such key: nope"),
+    ],
+)
+def test_errors_of_deletions_are_printed(
+    command: Command, folder: Path, given: tuple[str, str], line: str
+) -> None:
+    (folder / "payload.json").write_text('{"metadata": {"name": "x"}}')
+    policy = folder / "policy.yaml"
+    policy.write_text(DELETING.replace("metadata.name == 'bad'", "metadata.nope == 1"))
+    option, name = given
+    args = ("apply", policy, option, folder / name)
+    text = f"failed to apply deleting policies {line}\n"
+    assert text in command(*args, "--continue-on-fail").out
+    assert text not in command(*args).out
+
+
 def test_a_test_compares_the_mutated_object(command: Command, folder: Path) -> None:
     wanted = yaml.safe_load(pod("good"))
     wanted["metadata"]["labels"] = {"team": "a"}
@@ -216,6 +236,14 @@ def test_a_test_compares_the_generated_object(command: Command, folder: Path) ->
 def test_a_test_of_what_is_deleted(command: Command, folder: Path) -> None:
     assert run_test(command, folder, DELETING, pod="bad").code == 0
     assert run_test(command, folder, DELETING, pod="good").code == 1
+
+
+def test_a_test_prints_errors_of_deletions(command: Command, folder: Path) -> None:
+    policy = DELETING.replace("metadata.name == 'bad'", "metadata.nope == 1")
+    lines = run_test(command, folder, policy, pod="bad").out.splitlines()
+    failed = "failed to apply policy {} on resource: no such key: nope"
+    at = lines.index(failed.format("good"))
+    assert lines[at + 1 : at + 3] == [failed.format("bad"), "  Checking results ..."]
 
 
 def test_a_test_of_existing_objects(command: Command, folder: Path) -> None:

@@ -18,7 +18,7 @@ from kyverno_mp.cli.fix.rewrite.policy import rewritten
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import rewrite
 from kyverno_mp.compiler.autogen.rules import expand
-from kyverno_mp.limits import REWRITE_INPUTS_MAX
+from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
 from tests.unit.cli.conftest import Command
@@ -65,6 +65,10 @@ REWRITTEN: dict[str, Json] = {
     "numbers": pattern({"spec": {"=(healthCheckNodePort)": 0, "x": -3}}),
     "amounts": pattern({"spec": {"x": ">=10 & <1Gi", "y": "!5"}}),
     "missing is zero": pattern({"spec": {"x": "<5"}}),
+    **{
+        f"{operator}0": pattern({"spec": {"=(x)": f"{operator}0"}})
+        for operator in ("", "!", "<", "<=", ">", ">=")
+    },
     "null": pattern({"spec": {"x": None}}),
     "negation": pattern({"spec": {"X(externalIPs)": "null"}}),
     "lists": pattern({"spec": {"ports": [{"name": "?*", "=(port)": ">1024"}]}}),
@@ -143,7 +147,7 @@ def test_both_decide_alike(name: str) -> None:
     found = rewrite(REWRITTEN[name])
     assert (found.reason, list(found.differences)) == ("", [])
     assert found.document is not None
-    assert found.requests == REWRITE_INPUTS_MAX
+    assert REWRITE_INPUTS_MIN <= found.requests <= REWRITE_INPUTS_MAX
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
@@ -207,6 +211,117 @@ def test_another_kind_of_the_same_resource_name() -> None:
     assert _denied(pair, request) == (False, False)
 
 
+@pytest.mark.parametrize(
+    ("operator", "given", "denied"),
+    [
+        ("AnyIn", "Node*", True),
+        ("AnyIn", ["x", "?odePort"], True),
+        ("AllIn", "*", True),
+        ("AllIn", ["*", "x"], False),
+        ("AnyNotIn", "Node*", False),
+        ("AllNotIn", ["x", "*"], False),
+        ("AnyIn", "Node\\E*", False),
+        ("Equals", "Node*", False),
+    ],
+)
+def test_wildcards_in_the_object(operator: str, given: Json, denied: bool) -> None:  # noqa: FBT001 - a parameter
+    """Lists of values also match wildcards of the object's own value."""
+    value = "NodePort" if operator == "Equals" else ["NodePort", "LoadBalancer"]
+    raw = deny(condition(TYPE, operator, value))
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Service", "services", {"type": given})
+    assert _denied(pair, request) == (denied, denied)
+
+
+def test_a_condition_on_a_field_of_a_list() -> None:
+    """The list has no fields, so the default applies; this is no error."""
+    key = "request.object.spec.ports.name || 'none'"
+    raw = deny(condition(key, "Equals", "none"))
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    for ports, denied in (([{"name": "a"}], True), ({"name": "a"}, False)):
+        request = _request("Service", "services", {"ports": ports})
+        assert _denied(pair, request) == (denied, denied)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("deny AnyIn", "y.matches('[*?]')", "false"),
+        ("deny Equals", "type(z) == list", "false"),
+        ("lists", ".all(", ".exists("),
+        ("autogen", "request.operation == 'UPDATE'", "true"),
+        (
+            "names",
+            ".orValue(object.metadata.?generateName.orValue(''))",
+            ".orValue('')",
+        ),
+    ],
+)
+def test_the_requests_show_a_defect(
+    monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str
+) -> None:
+    original = rewritten
+
+    def wrong(given: ClusterPolicy) -> Json:
+        found = original(given)
+        assert found is not None
+        for one in found["spec"]["validations"]:
+            assert old in one["expression"]
+            one["expression"] = one["expression"].replace(old, new)
+        return found
+
+    monkeypatch.setattr(to_validating, "rewritten", wrong)
+    assert rewrite(REWRITTEN[name]).differences
+
+
+def test_each_rule_is_tried_with_all_its_objects() -> None:
+    """Autogen rules multiply the requests, and hide no value of the policy."""
+    raw = pattern({"spec": {f"=(f{n})": f"v{n}" for n in range(6)}}, match=PODS)
+    rules = expand(_decoded(raw))
+    kinds = {"Pod": "pods", "Deployment": "deployments", "CronJob": "cronjobs"}
+    resources = [Resource("*", "*", plural, kind, "") for kind, plural in kinds.items()]
+    seen = dict.fromkeys(kinds, "")
+    for shown, body in reviews(rules, resources):
+        request = decode_review(body)
+        if request.operation == "CREATE" and request.kind in seen:
+            seen[request.kind] += shown
+    for text in seen.values():
+        assert all(f'"f{n}":"v{n}z"' in text for n in range(6))
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (
+            {
+                "apiVersion": "kyverno.io/v2",
+                "kind": "PolicyException",
+                "metadata": {"name": "e", "namespace": "n"},
+                "spec": {"exceptions": [{"policyName": "p", "ruleNames": ["r"]}]},
+            },
+            "PolicyException e exempts from it",
+        ),
+        (
+            {
+                "apiVersion": "policies.kyverno.io/v1",
+                "kind": "ValidatingPolicy",
+                "metadata": {"name": "p"},
+            },
+            "a ValidatingPolicy has the same name",
+        ),
+    ],
+)
+def test_other_documents_withhold_the_policy(
+    command: Command, tmp_path: Path, other: Json, reason: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(REWRITTEN["not"]))
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(other))
+    done = command("fix", "policy", tmp_path, "--to", "ValidatingPolicy")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.endswith(f"p: not rewritten: {reason}\n")
+
+
 def test_requests_are_about_other_groups_and_subresources() -> None:
     rules = expand(_decoded(REWRITTEN["autogen"]))
     pods = Resource("*", "*", "pods", "Pod")
@@ -259,6 +374,7 @@ REFUSED: list[tuple[Json, str]] = [
     (pattern({"spec": {"x": "<1h"}}), "the duration 1h in a pattern"),
     (pattern({"spec": {"x": "{{ request.name }}"}}), "variables in the pattern"),
     (pattern({}, context=[{"name": "x", "variable": {"value": 1}}]), "context"),
+    (pattern({}, reportProperties={"a": "b"}), "reportProperties"),
     (
         pattern({}, match={"any": [{"resources": {"kinds": ["X"]}}]}),
         "kind X, which is not built in",
@@ -379,7 +495,7 @@ def test_a_difference_withholds_the_policy(
     assert file.read_text() == before
     first, request, old, new, *_ = done.err.splitlines()
     assert "not rewritten: " in first
-    assert first.endswith(f" of {REWRITE_INPUTS_MAX} requests differ")
+    assert first.endswith(f" of {REWRITE_INPUTS_MIN} requests differ")
     assert msgspec.json.decode(request)["operation"] in ("CREATE", "UPDATE")
     assert old.startswith("    ClusterPolicy: fail: ")
     assert new == "    ValidatingPolicy: allowed"
@@ -393,7 +509,7 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert done.code == 1
     (shown,) = yaml.safe_load_all(done.out)
     assert shown["kind"] == "ValidatingPolicy"
-    told = f"rewritten; both decide {REWRITE_INPUTS_MAX} requests alike"
+    told = f"rewritten; both decide {REWRITE_INPUTS_MIN} requests alike"
     assert done.err.splitlines() == [
         f"{file}: ClusterPolicy p: {told}",
         f"{file}: ClusterPolicy p: not rewritten: rule r: anchor (key)",
