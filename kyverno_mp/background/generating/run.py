@@ -10,7 +10,7 @@ objects that its expressions read.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -29,7 +29,7 @@ from kyverno_mp.background.generating.policies import (
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
 from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
-from kyverno_mp.background.objects.deletion import Owned
+from kyverno_mp.background.objects.deletion import Deleter, Owned
 from kyverno_mp.background.objects.downstream import (
     OTHERS,
     Done,
@@ -64,19 +64,11 @@ from kyverno_mp.values.jsonvalue import Json
 _DELETE: Final = "DELETE"
 
 
-class Writer(Protocol):
+class Writer(Deleter, Protocol):
     """Reads and writes generated objects: Downstream, or the notes of a preview."""
 
     def place_of(self, wanted: Generated) -> Place:
         """Return kind, namespace and name of an object that may not exist yet."""
-
-    def find(
-        self,
-        selector: Selector,
-        kinds: Collection[tuple[str, str]] | None,
-        namespace: str = "",
-    ) -> Iterator[Found]:
-        """Yield the objects that have all labels of the selector."""
 
     def write(
         self,
@@ -87,9 +79,6 @@ class Writer(Protocol):
         owned: Selector | None = None,
     ) -> Done:
         """Create or update an object; return what was done."""
-
-    def delete(self, found: Found, selector: Selector) -> bool:
-        """Delete an object if its labels still match; return whether it was deleted."""
 
 
 class Record(Protocol):

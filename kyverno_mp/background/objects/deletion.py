@@ -1,23 +1,38 @@
 """Delete the generated objects of a deleted policy or rule.
 
-Room: background. Takes: the labels and kinds of the objects. Gives: Owned, is_data,
-``delete_named``. Next: background/generate/policy_events.py,
+Room: background. Takes: the labels and kinds of the objects. Gives: Owned, Deleter,
+is_data, ``delete_named``. Next: background/generate/policy_events.py,
 background/generate/generator.py, background/generating/events.py. May touch: the API
 server through objects/downstream.py.
 Source: docs/behaviour/controllers 5.5; docs/background.md.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from kyverno_mp.background.objects.downstream import Downstream, Found
+from kyverno_mp.background.objects.downstream import Found
 from kyverno_mp.background.objects.labels import Selector
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.program.generate.labels import SOURCE_UID
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
+
+
+class Deleter(Protocol):
+    """Finds and deletes generated objects: Downstream, or the notes of a preview."""
+
+    def find(
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        namespace: str = "",
+    ) -> Iterator[Found]:
+        """Yield the objects that have all labels of the selector."""
+
+    def delete(self, found: Found, selector: Selector) -> bool:
+        """Delete an object if its labels still match; return whether it was deleted."""
 
 
 class Counts(NamedTuple):
@@ -42,7 +57,7 @@ class Owned:
     ``kinds`` None: of all kinds. ``namespace``: only in this one; "" = in all.
     """
 
-    downstream: Downstream
+    downstream: Deleter
     metrics: Metrics
     selector: Selector
     kinds: Collection[tuple[str, str]] | None
@@ -67,7 +82,7 @@ class Owned:
 
 
 def delete_named(
-    downstream: Downstream, metrics: Metrics, task: Task, selector: Selector
+    downstream: Deleter, metrics: Metrics, task: Task, selector: Selector
 ) -> None:
     """Delete the objects named by an upstream request that have the rule's labels.
 
