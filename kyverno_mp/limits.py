@@ -1158,7 +1158,7 @@ POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 may have some 10 KiB each, with room for large ones."""
 
 REPORT_BYTES_MAX = 1024 * 1024
-"""Results in the report of one object: etcd refuses objects above 1.5 MiB."""
+"""Results in the report of one object: etcd rejects objects above 1.5 MiB."""
 
 REPORT_MESSAGE_CHARACTERS_MAX = 8192
 """The message of one result in a report."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.limits import BACKGROUND_ENDING_S_MAX
 
 ABSENT_S: Final = 30.0
-"""A change that another webhook refuses is never stored."""
+"""A change that another webhook rejects is never stored."""
 
 
 class Outcome(NamedTuple):

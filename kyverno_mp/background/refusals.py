@@ -1,6 +1,6 @@
-"""Continue when the API server refuses a part of the work; raise the error at the end.
+"""Continue when the API server rejects a part of the work; raise the error at the end.
 
-Room: background. Takes: blocks that may be refused. Gives: Refusals,
+Room: background. Takes: blocks that may be rejected. Gives: Refusals,
 ``namespace_may_end``. Next: background/generate/policy_events.py,
 background/generate/writing.py, background/generate/lost.py. May touch: nothing outside
 its arguments.
@@ -16,7 +16,7 @@ from kyverno_mp.kube.events import ENDING
 
 
 class Refusals:
-    """The refusals of one piece of work; not thread-safe."""
+    """The rejections of one piece of work; not thread-safe."""
 
     def __init__(self) -> None:
         self._all: list[KubeRefused | KubeNotFound] = []
@@ -26,24 +26,24 @@ class Refusals:
 
     @property
     def texts(self) -> list[str]:
-        """The messages of the refusals, without duplicates."""
+        """The messages of the rejections, without duplicates."""
         return list(dict.fromkeys(one.message for one in self._all))
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Suppress a refusal or a missing namespace in the block."""
+        """Suppress a rejection or a missing namespace in the block."""
         try:
             yield
         except (KubeRefused, KubeNotFound) as error:
             self._all.append(error)
 
     def add(self, error: DependencyError) -> None:
-        """Record an error that was caught elsewhere, if it is a refusal."""
+        """Record an error that was caught elsewhere, if it is a rejection."""
         if isinstance(error, KubeRefused):
             self._all.append(error)
 
     def tell(self) -> None:
-        """Raise the first refusal, if any."""
+        """Raise the first rejection, if any."""
         if self._all:
             raise self._all[0]
 

@@ -314,7 +314,7 @@ class Requests:
         """Return whether the oldest pending mark has waited long enough.
 
         New marks do not restart the wait: a series of updates that other webhooks
-        refuse must not delay an accepted one.
+        reject must not delay an accepted one.
         """
         now_s = self._dependencies.clock.monotonic_s()
         progress.waiting_since_s = progress.waiting_since_s or now_s

@@ -75,7 +75,7 @@ class Runner:
     def run(
         self, one: StoredRequest, *, is_late: bool = False
     ) -> tuple[Failure | None, Outcome | None]:
-        """Run a request; a refused call is returned as a failure.
+        """Run a request; a rejected call is returned as a failure.
 
         Raises: transient errors; LeaseLost.
         """

@@ -163,7 +163,7 @@ class Events:
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
         self.dropped = 0
-        """Number of Events that were dropped, over budget or refused."""
+        """Number of Events that were dropped, over budget or rejected."""
         self.written = 0
 
     def submit(self, info: EventInfo) -> bool:
@@ -218,7 +218,7 @@ class Events:
         """Write an event that ``accepts`` allows, or count it in its series.
 
         Raises: DependencyError if the API server is unavailable. An event that it
-        permanently refuses is dropped and counted.
+        permanently rejects is dropped and counted.
         """
         if self.count(info):
             return
@@ -253,7 +253,7 @@ class Events:
             if ENDING in error.message:
                 return False
             self.dropped += 1
-            _log.warning("event refused: %s", error.message)
+            _log.warning("event rejected: %s", error.message)
             return False
         self.written += 1
         return True

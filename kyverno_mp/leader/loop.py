@@ -245,7 +245,7 @@ class Leader:
             self._recorder.changes.count((*_policy_labels(policy), change))
             if not policy.ready:
                 _log.warning(
-                    "policy refused",
+                    "policy rejected",
                     extra=fields(
                         policy=policy.name,
                         namespace=policy.namespace,

@@ -233,7 +233,7 @@ TRIGGERS: Final = Family(
     ("outcome",),
     "Number of triggers of background rules, by outcome: written (an UpdateRequest was"
     " created), coalesced (an existing one was renewed), given_up (the record was"
-    " damaged, or the API server refused its content).",
+    " damaged, or the API server rejected its content).",
 )
 TRIGGERS_WAITING: Final = Family(
     "kyverno_mp_triggers_waiting",
@@ -253,7 +253,7 @@ REPORTED: Final = Family(
     ("outcome",),
     "Number of results that reviews pass on to reports, by outcome: stored (in an"
     " EphemeralReport), overwritten (not merged yet, for lack of space), given_up (the"
-    " record was damaged, or the API server refused it).",
+    " record was damaged, or the API server rejected it).",
 )
 REPORTED_WAITING: Final = Family(
     "kyverno_mp_review_results_waiting",
@@ -520,7 +520,7 @@ BACKGROUND_UNWATCHED: Final = Family(
     "gauge",
     (),
     "Number of kinds that GeneratingPolicies generate and that are not watched,"
-    " because there are too many or the API server refuses it; counted for each"
+    " because there are too many or the API server rejects it; counted for each"
     " policy.",
 )
 DASHBOARD_REQUESTS: Final = Family(
@@ -711,7 +711,7 @@ EVENTS_DROPPED: Final = Family(
     "kyverno_events_dropped_total",
     "counter",
     (),
-    "Number of Events not written, because a queue was full or the API server refused"
+    "Number of Events not written, because a queue was full or the API server rejected"
     " them.",
 )
 POLICIES: Final = Family(

@@ -282,7 +282,7 @@ class _Attached:
 
     def _refused(self, error: SnapshotUnusable) -> None:
         self._count_error(error.code)
-        _LOG.error("snapshot refused: %s", error.message)
+        _LOG.error("snapshot rejected: %s", error.message)
 
     def _count_error(self, code: str) -> None:
         # The page has one writer, the loop's thread.

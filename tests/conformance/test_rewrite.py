@@ -25,7 +25,7 @@ from tests.conformance.place import ABSENT, PRESENT, ROOT
 Json = Any
 _SAMPLES = Path(__file__).resolve().parents[2] / "config/samples/policies"
 _REWRITTEN_MIN = 30
-"""The number of recorded policies that are rewritten; fewer mean refused policies."""
+"""The number of recorded policies that are rewritten; fewer mean rejected policies."""
 _REVIEWS_MIN = 300
 _SAMPLES_MIN = 13
 

@@ -236,7 +236,7 @@ def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) 
     """
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("three", "team", "ConfigMap"))
-    # An earlier refusal may come from the webhook of a policy that is being deleted.
+    # An earlier denial may come from the webhook of a policy that is being deleted.
     wait_for(lambda: is_ready(objects, "three"))
     name = "kyverno-svc.kyverno.svc.kyverno-tls-"
     for which in ("ca", "pair"):

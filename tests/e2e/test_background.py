@@ -1,7 +1,7 @@
 """Generate and mutate-existing by kyverno-mp itself on a real control plane.
 
 A failure means: a generated object is missing, does not follow its trigger, its source
-or its policy, or is created for a request that was refused.
+or its policy, or is created for a request that was denied.
 """
 
 import json

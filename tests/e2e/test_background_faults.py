@@ -55,7 +55,7 @@ def space(api: Api, running: Product) -> Iterator[Space]:
 
 
 def put_triggers(cluster: Cluster, space: Space) -> None:
-    """Create all triggers; retry refused ones until they are accepted."""
+    """Create all triggers; retry rejected ones until they are accepted."""
     with Api(cluster.access) as own:
         one = Space(own, space.name)
         for name in sorted(WANTED):

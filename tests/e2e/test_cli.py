@@ -181,7 +181,7 @@ spec:
 
 @pytest.fixture
 def policies(api: Api, namespace: str, tmp_path: Path) -> Path:
-    """Write policies that read ConfigMaps of the namespace; one of 240 is refused."""
+    """Write policies that read ConfigMaps of the namespace; one of 240 is rejected."""
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
     api.create(maps, {"metadata": {"name": "limits"}, "data": {"most": "9"}})
     for number in range(240):

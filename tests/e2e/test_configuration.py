@@ -217,7 +217,7 @@ def _has_line(pod: Pod, start: str) -> bool:
 
 
 def refusal(objects: Objects, raw: dict[str, Any]) -> str:
-    """Return the reason why the object was refused, "" if it was not."""
+    """Return the reason why the object was rejected, "" if it was not."""
     try:
         objects.create(CONFIG_MAPS, raw)
     except KubeRefused as error:

@@ -49,7 +49,7 @@ def installed(empty: Installation) -> Installation:
 
 
 def is_denied(found: Installation, *arguments: str) -> bool:
-    """Return whether a ConfigMap without labels is refused; it is not stored."""
+    """Return whether a ConfigMap without labels is rejected; it is not stored."""
     name = f"probe-{time.monotonic_ns()}"
     made = found.run("create", "configmap", name, *arguments)
     if made.returncode == 0:
@@ -85,7 +85,7 @@ def test_the_namespace_admits_restricted_pods_only(installed: Installation) -> N
 
 
 def test_permissions_suffice(installed: Installation) -> None:
-    """No call so far was refused."""
+    """No call so far was rejected."""
     installed.enforce("permitted", "team", "ConfigMap")
     installed.kubectl("delete", "cpol", "permitted")
     told = [line for line in installed.logs().splitlines() if "forbidden" in line]

@@ -161,7 +161,7 @@ def test_a_process_is_killed(fleet: Fleet, name: str) -> None:
 
 
 def test_the_supervisor_is_killed(fleet: Fleet) -> None:
-    """All processes end; Pods are refused, not admitted, until the pod is back."""
+    """All processes end; Pods are rejected, not admitted, until the pod is back."""
     fleet.put(policy("killed", "team"))
     family = psutil.Process(fleet.product.program.pid).children(recursive=True)
     with Guarded(fleet.ask):

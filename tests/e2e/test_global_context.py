@@ -77,7 +77,7 @@ def entry(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def policy(name: str, *context: Any, key: str) -> dict[str, Any]:
-    """Create a policy that refuses ConfigMaps ``<name>-*`` unless ``key`` is "yes"."""
+    """Create a policy that denies ConfigMaps ``<name>-*`` unless ``key`` is "yes"."""
     names = [f"{name}-*"]
     rule = {
         "name": "r",
@@ -261,7 +261,7 @@ def test_policies_of_the_older_version_evaluate(api: Api, make: Make) -> None:
 
 
 def test_permissions_are_those_of_this_moment(api: Api, make: Make) -> None:
-    """A policy that needs missing permissions of the background account is refused."""
+    """A policy that needs missing permissions of the background account is rejected."""
     match = {"any": [{"resources": {"kinds": ["ConfigMap"], "names": ["trigger"]}}]}
     target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "default"}
     patch = {"metadata": {"labels": {"touched": "yes"}}}

@@ -250,7 +250,7 @@ def test_certificates(objects: Objects, namespace: str) -> None:
 def test_webhook_configurations_are_taken_as_written(
     client: Client, objects: Objects, namespace: str
 ) -> None:
-    """Nothing is refused, and nothing is written twice: we know the defaults."""
+    """Nothing is rejected, and nothing is written twice: we know the defaults."""
     discovery = Discovery(client)
     discovery.refresh()
     kept = keep_certificates(

@@ -2,7 +2,7 @@
 
 A failure means: a patch changes an object in another way than Kubernetes would. What is
 known to differ is left out: the order of merged lists (kustomize's merge, which Kyverno
-uses, puts the patch's elements first), and what either refuses.
+uses, puts the patch's elements first), and what either rejects.
 """
 
 import json

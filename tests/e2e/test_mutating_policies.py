@@ -1,6 +1,6 @@
 """MutatingPolicies on a real control plane: admitted and existing objects.
 
-A failure means: the API server does not send us their reviews or refuses our answers,
+A failure means: the API server does not send us their reviews or rejects our answers,
 or an existing object is not mutated although its trigger was accepted.
 """
 

@@ -177,7 +177,7 @@ OURS: Final = "registry.example.com/kyverno-mp:0.1.0"
 def test_kyverno_is_replaced_under_load(
     before: Installation, reader: Reader, plane: ControlPlane
 ) -> None:
-    """Meanwhile no forbidden object is admitted and no allowed one is refused."""
+    """Meanwhile no forbidden object is admitted and no allowed one is rejected."""
     authority = _authority(before)
     told = reader.follow(PAGE, "### 1. Check the policies")
     assert all(name in told for name in ("labelled", "stamped", "owned"))

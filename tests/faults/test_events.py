@@ -68,7 +68,7 @@ class Served:
         self.wait(lambda: len(self.told()) == 1)
 
     def asks(self, name: str) -> dict[str, Any]:
-        """Request a review of a Pod that the policy refuses; return the answer."""
+        """Request a review of a Pod that the policy denies; return the answer."""
         raw = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -89,7 +89,7 @@ class Served:
         return answer
 
     def refuse(self, *names: str) -> None:
-        """Make reviews be refused."""
+        """Make reviews be denied."""
         for name in names:
             assert not self.asks(name)["allowed"]
 

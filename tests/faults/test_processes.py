@@ -257,5 +257,5 @@ def test_costly_policies_keep_no_other_from_coming_into_force(
     assert service.pids("leader") == leader
     os.kill(leader[0], signal.SIGKILL)
     write_whole(service.policies / "c.yaml", require_label("c", "owner"))
-    # A policy that was refused for its cost is not compiled again.
+    # A policy that was rejected for its cost is not compiled again.
     service.wait(lambda: "owner" in str(service.review(pod(app="x", team="x"))), 10)

@@ -74,7 +74,7 @@ def test_ctrl_c_finishes_accepted_reviews(tmp_path: Path) -> None:
 
 
 def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None:
-    """It also names the file of a refused policy."""
+    """It also names the file of a rejected policy."""
     (tmp_path / "policies").mkdir()
     write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
     (tmp_path / "policies" / "bad.yaml").write_text("kind: [")
@@ -89,7 +89,7 @@ def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None
     assert "1 policy in force with " in banner
     assert "omitted: 1 policy (refused), 1 problem (reasons in /policies)" in banner
     lines = [json.loads(line) for line in service.errors().splitlines()]
-    (refusal,) = [line for line in lines if line["message"] == "policy refused"]
+    (refusal,) = [line for line in lines if line["message"] == "policy rejected"]
     assert refusal["file"] == f"{tmp_path}/policies/c.yaml, line 1"
     (problem,) = [line for line in lines if line["message"] == "unusable input"]
     assert f"{tmp_path}/policies/bad.yaml" in problem["problem"]

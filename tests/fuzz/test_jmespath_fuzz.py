@@ -1,4 +1,4 @@
-"""Any text parses or is refused; any expression ends with a value or a known error."""
+"""Any text parses or is rejected; any expression ends with a value or a known error."""
 
 import time
 from datetime import UTC, datetime

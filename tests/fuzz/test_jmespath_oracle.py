@@ -3,7 +3,7 @@
 go_dialect.py adapts the library to the differences of Kyverno's fork (with a reason for
 each). There are no other exceptions: values are equal, a key is missing in both, and
 both fail on the same expressions. Texts are generated without regard to precedence, so
-both parsers must agree on it; random tokens compare the refusals.
+both parsers must agree on it; random tokens compare the rejections.
 """
 
 import json

@@ -531,7 +531,7 @@ def _nested(depth: int) -> Document:
 
 
 def test_an_object_that_cannot_be_encoded_is_patched_each_time() -> None:
-    """The JSON library refuses 255 levels, and reviews may have twice as many."""
+    """The JSON library rejects 255 levels, and reviews may have twice as many."""
     deep = [review(pod(unread=_nested(300)))] * 4
     assert check([cluster_policy(_labelled("a", "x"))], deep) == 0
 

@@ -1,8 +1,8 @@
 """The library ``sigstore`` and this program agree about bundles and keyless signatures.
 
-The library is the oracle: what it refuses, this program refuses, and both accept what
+The library is the oracle: what it rejects, this program rejects, and both accept what
 is good. Where one is stricter by intent, the case says so. A failure means: an image
-counts as signed that Sigstore's own client refuses.
+counts as signed that Sigstore's own client rejects.
 
 The library does not cover static keys, signatures under tags by themselves, log entries
 without a proof, and chains that need Go's leniency.
@@ -51,7 +51,7 @@ def ours(
     issuer: str = rig.ISSUER,
     digest: str = rig.DIGEST,
 ) -> str:
-    """Return why this program refuses a bundle, "" if it accepts it."""
+    """Return why this program rejects a bundle, "" if it accepts it."""
     who = Identity(subject=subject, issuer=issuer)
     demands = Demands(digest, who, needs_log=True, needs_scts=True)
     material = parse_material(json.dumps(document).encode())

@@ -204,7 +204,7 @@ class Generator:
     ) -> Outcome:
         """Delete the objects of a rule that no longer applies to an existing trigger.
 
-        The change of the trigger may have been refused by another webhook, or may not
+        The change of the trigger may have been rejected by another webhook, or may not
         be stored yet. The rule then still applies, and the task is repeated.
         """
         applies, _ = self._applied(task, policy, rule, live)
@@ -291,7 +291,7 @@ class Generator:
     ) -> Outcome:
         """Write the generated objects, and delete the stale ones of the other objects.
 
-        Raises: KubeRefused after both steps if any part was refused; other errors at
+        Raises: KubeRefused after both steps if any part was rejected; other errors at
         once.
         """
         kept = self._places(wanted)

@@ -5,9 +5,9 @@ the other objects. Next: background/generate/policy_events.py. May touch: the AP
 through objects/downstream.py.
 Source: docs/behaviour/controllers 5.5 (rule changes); docs/background.md.
 
-The old objects are listed only once, when the change is noticed. After a refusal, only
-the rest of them is processed again: a second list would also contain objects that the
-changed rule has generated in the meantime.
+The old objects are listed only once, when the change is noticed. After a rejection,
+only the rest of them is processed again: a second list would also contain objects that
+the changed rule has generated in the meantime.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ class Moved:
         return moved
 
     def settle(self, ready: ReadyPolicy, refusals: Refusals) -> None:
-        """Release or delete old objects. Raises: DependencyErrors except refusals."""
+        """Release or delete old objects. Raises: DependencyErrors except rejections."""
         policy = ready.stored.name
         for old in self._old.get(policy, ()):
             self._list(old, ready.generates.get(old.origin.rule), refusals)

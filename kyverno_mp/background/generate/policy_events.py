@@ -134,7 +134,7 @@ class PolicyEvents:
     ) -> RuleKinds:
         """Delete the objects of recorded rules that the policy no longer has.
 
-        Return the rules that may still have objects, because a deletion was refused.
+        Return the rules that may still have objects, because a deletion was rejected.
 
         A rule that still exists but is no longer recorded keeps its objects: it no
         longer synchronises them, or orphans them.
@@ -207,8 +207,8 @@ class PolicyEvents:
                     now[_Place(resource.group, resource.plural, *found.key)] = trigger
         with self._lock:
             before = self._known.get(origin) or {}
-            # After a refusal, it is not known whether the objects that were not listed
-            # are gone.
+            # After a rejection, it is not known whether the objects that were not
+            # listed are gone.
             self._known[origin] = {**before, **now} if len(refusals) > known else now
         wanted = [one for place, one in before.items() if place not in now]
         if rule.copies_data:

@@ -7,7 +7,7 @@ May touch: the API server through the parts of this room, reading and with dry r
 Source: docs/background.md (preview).
 
 The preview uses the parts of the pool, so that both have the same result. The guard of
-these parts refuses every write.
+these parts rejects every write.
 """
 
 from collections.abc import Collection, Iterator

@@ -57,7 +57,7 @@ class Writer:
     ) -> Outcome:
         """Write all generated objects.
 
-        Raises: KubeRefused or KubeNotFound after the last write if any was refused;
+        Raises: KubeRefused or KubeNotFound after the last write if any was rejected;
         other errors at once.
         """
         wanted = [] if applied is None else applied.objects

@@ -134,7 +134,7 @@ class GeneratingEvents:
     def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         """Yield a task for each current or former trigger of the policy.
 
-        ``refusals`` collects the refused lists. Raises: other DependencyErrors.
+        ``refusals`` collects the rejected lists. Raises: other DependencyErrors.
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)

@@ -168,7 +168,7 @@ class Generating:
             # SAFETY: forged labels may give a cluster-scoped object a namespace.
             return DONE
         if task.deletes and task.operation == _DELETE:
-            # A deletion is stored only after its review, and another webhook may refuse
+            # A deletion is stored only after its review, and another webhook may reject
             # it.
             return NOT_DELETED
         if task.seen_version and version_of(live) == task.seen_version:
@@ -243,7 +243,7 @@ class Generating:
     ) -> Outcome:
         """Write the generated objects, and delete the trigger's other objects.
 
-        Raises: KubeRefused after both steps if any part was refused; other errors at
+        Raises: KubeRefused after both steps if any part was rejected; other errors at
         once.
         """
         if evaluated is None:
@@ -275,7 +275,7 @@ class Generating:
     def _write_all(self, task: Task, evaluated: Evaluated) -> Outcome:
         """Write all generated objects.
 
-        Raises: KubeRefused after the last write if any was refused; other errors at
+        Raises: KubeRefused after the last write if any was rejected; other errors at
         once.
         """
         policy, wanted = evaluated.policy, evaluated.wanted

@@ -177,7 +177,7 @@ class TriggerWriter:
             if decoded is None:
                 record.give_up()
             elif _is_refusal(end) and self._accepted:
-                # Since the first refusal, the API server accepted other requests.
+                # Since the first rejection, the API server accepted other requests.
                 self.outcomes.add((GIVEN_UP,))
                 record.give_up()
             elif end is not None:
@@ -221,7 +221,7 @@ class TriggerWriter:
             if not _is_refusal(error) or decoded.role == LOST_ROLE:
                 raise
             _log.error(
-                "the API server refuses an UpdateRequest of policy %s: %s",
+                "the API server rejects an UpdateRequest of policy %s: %s",
                 wanted.policy,
                 error.code,
             )

@@ -91,7 +91,7 @@ def test_no_expression_kills_a_worker(expression: str) -> None:
     )
     try:
         judge = bench(validate)
-    except Exception as error:  # noqa: BLE001 - a policy may be refused, in our words
+    except Exception as error:  # noqa: BLE001 - a policy may be rejected, in our words
         assert type(error).__module__.startswith("kyverno_mp")  # noqa: PT017 - as above
         return
     assert judge.ask(pod())["allowed"] is False

@@ -198,7 +198,7 @@ def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
 
 
 def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
-    """Admission precedes the deletion, which another webhook may still refuse."""
+    """Admission precedes the deletion, which another webhook may still reject."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)

@@ -63,7 +63,7 @@ class LateAnswers(Client):
 
 
 class HeldLists(Client):
-    """Delays the watch of ConfigMaps until ``opened`` is set, or refuses it."""
+    """Delays the watch of ConfigMaps until ``opened`` is set, or rejects it."""
 
     def __init__(self, api: FakeApi, *, refuses: bool = False) -> None:
         super().__init__(Pool(api.access), "held")

@@ -1,4 +1,4 @@
-"""A kind that is removed or refused during its use does not stop other work."""
+"""A kind that is removed or rejected during its use does not stop other work."""
 
 from collections.abc import Iterator
 from typing import Any

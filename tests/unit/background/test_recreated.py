@@ -118,7 +118,7 @@ def test_the_same_target(api: FakeApi) -> None:
 
 
 def test_refused_deletions(api: FakeApi) -> None:
-    """After a refusal, later edits and retries delete only the objects left over."""
+    """After a rejection, later edits and retries delete only the objects left over."""
     with term(api) as pool:
         _begin(api, pool, _rule(), _rule("kept", "other"))
         for name in ("s", "t"):

@@ -1,4 +1,4 @@
-"""A request refused by the API server stops no other work and is retried."""
+"""A request rejected by the API server stops no other work and is retried."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,7 +145,7 @@ def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
 
 
 def test_an_object_that_may_not_be_written(api: FakeApi, one: Term) -> None:
-    """Otherwise, the objects after the refused one would be missing until a grant."""
+    """Otherwise, the objects after the rejected one would be missing until a grant."""
     api.fault("POST .*/widgets", *_FOR_EVER)
     policy(api, _both())
     one.settle()
@@ -180,7 +180,7 @@ def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
 def test_a_policy_goes_with_objects_that_cannot_be_deleted(
     api: FakeApi, one: Term
 ) -> None:
-    """Otherwise, the objects after the refused one would remain."""
+    """Otherwise, the objects after the rejected one would remain."""
     policy(api, _both())
     one.settle()
     api.fault("DELETE .*/widgets/", *_FOR_EVER)

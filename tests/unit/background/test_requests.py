@@ -73,7 +73,7 @@ def test_calls_per_object(api: FakeApi) -> None:
 
 
 def test_failure_is_told_and_tried_again(api: FakeApi) -> None:
-    """A refused write records state, reason and count; a later retry succeeds."""
+    """A rejected write records state, reason and count; a later retry succeeds."""
     policy(api, of_open(rule(data=_DATA)))
     with term(api) as one:
         one.settle()

@@ -194,7 +194,7 @@ def test_one_failing_kind_does_not_stop_the_others(
 def test_a_refused_deletion_waits_a_minute_or_for_a_change(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, each round of the timers would repeat the refused call."""
+    """Otherwise, each round of the timers would repeat the rejected call."""
     serve_kinds(api)
     for name in ("same", "changed"):
         labelled(api, name, "1s")
@@ -222,7 +222,7 @@ def test_a_refused_deletion_waits_a_minute_or_for_a_change(
 def test_only_what_the_account_may_clean_up_is_watched(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, the API server would refuse a watch every half minute."""
+    """Otherwise, the API server would reject a watch every half minute."""
     serve_kinds(api)
 
     def may(asked: Json) -> bool:

@@ -1,6 +1,6 @@
 """Files of ``apply -e`` are validated as an API server validates what it stores.
 
-A failure means: an exception that upstream refuses exempts objects here, or a name that
+A failure means: an exception that upstream rejects exempts objects here, or a name that
 does not resolve ends the run. Source: docs/behaviour/cli 4, 12; the real program.
 """
 

@@ -1,4 +1,4 @@
-"""``lint`` and ``explain`` predict the policies that the server refuses.
+"""``lint`` and ``explain`` predict the policies that the server rejects.
 
 A failure means: a pipeline accepts a policy that is not in force in the cluster.
 """

@@ -1,7 +1,7 @@
 """No command exits with 0 if it could not read a folder or a part of one.
 
-Root may read everything, so the tests cause a refusal in three ways: by the kind of the
-path, by links, and by a simulated operating system error.
+Root may read everything, so the tests cause a rejection in three ways: by the kind of
+the path, by links, and by a simulated operating system error.
 """
 
 import errno

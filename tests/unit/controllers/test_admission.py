@@ -264,7 +264,7 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
         at = holder.rounds(at, 1)
         holder.event(CHANGED)
         assert registered(api)["webhooks"] == before
-    # The refusal becomes known only after the version was registered.
+    # The rejection becomes known only after the version was registered.
     holder.documents, holder.kept = [other], {}
     holder.event(CHANGED)
     assert registered(api)["webhooks"] != before

@@ -1,6 +1,6 @@
 """The webhooks of policies in CEL.
 
-A failure means: the API server does not call us, or one policy makes it refuse the
+A failure means: the API server does not call us, or one policy makes it reject the
 webhooks of all policies.
 """
 

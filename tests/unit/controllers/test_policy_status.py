@@ -153,7 +153,7 @@ def test_a_refused_status_delays_no_other_policy() -> None:
 
 
 def test_many_changed_policies_are_written_in_several_passes() -> None:
-    """Each pass continues where the last one stopped, despite refused policies."""
+    """Each pass continues where the last one stopped, despite rejected policies."""
     with running() as api:
         policies, served = many(api, 120)
         statuses = PolicyStatuses(Objects(api.client()))

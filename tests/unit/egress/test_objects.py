@@ -154,7 +154,7 @@ def test_kinds_of_a_worker_are_those_of_discovery(api: FakeApi) -> None:
 
 
 def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
-    """A policy that follows its CRD at once is not refused for a missing kind."""
+    """A policy that follows its CRD at once is not rejected for a missing kind."""
     api.answers["/api"] = {"versions": []}
     api.answers["/apis"] = {
         "groups": [{"versions": [{"groupVersion": "example.com/v1"}]}]

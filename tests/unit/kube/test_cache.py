@@ -207,7 +207,7 @@ def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_resource_version_in_the_future_is_dropped(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restore from a backup, the server refuses our version for ever."""
+    """After a restore from a backup, the server rejects our version for ever."""
     pod(api, "one")
     monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
     with informing(api) as (informer, _):

@@ -87,7 +87,7 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
 
 
 def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
-    """K8S: a refused object has another uid at each attempt."""
+    """K8S: a rejected object has another uid at each attempt."""
     sink = events(api, [0])
     for number in range(30):
         thing = Reference("v1", "Pod", "web", "a", uid=f"{number}")

@@ -1,7 +1,7 @@
 """PolicyExceptions have separate compile steps, so they disable no policy.
 
 A failure means: a user who can create a PolicyException in one namespace causes cluster
-policies to be refused, and a new pod allows requests that they deny.
+policies to be rejected, and a new pod allows requests that they deny.
 """
 
 import json

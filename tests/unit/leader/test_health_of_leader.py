@@ -53,7 +53,7 @@ def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
-    """A leader may receive policies while another required list is always refused."""
+    """A leader may receive policies while another required list is always rejected."""
     words = (900 * S, 950 * S)
     assert confirmed_at(words, publishes=True, before_ns=5 * S) == 900 * S
     assert confirmed_at(words, publishes=False, before_ns=5 * S) == 5 * S

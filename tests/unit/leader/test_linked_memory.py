@@ -158,7 +158,7 @@ def test_the_policies_of_a_namespace_share_a_budget() -> None:
     given = [policy(f"p{n}", "a", rules=HALF * 2 + n) for n in range(6)]
     others = [policy("q", "b", rules=HALF * 2), policy("c", "", rules=HALF * 4)]
     found = stored(*given, *others)
-    # The namespace's largest policies are refused; cluster policies are kept.
+    # The namespace's largest policies are rejected; cluster policies are kept.
     refused = {name for name, code in codes(found).items() if code == CODE}
     assert refused
     assert refused < {"p3", "p4", "p5"}

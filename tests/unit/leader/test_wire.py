@@ -389,7 +389,7 @@ def test_a_kind_is_looked_for_until_it_is_served(
 ) -> None:
     """K8S: a new CRD is served a moment after it is established.
 
-    Global context entries whose objects were refused then retry at once.
+    Global context entries whose objects were rejected then retry at once.
     """
     hurried: list[int] = []
     monkeypatch.setattr(leader.context, "retry_now", lambda: hurried.append(1))

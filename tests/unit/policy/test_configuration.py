@@ -1,4 +1,4 @@
-"""Every key of the ConfigMaps: its effect, its refused values and its replacement."""
+"""Every key of the ConfigMaps: its effect, its rejected values and its replacement."""
 
 from pathlib import Path
 from typing import Any

@@ -292,7 +292,7 @@ class _Granted:
 def test_cleanup_needs_no_wider_permission(
     resources: dict[str, Any], *, is_allowed: bool
 ) -> None:
-    """Otherwise a policy would be refused even if Roles or resourceNames suffice."""
+    """Otherwise a policy would be rejected even if Roles or resourceNames suffice."""
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_Granted())
     raw = cleanup("ClusterCleanupPolicy", match={"any": [{"resources": resources}]})
     del raw["metadata"]["namespace"]

@@ -1,4 +1,4 @@
-"""Inputs that ``serve`` refuses before it starts anything."""
+"""Inputs that ``serve`` rejects before it starts anything."""
 
 import dataclasses
 from pathlib import Path

@@ -53,7 +53,7 @@ def test_policies_that_only_change_objects_neither_enforce_nor_audit(mode: str) 
 
 
 def test_what_was_left_out_is_named() -> None:
-    """A refused policy, a partly active policy and a file."""
+    """A rejected policy, a partly active policy and a file."""
     refused = [policy(f"r{number}", ready=False) for number in range(5)]
     status = Status(
         policies=(policy("a", "x"), policy("b", "y", ready=False), *refused),
@@ -65,7 +65,7 @@ def test_what_was_left_out_is_named() -> None:
         " omitted: 5 policies (r0, r1, r2 and 2 more), parts of 1 policy (b),"
         " 1 problem (reasons in /policies)"
     )
-    assert found.fields()["refused"] == ("r0", "r1", "r2", "r3", "r4")
+    assert found.fields()["rejected"] == ("r0", "r1", "r2", "r3", "r4")
 
 
 @pytest.mark.parametrize(

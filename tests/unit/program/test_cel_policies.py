@@ -525,7 +525,7 @@ ATOMIC = "Object{spec: Object.spec{nodeSelector: Object.spec.nodeSelector{disk: 
 
 
 def test_server_side_apply_replaces_atomic_values() -> None:
-    """1.19: without useServerSideApply, the API server's refusal remains."""
+    """1.19: without useServerSideApply, the API server's rejection remains."""
     resource = {**POD, "spec": {**POD["spec"], "nodeSelector": {"zone": "b"}}}
     spec = apply_mutations(ATOMIC)
     assert verdict(first(spec, resource=resource))[2] == (

@@ -29,7 +29,7 @@ from tests.fuzz.bench import Bench, pod, review, segment_of
 
 
 def policy(name: str, *conditions: str) -> str:
-    """Return a policy that refuses every Pod for which its conditions hold."""
+    """Return a policy that denies every Pod for which its conditions hold."""
     hooks = {"matchConditions": [{"name": "c", "expression": e} for e in conditions]}
     return json.dumps(
         {

@@ -87,7 +87,7 @@ VALUES: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "wanted"), VALUES)
 def test_values_of_placeholders(text: str, wanted: Any) -> None:
-    """A wrong type would be an object that the API server refuses."""
+    """A wrong type would be an object that the API server rejects."""
     found = value_of(text)
     assert (found, type(found)) == (wanted, type(wanted))
 

@@ -2,7 +2,7 @@
 
 ``fast`` decides at admission, ``explain`` produces the messages: each case runs both. A
 failure means: a verdict or text differs from the real program's, or the webhook admits
-objects that the command line refuses.
+objects that the command line rejects.
 """
 
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
 """Compare strategic merges of ill-typed objects with those of the real program.
 
 A failure means: null, a scalar or a map where a list belongs, or a list of mixed
-elements, is merged, refused or reported in another way than upstream does. The answers
+elements, is merged, rejected or reported in another way than upstream does. The answers
 in ``ill_typed.json`` are those of Kyverno 1.18.2's own merge, except for what it does
 to lists that the patch does not name, which stay here.
 """

@@ -118,7 +118,7 @@ def test_a_merge_may_ask_for_the_rows_once_more(world: World) -> None:
 
 
 def test_results_wait_for_their_object(world: World) -> None:
-    """The object may not be stored yet, or another webhook refused it."""
+    """The object may not be stored yet, or another webhook rejected it."""
     world.existing = lambda subject: subject if subject.name == "x" else None
     world.answer("x")
     world.answer("y", row(message="n"))

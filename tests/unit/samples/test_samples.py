@@ -1,7 +1,7 @@
 """The sample policies work as described, both as patterns and in CEL.
 
 A failure means: a user who copies a sample gets a policy that does not load, admits a
-bad Pod or refuses a good one, or the two languages disagree on a Pod.
+bad Pod or denies a good one, or the two languages disagree on a Pod.
 """
 
 import gc
@@ -32,7 +32,7 @@ REFUSING_BAD = {
 }
 CLOCK = Clock(lambda: datetime(2026, 1, 1, tzinfo=UTC), lambda: 0)
 
-# How the Pod differs from a valid one -> the policies that refuse it, by the names of
+# How the Pod differs from a valid one -> the policies that deny it, by the names of
 # the pattern samples without "pod-". ``a``: the container's security context (null
 # drops a field), ``ports``: its ports, ``pod``: the Pod's security context, other keys:
 # fields of the spec.
@@ -130,7 +130,7 @@ def _linked(folder: str) -> list[LinkedPolicy]:
 
 
 def _refusing(folder: str, pod: Any) -> set[str]:
-    """Return the policies of a set that refuse a Pod, without the prefix ``cel-``."""
+    """Return the policies of a set that deny a Pod, without the prefix ``cel-``."""
     request = Request(
         kind="Pod", namespace="default", object=pod, name=pod["metadata"]["name"]
     )

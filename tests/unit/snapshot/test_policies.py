@@ -56,7 +56,7 @@ def test_cached_parts_of_the_last_version_change_nothing() -> None:
 
 
 def test_names_include_all_policies_even_refused_ones() -> None:
-    """A worker distinguishes a refused policy from an unknown one."""
+    """A worker distinguishes a rejected policy from an unknown one."""
     encoded = [encode_policy(a_policy("a"))]
     content = PoliciesWriter().encode(
         encoded, generation=1, salt=SALT, names=["ns/a", "refused"]

@@ -29,7 +29,7 @@ def publish(publisher: Publisher, value: bytes) -> int:
 
 
 class Worker:
-    """A follower that records the files it refused."""
+    """A follower that records the files it rejected."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A segment returns its stored records, and refuses damaged or foreign files."""
+"""A segment returns its stored records, and rejects damaged or foreign files."""
 
 import os
 from pathlib import Path

@@ -69,7 +69,7 @@ def test_both_formats_tell_the_same(tmp_path: Path) -> None:
 
 
 def test_openmetrics_names_units_and_ends(tmp_path: Path) -> None:
-    """The parser refuses counters without a suffix, wrong units and a missing end."""
+    """The parser rejects counters without a suffix, wrong units and a missing end."""
     text = text_of(tmp_path, OpenMetrics)
     families = {family.name: family for family in read_openmetrics(text)}
     assert families["kyverno_mp_process_cpu_seconds"].type == "counter"

@@ -229,7 +229,7 @@ def test_a_refused_content_is_counted_and_holds_up_nothing(setup: Setup) -> None
     setup.journal.append(record("x"))
     setup.journal.append(record("x", 2, "", MUTATE))
     assert setup.writer.step()
-    # The policy of the refused request is synced again.
+    # The policy of the denied request is synced again.
     assert setup.writer.outcomes.drain() == {(GIVEN_UP,): 1, (WRITTEN,): 2}
     since = {
         one["spec"]["policy"]: one["metadata"]["annotations"].get(LOST_SINCE)
@@ -290,7 +290,7 @@ def test_a_refused_record_in_the_journal_of_one_worker(
 
 
 def test_objects_too_large_for_etcd_hold_up_nothing(setup: Setup) -> None:
-    """A refusal by etcd looks like an outage, so etcd is not called."""
+    """A rejection by etcd looks like an outage, so etcd is not called."""
     carries = Wanted("generate", "q", ("r",), with_objects=True)
     large = msgspec.json.encode({"oldObject": {"data": "x" * 1_500_000}})
     trigger = TriggerObject("v1", "ConfigMap", "default", "x", "u")

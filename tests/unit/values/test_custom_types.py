@@ -2,7 +2,7 @@
 
 Expected: kube-openapi schemaconv and structured-merge-diff, which the API server uses.
 A failure means: a MutatingPolicy loses elements of a list, or makes a change that the
-API server would refuse.
+API server would reject.
 """
 
 import json
@@ -151,7 +151,7 @@ def test_merges(schemas: Schemas, spec: Json, patch: Json, wanted: Json) -> None
     ],
 )
 def test_atomic_values(schemas: Schemas, patch: Json, path: str) -> None:
-    """Changes are refused unless the policy applies server-side (1.19)."""
+    """Changes are rejected unless the policy applies server-side (1.19)."""
     with pytest.raises(ExpressionFailed, match="may not mutate atomic") as caught:
         merged(schemas, {}, patch)
     assert caught.value.message.endswith(path)

@@ -1,7 +1,7 @@
 """Merges of apply configurations by the types of kinds.
 
-Expected: structured-merge-diff (typed/merge.go, typed/validate.go) and the refusals of
-the API server's mutating policies; the messages are the real command line's.
+Expected: structured-merge-diff (typed/merge.go, typed/validate.go) and the rejections
+of the API server's mutating policies; the messages are the real command line's.
 """
 
 from typing import Any
@@ -171,7 +171,7 @@ def test_what_does_not_fit_its_type(patch: Any, text: str) -> None:
     ],
 )
 def test_a_null_of_cel_fits_no_type(patch: Any, text: str) -> None:
-    """A failure means: a policy writes nulls that the real command line refuses."""
+    """A failure means: a policy writes nulls that the real command line rejects."""
     assert f".spec.{text}" in refusal(patch)
 
 

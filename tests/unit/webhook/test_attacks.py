@@ -1,7 +1,7 @@
 """The attacks of tests/faults are possible for a user.
 
 A failure means: tests/faults/test_neighbours.py and perf/neighbours.py measure an
-attack that never begins, because its policy is refused.
+attack that never begins, because its policy is rejected.
 """
 
 import pytest

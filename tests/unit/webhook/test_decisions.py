@@ -96,7 +96,7 @@ def test_an_unreadable_review_is_logged_by_its_code(
     with pytest.raises(HttpError):
         asked.answer(SHARED[b"/validate/fail"], b"", b"no review")
     ((text, found),) = lines(caplog)
-    assert text == "unreadable review refused"
+    assert text == "unreadable review rejected"
     assert found["code"].startswith("admission.")
 
 

@@ -1,6 +1,6 @@
 """ImageValidatingPolicies answer reviews: from documents through a snapshot.
 
-A failure means: an image that the command line refuses is admitted to the cluster, or
+A failure means: an image that the command line rejects is admitted to the cluster, or
 the author of a namespaced policy reads images with the operator's credentials.
 """
 

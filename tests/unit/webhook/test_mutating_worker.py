@@ -96,7 +96,7 @@ def test_results_are_counted_by_upstreams_name(service: Service) -> None:
 
 
 def test_without_a_pool_nothing_existing_is_mutated(service: Service) -> None:
-    """The policy is refused, because no pool would run it."""
+    """The policy is rejected, because no pool would run it."""
     service.put(policy(evaluation={"mutateExisting": {"enabled": True}}))
     (status,) = service.leader._status.policies
     assert not status.ready

@@ -175,7 +175,7 @@ def test_match_conditions_have_to_compile() -> None:
     )
     del conditions[1:]
     assert ask("/policyvalidate", raw)["allowed"] is True
-    # The API server would refuse all webhooks because of this one.
+    # The API server would reject all webhooks because of this one.
     conditions[0]["name"] = "not a name"
     refused = ask("/policyvalidate", raw)
     assert not refused["allowed"]

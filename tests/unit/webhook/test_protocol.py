@@ -479,7 +479,7 @@ PIECES = st.lists(
 @settings(max_examples=60, deadline=None)
 def test_any_bytes_leave_the_server_whole(pieces: list[bytes]) -> None:
     async def story(client: Client) -> None:
-        # After a refusal the server closes first, at any moment.
+        # After a rejection the server closes first, at any moment.
         with contextlib.suppress(RuntimeError, ConnectionError):
             for piece in pieces:
                 client.writer.write(piece)

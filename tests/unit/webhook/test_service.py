@@ -171,7 +171,7 @@ def test_a_failure_that_does_not_block_is_told_aside() -> None:
 
 
 def test_a_sink_that_fails_changes_no_answer() -> None:
-    """Otherwise an event that cannot be recorded admits a refused object."""
+    """Otherwise an event that cannot be recorded admits a denied object."""
     bench = Bench(StubPlan(enforce=[response()]))
     bench.sink.fails = True
     assert "was blocked" in bench.ask(IGNORE)["status"]["message"]

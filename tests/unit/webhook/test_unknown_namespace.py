@@ -1,7 +1,7 @@
 """Requests in an unknown namespace, and policies that need its labels.
 
-A failure means: requests that the real program refuses are admitted, or policies that
-need no labels refuse requests for no reason.
+A failure means: requests that the real program denies are admitted, or policies that
+need no labels deny requests for no reason.
 """
 
 import json
@@ -46,7 +46,7 @@ class Namespaces:
 def rule(
     *, match: Any = None, exclude: Any = None, action: str = "Enforce", **validate: Any
 ) -> dict[str, Any]:
-    """Return a rule that refuses every Pod that it matches."""
+    """Return a rule that denies every Pod that it matches."""
     return {
         "name": "r",
         "match": {"any": [{"resources": {"kinds": ["Pod"], **(match or {})}}]},
@@ -133,7 +133,7 @@ def test_rules_that_need_its_labels_refuse(
     [
         ([rule()], {}, False),
         ([rule(match={"selector": {"matchLabels": {"no": "such"}}})], {}, True),
-        # An auditing policy refuses nothing.
+        # An auditing policy denies nothing.
         ([rule(match=SELECTED, action="Audit")], {}, True),
         ([rule(match=SELECTED)], {"namespace": ""}, True),
         (
