@@ -33,7 +33,7 @@ class _Starts:
 
     Gunicorn would replace such workers at once and without end, and clients would wait
     in the socket's queue. The supervisor restarts the arbiter with back-off instead,
-    reports the crash loop, and rejects connections meanwhile.
+    reports the crash loop, and refuses connections meanwhile.
     """
 
     def __init__(self, failures_max: int) -> None:

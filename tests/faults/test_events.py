@@ -1,8 +1,8 @@
 """Kill the worker, leader or API server: Events of answered reviews are still written.
 
 The API server is a small one of the tests, so that it can fail on demand;
-tests/e2e/test_events.py does the same on a real one. A failure means: a killed process
-loses events, or events delay answers.
+tests/e2e/admission/test_events.py does the same on a real one. A failure means: a
+killed process loses events, or events delay answers.
 """
 
 import contextlib

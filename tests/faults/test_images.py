@@ -15,8 +15,8 @@ import pytest
 
 from tests.faults.service import Service, pod, review_of
 from tests.image_rig import Contents, Repository, Signer, serving
-from tests.unit.webhook.test_image_lanes import hanging
-from tests.unit.webhook.test_images import ANNOTATION, block, policy, signed
+from tests.unit.webhook.images.test_image_lanes import hanging
+from tests.unit.webhook.images.test_images import ANNOTATION, block, policy, signed
 
 _ALLOWS = {"KYVERNO_MP_REGISTRY_ALLOWLIST": "*,127.0.0.0/8"}
 

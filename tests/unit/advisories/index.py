@@ -22,13 +22,13 @@ class Row(NamedTuple):
 
 _ENGINE: Final = "tests/unit/advisories/test_engine.py::"
 _POLICIES: Final = "tests/unit/advisories/test_policies.py::"
-_REACH: Final = "tests/unit/advisories/test_reach.py::"
+_REACH: Final = "tests/unit/advisories/test_egress.py::"
 _PATHS: Final = "tests/unit/egress/test_paths.py::"
 _SERVICES: Final = "tests/unit/egress/test_services.py::"
 _HOSTILE: Final = "tests/registry/test_hostile.py::"
-_VERIFYING: Final = "tests/unit/cli/test_verify_images.py::"
-_RECORDS: Final = "tests/unit/webhook/test_image_records.py::"
-_WEBHOOKS: Final = "tests/unit/webhook/test_images.py::"
+_VERIFYING: Final = "tests/unit/cli/apply/test_verify_images.py::"
+_RECORDS: Final = "tests/unit/webhook/images/test_image_records.py::"
+_WEBHOOKS: Final = "tests/unit/webhook/images/test_images.py::"
 _NOTARY: Final = "tests/images/test_notary_images.py::"
 _KEYLESS: Final = "tests/images/test_keyless.py::"
 _BUNDLES: Final = "tests/images/test_bundles.py::"
@@ -60,7 +60,7 @@ INDEX: Final[dict[int, Row]] = {
     ),
     3: Row(
         "GHSA-hgv6-w7r3-w4qw",
-        ("tests/unit/webhook/test_tls.py::test_only_six_suites_of_tls_1_2",),
+        ("tests/unit/webhook/http/test_tls.py::test_only_six_suites_of_tls_1_2",),
     ),
     4: Row(
         "CVE-2023-34091 GHSA-hq4m-4948-64cc",

@@ -44,14 +44,14 @@ _BLOCK: Final = {
 """Fields of a block that change the query of each attestor."""
 _OTHER_TESTS: Final = frozenset(
     {
-        # tests/unit/webhook/test_images.py, test_image_records.py
+        # tests/unit/webhook/images/test_images.py, test_image_records.py
         "failureAction",
         "mutateDigest",
         "verifyDigest",
         "required",
         "skipImageReferences",
         "imageReferences",
-        # tests/unit/cli/test_verify_images.py
+        # tests/unit/cli/apply/test_verify_images.py
         "attestations",
         "validate",
         # Below: attestors, imageRegistryCredentials and the deprecated fields.

@@ -37,7 +37,7 @@ from tests.unit.reports.world import (
     results,
     term,
 )
-from tests.unit.webhook import test_image_policies as reviews
+from tests.unit.webhook.images import test_image_policies as reviews
 
 Json = Any
 RECORD = "kyverno.io/verify-images"

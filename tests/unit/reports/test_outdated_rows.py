@@ -26,7 +26,7 @@ from tests.unit.reports.world import (
     results,
     term,
 )
-from tests.unit.webhook import test_image_policies as reviews
+from tests.unit.webhook.images import test_image_policies as reviews
 
 Json = Any
 
