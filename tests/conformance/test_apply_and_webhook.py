@@ -71,7 +71,7 @@ def _results(
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in runnable()])
-def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
+def test_apply_and_webhook_agree(case: Case, tmp_path: Path) -> None:
     for test in read_tests(case.folder / "kyverno-test.yaml"):
         documents = load_policies(test.paths("policies")).documents
         exceptions = load_exceptions(test.paths("exceptions")).of_rules
@@ -95,9 +95,7 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in runnable()])
-def test_policies_in_cel_are_the_same_behind_both_doors(
-    case: Case, tmp_path: Path
-) -> None:
+def test_apply_and_webhook_agree_on_cel_policies(case: Case, tmp_path: Path) -> None:
     """The command line evaluates these records, and workers evaluate the segment's."""
     for test in read_tests(case.folder / "kyverno-test.yaml"):
         found = load_policies(test.paths("policies"))

@@ -61,7 +61,7 @@ def known_rewrite(text: str) -> Rewrite:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
-def test_recorded_reviews_are_decided_as_before() -> None:
+def test_recorded_reviews_keep_their_verdicts() -> None:
     policies, reviews = 0, 0
     for path in recordings():
         recorded = json.loads(path.read_text())
@@ -83,7 +83,7 @@ def test_recorded_reviews_are_decided_as_before() -> None:
     assert reviews >= _REVIEWS_MIN
 
 
-def test_samples_are_rewritten_or_refused() -> None:
+def test_samples_are_rewritten_or_rejected() -> None:
     count = 0
     for path in sorted(_SAMPLES.glob("*.yaml")):
         for raw in yaml.safe_load_all(path.read_text()):

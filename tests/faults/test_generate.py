@@ -209,7 +209,7 @@ def family(
     one.close()
 
 
-def test_a_kill_at_any_request_of_the_pool(
+def test_kill_at_any_request_of_the_pool(
     api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
     """Each request from the start of a term to the end of its work."""
@@ -230,7 +230,7 @@ def test_a_kill_at_any_request_of_the_pool(
     assert step > 3 * FEW
 
 
-def test_a_kill_at_any_request_of_the_writer(
+def test_kill_at_any_request_of_the_writer(
     api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
     """Records are taken after their requests are stored, so some are stored twice."""

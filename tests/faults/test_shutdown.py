@@ -36,7 +36,7 @@ def _term(service: Service) -> None:
 
 @pytest.mark.parametrize("end", [_ctrl_c, _term_all, _term])
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_the_end_is_orderly(
+def test_shutdown_is_orderly(
     tmp_path: Path, end: Callable[[Service], None], form: str
 ) -> None:
     service = started(tmp_path, "--log-format", form)
@@ -73,7 +73,7 @@ def test_ctrl_c_finishes_accepted_reviews(tmp_path: Path) -> None:
     service.close()
 
 
-def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None:
+def test_startup_output_lists_loaded_and_rejected_policies(tmp_path: Path) -> None:
     """It also names the file of a rejected policy."""
     (tmp_path / "policies").mkdir()
     write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))

@@ -122,7 +122,7 @@ _SOUP = st.builds(
 
 @settings(max_examples=1500, deadline=None)
 @given(_SOUP, _ROOTS)
-def test_same_texts_are_refused(text: str, document: Any) -> None:
+def test_same_texts_are_rejected(text: str, document: Any) -> None:
     if _read_by(jmespath.compile, text):
         assert _read_by(parse, text)
         # The value of a reference outside of a call is not specified.

@@ -106,7 +106,7 @@ def test_counts_and_texts() -> None:
     ] == (ERROR)
 
 
-def test_an_entry_keeps_nothing_of_the_one_before() -> None:
+def test_entries_do_not_share_state() -> None:
     """SAFETY: upstream shares options, so one entry's key is used for the next."""
     entries = [key(ONE), {"annotations": {}}]
     status, text = judged(policy({"entries": entries}), signed_by(ONE))
@@ -166,13 +166,15 @@ def test_without_a_verifier_nothing_passes() -> None:
         ),
     ],
 )
-def test_what_is_refused_by_name(entry: dict[str, Any], name: str) -> None:
+def test_unsupported_fields_are_rejected_by_name(
+    entry: dict[str, Any], name: str
+) -> None:
     rule = policy({"entries": [entry]}).spec.rules[0]
     assert missing_capability(rule, verifies=True).endswith(name)
     assert missing_capability(rule) == "validate.manifests"
 
 
-def test_a_repository_is_refused_by_name() -> None:
+def test_repository_is_rejected_by_name() -> None:
     rule = policy({"entries": [key(ONE)]}, repository="r").spec.rules[0]
     assert missing_capability(rule, verifies=True) == "validate.manifests.repository"
 
@@ -180,7 +182,7 @@ def test_a_repository_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "text", ["file.pub", "k8s://a/b", "-----BEGIN PUBLIC KEY-----"]
 )
-def test_keys_that_are_none(text: str) -> None:
+def test_invalid_keys(text: str) -> None:
     entry = {"keys": {"publicKeys": text}}
     status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
     assert status == ERROR
@@ -198,7 +200,7 @@ def test_a_pgp_key_is_named_by_its_kind() -> None:
     assert "mDMEZ" not in found
 
 
-def test_the_key_of_a_secret() -> None:
+def test_key_from_a_secret() -> None:
     """SAFETY: upstream ignores ``secret``, and accepts any signer."""
     pem = base64.b64encode(ONE.pem.encode()).decode()
 
@@ -227,7 +229,7 @@ class Unreachable:
         raise DeadlinePassed("registry.deadline", "it did not answer")
 
 
-def test_an_outage_is_an_error_of_the_rule() -> None:
+def test_outage_is_a_rule_error() -> None:
     ports = ClusterData(manifests=Unreachable())
     status, text = judged(policy({"entries": [key(ONE)]}), signed_by(ONE), ports)
     assert status == ERROR

@@ -94,13 +94,13 @@ def changed(
     return verdict(made, signer)
 
 
-def test_a_signed_object(signer: Signer) -> None:
+def test_signed_object(signer: Signer) -> None:
     assert not verdict(rig.signed(MAP, signer), signer)
     assert "invalid signature" in verdict(rig.signed(MAP, Signer()), signer)
     assert "manifest.absent" in verdict(MAP, signer)
 
 
-def test_the_second_signature_may_be_the_one(signer: Signer) -> None:
+def test_second_signature_may_be_the_valid_one(signer: Signer) -> None:
     message = rig.of_objects(MAP)
     both = [Signer().sign(message), signer.sign(message)]
     assert not verdict(rig.annotated(MAP, message, *both), signer)
@@ -147,7 +147,7 @@ _CONTAINERS = ("spec", "template", "spec", "containers")
         (WEB, _set(*_CONTAINERS, 1, "image", to="c"), f"{'.'.join(_CONTAINERS)}.1"),
     ],
 )
-def test_what_changed_is_shown(
+def test_message_shows_the_changed_fields(
     signer: Signer, document: dict[str, Any], change: Callable[[Any], object], key: str
 ) -> None:
     found = changed(document, signer, change)
@@ -155,7 +155,7 @@ def test_what_changed_is_shown(
     assert any(one["key"].startswith(key) for one in json.loads(found)["items"])
 
 
-def test_a_value_that_moves_within_a_list_is_a_change(signer: Signer) -> None:
+def test_value_moved_within_a_list_is_a_change(signer: Signer) -> None:
     """SAFETY: upstream ignores pairs of an added and a removed list element."""
 
     def move(document: Any) -> None:
@@ -179,13 +179,13 @@ def test_a_value_that_moves_within_a_list_is_a_change(signer: Signer) -> None:
         (WEB, _set("spec", "strategy", to={"type": "Recreate"})),
     ],
 )
-def test_what_a_cluster_adds_is_no_change(
+def test_server_set_fields_are_no_change(
     signer: Signer, document: dict[str, Any], change: Callable[[Any], object]
 ) -> None:
     assert not changed(document, signer, change)
 
 
-def test_ignored_fields_of_the_policy(signer: Signer) -> None:
+def test_fields_ignored_by_the_policy(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["data"]["a"] = "9"
 
@@ -201,7 +201,7 @@ def test_ignored_fields_of_the_policy(signer: Signer) -> None:
     assert ignoring("")
 
 
-def test_the_object_does_not_say_where_to_look(signer: Signer) -> None:
+def test_object_cannot_choose_where_to_look(signer: Signer) -> None:
     """SAFETY: upstream reads the manifest from the image that the object names."""
     made = rig.signed(MAP, signer)
     place = f"{rig.DOMAIN}/resourceBundleRef"
@@ -211,19 +211,19 @@ def test_the_object_does_not_say_where_to_look(signer: Signer) -> None:
     assert "message not found" in verdict(made, signer)
 
 
-def test_no_key_is_no_signer(signer: Signer) -> None:
+def test_missing_key_matches_no_signer(signer: Signer) -> None:
     """SAFETY: an attestor without a key or identity must not match any signer."""
     asked = ManifestQuery(rig.signed(MAP, signer), rig.DOMAIN)
     with pytest.raises(ExpressionFailed, match="provide a key"):
         ManifestVerifier().verify(asked, 0)
 
 
-def test_the_domain_of_the_annotations(signer: Signer) -> None:
+def test_annotation_domain(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     assert "message not found" in verdict(made, signer, domain="other.example")
 
 
-def test_the_manifest_of_several_with_the_same_kind(signer: Signer) -> None:
+def test_one_of_several_manifests_of_the_same_kind(signer: Signer) -> None:
     others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(5)]
     assert not verdict(rig.signed(MAP, signer, *others), signer)
     renamed = rig.signed(MAP, signer, *others)
@@ -254,19 +254,19 @@ def _message(data: bytes) -> dict[str, Any]:
     # Archives contain the time, and processes must produce equal names.
     ids=[str(number) for number in range(10)],
 )
-def test_messages_that_are_none(signer: Signer, message: bytes) -> None:
+def test_invalid_messages(signer: Signer, message: bytes) -> None:
     assert verdict(_message(message), signer).startswith(
         ("manifest.message: ", "manifest.absent: ")
     )
 
 
-def test_a_message_that_is_no_base64(signer: Signer) -> None:
+def test_message_that_is_not_base64(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["metadata"]["annotations"][_MESSAGE] = "?"
     assert "failed to decode base64 message in the annotation" in verdict(made, signer)
 
 
-def test_bound_of_fields(signer: Signer) -> None:
+def test_field_count_is_bounded(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["data"] = {str(one): "x" for one in range(limits.MANIFEST_FIELDS_MAX + 1)}
     assert f"more than {limits.MANIFEST_FIELDS_MAX} fields" in verdict(made, signer)
@@ -316,7 +316,7 @@ def test_an_empty_map_is_filled_by_a_value_only() -> None:
     assert (found.key, found.before, found.after) == ("a", {}, None)
 
 
-def test_a_renamed_object_is_compared_with_few(signer: Signer) -> None:
+def test_renamed_object_is_compared_with_few(signer: Signer) -> None:
     """The matching object is the fourth of four that are equally similar."""
     others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(4)]
     message = rig.of_objects(*others)

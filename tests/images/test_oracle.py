@@ -327,7 +327,9 @@ def mutants(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
         ("0.2", older("0.2")),
     ],
 )
-def test_what_the_library_refuses_of_mutations(form: str, made: dict[str, Any]) -> None:
+def test_mutations_rejected_by_sigstore_are_rejected(
+    form: str, made: dict[str, Any]
+) -> None:
     """SAFETY: no mutation holds here that does not hold there."""
     refusals = 0
     for mutant in mutants(made):
@@ -358,7 +360,7 @@ def parts_of_two(
 
 
 @pytest.mark.parametrize("form", ["statement", "message"])
-def test_parts_of_two_good_bundles(form: str) -> None:
+def test_mixed_parts_of_two_valid_bundles(form: str) -> None:
     """Each part is genuine, but not of this signature."""
     make = oracle_rig.bundle if form == "statement" else oracle_rig.message
     count = 0

@@ -122,7 +122,7 @@ def _at(host: str, name: str) -> Reference:
     return parse_reference(f"{host}/{name}:v1")
 
 
-def test_ghsa_3hfq_cx9j_923w_other_content_than_named(
+def test_ghsa_3hfq_cx9j_923w_content_differs_from_its_digest(
     host: str, client: Client
 ) -> None:
     named = _at(host, "lie").at(digest_of(b"other"))
@@ -134,7 +134,7 @@ def test_ghsa_3hfq_cx9j_923w_other_content_than_named(
     assert client.blob(named, digest_of(BLOB), soon_ns()) == BLOB
 
 
-def test_ghsa_wc3x_4mp4_no_read_without_a_bound(host: str, client: Client) -> None:
+def test_ghsa_wc3x_4mp4_reads_are_bounded(host: str, client: Client) -> None:
     with pytest.raises(RequestInvalid, match=str(REGISTRY_MANIFEST_BYTES_MAX)):
         client.manifest(_at(host, "flood"), soon_ns())
     with pytest.raises(RequestInvalid, match=str(REGISTRY_BLOB_BYTES_MAX)):
@@ -159,7 +159,7 @@ def test_chunks_of_a_few_bytes_take_no_core(host: str, client: Client) -> None:
         client.blob(_at(host, "chunks"), digest_of(BLOB), deadline_ns)
 
 
-def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
+def test_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
     client.blob(_at(host, "warm"), digest_of(BLOB), soon_ns())
     start = time.monotonic()
     with pytest.raises(DeadlinePassed):
@@ -168,7 +168,7 @@ def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
     assert time.monotonic() - start < 5
 
 
-def test_no_password_for_other_servers(host: str, client: Client) -> None:
+def test_password_is_sent_to_no_other_server(host: str, client: Client) -> None:
     data = client.blob(_at(host, "guarded"), digest_of(BLOB), soon_ns())
     assert data == BLOB
     ours = {authorization for name, authorization in _Hostile.seen if name == host}
@@ -178,18 +178,18 @@ def test_no_password_for_other_servers(host: str, client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["loop", "schemes"])
-def test_redirects_end(host: str, client: Client, name: str) -> None:
+def test_redirects_are_bounded(host: str, client: Client, name: str) -> None:
     with pytest.raises((RegistryUnavailable, RequestInvalid)):
         client.manifest(_at(host, name), soon_ns())
 
 
 @pytest.mark.parametrize("name", ["deep", "descriptor", "plain"])
-def test_manifests_that_are_none(host: str, client: Client, name: str) -> None:
+def test_invalid_manifests(host: str, client: Client, name: str) -> None:
     with pytest.raises(RequestInvalid):
         image_data(client, str(_at(host, name)), soon_ns())
 
 
-def test_words_of_others_are_cut(host: str, client: Client) -> None:
+def test_texts_of_registries_are_truncated(host: str, client: Client) -> None:
     with pytest.raises(RegistryUnavailable, match="DENIED") as caught:
         client.manifest(_at(host, "words"), soon_ns())
     assert len(caught.value.message) < 700

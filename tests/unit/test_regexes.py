@@ -167,6 +167,6 @@ def test_time_is_linear(name: str) -> None:
             pattern.search(text)
 
 
-def test_a_repeated_group_is_noticed() -> None:
+def test_nested_repetition_is_detected() -> None:
     pattern = re.compile(r"a?[0-9](?:_?[0-9])*b|c")
     assert any(_peak(pattern, one) > 10**6 for one in _texts(pattern))

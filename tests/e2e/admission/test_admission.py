@@ -156,7 +156,9 @@ def is_ready(objects: Objects, name: str) -> bool:
     return any(one["status"] == "True" for one in conditions)
 
 
-def test_a_policy_is_in_force_and_then_is_not(pod: Pod, objects: Objects) -> None:
+def test_created_policy_takes_effect_and_deleted_policy_loses_it(
+    pod: Pod, objects: Objects
+) -> None:
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("one", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
@@ -165,7 +167,7 @@ def test_a_policy_is_in_force_and_then_is_not(pod: Pod, objects: Objects) -> Non
     wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
-def test_a_ready_policy_is_in_force_at_once(pod: Pod, objects: Objects) -> None:
+def test_ready_policy_is_already_enforced(pod: Pod, objects: Objects) -> None:
     """Clients that wait for Ready rely on it: no later request bypasses the policy."""
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("ready", "team", "Pod", "ConfigMap"))
@@ -178,7 +180,7 @@ def test_a_ready_policy_is_in_force_at_once(pod: Pod, objects: Objects) -> None:
     wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
-def test_a_bad_policy_is_refused_at_the_door(pod: Pod, objects: Objects) -> None:
+def test_invalid_policy_is_denied_at_admission(pod: Pod, objects: Objects) -> None:
     assert pod.process.poll() is None
     bad = policy("bad", "team", "ConfigMap")
     bad["spec"]["rules"][0]["validate"]["pattern"] = {"a": "{{ nowhere.x }}"}
@@ -196,7 +198,7 @@ def test_a_bad_policy_is_refused_at_the_door(pod: Pod, objects: Objects) -> None
     wait_for(refused)
 
 
-def test_rules_read_the_cluster_live(pod: Pod, objects: Objects) -> None:
+def test_rules_read_live_cluster_data(pod: Pod, objects: Objects) -> None:
     """An apiCall, and a ConfigMap that is not labelled for caching."""
     assert pod.process.poll() is None
     objects.create(CONFIG_MAPS, {**config_map("allowed"), "data": {"team": "x"}})
@@ -215,7 +217,7 @@ def test_rules_read_the_cluster_live(pod: Pod, objects: Objects) -> None:
     assert not is_denied(objects, config_map("m", team="x", namespace="default"))
 
 
-def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
+def test_deleted_objects_are_restored(pod: Pod, objects: Objects) -> None:
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
@@ -229,7 +231,7 @@ def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
     wait_for(lambda: is_denied(objects, config_map("m")))
 
 
-def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) -> None:
+def test_lost_certificate_is_reissued_and_served(pod: Pod, objects: Objects) -> None:
     """The new authority and the new leaf take effect without a restart.
 
     The API server trusts the served certificate all the time.
@@ -248,7 +250,7 @@ def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) 
     assert objects.find(SECRETS, ("kyverno", name + "pair"))
 
 
-def test_a_custom_resource_is_scaled(pod: Pod, objects: Objects) -> None:
+def test_scaling_a_custom_resource_is_reviewed(pod: Pod, objects: Objects) -> None:
     """The review's object is a Scale, which does not name the scaled kind."""
     assert pod.process.poll() is None
     scale = {
@@ -343,7 +345,7 @@ def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
     return True
 
 
-def test_a_stopped_holder_writes_nothing_when_it_wakes(
+def test_resumed_lease_holder_writes_nothing(
     cluster: Cluster, pod: Pod, objects: Objects, tmp_path: Path
 ) -> None:
     """After SIGSTOP of the holder, another takes over; the old one stops writing."""

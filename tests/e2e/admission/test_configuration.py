@@ -85,7 +85,7 @@ def enforced(pod: Pod, objects: Objects) -> Iterator[Pod]:
     ],
     ids=lambda data: next(iter(data)),
 )
-def test_a_filter_is_in_force_and_then_is_not(
+def test_filter_takes_effect_and_is_removed(
     enforced: Pod, objects: Objects, data: dict[str, str]
 ) -> None:
     assert enforced.process.poll() is None
@@ -95,7 +95,7 @@ def test_a_filter_is_in_force_and_then_is_not(
     wait_for(lambda: is_denied(objects, config_map("m")))
 
 
-def test_the_webhooks_carry_what_the_operator_asks_for(
+def test_webhook_configurations_have_the_configured_fields(
     enforced: Pod, objects: Objects
 ) -> None:
     """A value of the wrong type is reported; the last valid one stays in force."""
@@ -137,7 +137,7 @@ def test_the_webhooks_carry_what_the_operator_asks_for(
     assert is_denied(objects, config_map("m"))
 
 
-def test_rules_go_by_the_registry_and_the_context_size(
+def test_rules_follow_registry_and_context_size_settings(
     enforced: Pod, objects: Objects
 ) -> None:
     assert enforced.process.poll() is None
@@ -161,7 +161,9 @@ def test_rules_go_by_the_registry_and_the_context_size(
     wait_for(lambda: not is_denied(objects, own))
 
 
-def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> None:
+def test_metrics_configuration_applies_without_restart(
+    enforced: Pod, objects: Objects
+) -> None:
     assert enforced.process.poll() is None
     asked = {
         "namespaces": '{"exclude": ["default"]}',

@@ -76,7 +76,7 @@ def _for_cluster(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_objects_that_the_real_program_took_are_taken(api: Api) -> None:
+def test_objects_accepted_by_kyverno_are_accepted(api: Api) -> None:
     install_crds(api)
     objects = Objects(api, "default")
     seen: dict[str, str] = {}

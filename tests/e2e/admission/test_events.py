@@ -100,7 +100,7 @@ def processes(product: Product) -> dict[str, psutil.Process]:
     return {one["name"]: psutil.Process(one["pid"]) for one in told}
 
 
-def test_a_refusal_is_seen_on_the_policy(api: Api, made: Any) -> None:
+def test_denial_creates_an_event_on_the_policy(api: Api, made: Any) -> None:
     raw = made(POLICIES, policy("ev-deny", "Enforce"))
     assert is_refused(api, "ev-deny-m")
     (event,) = wait_for(lambda: events(api, "ev-deny"))
@@ -118,7 +118,9 @@ def test_a_refusal_is_seen_on_the_policy(api: Api, made: Any) -> None:
     assert events(api, "ev-deny-m") == [], "there is no such object"
 
 
-def test_an_audited_violation_is_seen_on_policy_and_object(api: Api, made: Any) -> None:
+def test_audited_violation_creates_events_on_policy_and_object(
+    api: Api, made: Any
+) -> None:
     made(POLICIES, policy("ev-audit", "Audit"))
     uid = made(MAPS, config_map("ev-audit-m"))["metadata"]["uid"]
     (on_policy,) = wait_for(lambda: events(api, "ev-audit"))
@@ -130,7 +132,7 @@ def test_an_audited_violation_is_seen_on_policy_and_object(api: Api, made: Any) 
     assert "related" not in on_object
 
 
-def test_repeats_are_one_event_with_a_count(api: Api, made: Any) -> None:
+def test_repeated_events_are_counted_in_one(api: Api, made: Any) -> None:
     made(POLICIES, policy("ev-count", "Enforce"))
     for _ in range(30):
         assert is_refused(api, "ev-count-m")
@@ -142,7 +144,7 @@ def test_repeats_are_one_event_with_a_count(api: Api, made: Any) -> None:
     assert len(events(api, "ev-count")) == 1
 
 
-def test_many_objects_are_all_told_of(api: Api, made: Any) -> None:
+def test_many_objects_all_get_events(api: Api, made: Any) -> None:
     """There are more objects than one policy's budget of repeats."""
     made(POLICIES, policy("ev-many", "Enforce"))
     names = {f"ev-many-{number}" for number in range(60)}
@@ -155,7 +157,7 @@ def test_many_objects_are_all_told_of(api: Api, made: Any) -> None:
     wait_for(told)
 
 
-def test_a_dry_run_leaves_nothing(api: Api, made: Any) -> None:
+def test_dry_run_creates_no_events(api: Api, made: Any) -> None:
     made(POLICIES, policy("ev-dry", "Enforce"))
     with pytest.raises(Refused):
         api.create(f"{MAPS}?dryRun=All", config_map("ev-dry-a"))
@@ -164,7 +166,7 @@ def test_a_dry_run_leaves_nothing(api: Api, made: Any) -> None:
     assert event["related"]["name"] == "ev-dry-b"
 
 
-def test_an_exception_is_seen_on_itself_and_on_the_policy(api: Api, made: Any) -> None:
+def test_exception_creates_events_on_itself_and_the_policy(api: Api, made: Any) -> None:
     made(POLICIES, policy("ev-skip", "Enforce"))
     exceptions = [{"policyName": "ev-skip", "ruleNames": ["labelled"]}]
     match = {"any": [{"resources": {"kinds": ["ConfigMap"], "names": ["ev-skip-m"]}}]}
@@ -192,7 +194,7 @@ def test_an_exception_is_seen_on_itself_and_on_the_policy(api: Api, made: Any) -
     )
 
 
-def test_successes_are_told_of_where_the_config_map_asks(api: Api, made: Any) -> None:
+def test_success_events_are_configurable(api: Api, made: Any) -> None:
     made(POLICIES, policy("ev-pass", "Enforce"))
     patch = {"patchStrategicMerge": {"metadata": {"labels": {"seen": "yes"}}}}
     made(POLICIES, policy("ev-mutate", "", mutate=patch))
@@ -227,7 +229,7 @@ def test_successes_are_told_of_where_the_config_map_asks(api: Api, made: Any) ->
 
 
 @pytest.mark.parametrize("action", ["Audit", "Enforce"])
-def test_a_success_is_told_of_in_the_namespace_of_the_policy(
+def test_success_event_is_in_the_policys_namespace(
     api: Api, made: Any, action: str
 ) -> None:
     """The setting is in force before the policy that was created after it is Ready."""
@@ -251,7 +253,7 @@ def test_a_success_is_told_of_in_the_namespace_of_the_policy(
     assert event["note"] == f"ConfigMap default/{name}-m: pass"
 
 
-def test_an_answered_refusal_is_told_of_whoever_is_killed(
+def test_denial_event_survives_a_killed_process(
     api: Api, made: Any, product: Product
 ) -> None:
     """Kill -9 of the worker after its answer, and of the leader before its write."""

@@ -130,7 +130,9 @@ def reference(name: str) -> dict[str, Any]:
     return {"name": "found", "globalReference": {"name": name}}
 
 
-def test_objects_of_a_kind_decide_as_they_come_and_go(api: Api, make: Make) -> None:
+def test_resource_entries_follow_created_and_deleted_objects(
+    api: Api, make: Make
+) -> None:
     projection = {
         "name": "answer",
         "jmesPath": "[?metadata.name=='gctx-answer'].data.said | [0] || 'nothing'",
@@ -150,7 +152,7 @@ def test_objects_of_a_kind_decide_as_they_come_and_go(api: Api, make: Make) -> N
     wait_for(lambda: text in " ".join(refusal(api, "reads-1").split()))
 
 
-def test_one_entry_holds_up_no_other(api: Api, make: Make) -> None:
+def test_slow_entry_delays_no_other(api: Api, make: Make) -> None:
     """Unreadable data is reported; a kind that is added later is found in seconds."""
     greetings = {"group": "gctx.example.com", "version": "v1", "resource": "greetings"}
     make(ENTRIES, entry("a-greetings", kubernetesResource=greetings))
@@ -182,7 +184,7 @@ def test_one_entry_holds_up_no_other(api: Api, make: Make) -> None:
     wait_for(lambda: ready(api, f"{ENTRIES}/a-greetings")[0] == "True")
 
 
-def test_calls_reach_the_api_server_with_their_data(api: Api, make: Make) -> None:
+def test_api_calls_send_their_data(api: Api, make: Make) -> None:
     attributes = {"resource": "configmaps", "verb": "get", "namespace": "default"}
     user = "system:serviceaccount:kyverno:kyverno-admission-controller"
     spec = {"user": user, "resourceAttributes": attributes}
@@ -225,7 +227,7 @@ def test_calls_reach_the_api_server_with_their_data(api: Api, make: Make) -> Non
 
 
 @pytest.mark.parametrize("version", ["v2", "v2beta1"])
-def test_exceptions_are_in_force_within_seconds(
+def test_exceptions_take_effect_within_seconds(
     version: str, api: Api, make: Make
 ) -> None:
     name = f"excepted-{version}"
@@ -251,7 +253,7 @@ def test_exceptions_are_in_force_within_seconds(
     wait_for(lambda: "not yes" in refusal(api, f"{name}-1"))
 
 
-def test_policies_of_the_older_version_evaluate(api: Api, make: Make) -> None:
+def test_policies_of_the_older_api_version_are_evaluated(api: Api, make: Make) -> None:
     raw = {**policy("older", key="no"), "apiVersion": "kyverno.io/v2beta1"}
     api.create("/apis/kyverno.io/v2beta1/clusterpolicies", raw)
     try:
@@ -260,7 +262,7 @@ def test_policies_of_the_older_version_evaluate(api: Api, make: Make) -> None:
         api.delete(f"{POLICIES}/older")
 
 
-def test_permissions_are_those_of_this_moment(api: Api, make: Make) -> None:
+def test_permission_checks_use_current_permissions(api: Api, make: Make) -> None:
     """A policy that needs missing permissions of the background account is rejected."""
     match = {"any": [{"resources": {"kinds": ["ConfigMap"], "names": ["trigger"]}}]}
     target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "default"}
@@ -286,7 +288,7 @@ def test_permissions_are_those_of_this_moment(api: Api, make: Make) -> None:
     api.delete(f"{POLICIES}/targets")
 
 
-def test_a_kind_is_known_as_soon_as_it_is_served(api: Api, make: Make) -> None:
+def test_new_kind_is_found_once_served(api: Api, make: Make) -> None:
     """Upstream queries discovery again for unknown kinds; so does kyverno-mp."""
     raw = policy("greets", key="no")
     rule = raw["spec"]["rules"][0]

@@ -76,7 +76,9 @@ def labels_of(space: Space, name: str) -> Json:
     return space.api.get(f"{space.maps}/{name}")["metadata"].get("labels") or {}
 
 
-def test_admitted_objects(api: Api, space: Space, policies: Policies) -> None:
+def test_admitted_objects_are_mutated(
+    api: Api, space: Space, policies: Policies
+) -> None:
     """Both kinds change an object; a namespaced policy changes none elsewhere."""
     policies.put(
         space,
@@ -97,7 +99,7 @@ def test_admitted_objects(api: Api, space: Space, policies: Policies) -> None:
         assert labels_of(other, "m") == {}
 
 
-def test_a_failure_denies_with_upstreams_text(
+def test_failure_denies_with_upstreams_text(
     api: Api, space: Space, policies: Policies
 ) -> None:
     broken = {
@@ -117,7 +119,7 @@ def test_a_failure_denies_with_upstreams_text(
 
 
 @pytest.mark.parametrize("role", ["background", "leader", "webhook"])
-def test_a_role_is_killed_while_triggers_come(
+def test_role_killed_during_triggers_loses_nothing(
     cluster: Cluster, space: Space, policies: Policies, running: Product, role: str
 ) -> None:
     """Each ServiceAccount that was accepted changes the ConfigMap of its name."""

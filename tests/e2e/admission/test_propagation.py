@@ -40,7 +40,9 @@ def fleet(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Fleet]:
         print(fleet.product.program.log.read_text()[-6000:])
 
 
-def test_many_at_once_are_published_a_few_times(fleet: Fleet, tmp_path: Path) -> None:
+def test_many_changes_are_published_in_few_batches(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     """This also holds when the leader is killed meanwhile: no policy is lost."""
     fleet.put(policy("first", "team"))
     control = ControlPage.open(tmp_path / "run" / SNAPSHOT)
@@ -60,7 +62,7 @@ def test_many_at_once_are_published_a_few_times(fleet: Fleet, tmp_path: Path) ->
     assert fleet.ask(team="x", **others) == "allowed"
 
 
-def test_ready_is_told_when_it_is_true(fleet: Fleet) -> None:
+def test_ready_condition_means_enforced(fleet: Fleet) -> None:
     """From then on, each worker denies every request."""
     for number in range(10):
         name = f"ready-{number}"

@@ -233,7 +233,7 @@ def told_by_cluster(api: Api, kind: str, texts: list[str]) -> dict[int, str]:
     return found
 
 
-def test_a_user_sees_the_warning(cluster: Cluster, product: Product) -> None:
+def test_user_sees_the_warning(cluster: Cluster, product: Product) -> None:
     """`kubectl apply` of a policy with a misspelt field."""
     assert product.health_port
     done = subprocess.run(
@@ -254,7 +254,7 @@ def test_a_user_sees_the_warning(cluster: Cluster, product: Product) -> None:
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.timeout(300)
-def test_the_cluster_says_the_same(api: Api) -> None:
+def test_api_server_returns_the_same_warnings(api: Api) -> None:
     chosen = random.Random(9)
     differing, warned = [], 0
     for number in range(CHECKED // AT_ONCE):
@@ -280,7 +280,7 @@ def test_the_cluster_says_the_same(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_changed_kind_is_evaluated_as_it_is_now(api: Api) -> None:
+def test_changed_kind_is_checked_with_its_new_schema(api: Api) -> None:
     text = "object.spec.levle == 1"
     assert "undefined field 'levle'" in told(api, "Gauge", [text])[0]
     changed = gauges()["spec"]

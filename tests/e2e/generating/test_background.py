@@ -60,7 +60,7 @@ def space(api: Api, running: Product) -> Iterator[Space]:
         yield made
 
 
-def test_data_follows_its_trigger_and_its_policy(api: Api, space: Space) -> None:
+def test_generated_data_follows_trigger_and_policy(api: Api, space: Space) -> None:
     path = space.policy(space.generate(data=POLICY_DATA))
     trigger = space.trigger()
     space.await_data("t", **{"from": "policy"})
@@ -85,7 +85,7 @@ def test_data_follows_its_trigger_and_its_policy(api: Api, space: Space) -> None
     space.await_done()
 
 
-def test_what_is_not_synchronised_stays(api: Api, space: Space) -> None:
+def test_unsynchronized_objects_stay(api: Api, space: Space) -> None:
     path = space.policy(space.generate(data=POLICY_DATA, synchronize=False))
     trigger = space.trigger()
     space.await_data("t", **{"from": "policy"})
@@ -95,7 +95,7 @@ def test_what_is_not_synchronised_stays(api: Api, space: Space) -> None:
     assert stays(lambda: space.data("t") == {"from": "hand"})
 
 
-def test_an_object_goes_with_its_trigger(api: Api, space: Space) -> None:
+def test_downstream_is_deleted_with_its_trigger(api: Api, space: Space) -> None:
     space.policy(space.generate(data=POLICY_DATA))
     trigger = space.trigger()
     space.trigger("other")
@@ -105,7 +105,7 @@ def test_an_object_goes_with_its_trigger(api: Api, space: Space) -> None:
     wait_for(lambda: space.names() == {"other"})
 
 
-def test_a_clone_follows_its_source(api: Api, space: Space) -> None:
+def test_clone_follows_its_source(api: Api, space: Space) -> None:
     """A missing source is a failure with status and Event until the source exists."""
     source = {"namespace": space.name, "name": "source"}
     space.policy(space.generate(clone=source))
@@ -179,7 +179,7 @@ def test_clone_list_and_foreach(api: Api, space: Space) -> None:
     api.ask("DELETE", f"/api/v1/namespaces/{space.name}-b")
 
 
-def test_what_exists_generates_when_its_policy_comes(api: Api, space: Space) -> None:
+def test_generate_existing_runs_on_policy_creation(api: Api, space: Space) -> None:
     space.trigger("early")
     api.create(space.accounts, {"metadata": {"name": "unlabelled"}})
     space.policy(space.generate(data=POLICY_DATA, generateExisting=True))
@@ -220,7 +220,7 @@ def test_existing_objects_are_mutated(api: Api, space: Space) -> None:
     assert space.version("target") == before, "written, though nothing changed"
 
 
-def test_a_refused_request_starts_nothing(
+def test_denied_request_triggers_nothing(
     api: Api, shared_plane: ControlPlane, space: Space
 ) -> None:
     space.policy(space.generate(data=POLICY_DATA))
@@ -276,7 +276,7 @@ def _requests_of(shared_plane: ControlPlane, space: Space) -> Iterator[set[str]]
         client.close()
 
 
-def test_a_permission_that_comes_later(api: Api, space: Space) -> None:
+def test_permission_granted_later_is_used(api: Api, space: Space) -> None:
     """It is missing when the policy is created, and noticed later without a restart."""
     kind = {"apiVersion": "v1", "kind": "Service"}
     body = {"spec": {"ports": [{"port": 80}]}}
@@ -312,7 +312,7 @@ def _is_taken(space: Space, rule: Json) -> bool:
     return True
 
 
-def test_many(
+def test_many_triggers(
     cluster: Cluster, api: Api, shared_plane: ControlPlane, space: Space
 ) -> None:
     """Nothing is lost, with few calls each; deleting the policy deletes all objects."""

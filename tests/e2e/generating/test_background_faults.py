@@ -74,7 +74,7 @@ def _is_accepted(space: Space, name: str) -> bool:
 
 
 @pytest.mark.parametrize("role", ["background", "leader", "webhook"])
-def test_a_role_is_killed_while_triggers_come(
+def test_role_killed_during_triggers_loses_nothing(
     cluster: Cluster, space: Space, running: Product, role: str
 ) -> None:
     space.policy(space.generate(data=DATA))
@@ -101,7 +101,7 @@ def _victim(running: Product, role: str) -> int:
     return workers[0].pid if workers else pid
 
 
-def test_the_api_server_is_away(
+def test_api_server_outage_loses_nothing(
     cluster: Cluster, shared_plane: ControlPlane, space: Space
 ) -> None:
     """Objects of triggers that were accepted just before are created afterwards."""
@@ -123,7 +123,7 @@ def _answers(api: Api) -> bool:
         return False
 
 
-def test_a_policy_that_goes_while_nobody_holds_the_lease(
+def test_policy_deleted_without_lease_holder_is_cleaned_up(
     api: Api, shared_plane: ControlPlane, space: Space, running: Product
 ) -> None:
     """Its objects are deleted later; objects of a rule that keeps them stay."""
@@ -151,7 +151,7 @@ def test_a_policy_that_goes_while_nobody_holds_the_lease(
     assert stays(lambda: space.names() == {"kept-t"}, 1)
 
 
-def test_a_restart_writes_nothing(
+def test_restart_writes_nothing(
     api: Api, shared_plane: ControlPlane, space: Space, running: Product
 ) -> None:
     """Objects in their desired state are not written."""

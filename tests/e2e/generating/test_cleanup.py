@@ -129,7 +129,7 @@ def condition(api: Api, path: str) -> Json:
     return next(iter(status.get("conditions") or [{}]))
 
 
-def test_a_policy_deletes_what_it_selects(api: Api, space: str) -> None:
+def test_policy_deletes_selected_objects(api: Api, space: str) -> None:
     put(api, space, "old", data={"keep": "no"})
     put(api, space, "new", data={"keep": "yes"})
     put(api, space, "kept", data={"keep": "no"})
@@ -145,7 +145,7 @@ def test_a_policy_deletes_what_it_selects(api: Api, space: str) -> None:
     assert [one["reportingController"] for one in found] == ["kyverno-cleanup"]
 
 
-def test_a_namespaced_policy_keeps_to_its_namespace(api: Api, space: str) -> None:
+def test_namespaced_policy_stays_in_its_namespace(api: Api, space: str) -> None:
     other = f"{space}-other"
     api.create("/api/v1/namespaces", {"metadata": {"name": other}})
     put(api, space, "mine")
@@ -186,7 +186,9 @@ def test_dependents(api: Api, space: str, said: str, *, is_left: bool) -> None:
     wait_for(is_settled)
 
 
-def test_permissions_at_admission_and_later(api: Api, space: str) -> None:
+def test_missing_permissions_are_reported_at_admission_and_later(
+    api: Api, space: str
+) -> None:
     """A kind that can no longer be deleted is named; the others are still deleted."""
     kinds = {"kinds": ["Secret", "ConfigMap"], "namespaces": [space]}
     raw = {
@@ -241,7 +243,7 @@ def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
     return not names(api, space)
 
 
-def test_the_api_server_away(api: Api, plane: ControlPlane, space: str) -> None:
+def test_api_server_outage(api: Api, plane: ControlPlane, space: str) -> None:
     """Objects that became due meanwhile are deleted afterwards."""
     put(api, space, "later", metadata={"labels": {_TTL: "4s"}})
     policy(api, space, schedule="@every 3s")
@@ -262,7 +264,7 @@ def _answers(api: Api) -> bool:
         return False
 
 
-def test_a_killed_process_finishes_its_run(
+def test_killed_process_resumes_its_run(
     api: Api, cluster: Cluster, plane: ControlPlane, running: Product, space: str
 ) -> None:
     """The process is killed several times in a run of 500 deletions."""
@@ -299,7 +301,7 @@ def check_once(plane: ControlPlane, space: str, cut_off: int = 0) -> None:
     assert len(asked) <= 2.1 * MANY + 50
 
 
-def test_a_suspended_holder_wakes(
+def test_suspended_holder_resumes_safely(
     api: Api,
     cluster: Cluster,
     plane: ControlPlane,

@@ -118,7 +118,7 @@ def _is_reverted(space: Space, name: str) -> bool:
 
 
 @pytest.mark.parametrize("role", ["background", "leader"])
-def test_a_role_is_killed_while_triggers_come(
+def test_role_killed_during_triggers_loses_nothing(
     cluster: Cluster, space: Space, policies: Policies, running: Product, role: str
 ) -> None:
     """Each ServiceAccount that was accepted has its ConfigMap, and nothing else does.
@@ -144,9 +144,7 @@ def test_a_role_is_killed_while_triggers_come(
     wait_for(lambda: space.names() == set())
 
 
-def test_a_permission_that_is_missing(
-    api: Api, space: Space, policies: Policies
-) -> None:
+def test_missing_permission(api: Api, space: Space, policies: Policies) -> None:
     """The Event of the policy names it, and a grant is sufficient."""
     policies.put(
         space, kind=KIND, **of(space, "Service", spec='dyn({"clusterIP": "None"})')

@@ -111,12 +111,12 @@ def test_migrate(cluster: Cluster, api: Api, scope: str) -> None:
         api.ask("DELETE", path)
 
 
-def test_migrate_of_what_is_not_there(cluster: Cluster) -> None:
+def test_migrate_of_missing_resources(cluster: Cluster) -> None:
     done = run(cluster, "migrate", "--resource", "nothing.example.org", code=1)
     assert "not found" in done.stderr
 
 
-def test_migrate_of_nothing(cluster: Cluster) -> None:
+def test_migrate_without_resources(cluster: Cluster) -> None:
     assert run(cluster, "migrate").stdout == ""
 
 
@@ -213,7 +213,9 @@ def test_apply(
     assert "Resource Loading Performance:" in done.stdout
 
 
-def test_apply_to_a_part(cluster: Cluster, namespace: str, policies: Path) -> None:
+def test_apply_to_a_namespace_or_kind(
+    cluster: Cluster, namespace: str, policies: Path
+) -> None:
     done = run(cluster, "apply", policies, "--cluster", "-n", namespace, code=1)
     assert " to 242 resource(s)..." in done.stdout
     done = run(cluster, "apply", policies, "-c", "--cluster-wide-resources", code=1)
@@ -225,7 +227,7 @@ def test_apply_to_a_part(cluster: Cluster, namespace: str, policies: Path) -> No
     assert "name: m9" not in done.stdout
 
 
-def test_apply_without_rights(cluster: Cluster, api: Api, policies: Path) -> None:
+def test_apply_without_permissions(cluster: Cluster, api: Api, policies: Path) -> None:
     """A forbidden read is an error, never a pass."""
     if cluster.plane is None:
         pytest.skip("users are made by our own control plane only")
@@ -256,7 +258,7 @@ spec:
 """
 
 
-def test_a_deleting_policy_is_previewed(
+def test_deleting_policy_is_previewed(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path
 ) -> None:
     """It lists the objects that the service would delete, without deleting them."""
@@ -302,7 +304,7 @@ spec:
 """
 
 
-def test_a_generating_policy_is_previewed(
+def test_generating_policy_is_previewed(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path
 ) -> None:
     """It lists the objects that the service would write, without writing them."""
@@ -358,7 +360,7 @@ spec:
 """
 
 
-def test_a_custom_kind_is_merged_as_its_definition_says(
+def test_custom_kind_merges_by_its_crd_schema(
     cluster: Cluster, api: Api, namespace: str, tmp_path: Path
 ) -> None:
     """Without the API server's types, the elements of a list would be lost."""

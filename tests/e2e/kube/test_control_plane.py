@@ -18,7 +18,7 @@ from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
 
 
-def test_users_have_the_rights_that_rbac_gives(cluster: Cluster) -> None:
+def test_users_have_the_permissions_granted_by_rbac(cluster: Cluster) -> None:
     if cluster.plane is None:
         pytest.skip("needs the authority of a control plane of our own")
     with Api(cluster.plane.user("alice", ["developers"])) as alice:
@@ -40,7 +40,7 @@ def test_kubectl_works_with_the_kubeconfig(cluster: Cluster) -> None:
     assert "namespace/default" in done.stdout
 
 
-def test_definitions_are_accepted_and_established(cluster: Cluster, api: Api) -> None:
+def test_crds_are_accepted_and_established(cluster: Cluster, api: Api) -> None:
     """The API server reports no structural problem in any of our definitions."""
     names = install_crds(api)
     assert len(names) == 24
@@ -52,7 +52,7 @@ def test_definitions_are_accepted_and_established(cluster: Cluster, api: Api) ->
         assert conditions == {"NamesAccepted": "True", "Established": "True"}
 
 
-def test_definitions_can_be_applied_by_kubectl(cluster: Cluster) -> None:
+def test_crds_can_be_applied_by_kubectl(cluster: Cluster) -> None:
     """A client-side apply keeps the object in an annotation of bounded size."""
     folder = SOURCES.parents[2] / "config" / "crds"
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_definitions_can_be_applied_by_kubectl(cluster: Cluster) -> None:
     assert done.stdout.count("unchanged") == 24, done.stdout
 
 
-def test_a_guarded_program_dies_with_its_parent(tmp_path: Path) -> None:
+def test_guarded_program_exits_with_its_parent(tmp_path: Path) -> None:
     """A killed test run leaves no process behind."""
     guard = SOURCES.parent / "guard.py"
     starter = (

@@ -93,7 +93,7 @@ def test_verbs(objects: Objects, namespace: str) -> None:
         objects.replace(CONFIG_MAPS, applied)
 
 
-def test_pages_and_an_informer(
+def test_paged_list_and_informer(
     client: Client, objects: Objects, namespace: str
 ) -> None:
     for number in range(30):
@@ -121,7 +121,7 @@ def test_pages_and_an_informer(
     assert time.monotonic() - started < 20
 
 
-def test_metadata_only_leaves_the_data_at_the_server(
+def test_metadata_only_informer_receives_no_data(
     client: Client, objects: Objects, namespace: str
 ) -> None:
     objects.create(CONFIG_MAPS, config_map(namespace, "m", big="x" * 1000))
@@ -142,7 +142,7 @@ def test_metadata_only_leaves_the_data_at_the_server(
     assert msgspec.json.decode(change.object)["kind"] == "PartialObjectMetadata"
 
 
-def test_a_killed_api_server_costs_an_informer_nothing(
+def test_informer_survives_a_killed_api_server(
     cluster: Cluster, client: Client, objects: Objects, namespace: str
 ) -> None:
     if cluster.plane is None:
@@ -247,7 +247,7 @@ def test_certificates(objects: Objects, namespace: str) -> None:
     assert later.ca_bundle != kept.ca_bundle
 
 
-def test_webhook_configurations_are_taken_as_written(
+def test_webhook_configurations_are_stored_as_written(
     client: Client, objects: Objects, namespace: str
 ) -> None:
     """Nothing is rejected, and nothing is written twice: we know the defaults."""
@@ -310,9 +310,7 @@ def policy(
     return document
 
 
-def test_a_new_kind_is_seen_at_the_next_refresh(
-    client: Client, objects: Objects
-) -> None:
+def test_new_kind_appears_at_the_next_refresh(client: Client, objects: Objects) -> None:
     definitions = Resource(
         group="apiextensions.k8s.io",
         version="v1",

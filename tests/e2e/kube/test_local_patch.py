@@ -133,7 +133,7 @@ def canonical(value: Any, field: str = "") -> Any:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_merges_are_those_of_kubectl(tmp_path: Path, seed: int) -> None:
+def test_merges_equal_kubectls(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     given = [pod(dice) for _ in range(OBJECTS)]
     wanted = patch(dice)

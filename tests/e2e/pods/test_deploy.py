@@ -78,13 +78,13 @@ def test_policies_are_enforced(installed: Installation) -> None:
     until(lambda: not is_denied(installed), "the policy is out of force")
 
 
-def test_the_namespace_admits_restricted_pods_only(installed: Installation) -> None:
+def test_namespace_admits_only_restricted_pods(installed: Installation) -> None:
     """The API server's Pod Security admission accepts our pods and no others."""
     made = installed.run("-n", NAMESPACE, "run", "root", "--image=none")
     assert "violates PodSecurity" in made.stderr
 
 
-def test_permissions_suffice(installed: Installation) -> None:
+def test_granted_permissions_suffice(installed: Installation) -> None:
     """No call so far was rejected."""
     installed.enforce("permitted", "team", "ConfigMap")
     installed.kubectl("delete", "cpol", "permitted")
@@ -117,13 +117,13 @@ def test_permissions_suffice(installed: Installation) -> None:
     ],
     ids=lambda words: "-".join(words).replace("*", "any"),
 )
-def test_permissions_are_no_more(
+def test_no_unneeded_permissions_are_granted(
     installed: Installation, question: tuple[str, ...]
 ) -> None:
     assert not can(installed, *question)
 
 
-def test_users_grant_more_by_aggregation(installed: Installation) -> None:
+def test_users_extend_permissions_by_aggregation(installed: Installation) -> None:
     """A ClusterRole with upstream's label extends our account's permissions."""
     question = ("list", "secrets", "-n", "default")
     assert not can(installed, *question)
@@ -142,7 +142,7 @@ def test_users_grant_more_by_aggregation(installed: Installation) -> None:
     until(lambda: not can(installed, *question), "and is taken back")
 
 
-def test_every_pod_tells_its_metrics(installed: Installation) -> None:
+def test_every_pod_serves_its_metrics(installed: Installation) -> None:
     for pod in installed.pods:
         assert get(pod, "/health/liveness")[0] == 200
         status, text = get(pod, "/metrics")
@@ -150,7 +150,7 @@ def test_every_pod_tells_its_metrics(installed: Installation) -> None:
         assert "kyverno_info" in text
 
 
-def test_services_get_a_token_of_their_own(
+def test_services_receive_a_token_with_their_own_audience(
     installed: Installation, plane: ControlPlane
 ) -> None:
     """The environment names a token that the API server itself rejects."""
@@ -165,7 +165,7 @@ def test_services_get_a_token_of_their_own(
         assert not status.get("authenticated")
 
 
-def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None:
+def test_api_server_stamps_the_health_lease(installed: Installation) -> None:
     """This proves that it reaches our webhook by the Service's name."""
 
     def stamp() -> str:
@@ -177,7 +177,7 @@ def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None
     until(lambda: stamp() != first, "it is stamped again")
 
 
-def test_the_split_manifest_has_a_deployment_for_each_role(
+def test_split_manifest_has_a_deployment_for_each_role(
     installed: Installation,
 ) -> None:
     """No pod is idle; the API server accepts every object."""
@@ -193,7 +193,7 @@ def test_the_split_manifest_has_a_deployment_for_each_role(
     assert not is_denied(installed)
 
 
-def test_webhooks_that_nobody_reaches_go_until_somebody_does(
+def test_unreachable_webhooks_are_removed_until_reachable(
     installed: Installation,
 ) -> None:
     """The pods run, but the API server cannot reach them: it must not be locked out."""
@@ -219,7 +219,7 @@ def test_webhooks_that_nobody_reaches_go_until_somebody_does(
     installed.kubectl("delete", "cpol", "reached")
 
 
-def test_a_rescaled_deployment_takes_its_webhooks_along(
+def test_scaling_to_zero_removes_the_webhooks(
     installed: Installation,
 ) -> None:
     """Scaled to 0, nothing blocks; scaled up again, the policies are in force."""
@@ -235,7 +235,7 @@ def test_a_rescaled_deployment_takes_its_webhooks_along(
     installed.kubectl("delete", "cpol", "scaled")
 
 
-def test_uninstalled_after_a_crash_it_blocks_nothing(installed: Installation) -> None:
+def test_uninstalling_after_a_crash_blocks_no_requests(installed: Installation) -> None:
     """All pods are killed, so that none of them can remove its webhooks."""
     installed.enforce("crashed", "team", "ConfigMap")
     assert configurations(installed)
@@ -250,7 +250,7 @@ def test_uninstalled_after_a_crash_it_blocks_nothing(installed: Installation) ->
     ]
 
 
-def test_a_pod_that_is_only_replaced_leaves_the_webhooks(
+def test_replaced_pod_keeps_the_webhooks(
     installed: Installation,
 ) -> None:
     installed.enforce("stays", "team", "ConfigMap")
@@ -264,7 +264,9 @@ def test_a_pod_that_is_only_replaced_leaves_the_webhooks(
     installed.kubectl("delete", "cpol", "stays")
 
 
-def test_configurations_go_with_their_owner(installed: Installation) -> None:
+def test_webhook_configurations_are_deleted_with_their_owner(
+    installed: Installation,
+) -> None:
     """Each of them names the ClusterRole that uninstalling deletes."""
     listing = json.loads(installed.kubectl("get", *CONFIGURATIONS, "-o", "json"))
     assert listing["items"]

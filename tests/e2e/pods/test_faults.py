@@ -101,7 +101,7 @@ def restart(program: Program, away_s: float = 0.0) -> None:
     program.start()
 
 
-def test_the_api_server_is_away(fleet: Fleet) -> None:
+def test_api_server_outage(fleet: Fleet) -> None:
     """Reviews are answered from the snapshot; afterwards nothing needs a restart.
 
     This includes workers that started meanwhile, while a new leader has no API server.
@@ -126,7 +126,7 @@ def test_the_api_server_is_away(fleet: Fleet) -> None:
     assert fleet.processes() == before
 
 
-def test_etcd_restarts(fleet: Fleet) -> None:
+def test_etcd_restart(fleet: Fleet) -> None:
     fleet.put(policy("etcd", "team"))
     before = fleet.processes()
     with Guarded(fleet.ask):
@@ -138,7 +138,7 @@ def test_etcd_restarts(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("name", ["leader", "webhook", "health", "worker"])
-def test_a_process_is_killed(fleet: Fleet, name: str) -> None:
+def test_killed_process(fleet: Fleet, name: str) -> None:
     """Nothing forbidden passes; it is back within seconds, and policies are updated."""
     fleet.put(policy("killed", "team"))
     with Guarded(fleet.ask) as guarded:
@@ -160,7 +160,7 @@ def test_a_process_is_killed(fleet: Fleet, name: str) -> None:
     assert fleet.ask(team="a") == "denied"
 
 
-def test_the_supervisor_is_killed(fleet: Fleet) -> None:
+def test_killed_supervisor(fleet: Fleet) -> None:
     """All processes end; Pods are rejected, not admitted, until the pod is back."""
     fleet.put(policy("killed", "team"))
     family = psutil.Process(fleet.product.program.pid).children(recursive=True)
@@ -174,7 +174,7 @@ def test_the_supervisor_is_killed(fleet: Fleet) -> None:
     assert fleet.ask(team="a") == "allowed"
 
 
-def test_the_lease_is_stolen(fleet: Fleet) -> None:
+def test_stolen_lease(fleet: Fleet) -> None:
     """The loser writes nothing, keeps serving, and later takes the lease back."""
     fleet.put(policy("stolen", "team"))
     ours = holder_of(fleet)
@@ -193,7 +193,7 @@ def test_the_lease_is_stolen(fleet: Fleet) -> None:
     assert fleet.processes() == before
 
 
-def test_an_invalid_policy_gets_past_admission(fleet: Fleet) -> None:
+def test_invalid_policy_that_passed_admission(fleet: Fleet) -> None:
     """The last valid version stays in force, and the status has the reason."""
     fleet.put(policy("forced", "team"))
     with Thief(fleet):
@@ -228,7 +228,7 @@ def _forced(fleet: Fleet) -> bool:
     return True
 
 
-def test_a_config_map_is_deleted(fleet: Fleet) -> None:
+def test_deleted_config_map(fleet: Fleet) -> None:
     """A rule that cannot read its data is an error, and failurePolicy decides."""
     data = {
         "apiVersion": "v1",
@@ -306,7 +306,7 @@ def serial_of(link: http.client.HTTPSConnection) -> int:
     return certificates_of(pem.encode())[0].serial_number
 
 
-def test_certificates_come_near_their_end(plane: ControlPlane, tmp_path: Path) -> None:
+def test_certificates_near_expiry(plane: ControlPlane, tmp_path: Path) -> None:
     """Both are renewed in time; no connection is dropped, every review is answered."""
     # With more workers, connections may be asked to move.
     fleet = Fleet(plane, tmp_path, workers=1)
@@ -360,7 +360,7 @@ def test_certificates_come_near_their_end(plane: ControlPlane, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("part", ["ca_name", "tls_name"])
-def test_a_secret_of_the_certificates_is_deleted(fleet: Fleet, part: str) -> None:
+def test_deleted_certificate_secret(fleet: Fleet, part: str) -> None:
     """No call fails: the old authority is trusted until the new pair is served."""
     fleet.put(policy("secrets", "team"))
     rules = CertificateRules(namespace=NAMESPACE)
@@ -399,7 +399,7 @@ def through(plane: ControlPlane, proxy: CuttingProxy, folder: Path) -> Path:
     return path
 
 
-def test_a_watch_falls_silent(
+def test_silent_watch(
     plane: ControlPlane, proxy: CuttingProxy, tmp_path: Path, api: Api
 ) -> None:
     """An open connection without any data is replaced."""
@@ -425,7 +425,7 @@ def test_a_watch_falls_silent(
             api.delete(f"{path}/{name}")
 
 
-def test_cut_off_then_410_gone(
+def test_interrupted_watch_then_410_gone(
     plane: ControlPlane, proxy: CuttingProxy, tmp_path: Path
 ) -> None:
     """Informers also report objects that were deleted meanwhile."""

@@ -86,7 +86,7 @@ def deployment(found: Helm) -> dict[str, Any]:
     return read
 
 
-def test_an_upgrade_changes_what_its_values_change(installed: Helm) -> None:
+def test_upgrade_applies_changed_values(installed: Helm) -> None:
     chart = str(DEPLOY / "chart")
     value = "admissionController.replicas=1"
     installed.helm("upgrade", chart, "--reuse-values", "--set", value)
@@ -161,7 +161,7 @@ def kyvernos(
         plane.stop()
 
 
-def test_over_kyvernos_release(kyvernos: Helm) -> None:
+def test_installation_over_kyvernos_release(kyvernos: Helm) -> None:
     """Policies stay; objects of Kyverno alone are deleted; a rollback restores them."""
     chart, kept = str(DEPLOY / "chart"), ["clusterpolicy.kyverno.io/kept"]
     definitions = set(kyvernos.names("customresourcedefinitions"))

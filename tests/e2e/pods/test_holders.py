@@ -73,7 +73,7 @@ def left(api: Api) -> int:
     return len(api.get(f"{BASE}?labelSelector=job")["items"])
 
 
-def test_a_holder_that_was_stopped_and_wakes_writes_nothing_twice(
+def test_resumed_holder_repeats_no_write(
     plane: ControlPlane, replicas: dict[str, Replica]
 ) -> None:
     with Api(plane.access) as api:
@@ -104,7 +104,7 @@ def test_a_holder_that_was_stopped_and_wakes_writes_nothing_twice(
         assert second.name in {one.user for one in asked if one.verb == "delete"}
 
 
-def test_the_work_goes_on_when_the_holder_is_killed(
+def test_work_continues_after_the_holder_is_killed(
     plane: ControlPlane, replicas: dict[str, Replica]
 ) -> None:
     with Api(plane.access) as api:

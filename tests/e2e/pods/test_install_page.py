@@ -56,7 +56,7 @@ def pod(*, privileged: bool) -> str:
     )
 
 
-def test_it_installs_and_denies(
+def test_installed_server_denies(
     cluster_with_node: Installation, reader: Reader
 ) -> None:
     """The sample policies are in force when the last command ends."""
@@ -67,7 +67,7 @@ def test_it_installs_and_denies(
     cluster_with_node.kubectl(*create, text=pod(privileged=False))
 
 
-def test_webhooks_that_are_deleted_in_an_emergency_return(
+def test_webhooks_deleted_in_an_emergency_are_restored(
     cluster_with_node: Installation, reader: Reader
 ) -> None:
     """The command deletes all of them; running pods register them again."""
@@ -77,7 +77,7 @@ def test_webhooks_that_are_deleted_in_an_emergency_return(
     until(lambda: webhooks(cluster_with_node) == before, "they are registered again")
 
 
-def test_it_uninstalls_and_keeps_a_copy_of_the_policies(
+def test_uninstall_keeps_a_copy_of_the_policies(
     cluster_with_node: Installation, reader: Reader
 ) -> None:
     reader.follow(PAGE, "## Uninstall")

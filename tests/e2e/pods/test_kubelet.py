@@ -140,7 +140,7 @@ def _ask(address: str, port: int) -> str:
     return text
 
 
-def test_a_deployment_runs_and_goes(kubelet: Kubelet, api: Api) -> None:
+def test_deployment_runs_and_is_deleted(kubelet: Kubelet, api: Api) -> None:
     base = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
     api.create(base, DEPLOYMENT)
     endpoints = wait_for(lambda: found if len(found := _endpoints(api)) == 2 else None)

@@ -84,7 +84,7 @@ def is_gone(api: Api, name: str) -> bool:
     return api.ask("GET", f"{CONFIG_MAPS}/{name}")[0] == 404
 
 
-def test_in_one_pod_each_role_acts_as_its_own_account(
+def test_roles_in_one_pod_use_separate_accounts(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
     grant_config_maps(own)
@@ -113,7 +113,7 @@ def test_in_one_pod_each_role_acts_as_its_own_account(
     assert forbidden == []
 
 
-def test_a_pod_of_a_pool_alone_has_no_part_in_webhooks(
+def test_pod_with_only_a_pool_does_not_affect_webhooks(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
     """It has no webhook, certificate, lease `kyverno` or token of another account."""
@@ -152,7 +152,7 @@ def test_a_pod_of_a_pool_alone_has_no_part_in_webhooks(
     assert [one for one in asked if one.code == 403] == []
 
 
-def test_a_crash_loop_of_a_pool_is_never_the_webhooks(
+def test_crash_loop_of_a_pool_does_not_affect_webhooks(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
     """The pool's health fails and the next coordinator continues; reviews go on."""
@@ -184,7 +184,7 @@ def test_a_crash_loop_of_a_pool_is_never_the_webhooks(
     own.delete(f"{POLICIES}/needed")
 
 
-def test_a_pool_whose_account_has_no_token_is_told_and_recovers(
+def test_pool_without_a_token_is_reported_and_recovers(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
     """The grant that lets the pod request tokens is removed and restored."""
@@ -213,7 +213,7 @@ def test_a_pool_whose_account_has_no_token_is_told_and_recovers(
         product.stop()
 
 
-def test_an_api_server_binds_no_token_to_a_pod_of_another_account(own: Api) -> None:
+def test_api_server_binds_no_token_to_a_pod_of_another_account(own: Api) -> None:
     """This is why the tokens are short-lived instead (kube/tokens.py)."""
     accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -252,7 +252,7 @@ def test_an_api_server_binds_no_token_to_a_pod_of_another_account(own: Api) -> N
     own.ask("DELETE", f"{pods}/binder", {"gracePeriodSeconds": 0})
 
 
-def test_the_size_of_an_object_in_etcd_is_told(own: Api, plane: ControlPlane) -> None:
+def test_etcd_object_size_is_reported(own: Api, plane: ControlPlane) -> None:
     own.create(
         CONFIG_MAPS, {"metadata": {"name": "sized"}, "data": {"a": "x" * 10_000}}
     )

@@ -41,7 +41,7 @@ def holding_pod(installed: Installation) -> Pod:
     return next(pod for pod in installed.pods if pod.name == name)
 
 
-def test_a_rolling_update_under_load(
+def test_rolling_update_under_load(
     installed: Installation, plane: ControlPlane
 ) -> None:
     before = {pod.name for pod in installed.pods}
@@ -54,9 +54,7 @@ def test_a_rolling_update_under_load(
     assert not before & {pod.name for pod in installed.pods}
 
 
-def test_a_killed_leader_under_load(
-    installed: Installation, plane: ControlPlane
-) -> None:
+def test_killed_leader_under_load(installed: Installation, plane: ControlPlane) -> None:
     """Its pod keeps answering, and the next policy comes into force as usual."""
     pod = holding_pod(installed)
     leader = installed.processes(pod)["leader"]
@@ -71,7 +69,7 @@ def test_a_killed_leader_under_load(
         installed.kubectl("delete", "cpol", "second")
 
 
-def test_a_killed_pod_under_load(installed: Installation, plane: ControlPlane) -> None:
+def test_killed_pod_under_load(installed: Installation, plane: ControlPlane) -> None:
     """The pod is deleted; its replacement starts while the others answer."""
     pod = holding_pod(installed)
     with load(plane):
@@ -80,7 +78,7 @@ def test_a_killed_pod_under_load(installed: Installation, plane: ControlPlane) -
         installed.await_rollout()
 
 
-def test_a_stopped_holder_under_load(
+def test_suspended_holder_under_load(
     installed: Installation, plane: ControlPlane
 ) -> None:
     """Another holder maintains the configurations; the old one writes nothing."""

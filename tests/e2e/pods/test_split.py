@@ -91,7 +91,7 @@ def test_each_role_runs_in_its_own_pods(installed: Installation) -> None:
     assert json.loads(get(admission[0], "/healthz")[1])["pools"] == []
 
 
-def test_both_do_their_work_with_what_they_are_granted(
+def test_webhook_and_background_work_with_their_permissions(
     installed: Installation, plane: ControlPlane
 ) -> None:
     installed.enforce("labelled", "team", "Secret")
@@ -113,7 +113,7 @@ def test_both_do_their_work_with_what_they_are_granted(
     assert forbidden == []
 
 
-def test_the_reports_pods_scan_with_what_they_are_granted(
+def test_reports_pods_scan_with_their_permissions(
     installed: Installation,
 ) -> None:
     """Their own leader publishes the policies."""
@@ -131,7 +131,7 @@ def test_the_reports_pods_scan_with_what_they_are_granted(
     assert forbidden == []
 
 
-def test_the_webhooks_pods_record_what_the_background_pods_do(
+def test_webhook_pods_record_work_for_background_pods(
     installed: Installation, plane: ControlPlane
 ) -> None:
     installed.kubectl("apply", "-f", "-", text=GENERATE)

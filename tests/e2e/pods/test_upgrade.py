@@ -201,7 +201,7 @@ def test_kyverno_is_replaced_under_load(
     ]
 
 
-def test_policies_are_in_force(before: Installation) -> None:
+def test_policies_are_enforced(before: Installation) -> None:
     """The existing policies, with the operator's own configuration."""
     assert _is_denied(before)
     before.kubectl("create", "configmap", FILTERED)
@@ -212,7 +212,7 @@ def test_policies_are_in_force(before: Installation) -> None:
     assert "cannot be used" not in before.logs()
 
 
-def test_no_webhook_of_kyverno_is_left(before: Installation) -> None:
+def test_no_kyverno_webhook_remains(before: Installation) -> None:
     """Ours have the same names; unused webhooks are not registered."""
     until(lambda: _services(before) == {"kyverno-svc"}, "all webhooks are ours")
     hooks = _hooks(before)
@@ -235,7 +235,7 @@ def test_no_webhook_of_kyverno_is_left(before: Installation) -> None:
     assert "no permission to delete kind Pod" in made.stderr
 
 
-def test_the_way_back_under_load(
+def test_rollback_under_load(
     before: Installation, reader: Reader, plane: ControlPlane
 ) -> None:
     """Kyverno's pods, permissions, values and release are restored."""

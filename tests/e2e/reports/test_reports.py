@@ -135,7 +135,7 @@ def test_reports_follow_objects_and_policies(api: Api, space: Space) -> None:
     wait_for(lambda: space.report(old) is None)
 
 
-def test_nothing_is_written_without_a_difference(
+def test_unchanged_reports_are_not_written(
     api: Api, space: Space, running: Product
 ) -> None:
     """A new lease holder or an annotation of a policy causes no write."""
@@ -153,7 +153,7 @@ def test_nothing_is_written_without_a_difference(
 
 
 @pytest.mark.parametrize("victim", ["reports", "reports-evaluator"])
-def test_a_killed_process_loses_no_object(
+def test_killed_process_misses_no_object(
     space: Space, running: Product, victim: str
 ) -> None:
     """Objects are created while the pool's processes die repeatedly."""
@@ -171,7 +171,7 @@ def test_a_killed_process_loses_no_object(
     assert all(one["summary"]["fail"] == 1 for one in space.all().values())
 
 
-def test_a_kind_that_may_not_be_read_is_named(space: Space, running: Product) -> None:
+def test_unreadable_kind_is_named(space: Space, running: Product) -> None:
     """The account cannot read Secrets; the other kinds are still scanned."""
     raw = space.put()
     space.policy(kinds=("ConfigMap", "Secret"))

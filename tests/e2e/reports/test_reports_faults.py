@@ -118,7 +118,7 @@ def test_reports_converge(
         assert _ours(again) == found
 
 
-def test_what_a_scan_finds_is_told_in_events(space: Space) -> None:
+def test_scan_results_create_events(space: Space) -> None:
     """The Event is about the object, in its namespace."""
     space.put("old")
     space.policy()
@@ -137,7 +137,7 @@ def test_what_a_scan_finds_is_told_in_events(space: Space) -> None:
     assert note.startswith(f"policy {space.name}/r fail: ")
 
 
-def test_what_a_rule_generated_is_in_the_report_of_its_trigger(space: Space) -> None:
+def test_report_of_a_trigger_lists_generated_objects(space: Space) -> None:
     """The result is listed next to the results of the scan."""
     made = {"apiVersion": "v1", "kind": "ConfigMap", "name": "made"}
     match = {"kinds": ["ConfigMap"], "names": ["m0"], "namespaces": [space.name]}

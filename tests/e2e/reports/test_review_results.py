@@ -128,7 +128,7 @@ def space(api: Api) -> Iterator[Space]:
 ALL: Final = {"audited": "fail", "enforced": "pass", "labels": "pass"}
 
 
-def test_reviews_become_part_of_reports(
+def test_review_results_are_merged_into_reports(
     api: Api, running: Product, space: Space
 ) -> None:
     assert running.health()
@@ -156,7 +156,7 @@ def test_reviews_become_part_of_reports(
 
 
 @pytest.mark.parametrize("victim", ["worker", "leader", "reports"])
-def test_a_killed_process_loses_no_result(
+def test_killed_process_loses_no_result(
     api: Api, running: Product, space: Space, victim: str
 ) -> None:
     wait_for(lambda: holder_of(api, REPORTS) == "first")

@@ -165,7 +165,7 @@ def test_existing_pods_with_signed_and_unsigned_images(images: Images) -> None:
     wait_for(lambda: images.rows(signed) == [("verify", "fail")])
 
 
-def test_the_key_is_in_a_secret(images: Images) -> None:
+def test_key_from_a_secret(images: Images) -> None:
     """The account may read it if a Role says so, and no report has its content."""
     pem = images.signer.pem
     raw = {
@@ -191,7 +191,7 @@ def test_the_key_is_in_a_secret(images: Images) -> None:
     wait_for(lambda: images.rows(signed) == [("verify", "pass")])
 
 
-def test_registries_that_give_no_answer_hold_up_no_other_row(images: Images) -> None:
+def test_unresponsive_registries_delay_no_other_row(images: Images) -> None:
     """Each of several takes the connection, and says nothing."""
     with ExitStack() as stack:
         listening = [

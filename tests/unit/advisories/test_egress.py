@@ -92,7 +92,7 @@ def test_api_calls_stay_in_the_namespace(path: str) -> None:
     assert judge(CALL, path=path) == (False, [])
 
 
-def test_api_calls_within_the_namespace_are_made() -> None:
+def test_api_calls_within_the_namespace_are_allowed() -> None:
     """CVE-2026-22039: the check must not block allowed calls."""
     path = "/api/v1/namespaces/default/pods?limit=1"
     assert judge(CALL, path=path) == (True, [path])
@@ -104,7 +104,7 @@ def test_config_maps_stay_in_the_namespace(namespace: str) -> None:
     assert judge(MAP, namespace=namespace) == (False, [])
 
 
-def test_services_are_not_reached_from_namespaced_policies() -> None:
+def test_namespaced_policies_cannot_call_services() -> None:
     """Namespaced policies cannot call services.
 
     GHSA-fmqp-4wfc-w3v7, GHSA-qr4g-8hrp-c4rw, GHSA-459x-q9hg-4gpq.
@@ -177,7 +177,7 @@ def test_parameters_stay_in_the_namespace(reference: str) -> None:
         "http.Client('pem').Get('https://kubernetes.default').size() > 0",
     ],
 )
-def test_cel_of_namespaced_policies_has_no_http(expression: str) -> None:
+def test_cel_of_namespaced_policies_has_no_http_library(expression: str) -> None:
     """CVE-2026-4789 (GHSA-rggm-jjmc-3394): a policy's author could call any address."""
     text = CEL.replace("PARAMS", "").replace("EXPRESSION", expression)
     response = Bench(text).ask(pod())
@@ -223,7 +223,7 @@ spec:
         (Settings(standalone=True), "default", True),
     ],
 )
-def test_exceptions_count_where_the_operator_says(
+def test_exceptions_apply_only_in_configured_namespaces(
     settings: Settings,
     namespace: str,
     counts: bool,  # noqa: FBT001 - a column of the table

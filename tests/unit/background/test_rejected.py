@@ -79,7 +79,7 @@ def _maps(name: str = "maps", **more: Json) -> Json:
 
 
 @pytest.mark.parametrize("verb", ["GET", "DELETE"])
-def test_a_removed_rule_does_not_stop_the_others(
+def test_removed_rule_does_not_block_the_others(
     api: FakeApi, one: Term, verb: str
 ) -> None:
     """A new rule must not wait until the objects of an old rule can be deleted."""
@@ -97,7 +97,7 @@ def test_a_removed_rule_does_not_stop_the_others(
     assert stored(api, f"{_WIDGETS}/w-t") is None
 
 
-def test_a_rule_that_generates_elsewhere(api: FakeApi, one: Term) -> None:
+def test_rule_that_generates_elsewhere(api: FakeApi, one: Term) -> None:
     """No label names the trigger of an object elsewhere, which must be created."""
     policy(api, _both())
     one.settle()
@@ -110,7 +110,7 @@ def test_a_rule_that_generates_elsewhere(api: FakeApi, one: Term) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_objects_whose_labels_cannot_be_taken(
+def test_objects_whose_labels_cannot_be_removed(
     api: FakeApi, one: Term, status: int
 ) -> None:
     """Objects that lost their labels before the failure must still be updated."""
@@ -129,7 +129,7 @@ def test_objects_whose_labels_cannot_be_taken(
     assert stored(api, f"{_MAPS}/new-t")
 
 
-def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
+def test_triggers_cannot_be_listed(api: FakeApi, one: Term) -> None:
     """Otherwise, nothing would happen between a grant and the next scan."""
     made = _maps()
     more = {"resources": {"kinds": ["Widget"]}}
@@ -144,7 +144,7 @@ def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
     assert stored(api, f"{_MAPS}/out-late")
 
 
-def test_an_object_that_may_not_be_written(api: FakeApi, one: Term) -> None:
+def test_object_cannot_be_written(api: FakeApi, one: Term) -> None:
     """Otherwise, the objects after the rejected one would be missing until a grant."""
     api.fault("POST .*/widgets", *_FOR_EVER)
     policy(api, _both())
@@ -156,7 +156,7 @@ def test_an_object_that_may_not_be_written(api: FakeApi, one: Term) -> None:
     assert stored(api, f"{_WIDGETS}/w-t")
 
 
-def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
+def test_trigger_is_deleted(api: FakeApi, one: Term, tmp_path: Path) -> None:
     """Otherwise, its ConfigMap would remain because Widgets cannot be listed."""
     api.remove(f"{SECRETS.format('a')}/t")
     user = User(api, tmp_path / "journals")
@@ -177,9 +177,7 @@ def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
     user.close()
 
 
-def test_a_policy_goes_with_objects_that_cannot_be_deleted(
-    api: FakeApi, one: Term
-) -> None:
+def test_policy_deleted_with_undeletable_objects(api: FakeApi, one: Term) -> None:
     """Otherwise, the objects after the rejected one would remain."""
     policy(api, _both())
     one.settle()
@@ -216,9 +214,7 @@ def test_lost_triggers(api: FakeApi, tmp_path: Path) -> None:
     user.close()
 
 
-def test_a_lost_change_with_an_object_that_may_not_be_written(
-    api: FakeApi, tmp_path: Path
-) -> None:
+def test_lost_change_and_an_unwritable_object(api: FakeApi, tmp_path: Path) -> None:
     """Otherwise, the clone of a deleted source would remain until a grant."""
     api.remove(f"{SECRETS.format('a')}/t")
     source = f"{CONFIG_MAPS.format('b')}/source"

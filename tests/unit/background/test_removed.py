@@ -66,7 +66,7 @@ def _remove_kind(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_policy_goes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
+def test_deleted_policy(api: FakeApi, one: Term, *, is_refused: bool) -> None:
     """Otherwise, ConfigMaps would remain for ever because Widgets cannot be listed."""
     if is_refused:
         api.fault(_LISTS, *[403] * 1000)
@@ -81,7 +81,7 @@ def test_a_policy_goes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_policy_changes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
+def test_changed_policy(api: FakeApi, one: Term, *, is_refused: bool) -> None:
     """Otherwise, a new rule would not run because Widgets cannot be listed."""
     if is_refused:
         api.fault(_LISTS, *[403] * 1000)
@@ -96,7 +96,7 @@ def test_a_policy_changes(api: FakeApi, one: Term, *, is_refused: bool) -> None:
     assert found["data"] == {"a": "c"}
 
 
-def test_a_kind_that_was_removed(api: FakeApi, one: Term) -> None:
+def test_removed_kind(api: FakeApi, one: Term) -> None:
     """Triggers of a removed kind must not look deleted."""
     kinds = Kinds(api.client(), one.time)
     assert kinds.serves("example.io/v1", "Widget")

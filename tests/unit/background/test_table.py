@@ -427,7 +427,7 @@ def test_cell(api: FakeApi, tmp_path: Path, event: str, column: str, cell: str) 
             assert stored(api, f"{CONFIG_MAPS.format('a')}/{name}") is not None, name
 
 
-def test_all_rows_are_played() -> None:
+def test_all_rows_are_tested() -> None:
     """Every row of the page has an event in this test."""
     assert {one.values[0] for one in _cells()} == set(_EVENTS)
     assert MATCHED

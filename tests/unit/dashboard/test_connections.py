@@ -85,7 +85,7 @@ def answer(link: socket.socket) -> str:
     return found.decode()
 
 
-def test_requests_without_the_token_close_none_that_has_it(slow: Slow) -> None:
+def test_requests_without_the_token_close_no_authorized_connection(slow: Slow) -> None:
     """Requests without a token are answered at once, before the reader's page."""
     with serving(slow) as port, ExitStack() as stack:
         reader = stack.enter_context(connected(port))
@@ -101,7 +101,7 @@ def test_requests_without_the_token_close_none_that_has_it(slow: Slow) -> None:
         assert [one for one in slow.told() if "writes" in one] == ["writes reader"]
 
 
-def test_pages_that_wait_are_bounded(slow: Slow) -> None:
+def test_waiting_pages_are_bounded(slow: Slow) -> None:
     further = 3
     found: list[str] = []
 
@@ -128,7 +128,7 @@ def test_pages_that_wait_are_bounded(slow: Slow) -> None:
         assert len(served) == DASHBOARD_PAGES_MAX
 
 
-def test_a_page_is_not_written_for_a_reader_that_left(slow: Slow) -> None:
+def test_page_is_not_rendered_for_a_closed_connection(slow: Slow) -> None:
     with serving(slow) as port, connected(port) as first, connected(port) as last:
         first.sendall(head("first"))
         wait_for(lambda: "writes first" in slow.told())

@@ -113,7 +113,7 @@ def new_store(*documents: dict[str, Any]) -> PolicySet:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
+def test_costly_exception_rejects_no_cel_policy(kind: str) -> None:
     # Together, they exceed the steps of a policy, which are ten times an exception's.
     found = new_store(
         of_cel(kind),
@@ -128,7 +128,7 @@ def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
     assert [len(one) for one in found.cel.values()] == [1]
 
 
-def test_a_costly_exception_refuses_no_cluster_policy() -> None:
+def test_costly_exception_rejects_no_cluster_policy() -> None:
     costly = [exception(f"costly{at}", 2_500) for at in range(5)]
     found = new_store(CLUSTER_POLICY, exception("zz", 1), *costly)
     (status,) = found.policies
@@ -139,7 +139,7 @@ def test_a_costly_exception_refuses_no_cluster_policy() -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "ClusterPolicy"])
-def test_many_exceptions_refuse_no_policy(
+def test_many_exceptions_reject_no_policy(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the steps of all exceptions are used up, further ones have no effect."""
@@ -159,7 +159,9 @@ def test_many_exceptions_refuse_no_policy(
 
 
 @pytest.mark.parametrize("kind", ["ValidatingPolicy", "ClusterPolicy"])
-def test_namespaces_share_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceptions_of_a_namespace_share_the_steps(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tenant whose exceptions are near the limit leaves none to others' otherwise."""
     monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 6_000)
     text = " || ".join(["object.a == 'b'"] * 20)
@@ -179,7 +181,7 @@ def test_namespaces_share_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) 
     assert "other/" not in status.message
 
 
-def test_an_exception_of_many_rules_is_charged_for_each(
+def test_exception_for_many_rules_is_charged_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each rule's record has a copy of it."""
@@ -199,7 +201,7 @@ def test_an_exception_of_many_rules_is_charged_for_each(
     assert b"tenant/wide" not in published, "it would exempt all the same"
 
 
-def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
+def test_deleting_policy_is_rejected_only_for_the_exception() -> None:
     """Objects that the exception's author wants to keep are not deleted."""
     kind = "DeletingPolicy"
     policy = decode_cel_policy(
@@ -224,7 +226,7 @@ def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
     assert [one.code for one in refused.value.problems] == ["exception.too_costly"]
 
 
-def test_an_exception_spends_no_step_of_its_policy() -> None:
+def test_exception_uses_no_steps_of_its_policy() -> None:
     with bounded(CompileBudget()) as budget:
         spend(7)
         with for_exception():
@@ -237,7 +239,7 @@ def test_an_exception_spends_no_step_of_its_policy() -> None:
     assert budget.exception_steps == 2 * COMPILE_EXCEPTION_STEPS_MAX + 1
 
 
-def test_exceptions_are_limited_where_a_policy_is() -> None:
+def test_exceptions_are_limited_like_policies() -> None:
     """The command line compiles without limits, as upstream does."""
     with for_exception():
         spend(2 * COMPILE_EXCEPTION_STEPS_MAX)

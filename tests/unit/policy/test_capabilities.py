@@ -80,7 +80,7 @@ _CHAIN = {"certChain": "c", "rekor": {"ignoreTlog": True}}
         ({"attestations": [{"attestors": _set(_keys())}]}, ""),
     ],
 )
-def test_what_the_command_line_does_not_verify(
+def test_signatures_the_command_line_cannot_verify(
     block: dict[str, Any], missing: str
 ) -> None:
     """A rule is rejected as a whole if it needs something unsupported.

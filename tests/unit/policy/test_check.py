@@ -229,7 +229,7 @@ def test_a_bad_query_is_reported_with_its_column() -> None:
     assert place in str(caught.value)
 
 
-def test_policy_without_rules_is_refused() -> None:
+def test_policy_without_rules_is_rejected() -> None:
     with pytest.raises(DocumentInvalid) as caught:
         read(policy({"rules": []}))
     assert [one.code for one in caught.value.problems] == ["policy.no_rules"]

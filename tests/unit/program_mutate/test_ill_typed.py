@@ -20,7 +20,7 @@ _CASES = json.loads(Path(__file__).with_name("ill_typed.json").read_text())
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_the_answer_is_the_real_programs(case: dict[str, Any]) -> None:
+def test_answer_equals_kyvernos(case: dict[str, Any]) -> None:
     """The input object must not change either."""
     given = copy.deepcopy(case["resource"])
     patch = StrategicPatch(case["patch"], has_holes=False)

@@ -95,7 +95,7 @@ def test_test(command: Command, folder: Path) -> None:
     assert done.code == 0
 
 
-def test_kind_of_a_given_definition(command: Command, tmp_path: Path) -> None:
+def test_kind_of_a_provided_crd(command: Command, tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         VALIDATING.replace('[""]', "[x.org]").replace("configmaps", "things")
     )
@@ -114,7 +114,7 @@ def test_kind_of_a_given_definition(command: Command, tmp_path: Path) -> None:
     assert "1 - few not b" in done.out
 
 
-def test_mutation_that_fails_is_told(command: Command, folder: Path) -> None:
+def test_failed_mutation_is_reported(command: Command, folder: Path) -> None:
     policy = MUTATING.replace('{"seen": "yes"}', '{1: "yes"}')
     (folder / "policy.yaml").write_text(policy)
     done = command("apply", folder / "policy.yaml", "-r", folder / "maps.yaml")

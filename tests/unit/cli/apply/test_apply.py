@@ -76,7 +76,7 @@ def test_markdown(command: Command, policy_file: Path, pods_file: Path) -> None:
     assert done.out.endswith(SUMMARY)
 
 
-def test_generated_exceptions_make_it_pass(
+def test_generated_exceptions_make_the_run_pass(
     command: Command, policy_file: Path, pods_file: Path, tmp_path: Path
 ) -> None:
     done = command("apply", policy_file, "-r", pods_file, "--generate-exceptions")
@@ -133,7 +133,7 @@ def test_exceptions_of_controllers_cover_their_pods(
     assert "labels" not in document["metadata"]
 
 
-def test_exceptions_within_policies(
+def test_exceptions_inside_policies(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     exceptions = command(
@@ -173,7 +173,7 @@ def test_exceptions_within_policies(
         (["p", "-r", "x", "-p=maybe"], 'invalid argument "maybe" for "-p, --policy'),
     ],
 )
-def test_refused_arguments(
+def test_rejected_arguments(
     command: Command, arguments: list[str], message: str
 ) -> None:
     done = command("apply", *arguments)
@@ -181,7 +181,7 @@ def test_refused_arguments(
     assert f"Error: {message}" in done.err
 
 
-def test_flags_of_clusters_change_nothing_without_one(
+def test_cluster_flags_have_no_effect_without_a_cluster(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     done = command(
@@ -192,7 +192,7 @@ def test_flags_of_clusters_change_nothing_without_one(
     assert done.out.endswith(SUMMARY)
 
 
-def test_pipe_of_resources(policy_file: Path, pods_file: Path) -> None:
+def test_resources_from_a_pipe(policy_file: Path, pods_file: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kyverno_mp", "apply", str(policy_file), "-r", "-"],
         input=pods_file.read_bytes(),
@@ -224,7 +224,7 @@ spec:
 """
 
 
-def test_clean_up_tells_what_would_be_deleted(
+def test_cleanup_reports_objects_to_delete(
     command: Command, tmp_path: Path, pods_file: Path
 ) -> None:
     policy = tmp_path / "cleanup.yaml"
@@ -310,7 +310,7 @@ spec:
 
 
 @pytest.mark.parametrize("flags", [[], ["-t"], ["--output-format", "junit"], ["-i"]])
-def test_workers_carry_all_stages(
+def test_worker_processes_return_all_stages(
     command: Command, policy_file: Path, pods_file: Path, flags: list[str]
 ) -> None:
     policy_file.write_text(LATEST_POLICY + OTHER_STAGES)
@@ -331,7 +331,7 @@ def test_workers_carry_all_stages(
         ({"rules": [{"name": "x", "mutat": {}}]}, False),
     ],
 )
-def test_what_a_bad_document_does_to_the_others_of_its_file(
+def test_invalid_document_and_the_others_of_its_file(
     command: Command,
     policy_file: Path,
     pods_file: Path,
@@ -363,7 +363,7 @@ def test_what_a_bad_document_does_to_the_others_of_its_file(
         "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\n",
     ],
 )
-def test_what_has_no_schema_is_left_out_alone(
+def test_kind_without_a_schema_is_skipped_alone(
     command: Command, policy_file: Path, pods_file: Path, beside: str
 ) -> None:
     policy = policy_file.read_text()
@@ -385,7 +385,7 @@ def test_switches_take_a_value(
     assert ("kind: ClusterReport" in done.out) is is_on
 
 
-def test_old_files_are_warned_of(
+def test_deprecated_files_cause_a_warning(
     command: Command, policy_file: Path, pods_file: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "old.yaml"
@@ -399,7 +399,7 @@ def test_old_files_are_warned_of(
     assert done.code == 1
 
 
-def test_names_of_namespaced_policies_and_of_clean_up(
+def test_names_of_namespaced_and_cleanup_policies(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     text = LATEST_POLICY.replace("kind: ClusterPolicy", "kind: Policy")
@@ -436,7 +436,7 @@ def test_without_a_cluster_every_kind_has_a_namespace(
     assert done.code == int(not counts)
 
 
-def test_a_report_without_results_is_no_report(
+def test_empty_report_is_not_written(
     command: Command, policy_file: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "other.yaml"
@@ -447,7 +447,7 @@ def test_a_report_without_results_is_no_report(
         assert (done.code, done.out) == (0, "")
 
 
-def test_what_was_made_stands_with_its_trigger(
+def test_generated_objects_are_listed_with_their_trigger(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     policy_file.write_text(LATEST_POLICY + OTHER_STAGES)
@@ -459,7 +459,7 @@ def test_what_was_made_stands_with_its_trigger(
     assert found[0][1] == found[1][1] != found[2][1] == found[3][1]
 
 
-def test_a_file_with_something_that_is_no_policy_is_left_out(
+def test_file_with_a_non_policy_document_is_skipped(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     policy_file.write_text(f"{pods_file.read_text()}\n---\n{policy_file.read_text()}")
@@ -484,7 +484,7 @@ spec:
 
 
 @pytest.mark.parametrize("flags", [(), ("--policy-report",), ("--jobs", "2")])
-def test_what_is_not_evaluated_never_passes(
+def test_skipped_rules_never_pass(
     command: Command, tmp_path: Path, pods_file: Path, flags: tuple[str, ...]
 ) -> None:
     """A pipeline that relies on signatures must not succeed."""
@@ -497,7 +497,7 @@ def test_what_is_not_evaluated_never_passes(
     assert done.err == f"policy signed, rule by-us: not evaluated: {lacking}\n"
 
 
-def test_what_is_not_evaluated_is_told_in_tables(
+def test_skipped_rules_are_shown_in_tables(
     command: Command, tmp_path: Path, pods_file: Path
 ) -> None:
     policy = tmp_path / "signed.yaml"
@@ -507,7 +507,7 @@ def test_what_is_not_evaluated_is_told_in_tables(
     assert done.out.count("verifyImages.attestations") == 2
 
 
-def test_what_spoils_a_folder_is_told_with_its_place(
+def test_invalid_file_in_a_folder_is_reported_with_its_path(
     command: Command, tmp_path: Path, pods_file: Path
 ) -> None:
     folder = tmp_path / "policies"
@@ -528,7 +528,7 @@ def test_what_spoils_a_folder_is_told_with_its_place(
     assert "[policy.unknown_field]\n" in done.err
 
 
-def test_the_line_of_a_document_that_is_no_yaml_is_that_of_the_file(
+def test_yaml_error_has_the_line_in_the_file(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     above = policy_file.read_text()
@@ -539,7 +539,7 @@ def test_the_line_of_a_document_that_is_no_yaml_is_that_of_the_file(
     assert f"{policy_file}: line {line}, column 1: did not find" in done.err
 
 
-def test_pod_security_reads_files_as_go_does(command: Command, tmp_path: Path) -> None:
+def test_pod_security_decodes_files_like_go(command: Command, tmp_path: Path) -> None:
     """A field of the wrong type is an error even if no control reads it."""
     policy, pods = tmp_path / "policy.yaml", tmp_path / "pods.yaml"
     policy.write_text(
@@ -573,7 +573,7 @@ spec:
 """
 
 
-def test_numbers_of_an_object_that_no_rule_changes(
+def test_numbers_of_unchanged_objects_are_kept(
     command: Command, tmp_path: Path
 ) -> None:
     """The real program prints doubles with an exponent, and integers after a change."""
@@ -605,7 +605,9 @@ spec:
 """
 
 
-def test_an_object_that_stays_is_a_failure(command: Command, tmp_path: Path) -> None:
+def test_object_that_is_not_deleted_is_a_failure(
+    command: Command, tmp_path: Path
+) -> None:
     """The results equal the real program's, with and without --audit-warn."""
     (tmp_path / "p.yaml").write_text(STAYING)
     (tmp_path / "r.yaml").write_text(pod("a"))

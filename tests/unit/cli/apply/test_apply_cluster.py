@@ -38,7 +38,7 @@ def summary(passed: int = 0, failed: int = 0, errors: int = 0) -> str:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_objects_of_matched_kinds_come_in_pages(
+def test_objects_of_matched_kinds_are_listed_in_pages(
     api: FakeApi, apply: Any, jobs: int
 ) -> None:
     put_pods(api, 7)
@@ -69,7 +69,7 @@ def test_objects_of_matched_kinds_come_in_pages(
         ('"*"', ["--concurrent", 8], 7),
     ],
 )
-def test_which_objects(
+def test_selected_objects(
     api: FakeApi, apply: Any, kinds: str, flags: list[object], found: int
 ) -> None:
     put_pods(api, 2)
@@ -79,9 +79,7 @@ def test_which_objects(
     assert f" to {found} resource(s)..." in done.out, done.err
 
 
-def test_an_object_of_two_groups_or_versions_counts_once(
-    api: FakeApi, apply: Any
-) -> None:
+def test_object_served_in_two_versions_counts_once(api: FakeApi, apply: Any) -> None:
     for path in ("/api/v1", "/apis/events.k8s.io/v1"):
         api.put(f"{path}/namespaces/apps/events/e", metadata={"uid": "same"})
     name = "horizontalpodautoscalers"
@@ -97,7 +95,7 @@ def test_an_object_of_two_groups_or_versions_counts_once(
     assert api.count(f"GET /apis/autoscaling/v2/{name}") == 1
 
 
-def test_what_cannot_be_listed_is_an_error(api: FakeApi, apply: Any) -> None:
+def test_unlistable_kind_is_an_error(api: FakeApi, apply: Any) -> None:
     put_pods(api, 1, app="x")
     api.fault("GET /api/v1/secrets", 403, 403)
     done = apply("Pod,Secret")
@@ -109,14 +107,14 @@ def test_what_cannot_be_listed_is_an_error(api: FakeApi, apply: Any) -> None:
     assert "Error: failed to load resources (v1 secrets: " in done.err
 
 
-def test_a_name_that_nothing_has(api: FakeApi, apply: Any) -> None:
+def test_resource_name_without_an_object(api: FakeApi, apply: Any) -> None:
     put_pods(api, 1)
     done = apply("Pod", "-r", "p0", "-r", "gone")
     assert done.code == 1
     assert "gone not found in cluster" in done.err
 
 
-def test_performance_is_told(api: FakeApi, apply: Any) -> None:
+def test_performance_is_reported(api: FakeApi, apply: Any) -> None:
     put_pods(api, 5)
     done = apply("Pod", "--show-performance", "--batch-size", 2, "--concurrent", 3)
     assert "  Resources loaded: 5\n  API calls: 3\n  Concurrent workers: 1" in done.out
@@ -135,9 +133,7 @@ def test_reports_name_the_object_and_its_version(api: FakeApi, apply: Any) -> No
 SELECTOR = "{resources: {kinds: [Pod], namespaceSelector: {matchLabels: {team: a}}}}"
 
 
-def test_labels_of_namespaces_are_those_of_the_cluster(
-    api: FakeApi, apply: Any
-) -> None:
+def test_namespace_labels_come_from_the_cluster(api: FakeApi, apply: Any) -> None:
     put_pods(api, 2)
     put_pods(api, 2, "other")
     policy = POLICY.replace("{resources: {kinds: [KINDS]}}", SELECTOR)
@@ -145,7 +141,7 @@ def test_labels_of_namespaces_are_those_of_the_cluster(
     assert api.count("GET /api/v1/namespaces/apps") == 1
 
 
-def test_a_namespace_that_cannot_be_read_ends_the_run(api: FakeApi, apply: Any) -> None:
+def test_unreadable_namespace_ends_the_run(api: FakeApi, apply: Any) -> None:
     put_pods(api, 1)
     api.faults.append(("GET /api/v1/namespaces/apps$", 403))
     policy = POLICY.replace("{resources: {kinds: [KINDS]}}", SELECTOR)
@@ -156,7 +152,7 @@ def test_a_namespace_that_cannot_be_read_ends_the_run(api: FakeApi, apply: Any) 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("match", ["{resources: {kinds: [Pod]}}", SELECTOR])
-def test_objects_whose_namespace_is_gone_are_left_out(
+def test_objects_of_deleted_namespaces_are_skipped(
     api: FakeApi, apply: Any, jobs: int, match: str
 ) -> None:
     """A namespace may be deleted after its objects are listed."""
@@ -200,7 +196,7 @@ MUTATE = """
 """
 
 
-def test_targets_are_those_of_the_cluster(api: FakeApi, apply: Any) -> None:
+def test_targets_come_from_the_cluster(api: FakeApi, apply: Any) -> None:
     put_pods(api, 1)
     api.put("/api/v1/namespaces/apps/configmaps/settings", data={"word": "hello"})
     api.put("/api/v1/namespaces/apps/configmaps/left", data={})
@@ -211,7 +207,7 @@ def test_targets_are_those_of_the_cluster(api: FakeApi, apply: Any) -> None:
     assert "name: left" not in done.out
 
 
-def test_pipe_in_front_of_the_cluster(
+def test_piped_resources_have_precedence_over_the_cluster(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apply: Any
 ) -> None:
     objects = tmp_path / "objects.yaml"
@@ -245,7 +241,7 @@ spec:
 """
 
 
-def test_parameters_are_those_of_the_cluster(api: FakeApi, apply: Any) -> None:
+def test_parameters_come_from_the_cluster(api: FakeApi, apply: Any) -> None:
     """Parameters are read only from the object's namespace."""
     put_pods(api, 3)
     api.put("/api/v1/namespaces/apps/configmaps/settings", data={"most": "2"})
@@ -254,9 +250,7 @@ def test_parameters_are_those_of_the_cluster(api: FakeApi, apply: Any) -> None:
 
 
 @pytest.mark.parametrize(("action", "errors"), [("Deny", 3), ("Allow", 0)])
-def test_parameters_that_are_not_there(
-    api: FakeApi, apply: Any, action: str, errors: int
-) -> None:
+def test_missing_parameters(api: FakeApi, apply: Any, action: str, errors: int) -> None:
     put_pods(api, 3)
     policy = PARAMS.replace("Action: Deny", f"Action: {action}")
     assert apply("", policy=policy).out.endswith(summary(errors=errors))
@@ -285,7 +279,7 @@ spec:
 """
 
 
-def test_policies_in_cel_read_the_cluster(api: FakeApi, apply: Any) -> None:
+def test_cel_policies_read_the_cluster(api: FakeApi, apply: Any) -> None:
     put_pods(api, 3)
     put_pods(api, 2, "other", app="x")
     api.put("/api/v1/namespaces/apps/configmaps/settings", data={"most": "2"})
@@ -295,7 +289,7 @@ def test_policies_in_cel_read_the_cluster(api: FakeApi, apply: Any) -> None:
     assert api.count(r"GET /api/v1/pods\?labelSelector=app%3Dx")
 
 
-def test_what_policies_in_cel_may_not_read(api: FakeApi, apply: Any) -> None:
+def test_reads_forbidden_to_cel_policies(api: FakeApi, apply: Any) -> None:
     put_pods(api, 5)
     path = "/api/v1/namespaces/apps/configmaps/settings"
     api.fault(f"GET {path}", 403)
@@ -307,7 +301,7 @@ def test_what_policies_in_cel_may_not_read(api: FakeApi, apply: Any) -> None:
     assert not api.count("GET .*secrets")
 
 
-def test_with_a_cluster_a_policy_with_bindings_has_constraints(
+def test_policy_with_bindings_uses_its_constraints_with_a_cluster(
     api: FakeApi, apply: Any
 ) -> None:
     """Without a cluster, only its bindings define its scope (docs/behaviour/cli 21)."""
@@ -357,7 +351,7 @@ spec:
 
 
 @pytest.mark.parametrize("policy", [GENERATES, MUTATES])
-def test_every_policy_in_cel_gets_the_objects_of_the_cluster(
+def test_every_cel_policy_gets_the_objects_of_the_cluster(
     api: FakeApi, apply: Any, policy: str
 ) -> None:
     """Otherwise, a policy that applies in the cluster would seem to do nothing."""

@@ -94,7 +94,7 @@ def test_mutations_are_printed_and_count_twice(command: Command, folder: Path) -
     assert "pass: 4, fail: 0, warn: 0, error: 0, skip: 0" in done.out
 
 
-def test_the_report_of_mutations(command: Command, folder: Path) -> None:
+def test_report_of_mutations(command: Command, folder: Path) -> None:
     found = rows(command, folder, MUTATING)
     assert [(one["policy"], one["result"], one["message"]) for one in found] == [
         ("label", "pass", "success"),
@@ -156,7 +156,7 @@ def test_objects_of_a_template(command: Command, folder: Path) -> None:
     assert good["properties"]["pod"] == "good"
 
 
-def test_a_template_that_is_invalid(command: Command, folder: Path) -> None:
+def test_invalid_template(command: Command, folder: Path) -> None:
     """``lint`` names the line of the YAML."""
     (folder / "policy.yaml").write_text(TEMPLATE.replace("v}", "(( nowhere ))}"))
     done = command("lint", folder / "policy.yaml")
@@ -164,7 +164,7 @@ def test_a_template_that_is_invalid(command: Command, folder: Path) -> None:
     assert 'line 6: invalid placeholder expression "nowhere"' in done.out
 
 
-def test_what_a_policy_would_delete(command: Command, folder: Path) -> None:
+def test_objects_that_a_policy_would_delete(command: Command, folder: Path) -> None:
     done = apply(command, folder, DELETING)
     assert (done.code, "pass: 1, fail: 1, warn: 0" in done.out) == (1, True)
     good, bad = rows(command, folder, DELETING)
@@ -212,7 +212,7 @@ def test_errors_of_deletions_are_printed(
     assert text not in command(*args).out
 
 
-def test_a_test_compares_the_mutated_object(command: Command, folder: Path) -> None:
+def test_test_file_compares_the_mutated_object(command: Command, folder: Path) -> None:
     wanted = yaml.safe_load(pod("good"))
     wanted["metadata"]["labels"] = {"team": "a"}
     (folder / "patched.yaml").write_text(yaml.safe_dump(wanted))
@@ -223,7 +223,9 @@ def test_a_test_compares_the_mutated_object(command: Command, folder: Path) -> N
     assert run_test(command, folder, MUTATING, field=field).code == 1
 
 
-def test_a_test_compares_the_generated_object(command: Command, folder: Path) -> None:
+def test_test_file_compares_the_generated_object(
+    command: Command, folder: Path
+) -> None:
     made = "{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: other}"
     (folder / "made.yaml").write_text(f"{made}, data: {{k: v}}}}")
     field = "generatedResource: made.yaml"
@@ -233,7 +235,7 @@ def test_a_test_compares_the_generated_object(command: Command, folder: Path) ->
     assert run_test(command, folder, GENERATING, field=field).code == 1
 
 
-def test_a_test_of_what_is_deleted(command: Command, folder: Path) -> None:
+def test_test_file_for_deletions(command: Command, folder: Path) -> None:
     assert run_test(command, folder, DELETING, pod="bad").code == 0
     assert run_test(command, folder, DELETING, pod="good").code == 1
 
@@ -246,7 +248,7 @@ def test_a_test_prints_errors_of_deletions(command: Command, folder: Path) -> No
     assert lines[at + 1 : at + 3] == [failed.format("bad"), "  Checking results ..."]
 
 
-def test_a_test_of_existing_objects(command: Command, folder: Path) -> None:
+def test_test_file_for_existing_objects(command: Command, folder: Path) -> None:
     """The result row names the target, and constraints apply to targets."""
     policy = MUTATING + "  evaluation: {mutateExisting: {enabled: true}}\n"
     rule = '{apiGroups: [""], apiVersions: [v1], operations: ["*"], resources: [%s]}'
@@ -283,7 +285,7 @@ def test_lint(command: Command, folder: Path, text: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(("operation", "deleted"), [("CREATE", 1), ("'*'", 0)])
-def test_exclusions_of_a_deletion(
+def test_exclusions_from_a_deletion(
     command: Command, folder: Path, operation: str, deleted: int
 ) -> None:
     """Otherwise, the verdict would differ from upstream's, which sets no operation."""
@@ -352,7 +354,7 @@ spec: {entries: [{name: a, port: 1}, {name: b}]}
 
 
 @pytest.mark.parametrize("is_defined", [True, False])
-def test_a_custom_kind_is_merged_by_its_definition(
+def test_custom_kind_merges_by_its_crd_schema(
     command: Command, tmp_path: Path, *, is_defined: bool
 ) -> None:
     """Otherwise, list elements would be lost."""

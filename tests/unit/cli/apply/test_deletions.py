@@ -155,7 +155,7 @@ def results_of(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_patch_of_nothing(command: Command, tmp_path: Path, name: str) -> None:
+def test_patch_of_a_deleted_object(command: Command, tmp_path: Path, name: str) -> None:
     body, status, message = CASES[name]
     code, found = results_of(command, tmp_path, policy("p", {"mutate": body}))
     assert [(one["result"], one["message"]) for one in found] == [(status, message)]

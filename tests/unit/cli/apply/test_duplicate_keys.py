@@ -40,9 +40,7 @@ def files(tmp_path: Path) -> Path:
         ('"name":"r"', '"name":"r","name":"s"'),
     ],
 )
-def test_a_policy_is_left_out(
-    command: Command, files: Path, old: str, new: str
-) -> None:
+def test_policy_is_omitted(command: Command, files: Path, old: str, new: str) -> None:
     (files / "p.yaml").write_text(POLICY.replace(old, new))
     done = command("apply", files / "p.yaml", "-r", files / "r.yaml")
     assert done.code == 0
@@ -58,14 +56,14 @@ def test_a_policy_is_left_out(
         ('{"a":"x"}', '{"a":"x"},"data":{"a":"z"}', "pass: 0, fail: 1"),
     ],
 )
-def test_of_an_object_the_last_counts(
+def test_last_value_in_an_object_wins(
     command: Command, files: Path, old: str, new: str, summary: str
 ) -> None:
     (files / "r.yaml").write_text(OBJECT.replace(old, new))
     assert summary in command("apply", files / "p.yaml", "-r", files / "r.yaml").out
 
 
-def test_an_exception_ends_the_run(command: Command, files: Path) -> None:
+def test_exception_ends_the_run(command: Command, files: Path) -> None:
     flags = ("-r", files / "r.yaml", "-e", files / "e.yaml")
     assert "skip: 1" in command("apply", files / "p.yaml", *flags).out
     twice = EXCEPTION.replace('"name":"ex"', '"name":"ey","name":"ex"')
@@ -84,7 +82,7 @@ def test_an_exception_ends_the_run(command: Command, files: Path) -> None:
         ("roles: [a]\nroles: [b]", 'line 4: key "roles" already set in map))'),
     ],
 )
-def test_user_files_are_read_as_go_reads_them(
+def test_user_files_are_decoded_like_gos(
     command: Command, files: Path, fields: str, message: str
 ) -> None:
     head = "apiVersion: cli.kyverno.io/v1alpha1\nkind: UserInfo\n"
@@ -95,7 +93,9 @@ def test_user_files_are_read_as_go_reads_them(
     assert message in done.err
 
 
-def test_names_of_user_files_differ_in_case(command: Command, files: Path) -> None:
+def test_names_in_user_files_are_case_insensitive(
+    command: Command, files: Path
+) -> None:
     head = "apiVersion: cli.kyverno.io/v1alpha1\nkind: UserInfo\n"
     (files / "u.yaml").write_text(f"{head}userinfo: {{Username: bob}}\n")
     flags = ("-r", files / "r.yaml", "-u", files / "u.yaml")

@@ -72,7 +72,7 @@ def test_metadata_is_validated(
     assert place in done.err
 
 
-def test_a_name_without_address_is_an_error_of_the_expression(
+def test_unresolvable_name_is_an_expression_error(
     command: Command, files: Path
 ) -> None:
     entry = "- {name: x, variable: {jmesPath: \"is_external_url('http://')\"}}"

@@ -19,7 +19,7 @@ def test_order(jobs: int) -> None:
     assert found == [str(n).encode() * n for n in range(20)]
 
 
-def test_more_than_a_pipe_holds() -> None:
+def test_output_larger_than_a_pipe() -> None:
     found = list(run_steps(4, lambda n: bytes([n]) * 300_000, 2, _advance))
     assert [len(data) for data in found] == [300_000] * 4
     assert [data[0] for data in found] == [0, 1, 2, 3]
@@ -42,7 +42,7 @@ def test_crash_is_an_error() -> None:
     assert caught.value.exit_code == 70
 
 
-def test_failure_of_a_step_keeps_its_words() -> None:
+def test_failed_step_keeps_its_message() -> None:
     def step(number: int) -> bytes:
         raise CommandFailed(f"no {number}")
 
@@ -51,7 +51,7 @@ def test_failure_of_a_step_keeps_its_words() -> None:
     assert caught.value.exit_code == 1
 
 
-def test_defect_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_defect_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     def step(number: int) -> bytes:
         return bytes([1 // (number - number)])
 

@@ -87,7 +87,7 @@ def run(command: Command, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("keys", [KEYS, {"publicKeys": f"k8s://{NAMESPACE}/cosign"}])
 @pytest.mark.parametrize("flags", [(), ("--registry",)])
-def test_the_key_of_a_rule(
+def test_key_of_a_rule(
     rig: Rig, run: Any, keys: dict[str, Any], flags: tuple[str, ...]
 ) -> None:
     rig.pod()
@@ -103,7 +103,7 @@ def test_the_key_of_a_rule(
     assert f"k8s://{NAMESPACE}/cosign: {reason}" in done.out
 
 
-def test_a_policy_of_another_namespace(rig: Rig, run: Any) -> None:
+def test_policy_of_another_namespace(rig: Rig, run: Any) -> None:
     rig.pod()
     rig.secret(rig.signer, "other")
     keys = {"publicKeys": "k8s://other/cosign"}
@@ -114,7 +114,7 @@ def test_a_policy_of_another_namespace(rig: Rig, run: Any) -> None:
     assert done.out.endswith("\npass: 1, fail: 0, warn: 0, error: 0, skip: 0 \n")
 
 
-def test_the_key_of_an_image_validating_policy(rig: Rig, run: Any) -> None:
+def test_key_of_an_image_validating_policy(rig: Rig, run: Any) -> None:
     rig.pod()
     rig.secret(rig.signer)
     sigstore = Sigstore()
@@ -153,7 +153,7 @@ def test_the_key_of_an_image_validating_policy(rig: Rig, run: Any) -> None:
     assert done.out.endswith("\npass: 0, fail: 1, warn: 0, error: 0, skip: 0 \n")
 
 
-def test_the_key_of_a_signed_manifest(rig: Rig, run: Any) -> None:
+def test_key_of_a_signed_manifest(rig: Rig, run: Any) -> None:
     rig.secret(rig.signer)
     raw = {
         "apiVersion": "v1",

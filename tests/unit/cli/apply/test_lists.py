@@ -45,7 +45,7 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return file
 
 
-def test_apply_judges_each_item(
+def test_apply_evaluates_each_item(
     command: Command, policy_file: Path, pods_file: Path, wrapped: Path
 ) -> None:
     plain = command("apply", policy_file, "-r", pods_file)
@@ -54,7 +54,7 @@ def test_apply_judges_each_item(
     assert command("apply", policy_file, "-r", wrapped) == plain
 
 
-def test_a_test_judges_each_item(
+def test_test_evaluates_each_item(
     command: Command, policy_file: Path, wrapped: Path
 ) -> None:
     (wrapped.parent / "kyverno-test.yaml").write_text(
@@ -87,7 +87,7 @@ def test_policies_in_lists_are_loaded(
         assert "pass: 1, fail: 1" in done.out
 
 
-def test_a_named_object_is_no_list(command: Command, tmp_path: Path) -> None:
+def test_named_object_is_no_list(command: Command, tmp_path: Path) -> None:
     """A custom kind can end in List and have ``items``: it is judged as one object."""
     policy, resource = tmp_path / "policy.yaml", tmp_path / "resource.yaml"
     policy.write_text(LATEST_POLICY.replace("[Pod]", "[AllowList]"))
@@ -105,7 +105,7 @@ def test_a_named_object_is_no_list(command: Command, tmp_path: Path) -> None:
         ({"kind": "Pod"}, "apiVersion"),
     ],
 )
-def test_an_item_that_is_no_object_ends_the_run(
+def test_item_that_is_no_object_ends_the_run(
     command: Command, policy_file: Path, tmp_path: Path, item: Json, lacking: str
 ) -> None:
     """The run ends as for a separate document; the error names the list position."""
@@ -116,7 +116,7 @@ def test_an_item_that_is_no_object_ends_the_run(
     assert done.code == 1
 
 
-def test_other_readers_see_the_list_itself(command: Command, tmp_path: Path) -> None:
+def test_other_inputs_keep_the_list(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "list.yaml"
     file.write_text(yaml.safe_dump(listed("List", PODS)))
     done = command("jp", "query", "-i", file, "-c", "length(items)")

@@ -33,7 +33,9 @@ def _count(found: PolicySet) -> int:
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_the_answer_is_the_real_loaders(tmp_path: Path, case: dict[str, str]) -> None:
+def test_result_equals_the_kubectl_loaders(
+    tmp_path: Path, case: dict[str, str]
+) -> None:
     """Either only the document is skipped, or the whole path with its neighbour."""
     found = _load(tmp_path, case["text"] + _NEIGHBOUR)
     wanted = {"loaded": 2, "left out": 1, "path left out": 0}[case["answer"]]
@@ -41,7 +43,7 @@ def test_the_answer_is_the_real_loaders(tmp_path: Path, case: dict[str, str]) ->
     assert bool(found.failed_paths) == (wanted < 2)
 
 
-def test_annotations_have_a_limit(tmp_path: Path) -> None:
+def test_annotations_are_limited_in_size(tmp_path: Path) -> None:
     text = json.dumps(
         {
             "apiVersion": "kyverno.io/v1",
@@ -54,7 +56,7 @@ def test_annotations_have_a_limit(tmp_path: Path) -> None:
     assert _count(_load(tmp_path, text.replace("xx", "x", 1))) == 1
 
 
-def test_null_among_texts(tmp_path: Path) -> None:
+def test_null_in_a_list_of_strings(tmp_path: Path) -> None:
     """Metadata is read into Go's maps of strings; maps of the spec lose their nulls."""
     text = """
 apiVersion: kyverno.io/v1

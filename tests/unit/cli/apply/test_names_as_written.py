@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_policy_without_namespace(command: Command, files: Path) -> None:
+def test_policy_without_namespace(command: Command, files: Path) -> None:
     flags = ("-r", files / "r.yaml", "-p", "--output-format", "json")
     done = command("apply", files / "p.yaml", *flags)
     [report] = [json.loads(line) for line in done.out.splitlines()]
@@ -55,7 +55,7 @@ def test_a_policy_without_namespace(command: Command, files: Path) -> None:
     assert row["resources"][0]["name"] == "one"
 
 
-def test_its_failures_become_exceptions(command: Command, files: Path) -> None:
+def test_failures_become_exceptions(command: Command, files: Path) -> None:
     flags = ("-r", files / "r.yaml", "--generate-exceptions")
     assert "policyName: bare" in command("apply", files / "p.yaml", *flags).out
 
@@ -67,7 +67,7 @@ def test_its_failures_become_exceptions(command: Command, files: Path) -> None:
         ("default/bare", 1, "pass: 0, fail: 1, warn: 0, error: 0, skip: 0"),
     ],
 )
-def test_exceptions_name_it_as_written(
+def test_exceptions_use_the_name_as_written(
     command: Command, files: Path, name: str, code: int, summary: str
 ) -> None:
     (files / "e.yaml").write_text(EXCEPTION.replace("NAME", name))
@@ -77,7 +77,7 @@ def test_exceptions_name_it_as_written(
     assert summary in done.out
 
 
-def test_an_exception_without_namespace(command: Command, files: Path) -> None:
+def test_exception_without_namespace(command: Command, files: Path) -> None:
     (files / "e.yaml").write_text(EXCEPTION.replace("NAME", "bare"))
     flags = ("-r", files / "r.yaml", "-e", files / "e.yaml", "-p")
     out = command("apply", files / "p.yaml", *flags).out

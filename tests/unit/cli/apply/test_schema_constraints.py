@@ -156,7 +156,7 @@ DIFFERENT = {json.dumps(schema): key for key, schema in SCHEMAS.items()}
 
 
 @pytest.mark.parametrize("key", DIFFERENT.values(), ids="/".join)
-def test_every_constraint_of_every_definition(
+def test_every_constraint_of_every_crd(
     load: Callable[[Json], str], key: tuple[str, str]
 ) -> None:
     schema = SCHEMAS[key]
@@ -194,7 +194,7 @@ def _rule(**body: Json) -> Json:
 
 
 @pytest.mark.parametrize(("conditions", "wanted"), CONDITIONS, ids=str)
-def test_conditions_that_gos_types_cannot_hold_lose_the_path(
+def test_conditions_that_go_cannot_decode_lose_the_path(
     load: Callable[[Json], str], conditions: Json, wanted: str
 ) -> None:
     """The schema does not restrict conditions; Go's decoder does (cli 4)."""
@@ -248,7 +248,7 @@ def test_conditions_that_gos_types_cannot_hold_lose_the_path(
         ),
     ],
 )
-def test_what_is_left_out_ends_with_0_and_what_is_skipped_with_1(
+def test_omitted_policies_exit_0_and_skipped_ones_1(
     command: Command, policy_file: Path, pods_file: Path, old: str, new: str, code: int
 ) -> None:
     text = LATEST_POLICY.replace(old, new, 1)
@@ -262,7 +262,7 @@ def test_what_is_left_out_ends_with_0_and_what_is_skipped_with_1(
     assert ("policy path skipped" in done.err) is not bool(code)
 
 
-def test_an_item_of_a_list_spoils_nothing(command: Command, pods_file: Path) -> None:
+def test_invalid_list_item_affects_no_other(command: Command, pods_file: Path) -> None:
     """List items are loaded one by one, even an item that is no policy.
 
     Source: policy/load.go.
@@ -278,7 +278,7 @@ def test_an_item_of_a_list_spoils_nothing(command: Command, pods_file: Path) -> 
     assert done.err.count("policy path skipped") == 2
 
 
-def test_a_policy_in_cel_that_its_schema_refuses_is_left_out(
+def test_cel_policy_rejected_by_its_schema_is_omitted(
     command: Command, pods_file: Path
 ) -> None:
     file = pods_file.parent / "cel.yaml"

@@ -104,7 +104,7 @@ def test_policies(
         ("x", "/Namespace/"),
     ],
 )
-def test_names_that_are_no_texts(
+def test_names_that_are_not_strings(
     command: Command, tmp_path: Path, metadata: str, path: str
 ) -> None:
     """Names of other types are read as empty strings, and the run continues."""
@@ -128,7 +128,7 @@ def test_names_that_are_no_texts(
         ("{}", "pass: 0, fail: 0"),
     ],
 )
-def test_a_null_label_is_an_empty_one(
+def test_null_label_is_an_empty_one(
     command: Command, tmp_path: Path, labels: str, summary: str
 ) -> None:
     selector = "selector: {matchLabels: {'*': '*'}}"

@@ -110,7 +110,7 @@ def test_exceptions(command: Command, folder: Path, version: str) -> None:
     assert bad["message"] == wanted
 
 
-def test_an_exception_among_the_policies(command: Command, folder: Path) -> None:
+def test_exception_among_the_policies(command: Command, folder: Path) -> None:
     """Only v1beta1 is accepted; other versions drop the path (docs/behaviour/cli 4)."""
     with (folder / "policy.yaml").open("a") as file:
         file.write("---" + EXCEPTION.format(version="v1beta1"))
@@ -134,7 +134,7 @@ def test_an_exception_among_the_policies(command: Command, folder: Path) -> None
         ("{matchLabels: {app: other}}", []),
     ],
 )
-def test_selectors_of_objects(
+def test_object_selectors(
     command: Command, folder: Path, selector: str, wanted: list[str]
 ) -> None:
     """The absent old object has no labels, as in the real program."""
@@ -155,7 +155,7 @@ def test_selectors_of_objects(
 @pytest.mark.parametrize(
     ("labels", "wanted"), [("{}", "bare"), ("{env: x}", "bare"), ("", "named")]
 )
-def test_labels_of_namespaces(
+def test_namespace_labels(
     command: Command, folder: Path, labels: str, wanted: str
 ) -> None:
     """Only an unknown namespace has its name as a label, as in the real program."""
@@ -174,7 +174,7 @@ def test_labels_of_namespaces(
     assert f"pass: {passed}, fail: {passed}," in done.out
 
 
-def test_a_context(command: Command, folder: Path) -> None:
+def test_context_file(command: Command, folder: Path) -> None:
     (folder / "context.yaml").write_text(CONTEXT)
     checks = (
         ("resource.get('v1', 'configmaps', 'ns', 'm').data.k == 'v'", "pass"),
@@ -204,7 +204,7 @@ def test_a_context(command: Command, folder: Path) -> None:
         assert wanted in shown, (text, first)
 
 
-def test_a_policy_that_does_not_compile_is_an_error(
+def test_policy_that_does_not_compile_is_an_error(
     command: Command, folder: Path
 ) -> None:
     text = POLICY.replace("object.spec.containers.all", "objekt.spec.containers.all")
@@ -229,7 +229,7 @@ def test_namespaced_policies(command: Command, folder: Path) -> None:
     assert found == ["team/no-latest"] * 2
 
 
-def test_jobs_give_the_same_output(command: Command, folder: Path) -> None:
+def test_parallel_output_is_the_same(command: Command, folder: Path) -> None:
     alone = apply(command, folder, "--jobs", "1")
     assert apply(command, folder, "--jobs", "2").out == alone.out
 

@@ -102,7 +102,7 @@ def rows(
     return sorted(found)
 
 
-def test_a_signed_image_passes_twice(command: Command, rig: Rig) -> None:
+def test_signed_image_passes_twice(command: Command, rig: Rig) -> None:
     rig.signed("app")
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
     assert found == [
@@ -111,7 +111,7 @@ def test_a_signed_image_passes_twice(command: Command, rig: Rig) -> None:
     ]
 
 
-def test_a_digest_of_one_rule_hides_no_image_from_the_next(
+def test_digest_of_one_rule_hides_no_image_from_the_next(
     command: Command, rig: Rig
 ) -> None:
     """The second rule names a tag that the first rule replaces in the object."""
@@ -133,7 +133,7 @@ def test_a_digest_of_one_rule_hides_no_image_from_the_next(
     ), found
 
 
-def test_an_update_excuses_no_old_violation(command: Command, rig: Rig) -> None:
+def test_update_excuses_no_existing_violation(command: Command, rig: Rig) -> None:
     """``allowExistingViolations`` applies only to validate rules."""
     policy = rig.policy(attestors=[], mutateDigest=False, required=False)
     pod = rig.pod(f"{rig.host}/app:v1")
@@ -152,7 +152,7 @@ _HUGE = b" " * (limits.REGISTRY_MANIFEST_BYTES_MAX + 1)
     ],
     ids=["size", "url"],
 )
-def test_one_registry_answer_discards_no_failure(
+def test_one_registry_answer_hides_no_failure(
     command: Command, rig: Rig, answer: tuple[int, dict[str, str], bytes]
 ) -> None:
     rig.signed("app", Signer())
@@ -165,7 +165,7 @@ def test_one_registry_answer_discards_no_failure(
         assert any(text.startswith(start) for text in texts), found
 
 
-def test_an_exhausted_budget_discards_no_failure(
+def test_exhausted_budget_hides_no_failure(
     command: Command, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.signed("app", Signer())
@@ -199,7 +199,7 @@ def test_containers_with_the_same_name_are_all_verified(
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 @pytest.mark.parametrize("key", ["a/b", "a~1b", "9" * 5000])
-def test_an_image_below_any_key_gets_its_digest(
+def test_image_under_any_key_gets_its_digest(
     command: Command, rig: Rig, key: str, operation: str
 ) -> None:
     rig.signed("app")
@@ -230,7 +230,7 @@ def test_an_image_below_any_key_gets_its_digest(
         assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
 
 
-def test_a_skip_hides_no_failure(command: Command, rig: Rig) -> None:
+def test_skip_hides_no_failure(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     file = rig.policy()
     policy = yaml.safe_load(file.read_text())
@@ -253,7 +253,7 @@ def test_delete_has_no_response(command: Command, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("-p",)], ids=["fast", "explained"])
-def test_no_image_means_no_result_whatever_the_preconditions(
+def test_no_image_means_no_result_with_any_preconditions(
     command: Command, rig: Rig, options: tuple[str, ...]
 ) -> None:
     file = rig.policy()
@@ -269,7 +269,7 @@ def test_no_image_means_no_result_whatever_the_preconditions(
 
 
 @pytest.mark.parametrize("status", [["pass"], {"pass": 1}, 1, None])
-def test_a_record_of_any_type_proves_nothing(status: object) -> None:
+def test_record_of_any_type_proves_nothing(status: object) -> None:
     digest = digest_of(b"image")
     image = f"r.io/app@{digest}"
     metadata = {"annotations": {ANNOTATION: json.dumps({image: status})}}
@@ -285,7 +285,7 @@ def test_a_record_of_any_type_proves_nothing(status: object) -> None:
     assert (found.status, found.message) == ("fail", f"unverified image {image}")
 
 
-def test_predicates_of_one_image_are_no_facts_about_the_next(
+def test_predicates_of_one_image_do_not_apply_to_the_next(
     command: Command, rig: Rig
 ) -> None:
     for name, predicate in (("one", {"author": "alice"}), ("two", {"other": "x"})):
@@ -311,7 +311,7 @@ def test_predicates_of_one_image_are_no_facts_about_the_next(
     assert {status for status, _ in found} == {"pass", "fail"}
 
 
-def test_a_stranger_fails(command: Command, rig: Rig) -> None:
+def test_unknown_signer_fails(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
     reason = (
@@ -324,7 +324,7 @@ def test_a_stranger_fails(command: Command, rig: Rig) -> None:
     ]
 
 
-def test_one_bad_reference_does_not_switch_verification_off(
+def test_one_invalid_reference_does_not_disable_verification(
     command: Command, rig: Rig
 ) -> None:
     """With a bad reference, upstream finds no image in the object and has no result."""
@@ -334,7 +334,7 @@ def test_one_bad_reference_does_not_switch_verification_off(
     assert "failed to extract images: invalid image 'Bad Image!!'" in found[0][1]
 
 
-def test_an_annotation_of_the_user_proves_nothing(command: Command, rig: Rig) -> None:
+def test_user_annotation_proves_nothing(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     image = f"{rig.host}/app@{digest}"
     forged = {ANNOTATION: json.dumps({image: "pass"})}
@@ -343,7 +343,7 @@ def test_an_annotation_of_the_user_proves_nothing(command: Command, rig: Rig) ->
     assert found == [("fail", f"unverified image {image}")]
 
 
-def test_a_tag_that_moves_is_resolved_once(command: Command, rig: Rig) -> None:
+def test_moving_tag_is_resolved_once(command: Command, rig: Rig) -> None:
     """The digest written into the object is the verified digest."""
     verified = rig.signed("app")
     other = Repository("app")
@@ -373,7 +373,7 @@ def test_a_tag_that_moves_is_resolved_once(command: Command, rig: Rig) -> None:
     assert moved not in str(found)
 
 
-def test_what_is_not_verified_never_passes(command: Command, rig: Rig) -> None:
+def test_unverified_images_never_pass(command: Command, rig: Rig) -> None:
     rig.signed("app")
     policy = rig.policy(attestations=[{"type": "t"}])
     found = rows(command, policy, rig.pod(f"{rig.host}/app:v1"))
@@ -381,7 +381,7 @@ def test_what_is_not_verified_never_passes(command: Command, rig: Rig) -> None:
     assert "is not evaluated by this version" in found[0][1]
 
 
-def test_a_registry_that_is_gone_is_an_error(command: Command, rig: Rig) -> None:
+def test_unavailable_registry_is_an_error(command: Command, rig: Rig) -> None:
     policy = rig.policy(imageReferences=["*"], mutateDigest=False, verifyDigest=False)
     found = rows(command, policy, rig.pod("127.0.0.1:1/app:v1"))
     assert found[0][0] == "error"
@@ -389,7 +389,7 @@ def test_a_registry_that_is_gone_is_an_error(command: Command, rig: Rig) -> None
 
 
 @pytest.mark.parametrize(("author", "status"), [("alice", "pass"), ("bob", "fail")])
-def test_conditions_decide_about_attestations(
+def test_conditions_are_evaluated_on_attestations(
     command: Command, rig: Rig, author: str, status: str
 ) -> None:
     repository = Repository("app")
@@ -423,7 +423,7 @@ def test_too_many_signatures_are_not_read(command: Command, rig: Rig) -> None:
     assert f"more than {limits.IMAGE_SIGNATURES_MAX} signatures" in found[0][1]
 
 
-def test_too_large_signatures_are_not_read(command: Command, rig: Rig) -> None:
+def test_oversized_signatures_are_not_read(command: Command, rig: Rig) -> None:
     repository = Repository("app")
     digest = repository.image()
     count = limits.IMAGE_SIGNATURE_BYTES_MAX // limits.REGISTRY_BLOB_BYTES_MAX + 1
@@ -435,7 +435,7 @@ def test_too_large_signatures_are_not_read(command: Command, rig: Rig) -> None:
     assert text in found[0][1]
 
 
-def test_files_of_test_verify_images(command: Command, rig: Rig) -> None:
+def test_verify_images_test_files(command: Command, rig: Rig) -> None:
     rig.signed("app")
     rig.policy()
     rig.pod(f"{rig.host}/app:v1")

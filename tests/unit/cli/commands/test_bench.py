@@ -103,7 +103,7 @@ def test_nothing_to_measure(
         (("-c", "-r", "r.yaml", "--namespace", "n"), "--namespace selects objects"),
     ],
 )
-def test_flags_that_do_not_fit(
+def test_incompatible_flags(
     command: Command, flags: tuple[str, ...], text: str
 ) -> None:
     done = command("bench", *flags)

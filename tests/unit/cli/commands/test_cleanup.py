@@ -51,7 +51,7 @@ def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeApi]:
         yield server
 
 
-def test_a_file_is_shown_as_a_table(
+def test_policy_file_is_shown_as_a_table(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, users could not preview the deletions of a policy."""
@@ -73,7 +73,7 @@ def test_a_file_is_shown_as_a_table(
     assert len(names(api)) == 3
 
 
-def test_a_stored_policy_is_shown_as_json(api: FakeApi, command: Command) -> None:
+def test_cluster_policy_is_shown_as_json(api: FakeApi, command: Command) -> None:
     """Otherwise, programs could not check a policy before its next run."""
     policy(api, "mine", namespace="a", schedule="@hourly")
     policy(api, "theirs", schedule="@hourly")
@@ -88,7 +88,7 @@ def test_a_stored_policy_is_shown_as_json(api: FakeApi, command: Command) -> Non
     assert not api.count("^(DELETE|PUT|POST|PATCH)")
 
 
-def test_filters_of_the_cluster_apply(api: FakeApi, command: Command) -> None:
+def test_resource_filters_of_the_cluster_apply(api: FakeApi, command: Command) -> None:
     """Otherwise, objects would be shown that the service ignores."""
     policy(api, "all", schedule="@hourly")
     filters = {"resourceFilters": "[*/*,kyverno,*][*/*,a,t*]"}
@@ -98,7 +98,7 @@ def test_filters_of_the_cluster_apply(api: FakeApi, command: Command) -> None:
     assert [one["name"] for one in shown["objects"]] == ["one"]
 
 
-def test_what_cannot_be_decided_is_told(
+def test_undecidable_objects_are_reported(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, an object that the service keeps would be missing silently."""
@@ -124,7 +124,7 @@ def test_what_cannot_be_decided_is_told(
         (["cleanup", "--cluster"], 1, "Missing argument"),
     ],
 )
-def test_mistakes(
+def test_invalid_arguments(
     api: FakeApi, command: Command, arguments: list[str], code: int, text: str
 ) -> None:
     assert api is not None
@@ -133,7 +133,7 @@ def test_mistakes(
     assert text in done.err
 
 
-def test_a_policy_that_cannot_run_is_refused(
+def test_invalid_policy_is_rejected(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, the preview would show objects of a policy that never runs."""
@@ -145,7 +145,7 @@ def test_a_policy_that_cannot_run_is_refused(
     assert "expected exactly 5 fields, found 4" in done.err
 
 
-def test_a_namespace_goes_while_the_command_runs(
+def test_namespace_deleted_while_the_command_runs(
     api: FakeApi, command: Command
 ) -> None:
     """Otherwise, a deleted namespace would end the command or be reported."""
@@ -174,7 +174,7 @@ spec:
 """
 
 
-def test_a_deleting_policy_of_a_file(
+def test_deleting_policy_from_a_file(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, policies in CEL would be skipped without a message."""
@@ -191,7 +191,7 @@ def test_a_deleting_policy_of_a_file(
     assert not api.count("^(DELETE|PUT|POST|PATCH)")
 
 
-def test_stored_deleting_policies(api: FakeApi, command: Command) -> None:
+def test_deleting_policies_of_the_cluster(api: FakeApi, command: Command) -> None:
     """Otherwise, a namespaced policy would be shown with other namespaces' objects."""
     text = "namespaceObject.metadata.labels['env'] == 'test'"
     deleting(api, "mine", namespace="a")
@@ -215,7 +215,7 @@ def test_stored_deleting_policies(api: FakeApi, command: Command) -> None:
     assert len(every["problems"]) == 3
 
 
-def test_the_pool_deletes_what_was_shown(
+def test_pool_deletes_the_listed_objects(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, the preview would differ from the service's actions."""
@@ -238,7 +238,7 @@ def test_the_pool_deletes_what_was_shown(
     ("flags", "left"),
     [((), ["one", "two"]), (("--exception-namespace", "*"), ["two"])],
 )
-def test_exceptions_count_as_the_operator_says(
+def test_exceptions_follow_the_operators_settings(
     api: FakeApi,
     command: Command,
     tmp_path: Path,
@@ -261,7 +261,7 @@ def test_exceptions_count_as_the_operator_says(
     assert [one["name"] for one in shown["objects"]] == left
 
 
-def test_exceptions_that_cannot_be_read_end_it(
+def test_unreadable_exceptions_end_the_run(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, objects would be shown that an unread exception may keep."""
@@ -274,7 +274,7 @@ def test_exceptions_that_cannot_be_read_end_it(
     assert done.out == ""
 
 
-def test_what_an_expression_posts_is_not_stored(
+def test_posts_of_expressions_are_not_sent(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, a preview would create objects."""
@@ -296,7 +296,7 @@ def test_what_an_expression_posts_is_not_stored(
         ("variables.old == 'yes'", "variables.old", "bool"),
     ],
 )
-def test_a_deleting_policy_that_cannot_run_is_refused(
+def test_invalid_deleting_policy_is_rejected(
     api: FakeApi, command: Command, tmp_path: Path, before: str, after: str, text: str
 ) -> None:
     """Otherwise, the preview would show objects of a policy that never runs."""

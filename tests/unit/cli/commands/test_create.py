@@ -8,7 +8,7 @@ import yaml
 from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
 
 
-def test_test_values_and_user_are_accepted(
+def test_test_values_and_user_info_are_valid(
     command: Command, policy_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "pods.yaml").write_text(pod("good") + pod("bad", "nginx:latest"))
@@ -35,7 +35,7 @@ def test_test_values_and_user_are_accepted(
     assert "pass: 1, fail: 1" in applied.out
 
 
-def test_exception_is_accepted(command: Command, tmp_path: Path) -> None:
+def test_exception_is_valid(command: Command, tmp_path: Path) -> None:
     policy, file = tmp_path / "policy.yaml", tmp_path / "exception.yaml"
     policy.write_text(LATEST_POLICY)
     (tmp_path / "pod.yaml").write_text(pod("bad", "nginx:latest"))
@@ -101,7 +101,9 @@ def test_cluster_role(command: Command) -> None:
         (["cluster-role", "x", "-g", "a"], 'required flag(s) "verbs", "resources"'),
     ],
 )
-def test_refused(command: Command, arguments: list[str], message: str) -> None:
+def test_rejected_arguments(
+    command: Command, arguments: list[str], message: str
+) -> None:
     done = command("create", *arguments)
     assert done.code == 1
     assert message in done.err

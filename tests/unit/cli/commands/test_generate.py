@@ -87,9 +87,7 @@ def _sent(api: FakeApi) -> int:
     return api.count(_WRITES) - api.count(r"dryRun=All")
 
 
-def test_a_stored_policy_is_shown_as_a_table(
-    cluster: FakeApi, command: Command
-) -> None:
+def test_cluster_policy_is_shown_as_a_table(cluster: FakeApi, command: Command) -> None:
     """Otherwise, users could not preview the actions of a policy."""
     before = dict(cluster.objects)
     done = command("generate", "--cluster", "p")
@@ -120,7 +118,7 @@ def test_a_stored_policy_is_shown_as_a_table(
     assert cluster.objects == before
 
 
-def test_the_pool_does_what_was_shown(
+def test_pool_generates_the_objects_shown(
     cluster: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, the preview would differ from the service's actions."""
@@ -144,7 +142,7 @@ def test_the_pool_does_what_was_shown(
     assert left["unchanged"] == 3
 
 
-def test_a_file_that_lacks_a_rule(
+def test_file_without_a_rule(
     cluster: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, deletions due to a removed rule could not be previewed."""
@@ -169,7 +167,7 @@ def test_a_file_that_lacks_a_rule(
     assert _sent(cluster) == 0
 
 
-def test_values_of_secrets_are_hidden(api: FakeApi, command: Command) -> None:
+def test_values_of_secrets_are_redacted(api: FakeApi, command: Command) -> None:
     """Otherwise, a terminal's log would contain secret values."""
     source = {"data": {"new": "bmV3", "same": "c2FtZQ=="}}
     api.put(f"{SECRETS.format('b')}/source", apiVersion="v1", kind="Secret", **source)
@@ -190,7 +188,7 @@ def test_values_of_secrets_are_hidden(api: FakeApi, command: Command) -> None:
             assert text not in done.out
 
 
-def test_what_cannot_be_decided_is_told(api: FakeApi, command: Command) -> None:
+def test_undecidable_objects_are_reported(api: FakeApi, command: Command) -> None:
     """Otherwise, a pending object would be missing without a message."""
     policy(api, rule(clone={"namespace": "b", "name": "absent"}))
     metadata = {"labels": MATCHED}
@@ -210,7 +208,7 @@ def test_what_cannot_be_decided_is_told(api: FakeApi, command: Command) -> None:
         (["generate", "--cluster"], 1, "Missing argument"),
     ],
 )
-def test_mistakes(
+def test_invalid_arguments(
     api: FakeApi, command: Command, arguments: list[str], code: int, text: str
 ) -> None:
     assert api is not None
@@ -219,7 +217,7 @@ def test_mistakes(
     assert text in done.err
 
 
-def test_a_kind_that_may_not_be_listed(cluster: FakeApi, command: Command) -> None:
+def test_unlistable_kind(cluster: FakeApi, command: Command) -> None:
     """Otherwise, nothing would be shown although most of it is known."""
     cluster.fault(r"GET /api/v1/configmaps\?", *[403] * 100)
     done = command("generate", "--cluster", "p", "-o", "json")
@@ -281,7 +279,7 @@ def in_cel(api: FakeApi, tmp_path: Path) -> FakeApi:
     return api
 
 
-def test_a_generating_policy_is_shown_as_a_table(
+def test_generating_policy_is_shown_as_a_table(
     in_cel: FakeApi, command: Command
 ) -> None:
     """Otherwise, policies in CEL would be skipped without a message."""
@@ -305,7 +303,7 @@ def test_a_generating_policy_is_shown_as_a_table(
     assert in_cel.objects == before
 
 
-def test_the_pool_does_what_was_shown_of_a_generating_policy(
+def test_pool_generates_the_objects_shown_for_a_generating_policy(
     in_cel: FakeApi, command: Command
 ) -> None:
     """Otherwise, the preview would differ from the service's actions."""
@@ -324,7 +322,7 @@ def test_the_pool_does_what_was_shown_of_a_generating_policy(
     assert (left["changes"], left["unchanged"]) == ([], 3)
 
 
-def test_a_file_of_a_generating_policy_that_matches_less(
+def test_generating_policy_file_that_matches_less(
     in_cel: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     """Otherwise, deletions by a narrower policy could not be previewed."""
@@ -342,7 +340,7 @@ def test_a_file_of_a_generating_policy_that_matches_less(
     assert _sent(in_cel) == 0
 
 
-def test_what_expressions_post_or_fail_at(in_cel: FakeApi, command: Command) -> None:
+def test_posts_and_failures_of_expressions(in_cel: FakeApi, command: Command) -> None:
     """Otherwise, a preview would create objects or hide evaluation errors."""
     posts = (
         "resource.post('v1', 'configmaps', 'a',"
@@ -356,7 +354,7 @@ def test_what_expressions_post_or_fail_at(in_cel: FakeApi, command: Command) -> 
     assert _sent(in_cel) == 0
 
 
-def test_a_namespaced_generating_policy(api: FakeApi, command: Command) -> None:
+def test_namespaced_generating_policy(api: FakeApi, command: Command) -> None:
     """Otherwise, a tenant's preview would show actions that never happen."""
     _cel_policy(api, namespace="b")
     trigger(api, "t")
@@ -385,7 +383,7 @@ def test_exceptions_from_generating_policies(
     assert [one["name"] for one in shown["changes"]] == made
 
 
-def test_a_generating_policy_that_does_not_compile(
+def test_generating_policy_that_does_not_compile(
     api: FakeApi, command: Command
 ) -> None:
     """Otherwise, the preview would be empty, as if no action was pending."""

@@ -46,7 +46,7 @@ def _found(path: tuple[str, ...]) -> Declared | Group:
     return found
 
 
-def test_the_table_has_every_command_and_no_other() -> None:
+def test_command_table_is_complete() -> None:
     assert {" ".join(path) for path in PATHS} == set(EXITS)
 
 
@@ -125,7 +125,9 @@ def test_examples_are_accepted(path: tuple[str, ...], tmp_path: Path) -> None:
         (["test", "--fial-only", "p"], "'--fail-only'"),
     ],
 )
-def test_near_names(command: Command, words: list[str], suggested: str) -> None:
+def test_similar_names_are_suggested(
+    command: Command, words: list[str], suggested: str
+) -> None:
     done = command(*words)
     assert (done.code, done.out) == (1, "")
     assert re.search(f"Did you mean[^\\n]*{suggested}", done.err)
@@ -144,7 +146,7 @@ def test_near_names(command: Command, words: list[str], suggested: str) -> None:
         (["apply", "p", "--crd-path", "gone.txt", "-r", "r"], "--crd-path", "crdpath"),
     ],
 )
-def test_messages_name_the_flag_that_was_typed(
+def test_messages_name_the_typed_flag(
     command: Command, words: list[str], named: str, not_named: str
 ) -> None:
     done = command(*words)
@@ -164,7 +166,7 @@ def test_messages_name_the_flag_that_was_typed(
         ["bench", "p", "-r", "r", "-o", "text"],
     ],
 )
-def test_formats_are_checked_before_anything_is_read(
+def test_formats_are_checked_before_any_input(
     command: Command, words: list[str]
 ) -> None:
     done = command(*words)
@@ -181,7 +183,7 @@ def test_formats_are_checked_before_anything_is_read(
         ("kyverno_mp/__main__.py", "kyverno-mp"),
     ],
 )
-def test_name_of_the_program(
+def test_program_name(
     capsys: pytest.CaptureFixture[str], file: str, program: str
 ) -> None:
     assert program_of(file) == program
@@ -191,12 +193,12 @@ def test_name_of_the_program(
     assert f"  {program} jp query -i pod.yaml" in said
 
 
-def test_the_plugin_is_installed() -> None:
+def test_kubectl_plugin_is_installed() -> None:
     scripts = (ROOT / "setup.cfg").read_text()
     assert "kubectl-kyverno = kyverno_mp.__main__:main" in scripts
 
 
-def test_documents_have_the_table_of_exit_codes() -> None:
+def test_documentation_has_the_table_of_exit_codes() -> None:
     """``python -m tests.unit.cli.commands.test_help`` prints it."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     found = [one for one in pages if "<!-- exit-codes -->" in one.read_text()]
@@ -207,7 +209,7 @@ def test_documents_have_the_table_of_exit_codes() -> None:
     assert codes == ["0", "1", "2", "3", "70", "130"]
 
 
-def test_written_pages_have_examples_and_exit_codes(
+def test_generated_pages_have_examples_and_exit_codes(
     command: Command, tmp_path: Path
 ) -> None:
     assert command("docs", "-o", tmp_path).code == 0

@@ -49,7 +49,7 @@ def folder(tmp_path: Path, policy_file: Path, pods_file: Path) -> Path:
         ("jp", "query", "-i", "{}", "a"),
     ],
 )
-def test_no_file_ends_in_a_trace(
+def test_no_file_causes_a_traceback(
     command: Command,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -65,7 +65,7 @@ def test_no_file_ends_in_a_trace(
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "*.yaml", "[", "", "../policy.yaml"])
-def test_the_name_of_test_files_is_no_pattern(
+def test_test_file_name_is_no_pattern(
     command: Command, folder: Path, name: str
 ) -> None:
     (folder / "tests").mkdir()
@@ -74,7 +74,7 @@ def test_the_name_of_test_files_is_no_pattern(
     assert (done.code, done.out) == (0, "\nNo test yamls available\n")
 
 
-def test_a_selector_that_is_none_is_refused(
+def test_invalid_selector_is_rejected(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -93,7 +93,7 @@ def test_help(command: Command, names: tuple[str, ...]) -> None:
     assert command("help", *names).out == command(*shown, "--help").out
 
 
-def test_help_of_what_is_not_there(command: Command) -> None:
+def test_help_of_a_missing_command(command: Command) -> None:
     done = command("help", "nothing")
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith("Unknown help topic `nothing`\nUsage:")

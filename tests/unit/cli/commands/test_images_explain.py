@@ -58,7 +58,7 @@ def _explained(command: Command, policy: Path, layout: Path) -> tuple[int, Any]:
     return done.code, json.loads(done.out)
 
 
-def test_a_signed_image(command: Command, tmp_path: Path) -> None:
+def test_signed_image(command: Command, tmp_path: Path) -> None:
     signer = Signer()
     layout, digest = _layout(tmp_path, signer)
     policy = _policy(tmp_path, {"attestors": [{"entries": [_entry(signer)]}]})
@@ -77,7 +77,7 @@ def test_a_signed_image(command: Command, tmp_path: Path) -> None:
     assert [one["status"] for one in block["results"]] == ["pass"]
 
 
-def test_which_attestor_fails_and_which_check(command: Command, tmp_path: Path) -> None:
+def test_failed_attestor_and_check_are_named(command: Command, tmp_path: Path) -> None:
     signer, other = Signer(), Signer()
     layout, _ = _layout(tmp_path, signer)
     entries = [_entry(other), _entry(signer, rekor={"pubkey": other.pem, "url": "x"})]
@@ -116,7 +116,7 @@ def test_attestations(command: Command, tmp_path: Path) -> None:
     assert "attestation checks failed" in block["results"][0]["message"]
 
 
-def test_the_text_has_all_of_it(command: Command, tmp_path: Path) -> None:
+def test_text_output_is_complete(command: Command, tmp_path: Path) -> None:
     signer = Signer()
     layout, digest = _layout(tmp_path, signer)
     policy = _policy(tmp_path, {"attestors": [{"entries": [_entry(Signer())]}]})
@@ -136,7 +136,7 @@ def test_the_text_has_all_of_it(command: Command, tmp_path: Path) -> None:
         assert text in done.out
 
 
-def test_an_image_that_is_not_there(command: Command, tmp_path: Path) -> None:
+def test_missing_image(command: Command, tmp_path: Path) -> None:
     signer = Signer()
     layout, _ = _layout(tmp_path, signer)
     policy = _policy(tmp_path, {"attestors": [{"entries": [_entry(signer)]}]})
@@ -150,7 +150,7 @@ def test_an_image_that_is_not_there(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["layout", "policy", "rules", "image"])
-def test_what_cannot_be_used(command: Command, tmp_path: Path, what: str) -> None:
+def test_unusable_input(command: Command, tmp_path: Path, what: str) -> None:
     signer = Signer()
     layout, _ = _layout(tmp_path, signer)
     policy = _policy(tmp_path, {"attestors": [{"entries": [_entry(signer)]}]})
@@ -171,7 +171,7 @@ def test_what_cannot_be_used(command: Command, tmp_path: Path, what: str) -> Non
     assert done.err.startswith("Error: ")
 
 
-def test_another_kind_of_policy_is_named(command: Command, tmp_path: Path) -> None:
+def test_unsupported_kind_is_named(command: Command, tmp_path: Path) -> None:
     """Otherwise, an ImageValidatingPolicy's author would search it for a mistake."""
     text = {
         "apiVersion": "policies.kyverno.io/v1",
@@ -191,7 +191,7 @@ def test_another_kind_of_policy_is_named(command: Command, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["apply", "test"])
-def test_apply_and_test_verify_by_a_layout(
+def test_apply_and_test_verify_against_an_image_layout(
     command: Command, tmp_path: Path, name: str
 ) -> None:
     signer = Signer()

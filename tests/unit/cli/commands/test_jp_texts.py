@@ -15,7 +15,7 @@ def nothing(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("query", ["to_number('NaN')", "{a: [to_number('NaN')]}"])
-def test_no_json_holds_nan(command: Command, nothing: Path, query: str) -> None:
+def test_json_output_has_no_nan(command: Command, nothing: Path, query: str) -> None:
     done = command("jp", "query", "-i", nothing, query)
     assert done.code == 1
     assert done.out == f"# {query}\n"
@@ -34,14 +34,14 @@ def test_no_json_holds_nan(command: Command, nothing: Path, query: str) -> None:
         ("length(base64_decode('4oLihA=='))", "4"),
     ],
 )
-def test_bytes_that_are_no_text(
+def test_bytes_that_are_not_utf_8(
     command: Command, nothing: Path, query: str, shown: str
 ) -> None:
     done = command("jp", "query", "-c", "-i", nothing, query)
     assert (done.code, done.out) == (0, f"# {query}\n{shown}\n")
 
 
-def test_unquoted_bytes_are_written_as_they_are(
+def test_unquoted_bytes_are_written_unchanged(
     nothing: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     from kyverno_mp.cli.main import run
@@ -64,7 +64,7 @@ def test_unquoted_bytes_are_written_as_they_are(
         ("[1,]", "invalid character ']' looking for beginning of value"),
     ],
 )
-def test_parse_json_fails_as_gos_decoder_does(
+def test_parse_json_fails_like_gos_decoder(
     command: Command, nothing: Path, text: str, message: str
 ) -> None:
     done = command("jp", "query", "-i", nothing, f"parse_json('{text}')")
@@ -73,7 +73,7 @@ def test_parse_json_fails_as_gos_decoder_does(
 
 
 @pytest.mark.parametrize(("text", "name"), [(".nan", "NaN"), ("-.Inf", "-Inf")])
-def test_parse_yaml_passes_through_json(
+def test_parse_yaml_converts_to_json(
     command: Command, nothing: Path, text: str, name: str
 ) -> None:
     done = command("jp", "query", "-i", nothing, f"parse_yaml('a: {text}')")

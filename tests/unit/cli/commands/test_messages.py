@@ -26,7 +26,7 @@ spec:
 """
 
 
-def test_explain_shows_clean_up_policies(command: Command, tmp_path: Path) -> None:
+def test_explain_shows_cleanup_policies(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "clean.yaml"
     file.write_text(CLEANUP)
     (policy,) = json.loads(command("explain", file, "-o", "json").out)
@@ -41,7 +41,7 @@ def test_explain_shows_clean_up_policies(command: Command, tmp_path: Path) -> No
     assert "CleanupPolicy team/old" in done.out
 
 
-def test_lint_notes_an_empty_file(command: Command, tmp_path: Path) -> None:
+def test_lint_reports_an_empty_file(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("# nothing yet\n")
     done = command("lint", file)
@@ -49,7 +49,7 @@ def test_lint_notes_an_empty_file(command: Command, tmp_path: Path) -> None:
     assert f"{file}:1:1: note: empty file [lint.not_a_policy]" in done.out
 
 
-def test_a_misspelt_kubeconfig_is_named(
+def test_misspelled_kubeconfig_is_named(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
@@ -60,7 +60,7 @@ def test_a_misspelt_kubeconfig_is_named(
     assert f"KUBECONFIG={tmp_path / 'none'} does not exist" in done.err
 
 
-def test_a_cluster_that_does_not_answer(command: Command, tmp_path: Path) -> None:
+def test_unreachable_cluster(command: Command, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
     (tmp_path / "config").write_text(
         """
@@ -75,7 +75,7 @@ current-context: c
     assert "the API server that the kubeconfig names cannot be reached" in done.err
 
 
-def test_bench_counts_in_english(command: Command, tmp_path: Path) -> None:
+def test_bench_uses_singular_and_plural(command: Command, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
     (tmp_path / "pod.yaml").write_text(pod("a"))
     files = (tmp_path / "policy.yaml", "-r", tmp_path / "pod.yaml")
@@ -84,11 +84,11 @@ def test_bench_counts_in_english(command: Command, tmp_path: Path) -> None:
     assert [counted(2, "policy"), counted(0, "rule")] == ["2 policies", "0 rules"]
 
 
-def test_completion_names_the_shells(command: Command) -> None:
+def test_completion_lists_the_shells(command: Command) -> None:
     assert "bash, zsh, fish, powershell" in command("completion", "tcsh").err
 
 
-def test_serve_names_the_nearest_flag(command: Command) -> None:
+def test_serve_suggests_the_nearest_flag(command: Command) -> None:
     done = command("serve", "--standalone", "--policy", "x")
     assert done.err == "Error: no such flag: --policy; the nearest is --policies\n"
 

@@ -39,7 +39,7 @@ PAYLOAD = {
 }
 
 
-def test_list_imports_no_command() -> None:
+def test_list_of_commands_imports_no_command() -> None:
     code = (
         "import sys; from kyverno_mp.cli.main import run; run(['--help']);"
         "print([m for m in sys.modules if m.startswith(('kyverno_mp.program',"
@@ -61,7 +61,7 @@ def test_completion(command: Command, shell: str) -> None:
 
 
 @pytest.mark.parametrize("shells", [[], ["bash", "zsh"], ["tcsh"], ["Bash"]])
-def test_completion_refuses(command: Command, shells: list[str]) -> None:
+def test_completion_rejects_unknown_shells(command: Command, shells: list[str]) -> None:
     assert command("completion", *shells).code == 1
 
 
@@ -140,7 +140,7 @@ def test_json_scan_selects_policies(
     assert f"against {count} polic" in done.out, done.err
 
 
-def test_jp_points_at_the_fault(command: Command) -> None:
+def test_jp_error_points_at_the_position(command: Command) -> None:
     done = command("jp", "parse", "a.b[")
     assert done.code == 1
     assert done.err.endswith("\na.b[\n    ^\n")
@@ -163,7 +163,7 @@ def test_missing_file_is_an_error_not_a_crash(command: Command) -> None:
     assert (done.code, done.err) == (1, _GONE)
 
 
-def test_jp_parse_prints_the_tree_as_go_does(command: Command) -> None:
+def test_jp_parse_prints_the_tree_like_gos(command: Command) -> None:
     done = command("jp", "parse", "a[?b == `[1, null]`].{k: length(@)}")
     assert done.out == TREE
     assert done.code == 0
@@ -254,13 +254,13 @@ def test_messages_of_json_scan(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["jp", "json", "create", "fix", "oci"])
-def test_a_group_alone_prints_its_help(command: Command, group: str) -> None:
+def test_group_without_a_command_prints_its_help(command: Command, group: str) -> None:
     done = command(group)
     assert (done.code, done.err) == (0, "")
     assert "Commands:" in done.out
 
 
-def test_a_query_that_fails_has_no_heading(command: Command, tmp_path: Path) -> None:
+def test_failed_query_has_no_heading(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "in.json"
     file.write_text('{"a": 1}')
     done = command("jp", "query", "-i", file, "a", "length(a)", "a")

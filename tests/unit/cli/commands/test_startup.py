@@ -62,7 +62,7 @@ def modules(*arguments: object) -> tuple[set[str], int]:
 
 
 @pytest.mark.parametrize("path", [one.strip() for one in HELP.split(";")])
-def test_a_help_page_imports_the_declaration_only(path: str) -> None:
+def test_help_page_imports_only_the_declaration(path: str) -> None:
     loaded, ours = modules(*path.split(), "--help")
     assert not loaded & HEAVY
     assert ours <= 14
@@ -76,7 +76,7 @@ def test_small_commands(arguments: list[str]) -> None:
     assert ours <= 14
 
 
-def test_the_help_of_serve_reads_the_settings_only() -> None:
+def test_help_of_serve_imports_only_the_settings() -> None:
     loaded, ours = modules("serve", "--help")
     assert not loaded & HEAVY
     assert ours <= 24
@@ -125,7 +125,7 @@ def preloaded() -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_service_imports_the_rest_before_it_forks() -> None:
+def test_service_imports_the_rest_before_it_forks() -> None:
     """A worker must not import a library during a review."""
     assert set(LATE) <= preloaded()
 

@@ -22,7 +22,7 @@ def test_runs_again_after_each_change(tmp_path: Path) -> None:
     assert watch([str(tmp_path)], run, rounds=3, pause_s=0.001) == 3
 
 
-def test_failing_run_does_not_end_it(
+def test_failing_run_does_not_end_the_watch(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "p.yaml"
@@ -35,7 +35,7 @@ def test_failing_run_does_not_end_it(
     assert capfd.readouterr().err.count("Error: broken") == 2
 
 
-def test_interrupt_gives_the_last_code(tmp_path: Path) -> None:
+def test_interrupt_returns_the_last_code(tmp_path: Path) -> None:
     def run() -> int:
         raise KeyboardInterrupt
 

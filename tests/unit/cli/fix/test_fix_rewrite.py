@@ -143,7 +143,7 @@ REWRITTEN: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
-def test_both_decide_alike(name: str) -> None:
+def test_policy_and_rewrite_have_the_same_verdicts(name: str) -> None:
     found = rewrite(REWRITTEN[name])
     assert (found.reason, list(found.differences)) == ("", [])
     assert found.document is not None
@@ -151,7 +151,7 @@ def test_both_decide_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
-def test_the_requests_are_denied_and_allowed(name: str) -> None:
+def test_requests_are_denied_and_allowed(name: str) -> None:
     """Otherwise, the comparison would prove nothing."""
     before = decode(REWRITTEN[name])
     assert isinstance(before, ClusterPolicy)
@@ -204,7 +204,7 @@ def test_kinds_of_other_groups(
     assert _denied(pair, request) == (denied, denied)
 
 
-def test_another_kind_of_the_same_resource_name() -> None:
+def test_other_kind_with_the_same_resource_name() -> None:
     raw = REWRITTEN["not"]
     pair = Pair(_decoded(raw), rewrite(raw).document)
     request = _request("Other", "services", {"type": "NodePort"}, "example.com")
@@ -322,7 +322,7 @@ def test_other_documents_withhold_the_policy(
     assert done.err.endswith(f"p: not rewritten: {reason}\n")
 
 
-def test_requests_are_about_other_groups_and_subresources() -> None:
+def test_requests_for_other_groups_and_subresources() -> None:
     rules = expand(_decoded(REWRITTEN["autogen"]))
     pods = Resource("*", "*", "pods", "Pod")
     asked = [decode_review(body) for _, body in reviews(rules, [pods])]
@@ -416,7 +416,7 @@ REFUSED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("raw", "reason"), REFUSED)
-def test_what_has_no_equal_is_named(raw: Json, reason: str) -> None:
+def test_fields_without_equivalent_are_named(raw: Json, reason: str) -> None:
     found = rewrite(raw)
     assert found.document is None
     assert found.reason == f"rule r: {reason}"
@@ -440,7 +440,7 @@ def test_what_has_no_equal_is_named(raw: Json, reason: str) -> None:
         ),
     ],
 )
-def test_policies_that_are_not_only_rules(spec: Json, reason: str) -> None:
+def test_policies_with_more_than_rules(spec: Json, reason: str) -> None:
     rule = {"validate": {"message": "m", "pattern": {"spec": {"type": "A"}}}}
     assert rewrite(policy(rule, **spec)).reason == reason
 
@@ -474,7 +474,7 @@ def test_actions_labels_and_settings_are_kept() -> None:
     }
 
 
-def test_a_difference_withholds_the_policy(
+def test_differing_rewrite_is_withheld(
     monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> None:
     """After a simulated defect, nothing is written, and the request is shown."""

@@ -39,7 +39,7 @@ def test_policies_and_objects_of_a_cluster(api: FakeApi, command: Command) -> No
     assert not api.count("GET /api/v1/(secrets|configmaps)")
 
 
-def test_policies_of_a_cluster_for_objects_of_files(
+def test_cluster_policies_for_objects_from_files(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     _store(api, SLOW)
@@ -50,7 +50,7 @@ def test_policies_of_a_cluster_for_objects_of_files(
     assert not api.count("GET /api/v1/pods")
 
 
-def test_policies_of_files_for_objects_of_a_cluster(
+def test_policies_from_files_for_cluster_objects(
     api: FakeApi, command: Command, tmp_path: Path
 ) -> None:
     policies = tmp_path / "policies.yaml"
@@ -63,7 +63,7 @@ def test_policies_of_files_for_objects_of_a_cluster(
     assert not api.count("GET /apis/kyverno.io")
 
 
-def test_of_many_objects_a_sample_is_measured(api: FakeApi, command: Command) -> None:
+def test_sample_of_many_objects_is_measured(api: FakeApi, command: Command) -> None:
     _store(api, SLOW)
     put_pods(api, 1001)
     done = command("bench", "-c", "--seconds", "0.01", "-o", "json")
@@ -84,7 +84,7 @@ def test_a_cluster_without_policies(api: FakeApi, command: Command) -> None:
     assert done.err == "Error: the cluster has no policies with rules\n"
 
 
-def test_a_policy_that_is_refused_is_named(api: FakeApi, command: Command) -> None:
+def test_rejected_policy_is_named(api: FakeApi, command: Command) -> None:
     refused = SLOW.replace("name: long-query", "title: long-query")
     _store(api, LATEST_POLICY + refused.replace("slow", "refused"))
     put_pods(api, 1)
@@ -95,7 +95,7 @@ def test_a_policy_that_is_refused_is_named(api: FakeApi, command: Command) -> No
     assert "1 policy with" in done.out
 
 
-def test_a_namespace_goes_before_the_measurement(
+def test_namespace_deleted_before_the_measurement(
     api: FakeApi, command: Command
 ) -> None:
     """Otherwise, one deleted object would prevent all measurements."""

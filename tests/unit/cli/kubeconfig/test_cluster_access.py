@@ -26,7 +26,7 @@ def write(file: Path, user: dict[str, Any], context: str = "x") -> Path:
     return file
 
 
-def test_the_flag_goes_before_the_environment(tmp_path: Path) -> None:
+def test_flag_has_precedence_over_the_environment(tmp_path: Path) -> None:
     flag = write(tmp_path / "flag", {})
     env = {"KUBECONFIG": str(write(tmp_path / "env", {})), "HOME": str(tmp_path)}
     assert find_access(str(flag), "", env).host == "flag.example.org"
@@ -49,7 +49,7 @@ def cluster(host: str, **more: Any) -> dict[str, Any]:
     return {"server": f"https://{host}.example.org:6443", **more}
 
 
-def test_files_are_merged_and_the_first_of_each_name_counts(tmp_path: Path) -> None:
+def test_files_are_merged_and_the_first_name_wins(tmp_path: Path) -> None:
     """As in kubectl, a context in one file may name a cluster in another file."""
     one = part(
         tmp_path / "one",
@@ -74,7 +74,7 @@ def test_files_are_merged_and_the_first_of_each_name_counts(tmp_path: Path) -> N
     assert str(two) in str(raised.value)
 
 
-def test_paths_are_those_of_the_file_that_names_them(tmp_path: Path) -> None:
+def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
     one = part(
         tmp_path / "1" / "config",
         context={"a": {"cluster": "c", "user": "u", "namespace": "n"}},
@@ -120,9 +120,7 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_no_file_of_a_key_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_key_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     user = {"client-certificate-data": encoded("C"), "client-key-data": encoded("K")}
@@ -177,7 +175,7 @@ clusters: [{name: c, cluster: {server: 'https://x'}}]
         ),
     ],
 )
-def test_broken_files_are_named_and_not_repeated(
+def test_invalid_files_are_named_without_their_content(
     tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "k").write_text(text)
@@ -197,9 +195,7 @@ def test_broken_files_are_named_and_not_repeated(
         ({"client-key-data": "no base64!"}, "not base64 of PEM"),
     ],
 )
-def test_users_that_are_refused(
-    tmp_path: Path, user: dict[str, Any], message: str
-) -> None:
+def test_rejected_users(tmp_path: Path, user: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingInvalid, match=message) as raised:
         find_access(str(write(tmp_path / "k", user)), "", {})
     assert raised.value.code == "kube.kubeconfig"
@@ -219,7 +215,7 @@ def login(id_token: str, **more: str) -> dict[str, Any]:
     return {"auth-provider": {"name": "oidc", "config": config | more}}
 
 
-def test_a_login_that_still_holds(tmp_path: Path) -> None:
+def test_valid_login(tmp_path: Path) -> None:
     valid = token(3600)
     file = write(tmp_path / "k", login(valid))
     before = file.read_bytes()
@@ -227,7 +223,7 @@ def test_a_login_that_still_holds(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_login_that_cannot_be_renewed(tmp_path: Path) -> None:
+def test_login_that_cannot_be_renewed(tmp_path: Path) -> None:
     user = login(token(-1), **{"idp-issuer-url": "https://127.0.0.1:1"})
     for broken in (user, login("no.jwt"), login("a.b.c")):
         with pytest.raises(SettingInvalid) as raised:
@@ -237,7 +233,7 @@ def test_a_login_that_cannot_be_renewed(tmp_path: Path) -> None:
         assert "secret" not in str(raised.value)
 
 
-def test_without_either_that_of_the_user_counts(tmp_path: Path) -> None:
+def test_default_namespace_is_that_of_the_user(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     write(tmp_path / ".kube" / "config", {"token": "t"})
     found = find_access("", "", {"HOME": str(tmp_path)})
@@ -264,7 +260,7 @@ def credential(*, api: str = API, **status: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("api", [API, f"{API}beta1"])
-def test_a_plugin_gives_the_token(tmp_path: Path, api: str) -> None:
+def test_plugin_returns_a_token(tmp_path: Path, api: str) -> None:
     answer = credential(api=api, token="secret")
     file = write(tmp_path / "k", plugin(tmp_path, answer, api=api))
     assert find_access(str(file), "", {"PATH": "/bin:/usr/bin"}).token == "secret"
@@ -277,7 +273,7 @@ def test_a_plugin_gives_the_token(tmp_path: Path, api: str) -> None:
     }
 
 
-def test_a_plugin_is_told_of_the_cluster(tmp_path: Path) -> None:
+def test_plugin_receives_the_cluster(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("CA")
     block = plugin(tmp_path, credential(token="t"))["exec"]
     extension = {"name": "client.authentication.k8s.io/exec", "extension": {"k": 1}}
@@ -298,7 +294,7 @@ def test_a_plugin_is_told_of_the_cluster(tmp_path: Path) -> None:
     }
 
 
-def test_a_plugin_gives_a_certificate(tmp_path: Path) -> None:
+def test_plugin_returns_a_certificate(tmp_path: Path) -> None:
     answer = credential(clientCertificateData="CERT", clientKeyData="KEY")
     file = write(tmp_path / "k", plugin(tmp_path, answer))
     found = find_access(str(file), "", {"PATH": "/bin:/usr/bin"})
@@ -315,7 +311,7 @@ def test_a_plugin_gives_a_certificate(tmp_path: Path) -> None:
         (credential(token="t"), 3, "exit code 3"),
     ],
 )
-def test_a_plugin_that_fails(
+def test_failing_plugin(
     tmp_path: Path, answer: object, code: int, message: str
 ) -> None:
     file = write(tmp_path / "k", plugin(tmp_path, answer, code))
@@ -335,7 +331,7 @@ def test_a_plugin_that_fails(
         ({"env": ["A=1"]}, "not a valid plugin configuration"),
     ],
 )
-def test_a_plugin_that_cannot_run(
+def test_plugin_that_cannot_run(
     tmp_path: Path, change: dict[str, str], message: str
 ) -> None:
     block = plugin(tmp_path, credential(token="t"))["exec"]

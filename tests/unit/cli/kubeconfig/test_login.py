@@ -118,7 +118,7 @@ def login_at(issuer: Issuer) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_a_login_is_renewed_and_kept(
+def test_login_is_renewed_and_stored(
     tmp_path: Path,
     files: Files,
     inline: bool,  # noqa: FBT001 - a parameter of the test
@@ -148,9 +148,7 @@ def test_a_login_is_renewed_and_kept(
         assert len(issuer.asked) == 1
 
 
-def test_an_issuer_that_cannot_prove_who_it_is_gets_no_secret(
-    tmp_path: Path, files: Files
-) -> None:
+def test_untrusted_issuer_receives_no_secret(tmp_path: Path, files: Files) -> None:
     with issuing(files) as issuer:
         file = kubeconfig(tmp_path / "k", login_at(issuer))
         with pytest.raises(SettingInvalid) as raised:
@@ -161,7 +159,7 @@ def test_an_issuer_that_cannot_prove_who_it_is_gets_no_secret(
         assert (issuer.looked_up, issuer.asked) == (0, [])
 
 
-def test_the_image_says_what_it_lacks(
+def test_image_names_the_missing_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The image does not contain the official client (deploy/pin.py)."""

@@ -53,7 +53,7 @@ def _places(found: list[dict[str, object]]) -> set[tuple[object, object]]:
     return {(one["line"], one["code"]) for one in found}
 
 
-def test_sound_policy(command: Command, policy_file: Path) -> None:
+def test_valid_policy(command: Command, policy_file: Path) -> None:
     done = command("lint", policy_file)
     assert (done.code, done.out) == (0, "0 errors, 0 warnings\n")
 
@@ -73,7 +73,7 @@ def test_all_findings_with_lines(command: Command, tmp_path: Path) -> None:
     }
 
 
-def test_across_files(command: Command, tmp_path: Path) -> None:
+def test_findings_across_files(command: Command, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(MUTATING)
     (tmp_path / "b.yaml").write_text(MUTATING)
     (tmp_path / "e.yaml").write_text(
@@ -270,7 +270,7 @@ def test_calls_that_work(command: Command, tmp_path: Path, key: str, path: str) 
     assert _findings(command, file) == []
 
 
-def test_a_key_that_stands_twice(command: Command, tmp_path: Path) -> None:
+def test_duplicate_key(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     rule = """  - name: r
     match: {any: [{resources: {kinds: [Pod]}}]}
@@ -290,7 +290,7 @@ def test_a_key_that_stands_twice(command: Command, tmp_path: Path) -> None:
     )
 
 
-def test_what_the_service_refuses(command: Command, tmp_path: Path) -> None:
+def test_policies_rejected_by_the_server(command: Command, tmp_path: Path) -> None:
     rules = "".join(DENYING.format(n=n, key="{{ v }}", path="`1`") for n in range(1001))
     (tmp_path / "p.yaml").write_text(_policy(rules))
     rule = DENYING.format(n=1, key="{{ v }}", path="`1`")
@@ -301,7 +301,7 @@ def test_what_the_service_refuses(command: Command, tmp_path: Path) -> None:
     assert (many["level"], name["level"]) == ("error", "error")
 
 
-def test_a_text_that_is_no_utf_8_is_told_in_one_line(
+def test_invalid_utf_8_is_reported_in_one_line(
     command: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "p.yaml"
@@ -313,14 +313,14 @@ def test_a_text_that_is_no_utf_8_is_told_in_one_line(
     )
 
 
-def test_a_document_without_a_kind(command: Command, tmp_path: Path) -> None:
+def test_document_without_a_kind(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("apiVersion: kyverno.io/v1\nmetadata: {name: x}\n")
     (found,) = _findings(command, file)
     assert found["message"] == "policy type not supported kyverno.io/v1, Kind="
 
 
-def test_a_named_file_is_read_whatever_its_name(
+def test_named_file_is_read_with_any_extension(
     command: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "policy.json"

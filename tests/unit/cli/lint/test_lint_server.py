@@ -124,7 +124,7 @@ def test_lint(command: Command, tmp_path: Path, name: str) -> None:
 
 # A folder has no objects to delete: only a cluster runs clean-up policies.
 @pytest.mark.parametrize("name", [one for one in CASES if one != "clean-up"])
-def test_the_server_does_as_lint_says(tmp_path: Path, name: str) -> None:
+def test_server_and_lint_agree(tmp_path: Path, name: str) -> None:
     """Every policy that is not admitted or not in force has the server's error code."""
     text, server, _ = CASES[name]
     file = tmp_path / "p.yaml"
@@ -134,7 +134,7 @@ def test_the_server_does_as_lint_says(tmp_path: Path, name: str) -> None:
     assert is_refused == bool(server)
 
 
-def test_the_fate_of_the_other_rules(command: Command, tmp_path: Path) -> None:
+def test_other_rules_of_the_policy(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     for name, fate in (
         ("one rule", "the server skips this rule"),
@@ -153,7 +153,7 @@ def test_the_fate_of_the_other_rules(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["generate", "existing"])
-def test_a_server_without_a_background_pool_is_warned_about(
+def test_server_without_a_background_pool_causes_a_warning(
     command: Command, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "p.yaml"
@@ -212,7 +212,7 @@ def _repository(folder: Path) -> None:
         file.write_text(text)
 
 
-def test_files_of_other_tools_are_notes(command: Command, tmp_path: Path) -> None:
+def test_files_of_other_tools_cause_notes(command: Command, tmp_path: Path) -> None:
     _repository(tmp_path)
     done = command("lint", tmp_path, "--strict")
     assert done.code == 0, done.out
@@ -224,14 +224,14 @@ def test_files_of_other_tools_are_notes(command: Command, tmp_path: Path) -> Non
     assert files == set(FOREIGN) - {"kyverno-test.yaml", "test/chainsaw-test.yaml"}
 
 
-def test_explain_leaves_them_out(command: Command, tmp_path: Path) -> None:
+def test_explain_omits_files_of_other_tools(command: Command, tmp_path: Path) -> None:
     _repository(tmp_path)
     done = command("explain", tmp_path)
     assert (done.code, done.err) == (0, "files without policies: 11\n")
     assert "no-latest" in done.out
 
 
-def test_repeated_notes_are_one_line(command: Command, tmp_path: Path) -> None:
+def test_repeated_notes_are_merged(command: Command, tmp_path: Path) -> None:
     _repository(tmp_path)
     lines = command("lint", tmp_path).out.splitlines()
     assert len(lines) == len({line.partition(": note: ")[2] for line in lines})
@@ -248,7 +248,7 @@ def test_repeated_notes_are_one_line(command: Command, tmp_path: Path) -> None:
         ("apiVersion: kyverno.io/v9\nkind: Policy\n", "policy.unknown_kind"),
     ],
 )
-def test_a_misspelt_policy_is_an_error(
+def test_misspelled_policy_is_an_error(
     command: Command, tmp_path: Path, text: str, code: str
 ) -> None:
     file = tmp_path / "p.yaml"
@@ -256,9 +256,7 @@ def test_a_misspelt_policy_is_an_error(
     assert code in _errors(command, file)
 
 
-def test_a_template_outside_of_a_chart_is_an_error(
-    command: Command, tmp_path: Path
-) -> None:
+def test_template_outside_a_chart_is_an_error(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "templates" / "p.yaml"
     file.parent.mkdir()
     file.write_text("a: {{ .Values.b }}\n")

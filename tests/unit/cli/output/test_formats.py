@@ -42,7 +42,7 @@ def test_annotation(finding: Finding, line: str) -> None:
     assert github.render([finding]) == line
 
 
-def test_annotations_name_files_from_the_working_directory(
+def test_annotations_use_paths_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -109,13 +109,13 @@ def test_tap() -> None:
     assert tap.render([]) == "TAP version 14\n1..0\n"
 
 
-def test_no_text_breaks_out_of_tap() -> None:
+def test_texts_are_escaped_in_tap() -> None:
     points = read_tap(tap.render([Case(NASTY, "r", NASTY, FAILURE, NASTY, NASTY)] * 2))
     assert [one["ok"] for one in points] == [False, False]
     assert points[0]["yaml"]["message"] == NASTY
 
 
-def test_no_text_breaks_out_of_annotations() -> None:
+def test_texts_are_escaped_in_annotations() -> None:
     text = github.render([Finding(NASTY, "error", NASTY, NASTY, 1, 1, NASTY)])
     assert text.count("\n") == 1
     assert "\r" not in text

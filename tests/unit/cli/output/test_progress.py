@@ -51,7 +51,7 @@ def test_text(steps: int, done: int, seconds: float, text: str) -> None:
     assert stream.getvalue() == f"\r{text}\x1b[K\r\x1b[K"
 
 
-def test_a_short_run_draws_nothing() -> None:
+def test_short_run_shows_no_progress() -> None:
     stream, clock = io.StringIO(), Time()
     line = Line(stream, "Reading", 3, "files", clock)
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_a_short_run_draws_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_it_is_drawn_ten_times_a_second_at_most() -> None:
+def test_progress_is_drawn_at_most_ten_times_a_second() -> None:
     stream, clock = io.StringIO(), Time()
     line = Line(stream, "Reading", 0, "files", clock)
     clock.now_s += 2
@@ -71,7 +71,7 @@ def test_it_is_drawn_ten_times_a_second_at_most() -> None:
     assert 9 <= stream.getvalue().count("\r") <= 11
 
 
-def test_a_pipe_gets_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("Reading", 2, "files") as bar:
         bar(1)
         bar.hide()

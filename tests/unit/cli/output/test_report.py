@@ -115,7 +115,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_file(command: Command, tmp_path: Path, form: str) -> None:
+def test_every_file_format(command: Command, tmp_path: Path, form: str) -> None:
     file = tmp_path / "reports"
     file.write_text(FORMS[form]())
     assert _json(command, file)["summary"] == COUNTS
@@ -130,9 +130,7 @@ def test_a_folder(command: Command, tmp_path: Path) -> None:
     assert _json(command, tmp_path / "reports")["summary"] == COUNTS
 
 
-def test_the_most_urgent_results_come_first(
-    command: Command, reports_file: Path
-) -> None:
+def test_most_urgent_results_come_first(command: Command, reports_file: Path) -> None:
     found = _json(command, reports_file)
     assert _named(found) == [
         "p-high fail",
@@ -150,7 +148,7 @@ def test_the_most_urgent_results_come_first(
     assert all("namespace" not in one for one in skipped)
 
 
-def test_what_apply_reports_can_be_read(
+def test_output_of_apply_is_readable(
     command: Command, tmp_path: Path, policy_file: Path, pods_file: Path
 ) -> None:
     for form in ("yaml", "json"):
@@ -239,7 +237,7 @@ def test_table(command: Command, reports_file: Path) -> None:
     assert "<b>\ufffd[31mred second line|cell" in done.out
 
 
-def test_markdown_is_inert(command: Command, reports_file: Path) -> None:
+def test_markdown_is_escaped(command: Command, reports_file: Path) -> None:
     done = command("report", reports_file, "-o", "markdown")
     assert "<script" not in done.out
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in done.out
@@ -286,7 +284,7 @@ def _page(text: str) -> _Elements:
     return parser
 
 
-def test_the_page_contains_nothing_active_and_loads_nothing(
+def test_page_has_no_scripts_and_loads_nothing(
     command: Command, reports_file: Path
 ) -> None:
     text = command("report", reports_file, "-o", "html", "--title", SCRIPT).out
@@ -319,9 +317,7 @@ def test_the_page_contains_nothing_active_and_loads_nothing(
     assert "@import" not in style[1]
 
 
-def test_the_page_is_usable_without_sight_and_without_mouse(
-    command: Command, reports_file: Path
-) -> None:
+def test_page_is_accessible(command: Command, reports_file: Path) -> None:
     page = _page(command("report", reports_file, "-o", "html").out)
     ids = {a["id"] for _, a in page.elements if "id" in a}
     assert {"policy", "namespace", "severity", "category", "results"} <= ids
@@ -340,7 +336,7 @@ def test_the_page_is_usable_without_sight_and_without_mouse(
     assert len(words) > 4, "no result is told by its colour alone"
 
 
-def test_the_page_of_many_results_is_cut(command: Command, tmp_path: Path) -> None:
+def test_page_of_many_results_is_truncated(command: Command, tmp_path: Path) -> None:
     results = [result(f"p-{number}", "pass") for number in range(3000)]
     results.append(result("p-last", "fail"))
     file = tmp_path / "many.json"
@@ -384,7 +380,7 @@ BAD = """
 
 
 @pytest.mark.parametrize("line", BAD.strip().splitlines())
-def test_bad_input(
+def test_invalid_input(
     command: Command, reports_file: Path, pods_file: Path, tmp_path: Path, line: str
 ) -> None:
     texts = {
@@ -444,7 +440,7 @@ def test_cluster(command: Command, api: FakeApi) -> None:
     ]
 
 
-def test_selector_of_a_cluster(command: Command, api: FakeApi) -> None:
+def test_selector_for_a_cluster(command: Command, api: FakeApi) -> None:
     _serve(api)
     done = command("report", "--cluster", "-l", "team=apps", "-o", "json")
     assert done.code == 0
@@ -459,9 +455,7 @@ def test_a_cluster_without_reports(command: Command, api: FakeApi) -> None:
     assert "the cluster has no kind of policy reports" in done.err
 
 
-def test_a_kind_of_reports_that_is_removed_meanwhile(
-    command: Command, api: FakeApi
-) -> None:
+def test_report_kind_removed_meanwhile(command: Command, api: FakeApi) -> None:
     """Otherwise, the other reports would not be shown."""
     _serve(api)
     before = len(_named(_json(command, "--cluster")))

@@ -73,7 +73,7 @@ def test_test_without_tests(command: Command, tmp_path: Path, form: str) -> None
     assert done.err == "\nNo test yamls available\n"
 
 
-def test_test_that_ends_early_tells_what_it_knows(
+def test_test_that_ends_early_reports_partial_results(
     command: Command, folder: Path
 ) -> None:
     """Upstream prints finished rows before the failure, too."""
@@ -85,7 +85,7 @@ def test_test_that_ends_early_tells_what_it_knows(
     assert done.code == 1
 
 
-def test_test_with_a_file_leaves_standard_output_empty(
+def test_test_with_a_file_keeps_standard_output_empty(
     command: Command, folder: Path
 ) -> None:
     file = folder / "rows.json"
@@ -171,7 +171,7 @@ def test_apply(command: Command, folder: Path, policy_file: Path, form: str) -> 
         (("--warn-no-pass",), 0, "exit as no objects satisfied policy\n"),
     ],
 )
-def test_exit_words_are_no_part_of_a_report(
+def test_exit_messages_are_not_in_the_report(
     command: Command,
     folder: Path,
     policy_file: Path,

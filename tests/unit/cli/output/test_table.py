@@ -31,7 +31,7 @@ def _lines(message: str) -> list[str]:
     return [line.split("│")[7].strip() for line in lines]
 
 
-def test_a_long_cell_is_broken_by_bytes_and_two_for_a_space() -> None:
+def test_long_cell_is_wrapped_by_bytes() -> None:
     """Otherwise, a long message would be wrapped differently than in Kyverno."""
     found = _lines("w\u00f6rd  " * 60)
     assert found == [" ".join(["w\u00f6rd"] * count) for count in (43, 17)]

@@ -47,7 +47,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("text", "written"), WRITTEN.items())
-def test_texts(text: str, written: str) -> None:
+def test_strings(text: str, written: str) -> None:
     assert dump({"k": text}) == f"k: {written}\n"
     assert load(dump({"k": text}))[0].raw == {"k": text}
 
@@ -62,7 +62,7 @@ def test_other_values() -> None:
     assert "&" not in dump({"a": value, "b": value})
 
 
-def test_keys_are_in_their_natural_order() -> None:
+def test_keys_are_naturally_sorted() -> None:
     keys = [
         "-",
         ".",
@@ -103,7 +103,7 @@ def test_keys_are_in_their_natural_order() -> None:
     assert [line.split(":")[0].strip("\"'") for line in text.splitlines()] == keys
 
 
-def test_keys_of_many_digits_are_compared_as_int64() -> None:
+def test_long_numeric_keys_are_compared_as_int64() -> None:
     """Go truncates the number to 64 bits; ours must also accept 4,300 digits."""
     nines, eights = "9" * 5_000, "8" * 5_001
     assert set(yaml.safe_load(dump({nines: "a", eights: "b"}))) == {nines, eights}

@@ -182,7 +182,7 @@ def scene(tmp_path: Path, command: Command) -> Scene:
     return Scene(tmp_path, command)
 
 
-def test_the_same_policies_change_nothing(scene: Scene) -> None:
+def test_same_policies_change_nothing(scene: Scene) -> None:
     file = scene.policies("p", needs_label("p", "app"), adds_label("m", "a"))
     answers = scene.serve(
         file,
@@ -286,7 +286,7 @@ LACKING = {
 
 @pytest.mark.parametrize("need", [*LACKING, "swallowed"])
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
-def test_a_policy_that_needs_the_cluster_is_named_and_never_allows(
+def test_policy_that_needs_the_cluster_is_named_and_never_allows(
     scene: Scene, need: str, failure_policy: str
 ) -> None:
     context = LACKING.get(need, SWALLOWED)
@@ -314,7 +314,7 @@ def test_a_policy_that_needs_the_cluster_is_named_and_never_allows(
     assert scene.replay(file).code == 1
 
 
-def test_a_mutation_that_needs_the_cluster(scene: Scene) -> None:
+def test_mutation_that_needs_the_cluster(scene: Scene) -> None:
     labels = {"metadata": {"labels": {"x": "{{ found.data.a || 'none' }}"}}}
     body = {"mutate": {"patchStrategicMerge": labels}, **LACKING["ConfigMap ops/teams"]}
     file = scene.policies("p", policy("m-needs", body))
@@ -324,7 +324,7 @@ def test_a_mutation_that_needs_the_cluster(scene: Scene) -> None:
     assert found["undecidable"] == {"policy m-needs: ConfigMap ops/teams": 1}
 
 
-def test_an_unchanged_policy_that_needs_the_cluster_hides_no_other_change(
+def test_unchanged_policy_that_needs_the_cluster_hides_no_other_change(
     scene: Scene,
 ) -> None:
     context = LACKING["ConfigMap ops/teams"]
@@ -367,7 +367,7 @@ READS_NOT = {
 
 
 @pytest.mark.parametrize("name", [*READS, *READS_NOT])
-def test_a_policy_that_may_read_a_redacted_value(scene: Scene, name: str) -> None:
+def test_policy_that_may_read_a_redacted_value(scene: Scene, name: str) -> None:
     body = {**READS, **READS_NOT}[name]
     file = scene.policies("p", policy("p-reads", body, ["Secret"]))
     raw = review("s", object=SECRET, labels={"app": "x"})
@@ -379,7 +379,7 @@ def test_a_policy_that_may_read_a_redacted_value(scene: Scene, name: str) -> Non
         assert found["undecidable"] == {"policy p-reads: redacted: /object/data": 1}
 
 
-def test_a_match_block_that_reads_a_redacted_annotation(scene: Scene) -> None:
+def test_match_block_that_reads_a_redacted_annotation(scene: Scene) -> None:
     raw = review(
         "s", object={**SECRET, "metadata": {"annotations": {LAST_APPLIED: "x"}}}
     )
@@ -424,7 +424,7 @@ RECORDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_the_server_adds_to_a_review_is_recorded(scene: Scene, name: str) -> None:
+def test_fields_added_by_the_server_are_recorded(scene: Scene, name: str) -> None:
     criteria, extra = RECORDED[name]
     scene.record((VALIDATE, review()), **extra)
     found = _matching(**criteria)
@@ -432,7 +432,7 @@ def test_what_the_server_adds_to_a_review_is_recorded(scene: Scene, name: str) -
     assert scene.changes(scene.policies("p", found)) == {"denied": 1}
 
 
-def test_rules_see_the_time_of_the_review(scene: Scene) -> None:
+def test_rules_use_the_time_of_the_review(scene: Scene) -> None:
     late = "{{ time_after(time_now_utc(), '2030-01-01T00:00:00Z') }}"
     condition = {"key": late, "operator": "Equals", "value": True}
     body = {"failureAction": "Enforce", "deny": {"conditions": {"any": [condition]}}}
@@ -443,7 +443,7 @@ def test_rules_see_the_time_of_the_review(scene: Scene) -> None:
     assert [one["name"] for one in found["list"]] == ["b"]
 
 
-def test_the_paths_of_one_request_are_one_request(scene: Scene) -> None:
+def test_paths_of_one_request_count_once(scene: Scene) -> None:
     raw = review()
     other = {**raw, "uid": "u-2"}
     scene.record((VALIDATE, raw), allowed=False)
@@ -456,7 +456,7 @@ def test_the_paths_of_one_request_are_one_request(scene: Scene) -> None:
     assert scene.found(file)["requests"] == 2
 
 
-def test_many_equal_requests(scene: Scene) -> None:
+def test_many_identical_requests(scene: Scene) -> None:
     raw = review()
     count = REPLAY_EQUAL_REQUESTS_MAX + 6
     scene.record(*((VALIDATE, raw) for _ in range(count)))
@@ -466,7 +466,7 @@ def test_many_equal_requests(scene: Scene) -> None:
     assert scene.found(file)["requests"] == count + 6
 
 
-def test_an_answer_is_compared_with_the_policies_of_its_path(scene: Scene) -> None:
+def test_answers_are_compared_with_the_policies_of_their_path(scene: Scene) -> None:
     """If only one of two paths is sampled, the other path's policies change nothing."""
     ignoring = needs_label("p-ignore", "app")
     ignoring["spec"]["webhookConfiguration"] = {"failurePolicy": "Ignore"}
@@ -481,14 +481,14 @@ def test_an_answer_is_compared_with_the_policies_of_its_path(scene: Scene) -> No
     assert scene.changes(file) == {"denied": 1}
 
 
-def test_the_answer_of_a_failure_policy_is_no_verdict(scene: Scene) -> None:
+def test_failure_policy_answer_is_no_verdict(scene: Scene) -> None:
     scene.record((VALIDATE, review(labels={"app": "x"})), allowed=False, failed=True)
     file = scene.policies("p", needs_label("p", "app"))
     assert scene.changes(file) == {"undecidable": 1}
     assert scene.changes(file, "--against", file) == {"unchanged": 1}
 
 
-def test_policies_run_in_the_order_of_the_server(scene: Scene) -> None:
+def test_policies_run_in_the_servers_order(scene: Scene) -> None:
     """Policies run in order of name; of two with one name, the later one counts."""
     scene.record((MUTATE, review()))
     file = scene.policies(
@@ -498,7 +498,7 @@ def test_policies_run_in_the_order_of_the_server(scene: Scene) -> None:
     assert one["reasons"] == ['now: add /metadata/labels/team = "1"']
 
 
-def test_exceptions_count(scene: Scene) -> None:
+def test_exceptions_apply(scene: Scene) -> None:
     exception = {
         "apiVersion": "kyverno.io/v2",
         "kind": "PolicyException",
@@ -531,7 +531,7 @@ def test_subresources_and_custom_kinds(scene: Scene) -> None:
     assert scene.changes(file) == {"denied": 1}
 
 
-def test_a_segment_that_is_still_written(scene: Scene) -> None:
+def test_segment_still_being_written(scene: Scene) -> None:
     scene.record((VALIDATE, review("a")), (VALIDATE, review("b")))
     (file,) = scene.recording.iterdir()
     whole = file.read_bytes()
@@ -573,7 +573,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_recordings(scene: Scene, name: str) -> None:
+def test_invalid_recordings(scene: Scene, name: str) -> None:
     data, said = BAD[name]
     scene.recording = scene.folder / name
     scene.recording.write_bytes(data)
@@ -583,7 +583,7 @@ def test_bad_recordings(scene: Scene, name: str) -> None:
     assert "[cli.recording]" in done.err
 
 
-def test_a_review_that_no_server_accepts_is_not_decidable(scene: Scene) -> None:
+def test_review_that_the_server_rejects_is_not_decidable(scene: Scene) -> None:
     scene.recording = scene.folder / "odd.jsonl"
     line = {"timeMs": 1, "path": VALIDATE, "kind": ["", "v1", "Pod"]}
     lines = [
@@ -609,7 +609,9 @@ def test_a_review_that_no_server_accepts_is_not_decidable(scene: Scene) -> None:
         (["{recording}"], "Missing argument 'POLICY...'"),
     ],
 )
-def test_bad_input(scene: Scene, command: Command, words: list[str], said: str) -> None:
+def test_invalid_input(
+    scene: Scene, command: Command, words: list[str], said: str
+) -> None:
     scene.record((VALIDATE, review()))
     places = {
         "gone": scene.folder / "gone",
@@ -634,7 +636,7 @@ def test_policies_that_the_server_does_not_run_are_named(scene: Scene) -> None:
     assert done.code == 1
 
 
-def test_the_list_is_bounded() -> None:
+def test_list_is_truncated() -> None:
     tables = Tables()
     one = Change(
         change="denied",

@@ -147,7 +147,7 @@ def test_changed_policies(
     assert found["changes"]["unchanged"] == 2
 
 
-def test_a_new_policy_applies_to_recorded_requests(scene: Scene) -> None:
+def test_new_policy_applies_to_recorded_requests(scene: Scene) -> None:
     """Without --against: policies of the path, and those of no recorded path."""
     before = scene.policies("a", labelled("p", "app"), labelled("q", "x"))
     served(
@@ -163,7 +163,7 @@ def test_a_new_policy_applies_to_recorded_requests(scene: Scene) -> None:
     assert scene.changes(after) == {"denied": 2}
 
 
-def test_a_policy_of_another_namespace_decides_nothing(scene: Scene) -> None:
+def test_policy_of_another_namespace_decides_nothing(scene: Scene) -> None:
     before = scene.policies("a", labelled("p", "app", "apps"))
     served(scene, before, ("/nvpol-keys/apps/p", review(labels={"app": "x"})))
     after = scene.policies(
@@ -196,7 +196,7 @@ NEEDS = {
 
 @pytest.mark.parametrize("need", NEEDS)
 @pytest.mark.parametrize("actions", [["Deny"], ["Audit"]])
-def test_what_needs_the_cluster_is_named_and_never_decided(
+def test_policies_that_need_the_cluster_are_named_and_undecided(
     scene: Scene, need: str, actions: list[str]
 ) -> None:
     one = validating("needs", NEEDS[need])
@@ -218,9 +218,7 @@ def test_what_needs_the_cluster_is_named_and_never_decided(
 
 
 @pytest.mark.parametrize("label", ["dev", "prod"])
-def test_a_namespace_selector_uses_the_recorded_labels(
-    scene: Scene, label: str
-) -> None:
+def test_namespace_selector_uses_the_recorded_labels(scene: Scene, label: str) -> None:
     selector = {"matchLabels": {"stage": "prod"}}
     one = validating("p", "false", namespaceSelector=selector)
     scene.record(("/vpol/p", review()), labels={"stage": label}, namespace_known=True)
@@ -228,7 +226,7 @@ def test_a_namespace_selector_uses_the_recorded_labels(
     assert changes == ({"denied": 1} if label == "prod" else {"unchanged": 1})
 
 
-def test_the_values_of_a_secret_are_neither_stored_nor_decided_on(scene: Scene) -> None:
+def test_secret_values_are_neither_stored_nor_evaluated(scene: Scene) -> None:
     value = "cGFzc3dvcmQtMTIz"
     one = validating("p", "object.data.a == 'x'", resourceRules=[SECRETS])
     one["spec"]["matchConditions"] = [
@@ -247,7 +245,7 @@ def test_the_values_of_a_secret_are_neither_stored_nor_decided_on(scene: Scene) 
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
 @pytest.mark.parametrize("namespace", ["", "apps"])
 @pytest.mark.parametrize("action", ["Deny", "Audit", "Warn"])
-def test_the_denying_policies_are_recorded(
+def test_denying_policies_are_recorded(
     scene: Scene, failure_policy: str, namespace: str, action: str
 ) -> None:
     """An error denies by the policy's action, not by its failurePolicy."""
@@ -270,7 +268,7 @@ def test_the_denying_policies_are_recorded(
 
 
 @pytest.mark.parametrize("is_classic", [False, True])
-def test_a_mutation_whose_failure_is_ignored_denies_nothing(
+def test_mutation_with_ignored_failure_denies_nothing(
     scene: Scene, *, is_classic: bool
 ) -> None:
     policies = []
@@ -292,7 +290,7 @@ def test_a_mutation_whose_failure_is_ignored_denies_nothing(
 
 
 @pytest.mark.parametrize("is_classic", [False, True])
-def test_a_mutation_cannot_copy_a_secret_into_the_recording(
+def test_mutation_cannot_copy_a_secret_into_the_recording(
     scene: Scene, *, is_classic: bool
 ) -> None:
     value = "cGFzc3dvcmQtMTIz"
@@ -322,7 +320,7 @@ def test_a_mutation_cannot_copy_a_secret_into_the_recording(
 
 
 @pytest.mark.parametrize("path", ["/gpol/p", "/ngpol/p", "/ivpol/validate/p"])
-def test_policies_that_generate_or_verify_are_not_recorded(
+def test_generating_and_image_policies_are_not_recorded(
     scene: Scene, path: str
 ) -> None:
     file = scene.policies("p", labelled("p", "app"))
@@ -330,7 +328,7 @@ def test_policies_that_generate_or_verify_are_not_recorded(
     assert scene.found(file)["requests"] == 1
 
 
-def test_a_policy_in_cel_and_another_with_its_name_are_compared(scene: Scene) -> None:
+def test_cel_policy_and_another_with_its_name_are_compared(scene: Scene) -> None:
     """The other policy of the same name is equal on both sides, this one is not."""
     context = 'resource.Get("v1", "configmaps", "a", "b").data.a == "{}"'
     same = mutating("p", "x")

@@ -82,18 +82,18 @@ def test_parts_of_urls(url: str, branch: str, target: Target) -> None:
         ("https://h/o/r/../x", "m"),
     ],
 )
-def test_refused_urls(url: str, branch: str) -> None:
+def test_rejected_urls(url: str, branch: str) -> None:
     with pytest.raises(CommandFailed, match="failed to parse URL"):
         target_of(url, branch)
 
 
 @pytest.mark.parametrize("url", ["ssh://h/o/r", "ext::sh -c x://", "git://h/o/r"])
-def test_refused_schemes(url: str) -> None:
+def test_rejected_schemes(url: str) -> None:
     with pytest.raises(CommandFailed, match="is not supported"):
         is_git(url)
 
 
-def test_password_is_not_in_the_arguments(
+def test_password_is_not_in_the_command_line(
     command: Command, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = tmp_path / "seen"

@@ -98,7 +98,7 @@ def test_resources(command: Command, good: Path, spoil: Spoil) -> None:
     assert (done.code, done.err) == (1, f"Error: could not be read: {folder}\n")
 
 
-def test_a_folder_that_is_not_the_first_of_the_resources(
+def test_folder_that_is_not_the_first_resource_path(
     command: Command, good: Path
 ) -> None:
     folder = good.parent / "folder"
@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_the_first_of_the_resources(
 
 
 @pytest.mark.parametrize("flag", ["-p", "-t"])
-def test_whatever_is_printed(command: Command, good: Path, flag: str) -> None:
+def test_all_output_formats(command: Command, good: Path, flag: str) -> None:
     folder = good.parent / "folder"
     args = ("apply", good.parent / "policy.yaml", "-r", good, "-r", folder, flag)
     assert command(*args).code == 1
@@ -124,7 +124,7 @@ def test_tests(command: Command, good: Path, spoil: Spoil) -> None:
     assert done.code == 1
 
 
-def test_a_test_file_that_leads_nowhere(command: Command, tmp_path: Path) -> None:
+def test_test_file_with_missing_paths(command: Command, tmp_path: Path) -> None:
     (tmp_path / "kyverno-test.yaml").symlink_to(tmp_path / "nowhere")
     done = command("test", tmp_path)
     assert "found 1 errors after loading tests" in done.err
@@ -185,7 +185,7 @@ def test_links_are_followed(command: Command, good: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "# only a comment\n", "---\n---\n", "\ufeff", "null\n"]
 )
-def test_files_that_hold_nothing(command: Command, good: Path, text: str) -> None:
+def test_empty_files(command: Command, good: Path, text: str) -> None:
     """Files that were read and are empty are no failure."""
     folder = good.parent / "folder"
     folder.mkdir()

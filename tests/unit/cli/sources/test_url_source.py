@@ -56,7 +56,7 @@ def test_first_path(command: Command, policy_file: Path, site: str) -> None:
     assert (done.code, "failed to load resources (stat" in done.err) == (1, True)
 
 
-def test_absent_one_is_left_out(
+def test_missing_url_is_skipped(
     command: Command, policy_file: Path, pods_file: Path, site: str
 ) -> None:
     url = f"{site}/none"

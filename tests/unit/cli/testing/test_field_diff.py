@@ -26,7 +26,7 @@ def test_lines(wanted: Json, actual: Json, lines: list[str]) -> None:
     assert list(field_differences(wanted, actual)) == lines
 
 
-def test_failed_test_tells_the_fields(command: Command, tmp_path: Path) -> None:
+def test_failed_test_lists_the_fields(command: Command, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(
         "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {name: p}\n"
         "spec:\n  rules:\n  - name: r\n"

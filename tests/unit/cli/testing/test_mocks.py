@@ -123,7 +123,7 @@ def test_http(run: Any, kind: str, expression: str, answer: Json) -> None:
     assert done.code == 0, done.out + done.err
 
 
-def test_what_is_not_mocked_is_not_reached(run: Any) -> None:
+def test_calls_without_a_mock_are_not_made(run: Any) -> None:
     """Otherwise, a test would depend on the network, or pass without a response."""
     text = "http.get('http://127.0.0.1:1/x').statusCode == 200"
     done = run(in_cel(text), "error", apiCallResponses=[ANSWER])
@@ -152,7 +152,7 @@ def test_global_context(run: Any, expression: str, entry: Json) -> None:
     assert done.code == 0, done.out + done.err
 
 
-def test_an_answer_decides(run: Any) -> None:
+def test_mocked_answer_decides(run: Any) -> None:
     """Otherwise, such a test could not fail."""
     answer = {**ANSWER, "response": {"body": {"allowed": False}}}
     text = f"http.get('{URL}').body.allowed == true"
@@ -245,7 +245,7 @@ MISTAKES: list[tuple[str, Json, str]] = [
 
 
 @pytest.mark.parametrize(("field", "given", "text"), MISTAKES)
-def test_mistakes(run: Any, field: str, given: Json, text: str) -> None:
+def test_invalid_mocks(run: Any, field: str, given: Json, text: str) -> None:
     """Upstream rejects such a test; a typing error would remove the response."""
     name = {"a": "apiCallResponses", "g": "globalContextEntries"}[field]
     done = run(in_cel("true"), **{name: given})
@@ -280,7 +280,7 @@ metadata: {name: two, namespace: b}
         ("b", "globalContext.get('other') == null"),
     ],
 )
-def test_entries_among_the_objects(
+def test_entries_among_the_resources(
     command: Command, tmp_path: Path, namespace: str, expression: str
 ) -> None:
     """Otherwise, ``apply`` could not be used for a policy that reads entries."""
@@ -293,7 +293,7 @@ def test_entries_among_the_objects(
     assert "pass: 1, fail: 0" in done.out
 
 
-def test_an_entry_decides_what_a_rule_of_apply_finds(
+def test_mocked_entry_applies_to_rules_of_apply(
     command: Command, tmp_path: Path
 ) -> None:
     """GlobalReference entries used to be skipped without a cluster."""
@@ -308,7 +308,7 @@ def test_an_entry_decides_what_a_rule_of_apply_finds(
     assert "pass: 1, fail: 0" in done.out
 
 
-def test_a_projection_that_cannot_be_computed(command: Command, tmp_path: Path) -> None:
+def test_projection_that_cannot_be_computed(command: Command, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(json.dumps(in_cel("true")))
     objects = GLOBAL.replace("[].metadata.name", "[")
     (tmp_path / "objects.yaml").write_text(objects)

@@ -117,7 +117,9 @@ def test_policies_that_read_no_context_are_tested(
     assert "1 tests passed and 0 tests failed" in done.out
 
 
-def test_policies_that_do_are_tested(command: Command, tmp_path: Path) -> None:
+def test_policies_that_read_the_context_are_tested(
+    command: Command, tmp_path: Path
+) -> None:
     results = [{"policy": "v", "kind": "", "result": "pass"}]
     given = {"policies": ["cel.yaml"], "resources": [], "jsonPayload": "payload.json"}
     write_test(tmp_path, **given, results=results)
@@ -129,7 +131,7 @@ def test_policies_that_do_are_tested(command: Command, tmp_path: Path) -> None:
     assert (row["RESULT"], row["REASON"], row["Message"]) == ("Pass", "Ok", "success")
 
 
-def test_policies_for_proxies_are_named(command: Command, tmp_path: Path) -> None:
+def test_unsupported_proxy_policies_are_named(command: Command, tmp_path: Path) -> None:
     write_test(tmp_path, policies=["cel.yaml"])
     (tmp_path / "cel.yaml").write_text(CEL_POLICY.replace("JSON", "Envoy"))
     done = command("test", tmp_path)
@@ -141,7 +143,7 @@ def test_policies_for_proxies_are_named(command: Command, tmp_path: Path) -> Non
     assert told in done.err
 
 
-def test_a_spoilt_context_fails_the_test(command: Command, tmp_path: Path) -> None:
+def test_invalid_context_fails_the_test(command: Command, tmp_path: Path) -> None:
     write_test(tmp_path, context="pods.yaml")
     done = command("test", tmp_path)
     assert done.code == 1
@@ -171,7 +173,7 @@ def test_apply_to_a_payload(command: Command, tmp_path: Path) -> None:
         ("kind: ValidatingPolicy", "kind: Policy", "policy type not supported"),
     ],
 )
-def test_policies_in_cel_are_decoded(
+def test_cel_policies_are_decoded(
     command: Command, tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
     write_test(tmp_path)
@@ -214,7 +216,7 @@ spec:
         ("p.json", "{}", "small"),
     ],
 )
-def test_numbers_of_a_payload(
+def test_payload_numbers(
     command: Command, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     """As in the real program, numbers are doubles, and an empty payload is a map."""

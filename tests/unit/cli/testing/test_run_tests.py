@@ -66,7 +66,7 @@ def test_sarif_alone_on_standard_output(command: Command, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "junit", "markdown", "sarif"])
-def test_output_file_holds_one_document(
+def test_output_file_contains_one_document(
     command: Command, folder: Path, form: str
 ) -> None:
     second = folder / "second"
@@ -134,7 +134,7 @@ def test_selector(command: Command, folder: Path) -> None:
         (["{}/second", "--require-tests"], "no tests found"),
     ],
 )
-def test_refused(
+def test_rejected_arguments(
     command: Command, folder: Path, arguments: list[str], message: str
 ) -> None:
     (folder / "second").mkdir()
@@ -142,9 +142,7 @@ def test_refused(
     assert (done.code, done.err) == (1, f"Error: {message}\n")
 
 
-def test_each_object_that_nothing_was_said_of_has_a_row(
-    command: Command, folder: Path
-) -> None:
+def test_each_object_without_a_result_has_a_row(command: Command, folder: Path) -> None:
     file = folder / "kyverno-test.yaml"
     both = "kind: Pod, resources: [good, bad], result: pass}\n"
     file.write_text(f"{HEAD}- {{policy: gone, rule: tagged, {both}")
@@ -158,7 +156,7 @@ def test_each_object_that_nothing_was_said_of_has_a_row(
     assert (done.code, "│" in done.out) == (0, False)
 
 
-def test_a_policy_that_mutates_and_validates_has_two_rows(
+def test_policy_that_mutates_and_validates_has_two_rows(
     command: Command, folder: Path, policy_file: Path
 ) -> None:
     policy = yaml.safe_load(policy_file.read_text())
@@ -185,7 +183,7 @@ def test_a_policy_that_mutates_and_validates_has_two_rows(
         ("pods.yaml", None, "failed to load resources (stat "),
     ],
 )
-def test_what_cannot_be_loaded_ends_the_test(
+def test_unreadable_file_ends_the_test(
     command: Command, folder: Path, name: str, text: str | None, message: str
 ) -> None:
     path = folder / name
@@ -195,9 +193,7 @@ def test_what_cannot_be_loaded_ends_the_test(
     assert done.code == 1
 
 
-def test_a_later_file_that_cannot_be_read_is_told(
-    command: Command, folder: Path
-) -> None:
+def test_later_unreadable_file_is_reported(command: Command, folder: Path) -> None:
     more = HEAD.replace("[pods.yaml]", "[pods.yaml, gone.yaml]")
     (folder / "kyverno-test.yaml").write_text(more + GOOD)
     done = command("test", folder)
@@ -279,7 +275,7 @@ def test_sources_of_clones(
     assert done.code == 0
 
 
-def test_policy_that_is_refused_says_why(command: Command, folder: Path) -> None:
+def test_rejected_policy_names_the_reason(command: Command, folder: Path) -> None:
     """The real program also skips the policy's row and shows the reason."""
     policy = (folder / "policy.yaml").read_text()
     lists = "      foreach: [{list: '{{ request.object.spec.containers }}'}]\n"

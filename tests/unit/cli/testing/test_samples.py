@@ -10,7 +10,7 @@ from tests.unit.cli.conftest import Command
 SAMPLES = Path(__file__).resolve().parents[4] / "config/samples/kinds"
 
 
-def test_the_samples_pass_their_own_test(command: Command) -> None:
+def test_samples_pass_their_test(command: Command) -> None:
     done = command("test", SAMPLES.with_name("kinds-test"))
     assert "6 tests passed and 0 tests failed" in done.out
     assert done.code == 0

@@ -59,9 +59,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_skipped_by_name_and_the_others_are_run(
-    command: Command, root: Path
-) -> None:
+def test_unsupported_test_is_skipped_by_name(command: Command, root: Path) -> None:
     done = command("test", root)
     assert "\nTest Summary: 1 tests passed and 1 tests failed\n" in done.out
     assert "Skipped: 1 tests of 1 test file\n" in done.out
@@ -70,7 +68,7 @@ def test_it_is_skipped_by_name_and_the_others_are_run(
     assert (done.code, done.err.splitlines()[-1]) == (1, "Error: 1 tests failed")
 
 
-def test_a_skipped_test_is_no_success_unless_allowed(
+def test_skipped_test_is_no_success_unless_allowed(
     command: Command, root: Path
 ) -> None:
     """A skipped test was not checked, so a pipeline must not treat it as passed."""
@@ -84,7 +82,7 @@ def test_a_skipped_test_is_no_success_unless_allowed(
     assert "skipped: " in done.err
 
 
-def test_formats_tell_it_apart(command: Command, root: Path) -> None:
+def test_formats_mark_skipped_tests(command: Command, root: Path) -> None:
     done = command("test", root, "-o", "json")
     rows = [
         (one["POLICY"], one["RESULT"], one["REASON"]) for one in json.loads(done.out)
@@ -99,13 +97,13 @@ def test_formats_tell_it_apart(command: Command, root: Path) -> None:
     assert len(suites.findall("./testsuite/testcase/skipped")) == 1
 
 
-def test_a_selector_may_leave_it_out(command: Command, root: Path) -> None:
+def test_selector_can_exclude_it(command: Command, root: Path) -> None:
     done = command("test", root, "-t", "policy=no-latest")
     assert "1 tests passed and 1 tests failed" in done.out
     assert "kipped" not in done.out + done.err
 
 
-def test_a_rule_that_no_result_speaks_of_does_not_matter(
+def test_rule_without_expected_results_is_irrelevant(
     command: Command, tmp_path: Path
 ) -> None:
     """The policy's other rules are evaluated as before."""

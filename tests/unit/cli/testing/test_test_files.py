@@ -112,7 +112,7 @@ HEAD = "apiVersion: cli.kyverno.io/v1alpha1\nkind: Test\n"
         ("\u017fpecs: 1", f'{JSON} unknown field "\u017fpecs"'),
     ],
 )
-def test_what_cannot_be_decoded_is_told_in_the_words_of_go(
+def test_decoding_errors_have_gos_texts(
     command: Command, tmp_path: Path, text: str, error: str
 ) -> None:
     file = tmp_path / "kyverno-test.yaml"
@@ -155,7 +155,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", [str.upper, str.lower, str.swapcase, str.title])
-def test_names_may_differ_in_case(
+def test_names_are_case_insensitive(
     command: Command, tmp_path: Path, name: str, other: Json
 ) -> None:
     """Otherwise, such a name would be reported as unknown, and no test would run."""
@@ -167,7 +167,7 @@ def test_names_may_differ_in_case(
     assert done.code == 0
 
 
-def test_letters_that_go_folds(command: Command, tmp_path: Path) -> None:
+def test_case_folding_equals_gos(command: Command, tmp_path: Path) -> None:
     (tmp_path / "1.yaml").write_text(LATEST_POLICY)
     (tmp_path / "pods.yaml").write_text(pod("bad", "nginx:latest"))
     text = _test({"results": "re\u017fult\u017f", "kind": "\u212aind"})
@@ -175,7 +175,7 @@ def test_letters_that_go_folds(command: Command, tmp_path: Path) -> None:
     assert "1 tests passed" in command("test", tmp_path).out
 
 
-def test_of_two_names_that_differ_in_case_the_last_in_order_counts(
+def test_last_of_two_names_that_differ_in_case_wins(
     command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "1.yaml").write_text(LATEST_POLICY)
@@ -194,7 +194,7 @@ def test_of_two_names_that_differ_in_case_the_last_in_order_counts(
         ("-u", "ApiVersion: cli.kyverno.io/v1alpha1\nKind: UserInfo\nuserinfo: {}\n"),
     ],
 )
-def test_names_of_other_files_may_differ_too(
+def test_names_in_other_files_are_case_insensitive(
     command: Command,
     policy_file: Path,
     pods_file: Path,

@@ -32,7 +32,7 @@ def _folders(root: Path, number: int) -> None:
 @pytest.mark.parametrize(
     "flags", [(), ("--fail-only",), ("-o", "sarif"), ("--detailed-results",)]
 )
-def test_output_is_the_same(
+def test_parallel_output_is_the_same(
     command: Command, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     _folders(tmp_path, 7)
@@ -42,9 +42,7 @@ def test_output_is_the_same(
     assert command("test", tmp_path, *flags) == alone
 
 
-def test_a_test_that_cannot_be_loaded_fails_in_its_turn(
-    command: Command, tmp_path: Path
-) -> None:
+def test_invalid_test_fails_in_its_turn(command: Command, tmp_path: Path) -> None:
     _folders(tmp_path, 6)
     (tmp_path / "test-04" / "pods.yaml").unlink()
     alone = command("test", tmp_path, "--jobs", "1")

@@ -39,7 +39,7 @@ def _no_collector_of_its_own() -> Iterator[None]:
     gc.enable()
 
 
-def test_circles_are_freed_some_seconds_apart() -> None:
+def test_reference_cycles_are_freed_seconds_apart() -> None:
     collector = Collector()
     assert not collector.tick(100.0)
     dead = weakref.ref(Circle())
@@ -56,7 +56,7 @@ def test_circles_are_freed_some_seconds_apart() -> None:
     assert not collector.tick(120.0)
 
 
-def test_many_linked_rules_are_visited_by_no_collection() -> None:
+def test_linked_rules_are_excluded_from_collections() -> None:
     """Otherwise a change of ten thousand policies stops a worker for two seconds."""
     collector = Collector()
     rules = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
@@ -77,7 +77,7 @@ def test_many_linked_rules_are_visited_by_no_collection() -> None:
     assert dead() is not None
 
 
-def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None:
+def test_many_objects_without_linking_are_neither_collected_nor_frozen() -> None:
     """A failure means: large bodies stop a worker, or their cycles are never freed."""
     collector = Collector()
     bodies = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
@@ -92,7 +92,7 @@ def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None
     assert dead() is None
 
 
-def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
+def test_many_objects_are_collected_when_no_review_uses_them() -> None:
     """A failure means: garbage grows until Python's own collection takes seconds."""
     collector = Collector()
     kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
@@ -121,7 +121,7 @@ def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
     assert kept
 
 
-def test_few_objects_are_collected_when_reviews_were_large() -> None:
+def test_few_objects_are_collected_after_large_reviews() -> None:
     """Otherwise cycles of few objects keep large reviews in memory."""
     collector = Collector(lambda: None)
     kept = [[number] for number in range(COLLECTED_LEFT_OBJECTS_MIN)]
@@ -139,7 +139,7 @@ def test_few_objects_are_collected_when_reviews_were_large() -> None:
     assert kept
 
 
-def test_new_objects_are_collected_without_a_change_of_policies() -> None:
+def test_new_objects_are_collected_without_a_policy_change() -> None:
     collector = Collector()
     dead = weakref.ref(Circle())
     # Python counts them, whether or not it collects.
@@ -150,7 +150,7 @@ def test_new_objects_are_collected_without_a_change_of_policies() -> None:
     assert dead() is None
 
 
-def test_replaced_rules_are_freed_when_no_review_uses_them() -> None:
+def test_replaced_rules_are_freed_when_unused() -> None:
     collector = Collector()
     used, unused = Rule(), Rule()
     seen = weakref.ref(used), weakref.ref(unused)
@@ -167,7 +167,7 @@ def test_replaced_rules_are_freed_when_no_review_uses_them() -> None:
     assert [one() is None for one in seen] == [True, True]
 
 
-def test_collections_are_told_by_generation() -> None:
+def test_collections_are_counted_by_generation() -> None:
     times = iter([1_000_000_000, 1_250_000_000, 5_000_000_000, 5_500_000_000])
     pauses = Pauses(lambda: next(times))
     pauses.watch()
@@ -181,7 +181,7 @@ def test_collections_are_told_by_generation() -> None:
     assert len(gc.callbacks) == watchers - 1
 
 
-def test_python_by_itself_visits_no_large_review() -> None:
+def test_automatic_collections_skip_large_reviews() -> None:
     """A failure means: decoding a review or linking many rules takes twice the time."""
     program = """
 import gc
@@ -199,7 +199,7 @@ print(len(seen), gc.isenabled())
     assert done.stdout == "0 True\n"
 
 
-def test_memory_is_given_back_after_large_bodies() -> None:
+def test_memory_is_returned_after_large_bodies() -> None:
     """Otherwise a worker that once held 40 bodies seems to hold them still."""
     given: list[float] = []
     now_s = 100.0
@@ -209,7 +209,7 @@ def test_memory_is_given_back_after_large_bodies() -> None:
     assert given == [101.0]
 
 
-def test_memory_is_given_back_after_many_connections() -> None:
+def test_memory_is_returned_after_many_connections() -> None:
     given: list[float] = []
     now_s = 100.0
     collector = Collector(lambda: given.append(now_s))

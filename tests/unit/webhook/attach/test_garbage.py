@@ -88,7 +88,7 @@ def garbage_of(ask: Callable[[], object]) -> int:
     return gc.collect()
 
 
-def test_a_circle_would_be_seen() -> None:
+def test_reference_cycle_is_detected() -> None:
     def ask() -> None:
         try:
             int("x")
@@ -123,7 +123,7 @@ EXPRESSIONS = [
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_that_fail(expression: str, tmp_path: Path) -> None:
+def test_failing_expressions(expression: str, tmp_path: Path) -> None:
     bench = Bench(cluster_policy(cel(expression)))
     assert garbage_of(lambda: bench.ask(pod())) == 0
     documents = policy(
@@ -170,9 +170,7 @@ FAULTS = {"unavailable": unavailable, "defect": ValueError}
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("rule", RULES)
-def test_rules_that_fail(
-    rule: str, fault: str, failure_policy: str, path: bytes
-) -> None:
+def test_failing_rules(rule: str, fault: str, failure_policy: str, path: bytes) -> None:
     policies = [
         cluster_policy(text, name=name, failure_policy=failure_policy)
         for name, text in {
@@ -190,7 +188,7 @@ def test_rules_that_fail(
 
 
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
-def test_a_patch_that_is_too_large(failure_policy: str) -> None:
+def test_oversized_patch(failure_policy: str) -> None:
     rule = LABEL.replace("VALUE", "1")
     bench = Bench(cluster_policy(rule, failure_policy=failure_policy))
     path = f"/mutate/{failure_policy.lower()}".encode()
@@ -201,9 +199,7 @@ def test_a_patch_that_is_too_large(failure_policy: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
-def test_policies_in_cel_that_fail(
-    fault: str, failure_policy: str, tmp_path: Path
-) -> None:
+def test_failing_cel_policies(fault: str, failure_policy: str, tmp_path: Path) -> None:
     asks = {"expression": "resource.Get('v1', 'configmaps', 'd', 'x').data.a == 'b'"}
     documents = [
         policy("first", asks, failurePolicy=failure_policy),
@@ -215,7 +211,7 @@ def test_policies_in_cel_that_fail(
 
 
 @pytest.mark.parametrize("path", [b"/validate/fail", b"/validate/ignore", b"/mutate"])
-def test_reviews_that_are_late(path: bytes) -> None:
+def test_late_reviews(path: bytes) -> None:
     now_ns = 0
 
     def slow_ns() -> int:

@@ -90,7 +90,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
     made.close()
 
 
-def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
+def test_start_waits_for_required_data(pod: Pod) -> None:
     """With unread roles no user has a role, and nothing that names a role matches.
 
     The leader publishes the policies last, but a file may still be damaged.
@@ -114,7 +114,7 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
 
 
 @pytest.mark.parametrize("lacking", [SETTINGS, "roles"])
-def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> None:
+def test_excluded_data_waits_for_its_filters(pod: Pod, lacking: str) -> None:
     """Otherwise defaults or unread roles skip the evaluation."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
@@ -139,7 +139,7 @@ class _Held(ThreadPoolExecutor):
         return Future()
 
 
-def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None:
+def test_policy_takes_effect_whatever_the_threads_do(pod: Pod) -> None:
     """Otherwise slow work in the loop's threads keeps the old policies active."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))

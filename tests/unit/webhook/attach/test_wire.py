@@ -45,7 +45,7 @@ def scale_of(plural: str) -> bytes:
     )
 
 
-def test_the_scale_of_a_custom_resource_is_evaluated(served: Served) -> None:
+def test_scale_of_a_custom_resource_is_evaluated(served: Served) -> None:
     """Otherwise a policy for all resources would block scaling of custom resources."""
     route = SHARED[b"/validate/fail"]
     answer = served.connections.service.answer(route, b"", scale_of("widgets"))
@@ -53,7 +53,7 @@ def test_the_scale_of_a_custom_resource_is_evaluated(served: Served) -> None:
     assert json.loads(answer)["response"]["allowed"] is True
 
 
-def test_the_scale_of_what_nobody_knows_is_denied(served: Served) -> None:
+def test_scale_of_an_unknown_kind_is_denied(served: Served) -> None:
     """Otherwise the answer is an HTTP error, and the API server admits the object."""
     for path in (b"/validate/ignore", b"/validate/fail", b"/mutate/ignore"):
         answer = served.connections.service.answer(

@@ -40,7 +40,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_off_adds_nothing_to_a_review() -> None:
+def test_disabled_decision_log_adds_nothing_to_a_review() -> None:
     """This guards the cost: the reviews get the record itself, without a wrapper."""
     records = StubRecords()
     assert with_decisions(records, "off") is records
@@ -55,7 +55,7 @@ def test_off_adds_nothing_to_a_review() -> None:
         ("all", ["review allowed", "review denied"]),
     ],
 )
-def test_the_operator_chooses_which_decisions_are_logged(
+def test_logged_decisions_are_configurable(
     which: str, logged: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -66,7 +66,7 @@ def test_the_operator_chooses_which_decisions_are_logged(
     assert [text for text, _ in lines(caplog)] == logged
 
 
-def test_a_line_names_user_object_policies_and_duration(
+def test_line_has_user_object_policies_and_duration(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -88,7 +88,7 @@ def test_a_line_names_user_object_policies_and_duration(
     assert SECRET_VALUE not in json.dumps(found)
 
 
-def test_an_unreadable_review_is_logged_by_its_code(
+def test_unreadable_review_is_logged_with_its_code(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -99,7 +99,7 @@ def _recorded(
     return line
 
 
-def test_nothing_is_recorded_unless_the_operator_wants_it(tmp_path: Path) -> None:
+def test_recording_is_off_by_default(tmp_path: Path) -> None:
     assert recorder_of(Settings()) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -167,7 +167,7 @@ LEAKS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_no_secret_reaches_the_file(folder: Path, name: str) -> None:
+def test_file_contains_no_secret(folder: Path, name: str) -> None:
     body, redact = LEAKS[name]
     assert SECRET.encode() in body
     line = _recorded(folder, body, redact)
@@ -190,14 +190,14 @@ def test_no_secret_reaches_the_file(folder: Path, name: str) -> None:
         {"op": "add", "path": "/metadata", "value": _annotated()},
     ],
 )
-def test_no_secret_reaches_the_patch(folder: Path, operation: Any) -> None:
+def test_patch_contains_no_secret(folder: Path, operation: Any) -> None:
     line = _recorded(folder, _review("Secret", {"data": {}}), patch=[operation])
     (stored,) = line["answer"]["patch"]
     assert stored["path"] == operation["path"]
     assert "***" in json.dumps(stored)
 
 
-def test_a_review_is_whole_but_for_what_is_redacted(folder: Path) -> None:
+def test_recorded_review_is_complete_except_for_redacted_values(folder: Path) -> None:
     extra = {"authentication.kubernetes.io/pod-name": ["p"]}
     user = {"username": "ann", "groups": ["dev"], "extra": extra}
     body = _review("Secret", {"type": "Opaque", "data": {"a": SECRET}}, userInfo=user)
@@ -209,7 +209,7 @@ def test_a_review_is_whole_but_for_what_is_redacted(folder: Path) -> None:
     assert line["kind"] == ["", "v1", "Secret"]
 
 
-def test_the_request_itself_is_not_changed() -> None:
+def test_request_is_not_changed() -> None:
     raw = json.loads(_review("Secret", {"data": {"a": SECRET}}))["request"]
     before = json.dumps(raw)
     Redaction().review(raw, "Secret")
@@ -237,7 +237,7 @@ def test_answers(folder: Path) -> None:
     ]
 
 
-def test_what_filters_leave_out_is_not_recorded(folder: Path) -> None:
+def test_filtered_requests_are_not_recorded(folder: Path) -> None:
     class Everything:
         def excludes(self, _request: object) -> bool:
             return True
@@ -248,7 +248,7 @@ def test_what_filters_leave_out_is_not_recorded(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_failing_recorder_changes_no_answer() -> None:
+def test_failing_recorder_changes_no_answer() -> None:
     class Broken:
         def record(self, *_given: object, **_flags: object) -> None:
             raise OSError
@@ -273,14 +273,14 @@ def _request(kind: str = "Pod", text: str = "") -> Any:
     return decode(_review(kind, {"spec": {"text": text}}))
 
 
-def test_a_full_queue_drops_and_counts(folder: Path) -> None:
+def test_full_queue_counts_drops(folder: Path) -> None:
     made = recorder(folder)
     for _ in range(RECORDING_QUEUE_REVIEWS_MAX + 3):
         made.record(_request(), FAIL.path, [], (), allowed=True, failed=False)
     assert made.drain() == {("dropped",): 3}
 
 
-def test_a_large_review_is_left_out_and_counted(folder: Path) -> None:
+def test_large_review_is_skipped_and_counted(folder: Path) -> None:
     made = recorder(folder)
     made.start()
     for text in ("x" * RECORDING_REVIEW_BYTES_MAX, os.urandom(200_000).hex()):
@@ -290,7 +290,7 @@ def test_a_large_review_is_left_out_and_counted(folder: Path) -> None:
     assert made.drain() == {("too_large",): 2}, "the second is larger than a file"
 
 
-def test_a_full_disk_is_counted_and_ends_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_counted_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     made = recorder(tmp_path / "file" / "folder")
     made.start()
@@ -310,7 +310,7 @@ def _bytes(folder: Path) -> int:
     return sum(one.stat().st_size for one in folder.iterdir())
 
 
-def test_the_recording_is_bounded_and_keeps_the_newest(folder: Path) -> None:
+def test_recording_is_bounded_and_keeps_the_newest(folder: Path) -> None:
     deleted: list[int] = []
     writers = [
         RecordingFiles(folder, MIB, 2, on_delete=lambda: deleted.append(1))
@@ -331,7 +331,7 @@ def test_the_recording_is_bounded_and_keeps_the_newest(folder: Path) -> None:
     assert min(numbers) > 100, "the oldest are deleted first"
 
 
-def test_a_killed_worker_leaves_every_line(folder: Path) -> None:
+def test_killed_worker_keeps_every_line(folder: Path) -> None:
     child = os.fork()
     if not child:
         files = RecordingFiles(folder, MIB, 1)
@@ -360,7 +360,7 @@ def _members(file: Path) -> Iterator[bytes]:
             yield found
 
 
-def test_foreign_files_stay(folder: Path) -> None:
+def test_foreign_files_are_kept(folder: Path) -> None:
     folder.mkdir()
     (folder / "notes.jsonl.gz").write_bytes(b"x" * MIB)
     files = RecordingFiles(folder, MIB, 1)
@@ -369,7 +369,7 @@ def test_foreign_files_stay(folder: Path) -> None:
     assert (folder / "notes.jsonl.gz").exists()
 
 
-def test_a_worker_records_and_counts(tmp_path: Path, folder: Path) -> None:
+def test_worker_records_and_counts(tmp_path: Path, folder: Path) -> None:
     """From the settings to the file and the metrics page."""
     pod = Pod(tmp_path)
     pod.publish(SETTINGS, *NAMES)

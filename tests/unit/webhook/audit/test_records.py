@@ -48,7 +48,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
         (MUTATE, "MutatingWebhookConfiguration"),
     ],
 )
-def test_labels_are_kyvernos(
+def test_labels_equal_kyvernos(
     tmp_path: Path, loop: asyncio.AbstractEventLoop, webhook: str, configuration: str
 ) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
@@ -87,7 +87,7 @@ def test_results_about_images_have_upstreams_type(
     assert types == {"imageVerify", "mutate"}
 
 
-def test_what_another_thread_counts_is_counted_by_the_owner(
+def test_counts_of_threads_are_added_by_the_owner(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Two writers would share the cells of their series, and lose counts."""

@@ -170,7 +170,7 @@ FAILURE = "validation error: needed. rule r failed at path /metadata/labels/"
 PASSED = "validation rule 'r' passed."
 
 
-def test_what_a_scan_derives_stays(benches: Any) -> None:
+def test_rows_derived_by_scans_are_not_sent(benches: Any) -> None:
     rules = rule("r", NAMED) + rule("s", TEAM, "Audit")
     bench = benches(policy("p", rules))
     assert bench.ask(**REVIEWED)["allowed"]
@@ -179,13 +179,13 @@ def test_what_a_scan_derives_stays(benches: Any) -> None:
     assert bench.journal.written == 0
 
 
-def test_only_the_rules_that_read_the_review_travel(benches: Any) -> None:
+def test_only_rules_that_read_the_review_are_sent(benches: Any) -> None:
     bench = benches(policy("p", rule("r", BY) + rule("s", NAMED) + rule("t", NAMED)))
     assert bench.ask(**REVIEWED)["allowed"]
     assert bench.told() == [("p", "r", "pass", PASSED)]
 
 
-def test_the_row_is_that_of_a_report(benches: Any) -> None:
+def test_row_equals_the_reports(benches: Any) -> None:
     bench = benches(policy("p", rule("r", NAMED), ONCE))
     bench.ask(**REVIEWED)
     row = Row(
@@ -202,7 +202,7 @@ def test_the_row_is_that_of_a_report(benches: Any) -> None:
     assert bench.recorded() == [(WEB, [row])]
 
 
-def test_audited_results_are_there_with_the_answer(benches: Any) -> None:
+def test_audited_results_are_available_with_the_answer(benches: Any) -> None:
     """Otherwise a kill -9 after the answer would lose them permanently."""
     bench = benches(policy("p", rule("r", TEAM, "Audit"), ONCE))
     assert bench.ask(**REVIEWED)["allowed"]
@@ -211,9 +211,7 @@ def test_audited_results_are_there_with_the_answer(benches: Any) -> None:
     assert bench.told() == []
 
 
-def test_what_takes_long_does_not_delay_the_answer(
-    benches: Any, monkeypatch: Any
-) -> None:
+def test_long_work_does_not_delay_the_answer(benches: Any, monkeypatch: Any) -> None:
     """An auditing rule must not make the webhook time out."""
     path = "kyverno_mp.webhook.review.review.RESULTS_AHEAD_NS_MAX"
     monkeypatch.setattr(path, -1)
@@ -240,7 +238,7 @@ def test_calls_do_not_delay_the_answer(benches: Any) -> None:
     assert [one[:3] for one in found] == [("p", "r", "error"), ("p", "s", "fail")]
 
 
-def test_refused_requests_have_no_results(benches: Any) -> None:
+def test_denied_requests_have_no_results(benches: Any) -> None:
     bench = benches(
         policy("p", rule("r", TEAM) + rule("s", NAMED), ONCE)
         + policy("q", rule("r", NAMED, "Audit"), ONCE)
@@ -250,7 +248,7 @@ def test_refused_requests_have_no_results(benches: Any) -> None:
     assert bench.told() == []
 
 
-def test_an_enforced_error_that_is_ignored_is_reported(benches: Any) -> None:
+def test_ignored_enforced_error_is_reported(benches: Any) -> None:
     broken = 'pattern: {metadata: {name: "{{ request.object.nothing }}"}}'
     more = "background: false\n  failurePolicy: Ignore"
     bench = benches(policy("p", rule("r", broken), more))
@@ -270,7 +268,7 @@ def test_an_enforced_error_that_is_ignored_is_reported(benches: Any) -> None:
         },
     ],
 )
-def test_reviews_that_leave_no_result(benches: Any, changes: Any) -> None:
+def test_reviews_without_results(benches: Any, changes: Any) -> None:
     deletes = policy("p", rule("r", NAMED) + rule("s", NAMED, "Audit"), ONCE)
     bench = benches(deletes.replace("kinds: [Pod]", "kinds: [Pod, Event]"))
     assert bench.ask(**{**REVIEWED, **changes})["allowed"]
@@ -278,7 +276,7 @@ def test_reviews_that_leave_no_result(benches: Any, changes: Any) -> None:
     assert bench.told() == []
 
 
-def test_policies_that_are_not_reported(benches: Any) -> None:
+def test_policies_excluded_from_reports(benches: Any) -> None:
     label = 'reports.kyverno.io/disabled: ""'
     bench = benches(policy("p", rule("r", NAMED), ONCE, label))
     bench.ask(**REVIEWED)
@@ -295,7 +293,7 @@ def test_policies_that_are_not_reported(benches: Any) -> None:
         (None, set()),
     ],
 )
-def test_the_operator_chooses(benches: Any, reporting: Any, expected: Any) -> None:
+def test_results_are_configurable(benches: Any, reporting: Any, expected: Any) -> None:
     never = """preconditions: {all: [
         {key: "{{ request.operation }}", operator: Equals, value: DELETE}]},"""
     rules = rule("a", NAMED) + rule("b", TEAM, "Audit") + rule("c", NAMED, more=never)
@@ -304,14 +302,14 @@ def test_the_operator_chooses(benches: Any, reporting: Any, expected: Any) -> No
     assert {one[2] for one in bench.told()} == expected
 
 
-def test_without_scans_everything_travels(benches: Any) -> None:
+def test_everything_is_sent_without_scans(benches: Any) -> None:
     rules = rule("r", NAMED)
     bench = benches(policy("p", rules), replace(REPORTING, scans=False))
     bench.ask(**REVIEWED)
     assert bench.told() == [("p", "r", "pass", PASSED)]
 
 
-def test_the_subject_of_a_subresource_is_its_owner(benches: Any) -> None:
+def test_subject_of_a_subresource_is_its_parent(benches: Any) -> None:
     scale = policy("p", rule("r", "pattern: {spec: {replicas: 1}}"))
     bench = benches(scale.replace("[Pod]", '["Deployment/scale"]'))
     assert bench.ask(
@@ -335,7 +333,7 @@ def test_the_subject_of_a_subresource_is_its_owner(benches: Any) -> None:
     assert [row.result for row in rows] == ["pass"]
 
 
-def test_secrets_keep_their_values(benches: Any) -> None:
+def test_results_for_secrets_have_no_message(benches: Any) -> None:
     body = 'message: "{{ request.object.data }}", deny: {}'
     secret = policy(
         "p", rule("r", body, "Audit").replace("message: needed, ", ""), ONCE
@@ -361,7 +359,7 @@ spec:
 """
 
 
-def test_mutations_travel_by_name_before_there_is_a_uid(benches: Any) -> None:
+def test_mutations_are_sent_by_name_before_there_is_a_uid(benches: Any) -> None:
     bench = benches(MUTATE)
     fresh = {**POD, "metadata": {"name": "web", "namespace": "a"}}
     assert bench.ask(b"/mutate", **{**REVIEWED, "object": fresh})["patch"]
@@ -376,7 +374,7 @@ def test_mutations_travel_by_name_before_there_is_a_uid(benches: Any) -> None:
     assert bench.told() == []
 
 
-def test_mutations_are_left_out_by_choice(benches: Any) -> None:
+def test_mutations_can_be_excluded(benches: Any) -> None:
     bench = benches(MUTATE, replace(REPORTING, types=frozenset({"validate"})))
     assert bench.ask(b"/mutate", **REVIEWED)["patch"]
     assert bench.told() == []
@@ -399,7 +397,7 @@ spec:
 """
 
 
-def test_what_image_rules_found_is_recorded(benches: Any) -> None:
+def test_results_of_image_rules_are_recorded(benches: Any) -> None:
     """The rule reads no registry here, and its result says so."""
     image = f"r.test/a/b@sha256:{'0' * 64}"
     given = {**POD, "spec": {"containers": [{"name": "c", "image": image}]}}
@@ -424,7 +422,7 @@ def test_many_results_take_several_records(benches: Any) -> None:
     assert sizes == [RESULT_ROWS_MAX, RESULT_ROWS_MAX, 1]
 
 
-def test_a_full_journal_drops_and_counts(benches: Any) -> None:
+def test_full_journal_counts_drops(benches: Any) -> None:
     bench = benches(policy("p", rule("r", NAMED), ONCE), ring_bytes=300)
     for _ in range(3):
         assert bench.ask(**REVIEWED)["allowed"]
@@ -432,7 +430,7 @@ def test_a_full_journal_drops_and_counts(benches: Any) -> None:
     assert bench.records.errors == [JOURNAL_FULL, JOURNAL_FULL]
 
 
-def test_a_record_too_large_is_counted(benches: Any, monkeypatch: Any) -> None:
+def test_oversized_record_is_counted(benches: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("kyverno_mp.webhook.results.sink.RESULT_RECORD_BYTES_MAX", 100)
     bench = benches(policy("p", rule("r", NAMED), ONCE))
     assert bench.ask(**REVIEWED)["allowed"]
@@ -440,7 +438,7 @@ def test_a_record_too_large_is_counted(benches: Any, monkeypatch: Any) -> None:
     assert bench.told() == []
 
 
-def test_nothing_is_built_where_nothing_travels(benches: Any, monkeypatch: Any) -> None:
+def test_no_record_is_built_without_results(benches: Any, monkeypatch: Any) -> None:
     """This is the reports pool's cost for a review whose results a scan derives."""
     calls: list[str] = []
 

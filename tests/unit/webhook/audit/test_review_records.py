@@ -149,7 +149,7 @@ FAILURE = (
 )
 
 
-def test_beside_an_audited_failure_every_rule_has_its_words(benches: Any) -> None:
+def test_every_rule_has_a_message_beside_an_audited_failure(benches: Any) -> None:
     bench = benches(POLICIES.replace("ACTION", "Audit"))
     assert bench.ask(object=POD)["allowed"]
     assert bench.notes() == [
@@ -160,13 +160,13 @@ def test_beside_an_audited_failure_every_rule_has_its_words(benches: Any) -> Non
     ]
 
 
-def test_a_refusal_names_what_failed(benches: Any) -> None:
+def test_denial_names_the_failed_rules(benches: Any) -> None:
     bench = benches(POLICIES.replace("ACTION", "Enforce"))
     assert not bench.ask(object=POD)["allowed"]
     assert bench.notes() == [f"Pod a/web: [fails] fail (blocked); {FAILURE}"]
 
 
-def test_a_refused_secret_keeps_its_values(benches: Any) -> None:
+def test_event_for_a_denied_secret_is_redacted(benches: Any) -> None:
     bench = benches(POLICIES.replace("ACTION", "Enforce"))
     kind = {"group": "", "version": "v1", "kind": "Secret"}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
@@ -176,7 +176,7 @@ def test_a_refused_secret_keeps_its_values(benches: Any) -> None:
 
 
 @pytest.mark.parametrize("passes", [False, True])
-def test_a_mutation_is_told_of_where_successes_are(
+def test_mutation_creates_an_event_if_successes_do(
     benches: Any,
     passes: bool,  # noqa: FBT001 - a table
 ) -> None:

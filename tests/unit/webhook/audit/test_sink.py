@@ -93,7 +93,7 @@ def as_it_is(response: PolicyResponse) -> PolicyResponse:
     return response
 
 
-def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
+def test_denial_creates_an_event_on_the_policy_only(bench: Bench) -> None:
     responses = (
         PolicyResponse(policy(), [rule("fail"), rule("pass", "q")], "Enforce"),
         PolicyResponse(policy("other"), passed=("r",)),
@@ -122,7 +122,7 @@ def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
         assert (event.at_ns, event.seed) == (AT_NS, "u-1")
 
 
-def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
+def test_audited_failure_creates_events_on_policy_and_object(
     bench: Bench,
 ) -> None:
     """KYVERNO: the object's Events name every rule of the policy, even passed ones."""
@@ -148,7 +148,7 @@ def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
     assert found[1].related is None
 
 
-def test_rules_of_one_policy_are_one_response_whatever_their_action(
+def test_rules_of_one_policy_are_one_response_with_any_action(
     bench: Bench,
 ) -> None:
     """One rule passed in the review and one failed in the audit: the policy failed."""
@@ -169,7 +169,7 @@ def test_rules_of_one_policy_are_one_response_whatever_their_action(
     ]
 
 
-def test_a_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> None:
+def test_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> None:
     """Fixed here: Kyverno merges both into one (docs/behaviour/controllers 14.10)."""
     enforced = (PolicyResponse(policy("p", "shop"), [rule("error")]),)
     audited = [PolicyResponse(policy("p"), [rule("fail")])]
@@ -178,7 +178,7 @@ def test_a_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> No
     assert kinds == ["ClusterPolicy", "Pod", "Policy", "Pod"]
 
 
-def test_a_cluster_scoped_object_is_named_alone(bench: Bench) -> None:
+def test_cluster_scoped_object_has_no_namespace(bench: Bench) -> None:
     thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
     asked = request(kind="Namespace", namespace="n", object=thing)
     responses = (PolicyResponse(policy(), [rule("fail")]),)
@@ -187,7 +187,7 @@ def test_a_cluster_scoped_object_is_named_alone(bench: Bench) -> None:
     assert event.note == "Namespace n: [r] fail (blocked); m"
 
 
-def test_exceptions_are_told_of_on_themselves_and_on_the_policy(bench: Bench) -> None:
+def test_exceptions_create_events_on_themselves_and_the_policy(bench: Bench) -> None:
     skipped = rule("skip", exceptions=("x/one", "y/two"))
     for namespace, path in (("", "p/r"), ("shop", "shop/p/r")):
         response = PolicyResponse(policy("p", namespace), [skipped])
@@ -221,7 +221,7 @@ def test_exceptions_are_told_of_on_themselves_and_on_the_policy(bench: Bench) ->
         ("mutate", "Pod shop/web is successfully mutated", "Resource Mutated"),
     ],
 )
-def test_successes_are_told_of_where_they_are_wanted(
+def test_successes_create_events_if_enabled(
     bench: Bench, rule_type: str, note: str, action: str
 ) -> None:
     responses = (PolicyResponse(policy(rule_type=rule_type), passed=("r",)),)
@@ -243,7 +243,7 @@ def test_successes_are_told_of_where_they_are_wanted(
     ],
     ids=["nothing", "a skip", "a told skip", "an exception"],
 )
-def test_what_was_skipped_in_part_was_not_applied(
+def test_partly_skipped_policy_was_not_applied(
     bench: Bench, response: PolicyResponse
 ) -> None:
     bench.passes = True
@@ -261,7 +261,7 @@ def test_what_was_skipped_in_part_was_not_applied(
         {"kind": "Event", "group": "events.k8s.io"},
     ],
 )
-def test_nothing_is_told_of_the_nameless_and_of_events(
+def test_unnamed_objects_and_events_create_no_events(
     bench: Bench, changes: dict[str, Any]
 ) -> None:
     """An event about an Event would cause the next event."""
@@ -270,7 +270,7 @@ def test_nothing_is_told_of_the_nameless_and_of_events(
     assert bench.events() == []
 
 
-def test_a_deletion_tells_of_the_object_that_was(bench: Bench) -> None:
+def test_deletion_event_is_on_the_old_object(bench: Bench) -> None:
     asked = request(operation="DELETE", object={}, old_object=POD)
     bench.sink.answered(
         asked, (PolicyResponse(policy(), [rule("fail")]),), blocked=True
@@ -281,7 +281,7 @@ def test_a_deletion_tells_of_the_object_that_was(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("blocked", [True, False])
-def test_a_secret_is_never_quoted(
+def test_values_of_secrets_are_redacted(
     bench: Bench,
     blocked: bool,  # noqa: FBT001 - a table
 ) -> None:
@@ -300,7 +300,7 @@ def test_a_secret_is_never_quoted(
     )
 
 
-def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
+def test_total_message_size_is_bounded(bench: Bench) -> None:
     """With a thousand rules with long messages, only the rules are listed."""
     rules = [rule("fail", f"r{n}", "w" * 5000) for n in range(1000)]
     bench.sink.answered(request(), [PolicyResponse(policy(), rules)], blocked=True)
@@ -318,7 +318,7 @@ def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
     assert bench.journal.dropped == 0
 
 
-def test_a_full_journal_changes_nothing_but_the_count(bench: Bench) -> None:
+def test_full_journal_only_increases_the_drop_count(bench: Bench) -> None:
     responses = (PolicyResponse(policy(), [rule("fail")]),)
     for _ in range(1500):
         bench.sink.answered(request(), responses, blocked=True)
@@ -326,7 +326,7 @@ def test_a_full_journal_changes_nothing_but_the_count(bench: Bench) -> None:
     assert len(bench.events()) == 1000
 
 
-def test_audited_policies_are_counted_as_before(bench: Bench) -> None:
+def test_audited_policies_are_counted(bench: Bench) -> None:
     audited = [PolicyResponse(policy(), [rule("fail")])]
     bench.sink.deliver(request(), (), audited, as_it_is)
     bench.loop.run_until_complete(asyncio.sleep(0))

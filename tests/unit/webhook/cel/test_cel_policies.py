@@ -189,7 +189,7 @@ def test_several_denials_are_joined(tmp_path: Path) -> None:
     assert message(server.ask("/vpol")).count("; ") == 2
 
 
-def test_a_warning_is_told_and_denies_nothing(tmp_path: Path) -> None:
+def test_warning_is_returned_and_denies_nothing(tmp_path: Path) -> None:
     server = Server(compiled(policy(validationActions=["Warn", "Audit"])), tmp_path)
     response = server.ask("/vpol/team")
     assert response["allowed"] is True
@@ -207,9 +207,7 @@ LONG = "x" * 3 * MESSAGE_CHARACTERS_MAX
         {"expression": "{'a': 1}[object.metadata.name] == 1"},
     ],
 )
-def test_a_long_message_is_truncated(
-    validation: dict[str, Any], tmp_path: Path
-) -> None:
+def test_long_message_is_truncated(validation: dict[str, Any], tmp_path: Path) -> None:
     """MESSAGE_CHARACTERS_MAX."""
     server = Server(compiled(policy("team", validation)), tmp_path)
     response = server.ask("/vpol/team", object={"metadata": {"name": LONG}})
@@ -232,12 +230,12 @@ def test_the_messages_of_a_review_are_bounded(tmp_path: Path) -> None:
         assert REVIEW_MESSAGES_CHARACTERS_MAX < len(texts) < 1.2e6
 
 
-def test_an_audit_says_nothing(tmp_path: Path) -> None:
+def test_audit_returns_no_warning(tmp_path: Path) -> None:
     server = Server(compiled(policy(validationActions=["Audit"])), tmp_path)
     assert server.ask("/vpol/team") == {"uid": "u", "allowed": True}
 
 
-def test_a_denial_has_its_warnings(tmp_path: Path) -> None:
+def test_denial_includes_its_warnings(tmp_path: Path) -> None:
     server = Server(compiled(policy(validationActions=["Deny", "Warn"])), tmp_path)
     response = server.ask("/vpol/team")
     assert message(response) == response["warnings"][0]
@@ -267,14 +265,14 @@ def test_a_denial_has_its_warnings(tmp_path: Path) -> None:
         ({"resourceNames": ["p"]}, {}, True),
     ],
 )
-def test_the_index_finds_what_constraints_name(
+def test_index_uses_the_constraints(
     rule: dict[str, Any], asked: dict[str, Any], *, denied: bool, tmp_path: Path
 ) -> None:
     server = Server(compiled(policy(rules=[PODS | rule])), tmp_path)
     assert server.ask("/vpol/team", **asked)["allowed"] is not denied
 
 
-def test_many_keys_are_one_coarse_key(tmp_path: Path) -> None:
+def test_many_keys_become_one_coarse_key(tmp_path: Path) -> None:
     """K8S: nothing limits the lists of a rule."""
     many = [f"r{number}" for number in range(3000)]
     rules = [PODS | {"resources": [*many, "pods"], "apiGroups": ["", *many]}]
@@ -282,7 +280,7 @@ def test_many_keys_are_one_coarse_key(tmp_path: Path) -> None:
     assert server.ask("/vpol/team")["allowed"] is False
 
 
-def test_a_deletion_has_the_old_object(tmp_path: Path) -> None:
+def test_deletion_has_the_old_object(tmp_path: Path) -> None:
     kept = {"expression": "object == null && oldObject.metadata.name != 'p'"}
     server = Server(
         compiled(policy("keep", kept, rules=[PODS | {"operations": ["DELETE"]}])),
@@ -293,7 +291,7 @@ def test_a_deletion_has_the_old_object(tmp_path: Path) -> None:
     assert message(response).startswith("Policy keep failed")
 
 
-def test_a_connect_has_the_object_of_its_own_kind(tmp_path: Path) -> None:
+def test_connect_has_an_object_of_its_own_kind(tmp_path: Path) -> None:
     shell = {
         "expression": "object.kind != 'PodExecOptions' || object.command[0] != 'sh'",
         "messageExpression": "request.userInfo.username + ' in ' + request.name"
@@ -329,7 +327,7 @@ def test_autogen_covers_controllers(tmp_path: Path) -> None:
     assert message(response).startswith("Policy image failed")
 
 
-def test_a_failing_condition_obeys_the_failure_policy(tmp_path: Path) -> None:
+def test_failing_condition_follows_the_failure_policy(tmp_path: Path) -> None:
     condition = [{"name": "c", "expression": "object.spec.nothing == 1"}]
     server = Server(
         compiled(
@@ -342,7 +340,7 @@ def test_a_failing_condition_obeys_the_failure_policy(tmp_path: Path) -> None:
     assert server.ask("/vpol/ignore")["allowed"] is True
 
 
-def test_an_exception_exempts(tmp_path: Path) -> None:
+def test_exception_exempts(tmp_path: Path) -> None:
     met = [{"name": "kim", "expression": "request.userInfo.username == 'kim'"}]
     server = Server(
         compiled(policy(), exception("team", matchConditions=met)), tmp_path
@@ -356,12 +354,12 @@ def test_an_exception_exempts(tmp_path: Path) -> None:
     ("until", "allowed"),
     [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)],
 )
-def test_an_exception_expires(until: str, *, allowed: bool, tmp_path: Path) -> None:
+def test_exception_expires(until: str, *, allowed: bool, tmp_path: Path) -> None:
     server = Server(compiled(policy(), exception("team", expiresAt=until)), tmp_path)
     assert server.ask("/vpol/team")["allowed"] is allowed
 
 
-def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
+def test_invalid_exception_changes_nothing(tmp_path: Path) -> None:
     bad = [{"name": "c", "expression": "nothing.at.all"}]
     found = compiled(policy(), exception("team", matchConditions=bad))
     (status,) = found.policies
@@ -378,7 +376,7 @@ def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
         "[1, 2, 3, 4, 5, 6, 7, 8, 9].all(a, " * 8 + "request.name != ''" + ")" * 8,
     ],
 )
-def test_a_failing_exception_exempts_nothing(
+def test_failing_exception_exempts_nothing(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its author could deny everything that the policy matches."""
@@ -415,7 +413,7 @@ def test_a_failing_exception_exempts_nothing(
     ],
 )
 @pytest.mark.parametrize("namespace", ["", "a"])
-def test_an_exception_calls_nothing(calls: str, namespace: str, tmp_path: Path) -> None:
+def test_exception_makes_no_calls(calls: str, namespace: str, tmp_path: Path) -> None:
     """Otherwise its author would act with the permissions of the policy."""
     found = compiled(
         policy(namespace=namespace),
@@ -433,7 +431,7 @@ def test_an_exception_calls_nothing(calls: str, namespace: str, tmp_path: Path) 
     assert Server(found, tmp_path).ask(path)["allowed"] is False
 
 
-def test_a_bad_policy_affects_only_itself(tmp_path: Path) -> None:
+def test_invalid_policy_affects_only_itself(tmp_path: Path) -> None:
     bad = policy("bad", {"expression": "nothing"})
     found = compiled(policy(), bad)
     ready = {one.name: one.ready for one in found.policies}
@@ -444,7 +442,7 @@ def test_a_bad_policy_affects_only_itself(tmp_path: Path) -> None:
     assert server.ask("/vpol/bad/team")["allowed"] is False
 
 
-def test_an_unknown_policy_leaves_the_decision_to_the_api_server(
+def test_unknown_policy_is_left_to_the_api_server(
     tmp_path: Path,
 ) -> None:
     server = Server(compiled(policy()), tmp_path)
@@ -454,7 +452,7 @@ def test_an_unknown_policy_leaves_the_decision_to_the_api_server(
     assert caught.value.code == "webhook.policy_unknown"
 
 
-def test_a_policy_that_becomes_known_meanwhile_is_evaluated(tmp_path: Path) -> None:
+def test_policy_that_arrives_meanwhile_is_evaluated(tmp_path: Path) -> None:
     """The leader publishes between two reads by the worker."""
     segments = [compiled(policy("other")), compiled(policy("other"), policy())]
     old, new = (Server(found, tmp_path).segment for found in segments)
@@ -475,7 +473,7 @@ def test_a_policy_that_becomes_known_meanwhile_is_evaluated(tmp_path: Path) -> N
 
 
 class TestNamespaced:
-    def test_it_sees_its_own_namespace_only(self, tmp_path: Path) -> None:
+    def test_tenant_policy_sees_only_its_namespace(self, tmp_path: Path) -> None:
         server = Server(compiled(policy("own", namespace="a")), tmp_path)
         assert message(server.ask("/nvpol/own")) == "Policy own failed: no team"
         elsewhere = {"metadata": {"name": "p", "namespace": "b"}}
@@ -484,7 +482,7 @@ class TestNamespaced:
         # Its path differs from the path of cluster policies.
         assert server.ask("/vpol")["allowed"] is True
 
-    def test_an_unknown_one_leaves_the_decision_to_the_api_server(
+    def test_unknown_tenant_policy_is_left_to_the_api_server(
         self, tmp_path: Path
     ) -> None:
         """A path with namespaces names the policies that the worker has to have."""
@@ -505,7 +503,9 @@ class TestNamespaced:
         # Upstream's path contains no namespaces.
         assert message(server.ask("/nvpol/own/later")) == "Policy own failed: no team"
 
-    def test_it_does_not_see_the_namespace_itself(self, tmp_path: Path) -> None:
+    def test_tenant_policy_does_not_see_its_namespace_object(
+        self, tmp_path: Path
+    ) -> None:
         rules = [PODS | {"resources": ["*"], "operations": ["*"]}]
         server = Server(compiled(policy("own", namespace="a", rules=rules)), tmp_path)
         response = server.ask(
@@ -517,9 +517,7 @@ class TestNamespaced:
         )
         assert response["allowed"] is True
 
-    def test_a_kind_namespace_of_another_group_is_an_object(
-        self, tmp_path: Path
-    ) -> None:
+    def test_namespace_kind_of_another_group_is_an_object(self, tmp_path: Path) -> None:
         rules = [PODS | {"apiGroups": ["x.io"], "resources": ["namespaces"]}]
         placed = {"expression": "object.metadata.namespace == 'b'", "message": "it is"}
         own = policy("own", placed, namespace="a", rules=rules)
@@ -539,7 +537,7 @@ class TestNamespaced:
         assert not status.ready
         assert "no matching overload" in status.message
 
-    def test_no_other_tenant_exempts_it(self, tmp_path: Path) -> None:
+    def test_other_tenants_cannot_exempt_it(self, tmp_path: Path) -> None:
         kind = "NamespacedValidatingPolicy"
         own = policy("own", namespace="a")
         foreign = compiled(own, exception("own", "b", kind=kind))
@@ -574,14 +572,14 @@ class Resources:
 CALLS = {"expression": "resource.get('v1', 'configmaps', 'a', 'c').data.k == 'w'"}
 
 
-def test_a_policy_reads_the_cluster(tmp_path: Path) -> None:
+def test_policy_reads_the_cluster(tmp_path: Path) -> None:
     server = Server(
         compiled(policy("calls", CALLS)), tmp_path, CelPorts(resources=Resources())
     )
     assert message(server.ask("/vpol/calls")).startswith("Policy calls failed")
 
 
-def test_a_failed_call_is_the_error_of_its_policy(tmp_path: Path) -> None:
+def test_failed_call_is_an_error_of_its_policy(tmp_path: Path) -> None:
     ports = CelPorts(resources=Resources(ExpressionFailed("kube.down", "it is down")))
     server = Server(compiled(policy("calls", CALLS)), tmp_path, ports)
     assert message(server.ask("/vpol/calls")) == (
@@ -589,7 +587,7 @@ def test_a_failed_call_is_the_error_of_its_policy(tmp_path: Path) -> None:
     )
 
 
-def test_a_late_call_takes_no_verdict_from_others(tmp_path: Path) -> None:
+def test_late_call_does_not_affect_other_verdicts(tmp_path: Path) -> None:
     """The slow policy's name sorts first, and its failure policy is Ignore."""
     ports = CelPorts(resources=Resources(DeadlinePassed("kube.deadline", "late")))
     slow = policy("a", CALLS, failurePolicy="Ignore")
@@ -598,13 +596,13 @@ def test_a_late_call_takes_no_verdict_from_others(tmp_path: Path) -> None:
     assert server.ask("/vpol/a")["allowed"] is True
 
 
-def test_a_late_call_denies_with_failure_policy_fail(tmp_path: Path) -> None:
+def test_late_call_denies_with_failure_policy_fail(tmp_path: Path) -> None:
     ports = CelPorts(resources=Resources(DeadlinePassed("kube.deadline", "late")))
     server = Server(compiled(policy("a", CALLS)), tmp_path, ports)
     assert "late" in message(server.ask("/vpol/a"))
 
 
-def test_only_linked_policies_cost_memory(tmp_path: Path) -> None:
+def test_only_linked_policies_use_memory(tmp_path: Path) -> None:
     services = [PODS | {"resources": ["services"]}]
     others = [policy(f"s{number}", rules=services) for number in range(20)]
     server = Server(compiled(policy(), *others), tmp_path)
@@ -641,7 +639,7 @@ USER = {"expression": "request.userInfo.username == 'kim'", "message": "not kim"
     ],
     ids=["derived", "no scans", "no background", "user", "denied", "dry run", "update"],
 )
-def test_what_travels_to_reports(
+def test_results_sent_to_reports(
     tmp_path: Path,
     document: dict[str, Any],
     scans: bool,  # noqa: FBT001 - a parameter
@@ -678,7 +676,7 @@ def pod(image: str = "good/a", **metadata: Any) -> dict[str, Any]:
     }
 
 
-def test_equal_parts_of_objects_are_judged_once(
+def test_equal_parts_of_objects_are_evaluated_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For Pods of one ReplicaSet, the verdict is cached, even if it is a failure."""
@@ -719,7 +717,7 @@ def test_equal_parts_of_objects_are_judged_once(
         {"variables": [{"name": "v", "expression": "object"}]},
     ],
 )
-def test_what_reads_more_is_judged_each_time(
+def test_policies_with_other_inputs_are_evaluated_each_time(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = policy("odd", READS_SPEC, {"expression": "variables.v != 1"}, **changes)
@@ -739,7 +737,7 @@ def test_what_reads_more_is_judged_each_time(
     assert evaluated.count("odd") == 2
 
 
-def test_outcomes_with_long_messages_are_not_kept(
+def test_outcomes_with_long_messages_are_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their authors determine the length, and each object produces a new message."""

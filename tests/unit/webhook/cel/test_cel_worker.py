@@ -83,7 +83,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     made.close()
 
 
-def test_a_folder_is_enforced(service: Service) -> None:
+def test_policies_in_a_folder_are_enforced(service: Service) -> None:
     service.put(policy())
     service.start()
     assert not service.allows("/vpol/team")
@@ -95,7 +95,7 @@ def test_a_folder_is_enforced(service: Service) -> None:
     assert not service.allows("/vpol/other")
 
 
-def test_a_change_of_these_policies_is_a_generation_of_all(service: Service) -> None:
+def test_change_creates_a_generation_of_all_policies(service: Service) -> None:
     """Ready on a policy means that each worker serves that generation."""
     service.put(policy())
     service.start()
@@ -106,7 +106,7 @@ def test_a_change_of_these_policies_is_a_generation_of_all(service: Service) -> 
     assert service.leader.generation == before[POLICIES] + 1
 
 
-def test_without_its_segment_a_worker_does_not_answer(service: Service) -> None:
+def test_worker_without_its_segment_does_not_answer(service: Service) -> None:
     service.put(policy())
     file = service.snapshot / segment_file(CEL_POLICIES)
     file.write_bytes(file.read_bytes()[:-8])
@@ -137,7 +137,7 @@ def test_results_are_counted_by_upstreams_name(service: Service) -> None:
     assert set(found[HTTP]) == {("POST", "/vpol")}
 
 
-def test_a_namespace_selector_reads_the_namespace(service: Service) -> None:
+def test_namespace_selector_reads_the_namespace(service: Service) -> None:
     selector = {"matchLabels": {"team": "x"}}
     given = policy()
     given["spec"]["matchConstraints"]["namespaceSelector"] = selector

@@ -172,7 +172,7 @@ def test_operations(
     ("excluded", "followed"),
     [("UPDATE", ["DELETE"]), ("DELETE", ["UPDATE"]), ("*", [])],
 )
-def test_exclusions_are_of_operations(
+def test_exclusions_are_matched_by_operation(
     tmp_path: Path, excluded: str, followed: list[str]
 ) -> None:
     """An object whose update is excluded was created, and its deletion is followed."""
@@ -188,7 +188,7 @@ def test_exclusions_are_of_operations(
     assert found == followed
 
 
-def test_a_trigger_that_matches_no_longer(tmp_path: Path) -> None:
+def test_trigger_that_no_longer_matches(tmp_path: Path) -> None:
     """Otherwise its generated objects would remain."""
     labels = {"objectSelector": {"matchLabels": {"team": "x"}}}
     raw = policy(sync=True, constraints=labels)
@@ -200,13 +200,13 @@ def test_a_trigger_that_matches_no_longer(tmp_path: Path) -> None:
     assert server.ask("/gpol", operation="CREATE") == []
 
 
-def test_a_dry_run_triggers_nothing(tmp_path: Path) -> None:
+def test_dry_run_triggers_nothing(tmp_path: Path) -> None:
     """The API server expects no side effects."""
     server = served(policy(), folder=tmp_path)
     assert server.ask("/gpol", dryRun=True) == []
 
 
-def test_the_old_object_travels_where_it_is_read(tmp_path: Path) -> None:
+def test_old_object_is_sent_if_it_is_read(tmp_path: Path) -> None:
     """It cannot be read later."""
     reads = policy(variables=[{"name": "n", "expression": "oldObject.metadata.name"}])
     server = served(reads, policy("plain"), folder=tmp_path)
@@ -231,7 +231,7 @@ def test_paths_name_policies(tmp_path: Path) -> None:
         server.ask("/gpol/unknown")
 
 
-def test_a_policy_without_a_pool_is_not_ready() -> None:
+def test_policy_without_a_pool_is_not_ready() -> None:
     """Otherwise the policy is never carried out, and the user is not informed."""
     (status,) = compiled(policy()).policies
     assert not status.ready
@@ -240,7 +240,7 @@ def test_a_policy_without_a_pool_is_not_ready() -> None:
 
 @pytest.mark.parametrize("namespace", ["", "a"])
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
-def test_the_pools_own_writes_trigger_nothing(
+def test_own_writes_of_the_pool_trigger_nothing(
     tmp_path: Path, namespace: str, operation: str
 ) -> None:
     """A policy that matches the objects it generates would never end."""
@@ -256,7 +256,7 @@ def test_the_pools_own_writes_trigger_nothing(
     assert not one.ask(path, **changes, userInfo=user)
 
 
-def test_a_policy_may_ask_for_the_pools_writes(tmp_path: Path) -> None:
+def test_policy_can_select_writes_of_the_pool(tmp_path: Path) -> None:
     """What one policy generates could not trigger another."""
     asks: dict[str, Any] = {"evaluation": {"skipBackgroundRequests": False}}
     server = served(policy("a"), policy("b", **asks), folder=tmp_path)
@@ -266,7 +266,7 @@ def test_a_policy_may_ask_for_the_pools_writes(tmp_path: Path) -> None:
     assert [one.policy for one in found] == ["a", "b"]
 
 
-def test_the_old_object_travels_to_a_template(tmp_path: Path) -> None:
+def test_old_object_is_sent_to_a_template(tmp_path: Path) -> None:
     """The placeholder would read nothing."""
     text = "kind: ConfigMap\nmetadata: (( oldObject.metadata ))"
     entry = {"template": {"value": text, "interpolate": "cel"}}

@@ -165,7 +165,7 @@ def patched(before: Any, response: dict[str, Any]) -> Any:
     return apply_patch(before, json.loads(base64.b64decode(response["patch"])))
 
 
-def test_the_patch_of_a_policy_is_in_the_answer(tmp_path: Path) -> None:
+def test_answer_contains_the_patch_of_a_policy(tmp_path: Path) -> None:
     server = Server(compiled(policy()), tmp_path)
     assert server.changed("/mpol/team")["metadata"]["labels"] == {"team": "x"}
     # The path contains another name, so nothing is evaluated.
@@ -173,7 +173,7 @@ def test_the_patch_of_a_policy_is_in_the_answer(tmp_path: Path) -> None:
         server.ask("/mpol/other")
 
 
-def test_a_policy_sees_what_the_one_before_it_left(tmp_path: Path) -> None:
+def test_policy_sees_earlier_changes(tmp_path: Path) -> None:
     """There is one patch for all of them, and request.object stays as it was sent."""
     count = json_patch(
         '[JSONPatch{op: "add", path: "/metadata/labels/seen", value:'
@@ -197,7 +197,7 @@ def test_mutations_of_a_policy_run_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
-def test_a_failure_obeys_the_failure_policy(
+def test_failure_follows_the_failure_policy(
     failure_policy: str, tmp_path: Path
 ) -> None:
     documents = [policy("a"), policy("b", BROKEN, failurePolicy=failure_policy)]
@@ -216,14 +216,14 @@ def test_a_failure_obeys_the_failure_policy(
         assert found["metadata"]["labels"] == {"team": "x", "c": "y"}
 
 
-def test_several_failures_are_one_refusal(tmp_path: Path) -> None:
+def test_several_failures_are_one_denial(tmp_path: Path) -> None:
     server = Server(compiled(policy("a", BROKEN), policy("b", BROKEN)), tmp_path)
     text = message(server.ask("/mpol"))
     assert text.index("[Policy a: ") < text.index(" Policy b: ")
     assert text.endswith("]")
 
 
-def test_conditions_may_use_variables(tmp_path: Path) -> None:
+def test_conditions_can_use_variables(tmp_path: Path) -> None:
     spec: dict[str, Any] = {
         "variables": [{"name": "v", "expression": "object.metadata.name"}],
         "matchConditions": [{"name": "c", "expression": "variables.v == 'p'"}],
@@ -236,7 +236,7 @@ def test_conditions_may_use_variables(tmp_path: Path) -> None:
     assert "patch" not in server.ask("/mpol/team", object=other)
 
 
-def test_autogen_changes_controllers(tmp_path: Path) -> None:
+def test_autogen_mutates_controllers(tmp_path: Path) -> None:
     host = configuration("Object{spec: Object.spec{hostNetwork: true}}")
     server = Server(compiled(policy("host", host)), tmp_path)
     template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -273,7 +273,7 @@ def test_admission_off(tmp_path: Path) -> None:
     assert "patch" not in server.ask("/mpol/team")
 
 
-def test_a_deletion_changes_nothing(tmp_path: Path) -> None:
+def test_deletion_changes_nothing(tmp_path: Path) -> None:
     """K8S: a deleted object cannot be changed."""
     server = Server(
         compiled(policy(rules=[PODS | {"operations": ["DELETE"]}])), tmp_path
@@ -292,7 +292,7 @@ def test_requests_of_the_background_pool(tmp_path: Path, *, skips: bool) -> None
 
 
 class TestExceptions:
-    def test_an_object_is_exempt(self, tmp_path: Path) -> None:
+    def test_exception_exempts_an_object(self, tmp_path: Path) -> None:
         condition = [{"name": "c", "expression": "object.metadata.name == 'p'"}]
         given = exception("team", kind="MutatingPolicy", matchConditions=condition)
         server = Server(compiled(policy(), given), tmp_path)
@@ -300,7 +300,7 @@ class TestExceptions:
         other = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "q"}}
         assert "patch" in server.ask("/mpol/team", object=other)
 
-    def test_it_may_allow_images_alone(self, tmp_path: Path) -> None:
+    def test_exception_can_allow_only_images(self, tmp_path: Path) -> None:
         pull = configuration(
             "object.spec.containers.all(c, c.image in exceptions.allowedImages) ?"
             " Object{} : Object{metadata: Object.metadata{labels:"
@@ -314,7 +314,7 @@ class TestExceptions:
     @pytest.mark.parametrize(
         "expression", ["object.spec.nothing == 1", "resource.get('v1', 'x', 'y', 'z')"]
     )
-    def test_one_that_fails_exempts_nothing(
+    def test_failing_exception_exempts_nothing(
         self, expression: str, tmp_path: Path
     ) -> None:
         """Its author must neither disable a policy nor deny the objects it matches."""
@@ -323,7 +323,7 @@ class TestExceptions:
         server = Server(compiled(policy(), given), tmp_path)
         assert "patch" in server.ask("/mpol/team")
 
-    def test_another_namespace_does_not_revoke_a_tenants_policy(
+    def test_other_namespace_cannot_exempt_from_a_tenants_policy(
         self, tmp_path: Path
     ) -> None:
         kind = "NamespacedMutatingPolicy"
@@ -348,14 +348,14 @@ class TestTriggers:
         assert server.ask("/mpol/team", **changes)["allowed"] is True
         return [f"{one.type} {one.policy}" for one in server.triggers.found]
 
-    def test_a_match_is_recorded(self, tmp_path: Path) -> None:
+    def test_match_is_recorded(self, tmp_path: Path) -> None:
         document = policy(evaluation=EXISTING, targetMatchConstraints=TARGETS)
         server = Server(compiled(document, has_background=True), tmp_path)
         # Its targets are different objects.
         assert "patch" not in server.ask("/mpol/team")
         assert [one.policy for one in server.triggers.found] == ["team"]
 
-    def test_without_targets_the_object_changes_too(self, tmp_path: Path) -> None:
+    def test_object_is_mutated_too_without_targets(self, tmp_path: Path) -> None:
         document = policy(evaluation=EXISTING)
         server = Server(compiled(document, has_background=True), tmp_path)
         assert "patch" in server.ask("/mpol/team")
@@ -370,13 +370,15 @@ class TestTriggers:
             {"name": "q", "object": {"metadata": {"name": "q"}}},
         ],
     )
-    def test_nothing_is_recorded(self, changes: Any, tmp_path: Path) -> None:
+    def test_nothing_is_recorded_without_a_match(
+        self, changes: Any, tmp_path: Path
+    ) -> None:
         condition = [{"name": "c", "expression": "object.metadata.name == 'p'"}]
         document = policy(evaluation=EXISTING, matchConditions=condition)
         assert self.asked(tmp_path, document) == ["cel-mutate team"]
         assert self.asked(tmp_path, document, **changes) == []
 
-    def test_a_condition_that_fails_is_not_met(self, tmp_path: Path) -> None:
+    def test_failing_condition_is_not_met(self, tmp_path: Path) -> None:
         condition = [{"name": "c", "expression": "object.spec.nothing == 1"}]
         document = policy(
             evaluation=EXISTING,
@@ -385,7 +387,7 @@ class TestTriggers:
         )
         assert self.asked(tmp_path, document) == []
 
-    def test_a_refused_request_triggers_nothing(self, tmp_path: Path) -> None:
+    def test_denied_request_triggers_nothing(self, tmp_path: Path) -> None:
         document = policy("team", BROKEN, evaluation=EXISTING)
         server = Server(compiled(document, has_background=True), tmp_path)
         assert server.ask("/mpol/team")["allowed"] is False
@@ -404,7 +406,7 @@ class TestLimits:
         assert "(shortened)" in text
         assert len(text) < 1.2 * REVIEW_MESSAGES_CHARACTERS_MAX + 150 * 1000
 
-    def test_a_patch_that_is_too_large_denies(self, tmp_path: Path) -> None:
+    def test_oversized_patch_denies(self, tmp_path: Path) -> None:
         """PATCH_ANSWER_BYTES_MAX."""
         doubled = label("team", "object.metadata.name + object.metadata.name")
         server = Server(compiled(policy("team", doubled)), tmp_path)
@@ -412,7 +414,7 @@ class TestLimits:
         text = message(server.ask("/mpol", object={"metadata": {"name": name}}))
         assert "mutation.answer" in text or "too large" in text
 
-    def test_a_late_review_keeps_what_is_done(
+    def test_late_review_keeps_finished_patches(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A policy with failurePolicy Ignore reverts no changes by other policies."""
@@ -434,7 +436,7 @@ class TestLimits:
         found = patched(json.loads(review())["request"]["object"], response)
         assert found["metadata"]["labels"] == {"team": "x", "c": "y"}
 
-    def test_a_late_policy_that_fails_denies(
+    def test_late_failing_policy_denies(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def late(*_args: Any) -> Any:
@@ -445,7 +447,7 @@ class TestLimits:
         server = Server(compiled(policy("a")), tmp_path)
         assert "webhook.deadline" in message(server.ask("/mpol"))
 
-    def test_a_late_review_is_a_trigger_all_the_same(
+    def test_late_review_is_still_a_trigger(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The pool evaluates its conditions."""
@@ -460,7 +462,7 @@ class TestLimits:
         assert server.ask("/mpol")["allowed"] is True
         assert [one.unchecked for one in server.triggers.found] == [True]
 
-    def test_an_internal_error_denies_without_its_text(
+    def test_internal_error_denies_without_its_text(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(*_args: Any) -> Any:

@@ -48,7 +48,7 @@ def await_count(service: Service) -> None:
     wait_for(is_counted)
 
 
-def test_a_change_is_a_generation_of_all(service: Service) -> None:
+def test_change_creates_a_generation_of_all_policies(service: Service) -> None:
     """Ready on a policy means that each worker serves that generation."""
     service.put(policy(), test_cel_policies.policy("v"))
     finish(service)
@@ -65,7 +65,7 @@ def test_a_change_is_a_generation_of_all(service: Service) -> None:
     assert after == [before[0] + 1, before[1] + 1, before[2]]
 
 
-def test_without_its_segment_a_worker_does_not_answer(service: Service) -> None:
+def test_worker_without_its_segment_does_not_answer(service: Service) -> None:
     service.put(policy())
     file = service.snapshot / segment_file(MUTATING_POLICIES)
     file.write_bytes(file.read_bytes()[:-8])
@@ -95,7 +95,7 @@ def test_results_are_counted_by_upstreams_name(service: Service) -> None:
     assert set(found[HTTP]) == {("POST", "/mpol")}
 
 
-def test_without_a_pool_nothing_existing_is_mutated(service: Service) -> None:
+def test_no_existing_object_is_mutated_without_a_pool(service: Service) -> None:
     """The policy is rejected, because no pool would run it."""
     service.put(policy(evaluation={"mutateExisting": {"enabled": True}}))
     (status,) = service.leader._status.policies

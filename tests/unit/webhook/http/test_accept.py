@@ -126,7 +126,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_each_worker_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_worker_accepts_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine, the moment would be over before it begins.
     monkeypatch.setattr(accept, "_LET_OTHERS_S", 5.0)
 
@@ -144,7 +144,7 @@ def test_each_worker_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(4, story)
 
 
-def test_a_worker_that_never_comes_costs_a_moment_only() -> None:
+def test_worker_that_never_starts_causes_only_a_short_delay() -> None:
     """A worker that crashed or hangs is still listed on the board."""
 
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
@@ -158,7 +158,7 @@ def test_a_worker_that_never_comes_costs_a_moment_only() -> None:
     serve(1, story)
 
 
-def test_connections_move_to_a_worker_that_has_none() -> None:
+def test_connections_move_to_an_idle_worker() -> None:
     """Every request is answered; the answer says that the connection ends."""
 
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
@@ -178,7 +178,7 @@ def test_connections_move_to_a_worker_that_has_none() -> None:
     serve(1, story)
 
 
-def test_few_connections_stay_where_they_are() -> None:
+def test_few_connections_are_not_moved() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[1] = 1
         link = await dial()
@@ -191,7 +191,7 @@ def test_few_connections_stay_where_they_are() -> None:
     serve(1, story)
 
 
-def test_who_drains_is_not_waited_for() -> None:
+def test_draining_worker_is_not_waited_for() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         link = await dial()
         await until(lambda: board.told[0] == 1)
@@ -203,7 +203,7 @@ def test_who_drains_is_not_waited_for() -> None:
     serve(1, story)
 
 
-def test_a_caller_who_leaves_at_once_harms_nobody() -> None:
+def test_client_that_disconnects_immediately_causes_no_harm() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         for _ in range(20):
             _, writer = await dial()

@@ -11,5 +11,5 @@ from tests.fuzz.bench import segment_of
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_policies_of_attacks_are_accepted(name: str) -> None:
+def test_policies_used_by_attacks_are_valid(name: str) -> None:
     segment_of(ATTACKS[name].policy)

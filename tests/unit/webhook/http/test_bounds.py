@@ -90,7 +90,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_what_frames_a_request_ends(name: str) -> None:
+def test_http_framing_is_bounded(name: str) -> None:
     """A failure means: any client that reaches the port can use unlimited memory."""
     head, piece = ENDLESS[name]
 
@@ -106,7 +106,7 @@ def test_what_frames_a_request_ends(name: str) -> None:
     talk(story, body_bytes_max=10 * MIB, linger_s=0.5)
 
 
-def test_small_chunks_take_what_their_bytes_take() -> None:
+def test_small_chunks_count_with_their_overhead() -> None:
     """Chunks of eight bytes have five bytes of framing, but cost sixty as objects."""
 
     async def story(client: Client) -> None:
@@ -120,7 +120,7 @@ def test_small_chunks_take_what_their_bytes_take() -> None:
     talk(story, body_bytes_max=10 * MIB)
 
 
-def test_trailers_are_not_headers() -> None:
+def test_trailers_are_ignored() -> None:
     """A failure means: a client that can add trailers sets the body's content type."""
 
     async def story(client: Client) -> None:
@@ -134,7 +134,7 @@ def test_trailers_are_not_headers() -> None:
 
 
 @pytest.mark.parametrize(("count", "status"), [(100, 200), (HEADERS_MAX + 1, 431)])
-def test_headers_are_counted(count: int, status: int) -> None:
+def test_header_count_is_bounded(count: int, status: int) -> None:
     async def story(client: Client) -> None:
         more = [f"x-{number}: y" for number in range(count)]
         data = post(BODY, "/validate", "Content-Type: application/json", *more)
@@ -143,7 +143,7 @@ def test_headers_are_counted(count: int, status: int) -> None:
     talk(story)
 
 
-def test_of_unfinished_bodies_the_oldest_give_way() -> None:
+def test_oldest_unfinished_bodies_are_dropped_first() -> None:
     """Clients with unfinished bodies can neither fill a worker nor block others."""
 
     async def story(client: Client) -> None:
@@ -166,7 +166,7 @@ def test_of_unfinished_bodies_the_oldest_give_way() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_review_is_held_until_its_thread_lets_go(
+def test_review_body_is_released_with_its_thread(
     leaves: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """A review that is past its deadline or lost its client still uses memory."""
@@ -212,7 +212,7 @@ async def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come")
 
 
-def test_unfinished_heads_are_held_to_the_budget() -> None:
+def test_unfinished_headers_count_against_the_budget() -> None:
     async def story(client: Client) -> None:
         held = [await another(client) for _ in range(40)]
         for one in held:
@@ -227,7 +227,7 @@ def test_unfinished_heads_are_held_to_the_budget() -> None:
     talk(story, arriving_bytes_max=200_000)
 
 
-def test_answers_that_nobody_reads_are_not_made() -> None:
+def test_answers_for_a_stalled_reader_are_not_produced() -> None:
     """A failure means: answers accumulate for a client that never reads them."""
     made: list[int] = []
     long = response(message="m" * MIB)
@@ -248,7 +248,7 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
     talk(story, plan=plan, write_timeout_s=0.0)
 
 
-def test_a_slow_reader_gets_all_answers() -> None:
+def test_slow_reader_gets_all_answers() -> None:
     """The bound withholds no answers from a client that reads them in the end."""
     long = response(message="m" * MIB)
     plan = StubPlan(enforce=[long])
@@ -265,7 +265,7 @@ def test_a_slow_reader_gets_all_answers() -> None:
     talk(story, plan=plan)
 
 
-def test_requests_that_come_together_take_turns() -> None:
+def test_pipelined_requests_take_turns() -> None:
     """A failure means: a hundred reviews of one connection delay all other reviews."""
     order: list[str] = []
 
@@ -295,7 +295,7 @@ def test_requests_that_come_together_take_turns() -> None:
     assert order.index("one") < 20
 
 
-def test_requests_that_wait_are_counted() -> None:
+def test_waiting_requests_are_counted() -> None:
     async def story(client: Client) -> None:
         many = b"GET /health/liveness HTTP/1.1\r\n\r\n" * (2 * REQUESTS_WAITING_MAX)
         client.writer.write(many)
@@ -306,7 +306,7 @@ def test_requests_that_wait_are_counted() -> None:
     talk(story)
 
 
-def test_expect_is_answered_once_and_in_turn() -> None:
+def test_expect_is_answered_once_in_order() -> None:
     async def story(client: Client) -> None:
         expects = ["Expect: 100-continue"] * 50
         head, body = post(
@@ -325,7 +325,7 @@ def test_expect_is_answered_once_and_in_turn() -> None:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_review_that_is_too_large_is_denied_by_its_uid(chunked: bool) -> None:  # noqa: FBT001 - a parameter
+def test_oversized_review_is_denied_with_its_uid(chunked: bool) -> None:  # noqa: FBT001 - a parameter
     """The API server would ignore an HTTP error if failures are ignored."""
     body = review(object={"a": "x" * 100_000})
 
@@ -342,7 +342,7 @@ def test_a_review_that_is_too_large_is_denied_by_its_uid(chunked: bool) -> None:
     talk(story)
 
 
-def test_what_is_too_large_and_no_review_is_an_http_error() -> None:
+def test_oversized_other_body_is_an_http_error() -> None:
     async def story(client: Client) -> None:
         body = json.dumps({"metadata": {"uid": "u"}, "x": "y" * 20_000}).encode()
         assert (await client.ask(SIZED % len(body) + body))[0] == 413
@@ -350,7 +350,7 @@ def test_what_is_too_large_and_no_review_is_an_http_error() -> None:
     talk(story)
 
 
-def test_of_too_many_connections_the_most_silent_goes(
+def test_most_idle_of_too_many_connections_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections_module, "CONNECTIONS_MAX", 10)
@@ -379,7 +379,7 @@ class Holder:
         return self.yields
 
 
-def test_a_budget_asks_the_oldest_first_and_spares_what_is_evaluated() -> None:
+def test_budget_drops_the_oldest_bodies_and_keeps_running_reviews() -> None:
     gone: list[str] = []
     budget = Budget(100)
     evaluated = Holder("evaluated", gone, yields=False)
@@ -399,7 +399,7 @@ def test_a_budget_asks_the_oldest_first_and_spares_what_is_evaluated() -> None:
     assert budget.total == 0
 
 
-def test_large_bodies_begin_one_in_a_round() -> None:
+def test_one_large_body_is_started_per_round() -> None:
     """A failure means: small reviews wait until several large ones are decoded."""
     order: list[str] = []
 
@@ -438,7 +438,7 @@ def test_large_bodies_begin_one_in_a_round() -> None:
 
 
 @pytest.mark.parametrize("needs_io", [False, True])
-def test_a_large_body_is_weighed_once(needs_io: bool) -> None:  # noqa: FBT001 - a parameter
+def test_large_body_is_estimated_once(needs_io: bool) -> None:  # noqa: FBT001 - a parameter
     """A failure means: each large body blocks the event loop several times as long."""
     weighed: list[int] = []
     weigh = weigh_module.decoded_bytes

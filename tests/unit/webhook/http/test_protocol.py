@@ -140,7 +140,7 @@ def test_reviews_on_one_connection() -> None:
     talk(story)
 
 
-def test_a_request_may_come_byte_by_byte() -> None:
+def test_request_can_arrive_byte_by_byte() -> None:
     async def story(client: Client) -> None:
         for byte in post():
             client.writer.write(bytes((byte,)))
@@ -150,7 +150,7 @@ def test_a_request_may_come_byte_by_byte() -> None:
     talk(story)
 
 
-def test_a_chunked_body() -> None:
+def test_chunked_body() -> None:
     async def story(client: Client) -> None:
         head = (
             b"POST /validate HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
@@ -165,7 +165,7 @@ def test_a_chunked_body() -> None:
     talk(story)
 
 
-def test_answers_come_in_the_order_of_the_requests() -> None:
+def test_answers_are_in_request_order() -> None:
     """A slow review delays only later requests on its own connection."""
     calls: list[int] = []
     gate = threading.Event()
@@ -215,7 +215,7 @@ WITH_CHARSET = "Content-Type: application/json; charset=utf-8"
         (b"GET /%ff HTTP/1.1\r\nHost: k\r\n\r\n", 404, "webhook.path_unknown"),
     ],
 )
-def test_refusals_have_a_code_and_keep_the_connection(
+def test_rejected_requests_have_a_code_and_keep_the_connection(
     data: bytes, status: int, code: str
 ) -> None:
     async def story(client: Client) -> None:
@@ -238,7 +238,7 @@ def test_refusals_have_a_code_and_keep_the_connection(
         b"GET /health/readiness HTTP/1.1\r\nHost: k\r\n\r\n",
     ],
 )
-def test_what_is_no_review_of_a_resource_is_answered(data: bytes) -> None:
+def test_requests_other_than_resource_reviews_are_answered(data: bytes) -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(data))[0] == 200
         assert (await client.ask(post()))[0] == 200
@@ -271,7 +271,7 @@ CODES = {
         ),
     ],
 )
-def test_what_cannot_be_framed_ends_the_connection(data: bytes, status: int) -> None:
+def test_invalid_framing_closes_the_connection(data: bytes, status: int) -> None:
     async def story(client: Client) -> None:
         got, headers, body = await client.ask(data)
         assert (got, headers["connection"]) == (status, "close")
@@ -289,7 +289,7 @@ def test_what_cannot_be_framed_ends_the_connection(data: bytes, status: int) -> 
         post(version="1.0"),
     ],
 )
-def test_the_client_may_ask_for_the_end(data: bytes) -> None:
+def test_client_can_request_connection_close(data: bytes) -> None:
     async def story(client: Client) -> None:
         status, headers, _body = await client.ask(data)
         assert (status, headers["connection"]) == (200, "close")
@@ -322,7 +322,7 @@ def test_idle_and_slow_connections_are_closed(started: bytes) -> None:
     talk(story, keepalive_s=0.0, read_timeout_s=0.0)
 
 
-def test_a_connection_in_use_is_not_closed_by_the_clock() -> None:
+def test_active_connection_is_not_closed_by_the_timer() -> None:
     async def story(client: Client) -> None:
         client.writer.write(post()[:-5])
         while not client.connections.arriving.total:  # noqa: ASYNC110 - a plain number
@@ -342,7 +342,7 @@ def test_draining_closes_idle_connections() -> None:
     talk(story)
 
 
-def test_a_connection_that_opens_into_a_drain_is_closed() -> None:
+def test_connection_opened_during_a_drain_is_closed() -> None:
     """Otherwise a connection in its handshake delays the exit of the worker."""
 
     async def story(client: Client) -> None:
@@ -360,7 +360,7 @@ def test_a_connection_that_opens_into_a_drain_is_closed() -> None:
     talk(story)
 
 
-def test_a_defect_answers_behind_other_requests_too() -> None:
+def test_internal_error_in_a_pipelined_request_is_answered() -> None:
     """Otherwise the caller and all later requests on that connection wait forever."""
 
     async def story(client: Client) -> None:
@@ -391,7 +391,7 @@ def test_a_defect_answers_behind_other_requests_too() -> None:
     talk(story)
 
 
-def test_draining_answers_a_request_that_was_on_its_way() -> None:
+def test_draining_answers_a_request_in_transit() -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(post()))[0] == 200
         client.connections.drain()
@@ -403,7 +403,7 @@ def test_draining_answers_a_request_that_was_on_its_way() -> None:
     talk(story, quiet_s=5.0)
 
 
-def test_draining_answers_what_is_under_way() -> None:
+def test_draining_answers_running_reviews() -> None:
     began, gate = threading.Event(), threading.Event()
 
     def work(_deadline_ns: int) -> None:
@@ -423,7 +423,7 @@ def test_draining_answers_what_is_under_way() -> None:
     talk(story, plan=StubPlan(needs_io=True, work=work))
 
 
-def test_a_client_may_leave_during_its_review() -> None:
+def test_client_can_disconnect_during_its_review() -> None:
     began, gate = threading.Event(), threading.Event()
 
     def work(_deadline_ns: int) -> None:
@@ -444,7 +444,7 @@ def test_a_client_may_leave_during_its_review() -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"POST /validate HTTP/1.1\r\nHost", post()])
-def test_a_connection_that_ended_leaves_no_garbage(head: bytes) -> None:
+def test_closed_connection_leaves_no_garbage(head: bytes) -> None:
     """The API server opens one for each review beyond 25 concurrent ones."""
     gone: list[weakref.ref[object]] = []
 
@@ -477,7 +477,7 @@ PIECES = st.lists(
 
 @given(PIECES)
 @settings(max_examples=60, deadline=None)
-def test_any_bytes_leave_the_server_whole(pieces: list[bytes]) -> None:
+def test_any_bytes_leave_the_server_working(pieces: list[bytes]) -> None:
     async def story(client: Client) -> None:
         # After a rejection the server closes first, at any moment.
         with contextlib.suppress(RuntimeError, ConnectionError):

@@ -58,7 +58,7 @@ def run(story: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", ""])
-def test_a_new_certificate_serves_new_connections(tmp_path: Path, name: str) -> None:
+def test_new_certificate_is_used_for_new_connections(tmp_path: Path, name: str) -> None:
     """This includes clients without SNI; old connections continue."""
     files = make(tmp_path, "kyverno")
     certificates = Certificates(files.cert, files.key)
@@ -80,7 +80,7 @@ def test_a_new_certificate_serves_new_connections(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("damage", ["other key", "cut", "gone"])
-def test_a_pair_that_does_not_fit_is_not_served(tmp_path: Path, damage: str) -> None:
+def test_mismatched_key_pair_is_not_served(tmp_path: Path, damage: str) -> None:
     files = make(tmp_path, "kyverno")
     certificates = Certificates(files.cert, files.key)
     if damage == "other key":
@@ -103,7 +103,7 @@ def test_a_pair_that_does_not_fit_is_not_served(tmp_path: Path, damage: str) -> 
     assert certificates.refresh(), "it recovers"
 
 
-def test_only_six_suites_of_tls_1_2(tmp_path: Path) -> None:
+def test_six_tls_1_2_suites_are_offered(tmp_path: Path) -> None:
     """GHSA-hgv6-w7r3-w4qw: 3DES was accepted."""
     files = make(tmp_path, "kyverno")
     context = Certificates(files.cert, files.key).context
@@ -128,7 +128,7 @@ def test_only_six_suites_of_tls_1_2(tmp_path: Path) -> None:
         ("AES128-GCM-SHA256", False),
     ],
 )
-def test_other_suites_are_refused(tmp_path: Path, suites: str, accepted: bool) -> None:  # noqa: FBT001 - a table
+def test_other_suites_are_rejected(tmp_path: Path, suites: str, accepted: bool) -> None:  # noqa: FBT001 - a table
     files = make(tmp_path, "kyverno")
     certificates = Certificates(files.cert, files.key)
     context = client_context()

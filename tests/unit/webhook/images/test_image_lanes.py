@@ -71,7 +71,7 @@ def _config_map() -> bytes:
     return review(kind=kind, object=given)
 
 
-def test_a_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
+def test_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
     async def ask(host: str, release: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         images = Lane(loop, 2, 2, time.monotonic_ns)
@@ -110,7 +110,7 @@ def test_a_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_late_review_of_an_ignored_policy(
+def test_late_review_of_an_ignored_policy(
     tmp_path: Path,
     is_old: bool,  # noqa: FBT001 - a parameter
 ) -> None:

@@ -48,7 +48,7 @@ def _forged(*references: str) -> dict[str, str]:
     return {ANNOTATION: json.dumps(dict.fromkeys(references, "pass"))}
 
 
-def test_the_record_has_the_images_of_both_paths(
+def test_record_has_the_images_of_both_paths(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     one, other = Signer(), Signer()
@@ -67,7 +67,7 @@ def test_the_record_has_the_images_of_both_paths(
         assert webhooks.ask(path, done.object).allowed
 
 
-def test_a_later_path_hides_no_failure_of_an_earlier_one(
+def test_later_path_hides_no_earlier_failure(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     """A fine-grained policy with failurePolicy Ignore comes after the shared path."""
@@ -84,7 +84,7 @@ def test_a_later_path_hides_no_failure_of_an_earlier_one(
     assert last.outcomes == {reference: "fail"}
 
 
-def test_an_audited_failure_of_an_earlier_path_denies_nothing_to_a_later_one(
+def test_audited_failure_of_an_earlier_path_denies_nothing_later(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer = Signer()
@@ -97,7 +97,7 @@ def test_an_audited_failure_of_an_earlier_path_denies_nothing_to_a_later_one(
 
 
 @pytest.mark.parametrize("mode", ["Fail", "Ignore"])
-def test_what_no_rule_has_written_does_not_stay(
+def test_unwritten_records_are_removed(
     contents: Contents, host: str, tmp_path: Path, mode: str
 ) -> None:
     """The first path ran before: the record may contain only its images."""
@@ -116,7 +116,7 @@ def test_what_no_rule_has_written_does_not_stay(
 
 
 @pytest.mark.parametrize("what", ["entries", "characters", "json", "kind", "status"])
-def test_a_record_that_we_never_write_is_dropped(
+def test_forged_record_is_dropped(
     contents: Contents, host: str, tmp_path: Path, what: str
 ) -> None:
     reference = f"{host}/app@{signed(contents, Signer())}"
@@ -148,7 +148,7 @@ def _of_namespace(text: str) -> str:
     return "---\n" + yaml.safe_dump(found)
 
 
-def test_a_namespaced_policy_does_not_vouch_for_one_of_the_cluster(
+def test_namespaced_policy_does_not_verify_for_a_cluster_policy(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     """The path of the cluster policy gave the API server no answer."""
@@ -172,7 +172,7 @@ def test_a_namespaced_policy_does_not_vouch_for_one_of_the_cluster(
 
 
 @pytest.mark.parametrize("spec", [{}, _IGNORE])
-def test_a_policy_of_the_cluster_vouches_for_itself(
+def test_cluster_policy_verifies_for_itself(
     contents: Contents, host: str, tmp_path: Path, spec: dict[str, Json]
 ) -> None:
     """It does so on the path of the namespaced policy and on a later path."""

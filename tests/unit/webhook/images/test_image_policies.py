@@ -220,7 +220,7 @@ def registry() -> Iterator[Registry]:
         yield Registry(contents, host)
 
 
-def test_a_signed_image_passes(registry: Registry, tmp_path: Path) -> None:
+def test_signed_image_passes(registry: Registry, tmp_path: Path) -> None:
     found = compiled(policy(signer=registry.signer))
     server = Server(found, tmp_path, registry.begin)
     response = server.ask("/ivpol/validate/p", pod(registry.image))
@@ -230,7 +230,7 @@ def test_a_signed_image_passes(registry: Registry, tmp_path: Path) -> None:
     assert (server.images.ran, server.slow.ran) == (1, 0)
 
 
-def test_another_signature_denies_and_says_why(
+def test_other_signature_denies_with_a_reason(
     registry: Registry, tmp_path: Path
 ) -> None:
     """The message has upstream's text, and then the reason why the attestor failed."""
@@ -255,7 +255,7 @@ class Namespaces:
 @pytest.mark.parametrize(
     ("signer", "allowed"), [(rig.SUBJECT, True), ("release@example.com", False)]
 )
-def test_a_namespaces_label_decides_who_may_sign(
+def test_namespace_label_selects_the_accepted_signers(
     registry: Registry, tmp_path: Path, signer: str, *, allowed: bool
 ) -> None:
     """Without the Namespace, the default value would admit any signer."""
@@ -293,7 +293,7 @@ def test_reasons_are_bounded(registry: Registry, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_what_an_attestor_verified_is_kept(
+def test_verified_attestor_is_cached(
     registry: Registry,
     tmp_path: Path,
     is_same: bool,  # noqa: FBT001 - a column
@@ -323,7 +323,7 @@ def test_what_an_attestor_verified_is_kept(
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_what_was_verified_of_a_part_only_is_not_kept(
+def test_partial_verification_is_not_cached(
     registry: Registry, tmp_path: Path, status: int
 ) -> None:
     """A registry that fails once may hide a bundle that counts on its own."""
@@ -346,7 +346,7 @@ def test_what_was_verified_of_a_part_only_is_not_kept(
     assert not registry.contents.once
 
 
-def test_a_moved_tag_is_verified_again(registry: Registry, tmp_path: Path) -> None:
+def test_moved_tag_is_verified_again(registry: Registry, tmp_path: Path) -> None:
     cache = ImageCache(CacheOptions(tmp_path, 100, 60))
 
     def begin() -> PolicyImages:
@@ -362,7 +362,7 @@ def test_a_moved_tag_is_verified_again(registry: Registry, tmp_path: Path) -> No
     assert server.ask(path, pod(registry.image))["allowed"] is False
 
 
-def test_images_are_read_at_once(tmp_path: Path) -> None:
+def test_images_are_read_concurrently(tmp_path: Path) -> None:
     """Each read waits for another read, so sequential reads would fail."""
     barrier = threading.Barrier(2)
 
@@ -381,7 +381,7 @@ def test_images_are_read_at_once(tmp_path: Path) -> None:
     assert len(set(images.read)) == 2
 
 
-def test_an_outcome_that_came_with_the_object_proves_nothing(
+def test_outcome_in_the_object_proves_nothing(
     registry: Registry, tmp_path: Path
 ) -> None:
     """Upstream's validating webhook trusts this annotation."""
@@ -404,9 +404,7 @@ def test_warnings_and_audits_deny_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
-def test_a_registry_without_an_answer_denies(
-    tmp_path: Path, failure_policy: str
-) -> None:
+def test_registry_without_an_answer_denies(tmp_path: Path, failure_policy: str) -> None:
     """Otherwise the owner of a registry could admit images by not answering."""
     stub = Stub(RegistryUnavailable("registry.away", "no answer"))
     found = compiled(policy("p", USER, failurePolicy=failure_policy))
@@ -421,7 +419,7 @@ def test_a_registry_without_an_answer_denies(
         (ValueError("defect"), "internal error, see the log"),
     ],
 )
-def test_the_failure_policy_decides_for_what_was_not_evaluated(
+def test_failure_policy_applies_to_unevaluated_images(
     tmp_path: Path, error: Exception, reason: str
 ) -> None:
     stub = Stub(error)
@@ -436,7 +434,7 @@ def test_the_failure_policy_decides_for_what_was_not_evaluated(
     assert server.records.errors
 
 
-def test_one_broken_policy_affects_no_other(registry: Registry, tmp_path: Path) -> None:
+def test_invalid_policy_affects_no_other(registry: Registry, tmp_path: Path) -> None:
     bad = {"expression": "object.spec.nothing == 1"}
     found = compiled(
         policy("a", bad, validationActions=["Audit"]),
@@ -449,7 +447,7 @@ def test_one_broken_policy_affects_no_other(registry: Registry, tmp_path: Path) 
     assert text.startswith("Policy c failed: not signed (attestor us: ")
 
 
-def test_what_the_conditions_leave_out_is_not_read(tmp_path: Path) -> None:
+def test_images_excluded_by_conditions_are_not_read(tmp_path: Path) -> None:
     stub = Stub()
     condition = {"name": "c", "expression": "object.metadata.name == 'q'"}
     other = {"resourceRules": [{**PODS, "resources": ["secrets"]}]}
@@ -464,7 +462,7 @@ def test_what_the_conditions_leave_out_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_deletion_needs_extractors_of_its_own(
+def test_deletion_requires_custom_extractors(
     tmp_path: Path,
     is_own: bool,  # noqa: FBT001 - a column
 ) -> None:
@@ -492,7 +490,7 @@ def test_a_deletion_needs_extractors_of_its_own(
         assert message(response) == f"Policy p error: {text}"
 
 
-def test_controllers_of_pods(registry: Registry, tmp_path: Path) -> None:
+def test_autogen_for_controllers(registry: Registry, tmp_path: Path) -> None:
     server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
     given = {
         "apiVersion": "apps/v1",
@@ -530,7 +528,7 @@ def test_policies_of_a_namespace(tmp_path: Path) -> None:
     assert unknown.value.status == 503
 
 
-def test_refused_policies_are_not_served() -> None:
+def test_rejected_policies_are_not_served() -> None:
     found = compiled(policy("p", {"expression": "1 + 1"}))
     (status,) = found.policies
     assert not status.ready
@@ -553,7 +551,7 @@ class Secrets:
 
 @pytest.mark.parametrize("namespace", ["", "a"])
 @pytest.mark.parametrize("names_secret", [False, True])
-def test_a_namespaced_policy_reads_without_the_operators_credentials(
+def test_namespaced_policy_reads_without_the_operators_credentials(
     registry: Registry,
     tmp_path: Path,
     namespace: str,

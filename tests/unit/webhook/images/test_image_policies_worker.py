@@ -47,7 +47,7 @@ def test_reviews_are_answered_and_counted(service: Service) -> None:
     assert set(found[HTTP]) == {("POST", "/ivpol")}
 
 
-def test_without_its_segment_a_worker_does_not_answer(service: Service) -> None:
+def test_worker_without_its_segment_does_not_answer(service: Service) -> None:
     service.put(policy("a", NEVER, **NO_IMAGE))
     file = service.snapshot / segment_file(IMAGE_POLICIES)
     file.write_bytes(file.read_bytes()[:-8])

@@ -31,7 +31,7 @@ _MUTATE, _VALIDATE = b"/mutate/ignore", b"/validate/ignore"
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_a_pass_hides_no_error_of_another_policy(
+def test_pass_hides_no_error_of_another_policy(
     contents: Contents, host: str, tmp_path: Path, names: tuple[str, str]
 ) -> None:
     signer = Signer()
@@ -45,7 +45,7 @@ def test_a_pass_hides_no_error_of_another_policy(
     assert not webhooks.ask(_VALIDATE, done.object).allowed
 
 
-def test_a_digest_form_hides_no_error_of_the_tag(
+def test_digest_reference_hides_no_error_of_the_tag(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer = Signer()
@@ -59,7 +59,7 @@ def test_a_digest_form_hides_no_error_of_the_tag(
     assert done.outcomes[f"{host}/app@{digest}"] == "fail"
 
 
-def test_an_unchanged_image_hides_no_error_of_a_new_one(
+def test_unchanged_image_hides_no_error_of_a_new_one(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     reference = f"{host}/app@{signed(contents, Signer())}"
@@ -73,7 +73,7 @@ def test_an_unchanged_image_hides_no_error_of_a_new_one(
     assert not webhooks.ask(_VALIDATE, done.object, **asked).allowed
 
 
-def test_a_rule_that_raises_is_recorded_as_failed(
+def test_rule_that_raises_is_recorded_as_failed(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer = Signer()
@@ -91,7 +91,7 @@ def test_a_rule_that_raises_is_recorded_as_failed(
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-def test_an_audited_failure_denies_nothing_to_others(
+def test_audited_failure_denies_nothing_to_others(
     contents: Contents, host: str, tmp_path: Path, names: tuple[str, str]
 ) -> None:
     signer = Signer()
@@ -158,7 +158,7 @@ def _asking(given: dict[str, Json], **rule: Json) -> str:
     return "---\n" + yaml.safe_dump(found)
 
 
-def test_an_earlier_policy_does_not_vouch_for_one_that_is_left_out(
+def test_earlier_policy_does_not_verify_for_a_skipped_one(
     contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The namespaced Policy verified another signer than the ClusterPolicy requires."""
@@ -179,7 +179,7 @@ def test_an_earlier_policy_does_not_vouch_for_one_that_is_left_out(
     assert not webhooks.ask(_VALIDATE, done.object).allowed
 
 
-def test_what_is_unchanged_keeps_its_record_where_a_policy_is_left_out(
+def test_unchanged_image_keeps_its_record_if_a_policy_is_skipped(
     contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer = Signer()
@@ -197,7 +197,7 @@ def test_what_is_unchanged_keeps_its_record_where_a_policy_is_left_out(
     assert done.outcomes == {reference: "pass"}
 
 
-def test_an_earlier_policy_does_not_vouch_for_one_whose_call_fails(
+def test_earlier_policy_does_not_verify_for_one_whose_call_fails(
     contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer = Signer()
@@ -227,7 +227,7 @@ def _skipped(name: str, given: dict[str, Json], **spec: Json) -> str:
     return "---\n" + yaml.safe_dump(found)
 
 
-def test_a_forged_record_does_not_stay_where_a_rule_is_skipped(
+def test_forged_record_is_removed_if_a_rule_is_skipped(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     reference = f"{host}/app@{signed(contents, Signer())}"
@@ -238,7 +238,7 @@ def test_a_forged_record_does_not_stay_where_a_rule_is_skipped(
     assert done.object["metadata"]["annotations"] == {"note": "kept"}
 
 
-def test_a_skipped_rule_leaves_the_record_of_another_path(
+def test_skipped_rule_keeps_the_record_of_another_path(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer = Signer()
@@ -252,7 +252,7 @@ def test_a_skipped_rule_leaves_the_record_of_another_path(
     assert webhooks.validate(again.object).allowed
 
 
-def test_a_forged_record_does_not_stay_where_a_review_was_late(
+def test_forged_record_is_removed_if_a_review_is_late(
     contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = f"{host}/app@{signed(contents, Signer())}"

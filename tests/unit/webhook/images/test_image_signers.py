@@ -78,7 +78,7 @@ _EMPTY: list[tuple[str, Json]] = [
 
 
 @pytest.mark.parametrize(("what", "entry"), _EMPTY, ids=[name for name, _ in _EMPTY])
-def test_an_attestor_that_becomes_empty_accepts_nobody(
+def test_attestor_that_becomes_empty_accepts_no_signer(
     contents: Contents,
     host: str,
     tmp_path: Path,
@@ -96,7 +96,7 @@ def test_an_attestor_that_becomes_empty_accepts_nobody(
     assert "is empty after the substitution" in " ".join(done.message.split())
 
 
-def test_an_identity_from_a_variable_is_required(
+def test_identity_from_a_variable_is_required(
     contents: Contents, host: str, tmp_path: Path, sigstore: Sigstore
 ) -> None:
     """Repositories and URLs can be empty: then they do not restrict the signer."""
@@ -117,7 +117,7 @@ def test_an_identity_from_a_variable_is_required(
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_strangers_statement_decides_no_condition(
+def test_statement_by_an_unknown_signer_satisfies_no_condition(
     contents: Contents,
     host: str,
     tmp_path: Path,

@@ -189,7 +189,7 @@ def signed(contents: Contents, signer: Signer, name: str = "app") -> str:
     return digest
 
 
-def test_a_signed_image_passes_both_webhooks(
+def test_signed_image_passes_both_webhooks(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer = Signer()
@@ -203,7 +203,7 @@ def test_a_signed_image_passes_both_webhooks(
     assert webhooks.records.errors == []
 
 
-def test_a_foreign_signature_is_denied_with_upstreams_text(
+def test_foreign_signature_is_denied_with_upstreams_text(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signed(contents, Signer())
@@ -217,7 +217,7 @@ def test_a_foreign_signature_is_denied_with_upstreams_text(
     assert f"failed to verify image {host}/app:v1: .attestors[0]" in done.message
 
 
-def test_an_audited_failure_is_admitted_and_recorded(
+def test_audited_failure_is_admitted_and_recorded(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     digest = signed(contents, Signer())
@@ -230,7 +230,7 @@ def test_an_audited_failure_is_admitted_and_recorded(
     assert webhooks.validate(done.object).allowed
 
 
-def test_a_record_that_came_with_the_object_proves_nothing(
+def test_record_in_the_object_proves_nothing(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     digest = signed(contents, Signer())
@@ -241,7 +241,7 @@ def test_a_record_that_came_with_the_object_proves_nothing(
     assert webhooks.mutate(pod(reference, **forged)).outcomes == {reference: "fail"}
 
 
-def test_an_unverified_image_is_denied_by_the_validating_webhook(
+def test_unverified_image_is_denied_by_the_validating_webhook(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     digest = signed(contents, Signer())
@@ -253,7 +253,7 @@ def test_an_unverified_image_is_denied_by_the_validating_webhook(
     assert webhooks.calls == []
 
 
-def test_an_unchanged_image_is_not_read_again(
+def test_unchanged_image_is_not_read_again(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     digest = signed(contents, Signer())
@@ -272,7 +272,7 @@ def test_an_unchanged_image_is_not_read_again(
     assert not moved.allowed
 
 
-def test_images_are_those_of_the_mutated_object(
+def test_images_of_the_mutated_object_are_verified(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     """Mutation comes first: the rule verifies images that mutate rules have set."""
@@ -313,7 +313,7 @@ def test_results_are_shared_until_the_tag_moves(
 
 
 @pytest.mark.parametrize("what", ["key", "annotations", "repository", "cache"])
-def test_a_result_is_bound_to_the_whole_attestor(
+def test_result_is_bound_to_the_whole_attestor(
     contents: Contents, host: str, tmp_path: Path, what: str
 ) -> None:
     signer = Signer()
@@ -332,7 +332,7 @@ def test_a_result_is_bound_to_the_whole_attestor(
     assert (HIT,) not in other.cached
 
 
-def test_conditions_are_evaluated_on_kept_statements(
+def test_conditions_are_evaluated_on_cached_statements(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer, repository = Signer(), Repository("app")
@@ -360,7 +360,7 @@ def test_conditions_are_evaluated_on_kept_statements(
     assert "attestation checks failed" in done.message
 
 
-def test_loopback_is_closed_unless_it_is_named(
+def test_loopback_is_closed_unless_named(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     signer = Signer()
@@ -373,7 +373,7 @@ def test_loopback_is_closed_unless_it_is_named(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_registry_that_is_away_is_an_error(
+def test_unavailable_registry_is_an_error(
     tmp_path: Path,
     fails: bool,  # noqa: FBT001 - a parameter
 ) -> None:
@@ -390,7 +390,9 @@ def test_a_registry_that_is_away_is_an_error(
         assert list(done.outcomes.values()) == ["fail"]
 
 
-def test_skipped_images_warn(contents: Contents, host: str, tmp_path: Path) -> None:
+def test_skipped_images_cause_a_warning(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
     signed(contents, Signer())
     skips = block(host, Signer(), skipImageReferences=[f"{host}/app*"])
     webhooks = Webhooks(policy("p", skips), tmp_path / "c")
@@ -433,7 +435,7 @@ def test_one_verification_for_many_pods(
 
 
 @pytest.mark.parametrize("is_tenants", [False, True])
-def test_the_allowlist_of_registries_opens_no_log(
+def test_registry_allowlist_opens_no_transparency_log(
     contents: Contents,
     host: str,
     tmp_path: Path,
@@ -461,7 +463,7 @@ def test_the_allowlist_of_registries_opens_no_log(
     assert ("has no path" in done.message) is is_tenants
 
 
-def test_a_redirect_reads_no_other_servers_page(
+def test_redirect_cannot_read_another_servers_page(
     contents: Contents, host: str, tmp_path: Path
 ) -> None:
     """The author of a Pod may run the registry, and can read the denial."""
@@ -481,7 +483,7 @@ def test_a_redirect_reads_no_other_servers_page(
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_tag_that_fails_is_read_once(
+def test_failed_tag_is_read_once(
     contents: Contents, host: str, tmp_path: Path, status: int
 ) -> None:
     contents.answers["GET", "/v2/app/manifests/v1"] = (status, {}, b"")
@@ -507,7 +509,7 @@ def test_a_tag_that_fails_is_read_once(
         ({"enable_tuf": True, "tuf_root": "http://[localhost"}, "other"),
     ],
 )
-def test_metrics_name_the_hosts_of_the_settings(
+def test_metrics_name_hosts_from_the_settings(
     host: str, tmp_path: Path, changes: dict[str, Any], label: str
 ) -> None:
     """Even without a successful response, so that the alert sees their outages."""

@@ -57,7 +57,7 @@ def _pod(host: str, *names: str) -> dict[str, Json]:
     return pod(*(f"{host}/{name}:v1" for name in names))
 
 
-def test_images_are_read_at_the_same_time(
+def test_images_are_read_concurrently(
     waiting: tuple[Contents, str], tmp_path: Path
 ) -> None:
     contents, host = waiting
@@ -70,7 +70,7 @@ def test_images_are_read_at_the_same_time(
     assert len(done.outcomes) == len(_NAMES)
 
 
-def test_no_call_is_made_twice(contents: Contents, host: str, tmp_path: Path) -> None:
+def test_no_call_is_repeated(contents: Contents, host: str, tmp_path: Path) -> None:
     signer = Signer()
     _load(contents, signer)
     webhooks = Webhooks(policy("p", block(host, signer)), tmp_path / "c")
@@ -80,7 +80,7 @@ def test_no_call_is_made_twice(contents: Contents, host: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("missing", _NAMES)
-def test_one_image_fails_for_itself(
+def test_failed_image_affects_only_itself(
     contents: Contents, host: str, tmp_path: Path, missing: str
 ) -> None:
     signer = Signer()
@@ -96,7 +96,7 @@ def test_one_image_fails_for_itself(
     }
 
 
-def test_attestations_are_read_at_the_same_time(
+def test_attestations_are_read_concurrently(
     waiting: tuple[Contents, str], tmp_path: Path
 ) -> None:
     contents, host = waiting

@@ -75,7 +75,7 @@ def ask(service: Service, path: bytes) -> Any:
 
 
 @pytest.mark.parametrize("suffix", [b"fail", b"ignore"])
-def test_it_is_evaluated_whatever_the_suffix_still_says(
+def test_policy_is_evaluated_with_any_path_suffix(
     service: Service, suffix: bytes
 ) -> None:
     """The webhook is registered shortly after its failurePolicy was changed."""
@@ -87,9 +87,7 @@ def test_it_is_evaluated_whatever_the_suffix_still_says(
 
 
 @pytest.mark.parametrize("webhook", [b"validate", b"mutate"])
-def test_a_policy_that_nobody_heard_of_is_a_failure(
-    service: Service, webhook: bytes
-) -> None:
+def test_unknown_policy_is_a_failure(service: Service, webhook: bytes) -> None:
     """Another replica registered it; an allow would claim that it was evaluated."""
     denied = ask(service, b"/%b/fail/finegrained/team/new" % webhook)
     assert not denied["allowed"]
@@ -101,12 +99,12 @@ def test_a_policy_that_nobody_heard_of_is_a_failure(
     assert "team/new" in ignored["warnings"][0]
 
 
-def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
+def test_known_policy_that_does_not_match_allows(service: Service) -> None:
     """Here a validating policy on the path of mutations."""
     assert ask(service, b"/mutate/fail/finegrained/own")["allowed"]
 
 
-def test_a_policy_that_comes_while_it_is_asked_for_is_evaluated() -> None:
+def test_policy_that_arrives_meanwhile_is_evaluated() -> None:
     """Otherwise the newest snapshot has it, but the snapshot that answers does not."""
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(ClusterData(), clock)

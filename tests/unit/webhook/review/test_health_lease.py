@@ -32,7 +32,7 @@ def ask(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("annotations", [{STAMP: "2020-01-01T00:00:00Z"}, {"a": "b"}])
-def test_the_time_is_put_into_the_annotation(annotations: dict[str, str]) -> None:
+def test_time_is_written_to_the_annotation(annotations: dict[str, str]) -> None:
     response = ask({"name": "kyverno-health", "annotations": annotations})
     assert response["patchType"] == "JSONPatch"
     (operation,) = json.loads(base64.b64decode(response["patch"]))
@@ -41,5 +41,5 @@ def test_the_time_is_put_into_the_annotation(annotations: dict[str, str]) -> Non
     assert abs((datetime.now(UTC) - stamped).total_seconds()) < 60
 
 
-def test_a_lease_without_annotations_stays_as_it_is() -> None:
+def test_lease_without_annotations_is_unchanged() -> None:
     assert "patch" not in ask({"name": "other"})

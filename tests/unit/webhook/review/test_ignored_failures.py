@@ -76,7 +76,7 @@ def ask(policies: str) -> Any:
 
 
 @pytest.mark.parametrize(("action", "allowed"), [("Enforce", False), ("Audit", True)])
-def test_what_another_policy_forbids_stays_forbidden(
+def test_denial_by_another_policy_stands(
     action: str,
     allowed: bool,  # noqa: FBT001 - a table
 ) -> None:
@@ -89,13 +89,13 @@ def test_what_another_policy_forbids_stays_forbidden(
         assert "never" in answer["status"]["message"]
 
 
-def test_alone_its_failure_is_ignored_and_said() -> None:
+def test_ignored_failure_alone_is_allowed_with_a_warning() -> None:
     answer = ask(ASKS)
     assert answer["allowed"]
     assert "kube.deadline" in answer["warnings"][0]
 
 
-def test_rules_behind_one_that_could_have_ended_it_are_not_evaluated() -> None:
+def test_later_rules_of_a_failed_policy_are_not_evaluated() -> None:
     """With applyRules One, the first rule that decides is the last one."""
     first = ASKS.removesuffix("---\n").replace("rules:", "applyRules: One\n  rules:")
     second = FORBIDS.replace("ACTION", "Enforce").partition("rules:\n")[2]

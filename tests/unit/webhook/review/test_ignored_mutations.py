@@ -96,7 +96,7 @@ def unexpected_error(_target: str, _deadline_ns: int) -> Json:
     raise ValueError
 
 
-def test_a_defect_leaves_out_that_policy_and_nothing_of_it_stays() -> None:
+def test_defect_drops_the_whole_policy() -> None:
     three = policy("first") + policy("bad", asks=True) + policy("last")
     bench = Bench(three, unexpected_error)
     answer = bench.ask()
@@ -107,7 +107,7 @@ def test_a_defect_leaves_out_that_policy_and_nothing_of_it_stays() -> None:
     assert bench.records.errors == ["webhook.defect"]
 
 
-def test_policies_behind_a_defect_may_ask_while_there_is_time() -> None:
+def test_later_policies_can_make_calls_while_time_remains() -> None:
     def call(target: str, _deadline_ns: int) -> Json:
         if target == "/bad":
             raise ValueError
@@ -118,7 +118,7 @@ def test_policies_behind_a_defect_may_ask_while_there_is_time() -> None:
 
 
 @pytest.mark.parametrize("path", [b"/mutate/fail", b"/mutate"])
-def test_where_a_policy_must_not_fail_a_defect_denies(path: bytes) -> None:
+def test_defect_denies_with_failure_policy_fail(path: bytes) -> None:
     failing = policy("must", asks=True, failure_policy="Fail")
     bench = Bench(failing + policy("first"), unexpected_error)
     answer = bench.ask(path)
@@ -126,7 +126,7 @@ def test_where_a_policy_must_not_fail_a_defect_denies(path: bytes) -> None:
     assert "webhook.defect" in answer["status"]["message"]
 
 
-def test_without_time_those_that_ask_nobody_are_applied() -> None:
+def test_policies_without_calls_are_applied_when_time_is_up() -> None:
     asked: list[str] = []
 
     def call(target: str, _deadline_ns: int) -> Json:
@@ -147,7 +147,7 @@ def test_without_time_those_that_ask_nobody_are_applied() -> None:
     assert asked == ["/slow"]
 
 
-def test_a_policy_that_hangs_takes_nothing_from_the_others() -> None:
+def test_hanging_policy_does_not_affect_the_others() -> None:
     """The review is answered by its deadline while the thread is still waiting."""
     let_go = threading.Event()
     answered: list[tuple[str, bool]] = []
@@ -175,7 +175,7 @@ def test_a_policy_that_hangs_takes_nothing_from_the_others() -> None:
     assert "webhook.deadline" in answer["warnings"][0]
 
 
-def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> None:
+def test_review_without_a_free_thread_applies_policies_without_calls() -> None:
     async def ask() -> Any:
         lane = Lane(asyncio.get_running_loop(), 1, -1, time.monotonic_ns)
         two = policy("slow", asks=True) + policy("last")
@@ -189,7 +189,7 @@ def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> 
     assert "webhook.slow_lane_full" in answer["warnings"][0]
 
 
-def test_an_object_that_no_policy_changes_is_answered_and_counted_as_allowed() -> None:
+def test_unchanged_object_is_counted_as_allowed() -> None:
     """A failure means: the API server uses the answer for another review."""
     as_it_is = policy("a").replace('labels: {a: "1"}', "name: web")
     assert "name: web" in as_it_is
@@ -198,7 +198,7 @@ def test_an_object_that_no_policy_changes_is_answered_and_counted_as_allowed() -
     assert [allowed for _, _, allowed in bench.records.reviews] == [True]
 
 
-def test_a_changed_object_is_counted_as_allowed() -> None:
+def test_changed_object_is_counted_as_allowed() -> None:
     bench = Bench(policy("a"), lambda _path, _deadline_ns: None)
     answer = bench.ask()
     assert (answer["uid"], answer["allowed"]) == ("u-1", True)

@@ -95,7 +95,7 @@ def test_many_rules_are_linked_in_slices() -> None:
 
 
 @pytest.mark.parametrize("large", [True, False])
-def test_a_large_rule_is_linked_in_no_slice_of_the_event_loop(large: bool) -> None:  # noqa: FBT001 - a parameter
+def test_event_loop_never_links_a_large_rule(large: bool) -> None:  # noqa: FBT001 - a parameter
     pattern = {"metadata": {"name": "x" * (INLINE_LINK_BYTES_MAX if large else 1)}}
     pace = Counting(is_last=True)
     planned = planner([pattern], pace.look)
@@ -106,7 +106,7 @@ def test_a_large_rule_is_linked_in_no_slice_of_the_event_loop(large: bool) -> No
         assert planned.plan(REQUEST, FAIL, "", pace) is not None
 
 
-def test_a_thread_that_links_takes_turns() -> None:
+def test_linking_thread_takes_turns() -> None:
     paces: list[Pace | None] = []
 
     class Evaluate:
@@ -143,7 +143,7 @@ def test_a_thread_that_links_takes_turns() -> None:
 
 
 @pytest.mark.parametrize("in_plan", [True, False])
-def test_long_reviews_that_come_together_get_short_slices(in_plan: bool) -> None:  # noqa: FBT001 - a parameter
+def test_concurrent_long_reviews_get_short_slices(in_plan: bool) -> None:  # noqa: FBT001 - a parameter
     """Otherwise each of many connections blocks the event loop for a slice."""
     clock = Counting()
     slices: list[int] = []

@@ -39,7 +39,7 @@ spec:
 """
 
 
-def test_a_name_is_looked_up_in_a_thread() -> None:
+def test_names_are_resolved_in_a_thread() -> None:
     """A failure means: a slow DNS server blocks every review of the worker."""
     threads: list[threading.Thread] = []
 

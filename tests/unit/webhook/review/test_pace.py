@@ -38,7 +38,7 @@ def long_evaluations(clock: Clock) -> LongEvaluations:
     return LongEvaluations(clock.monotonic_ns, clock.sleep)
 
 
-def test_the_event_loop_has_one_slice() -> None:
+def test_event_loop_uses_one_slice() -> None:
     """A long review gets little more than a slice in the event loop."""
     ran_ns = iter((70, 70 + INLINE_STARVED_SLICE_NS // 4, 70 + INLINE_STARVED_SLICE_NS))
     pace = EventLoopPace(1_000, lambda: next(ran_ns))
@@ -49,7 +49,7 @@ def test_the_event_loop_has_one_slice() -> None:
         pace.next_slice(pace.slice_ends_ns)
 
 
-def test_a_busy_machine_does_not_keep_a_review_in_the_event_loop() -> None:
+def test_busy_machine_does_not_keep_a_review_in_the_event_loop() -> None:
     pace = EventLoopPace(1_000, lambda: 70)
     assert pace.next_slice(2_000) > 2_000
     with pytest.raises(Preempted):
@@ -59,14 +59,14 @@ def test_a_busy_machine_does_not_keep_a_review_in_the_event_loop() -> None:
 @pytest.mark.parametrize(
     "slice_ends_ns", [0, 1_000, time.monotonic_ns()], ids=["never", "past", "now"]
 )
-def test_what_does_not_fit_leaves_the_event_loop_at_once(slice_ends_ns: int) -> None:
+def test_oversized_work_leaves_the_event_loop_immediately(slice_ends_ns: int) -> None:
     """A failure means: the event loop waits for a call, or links a large rule."""
     pace = EventLoopPace(slice_ends_ns or 1, lambda: 70)
     with pytest.raises(Preempted):
         pace.next_slice(0)
 
 
-def test_one_alone_never_sleeps(
+def test_single_thread_never_sleeps(
     long_evaluations: LongEvaluations, clock: Clock
 ) -> None:
     with long_evaluations.pace() as pace:
@@ -77,7 +77,7 @@ def test_one_alone_never_sleeps(
     assert long_evaluations.count == 0
 
 
-def test_each_sleeps_a_slice_for_every_other(
+def test_each_thread_sleeps_a_slice_for_every_other(
     long_evaluations: LongEvaluations, clock: Clock
 ) -> None:
     with (
@@ -95,7 +95,7 @@ def test_each_sleeps_a_slice_for_every_other(
     assert long_evaluations.count == 0
 
 
-def test_one_that_breaks_is_counted_no_more(
+def test_failed_thread_is_no_longer_counted(
     long_evaluations: LongEvaluations, clock: Clock
 ) -> None:
     def work() -> None:

@@ -81,7 +81,7 @@ def exception(policy_name: str = "p") -> dict[str, Any]:
         ),
     ],
 )
-def test_namespace_of_exceptions_is_warned_of(
+def test_exception_outside_its_namespace_causes_a_warning(
     options: dict[str, Any], warnings: list[str] | None
 ) -> None:
     response = ask("/exceptionvalidate", exception(), **options)
@@ -89,7 +89,7 @@ def test_namespace_of_exceptions_is_warned_of(
     assert response.get("warnings") == warnings
 
 
-def test_exception_is_refused() -> None:
+def test_exception_is_rejected() -> None:
     response = ask("/exceptionvalidate", exception(""))
     assert response["status"]["message"] == (
         "spec.exceptions[0].policyName: Required value: An exception requires a policy "
@@ -120,11 +120,11 @@ def test_other_kinds_are_no_policies(path: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"operation": "DELETE"}, {"subresource": "status"}])
-def test_status_and_deletion_pass_unread(asked: dict[str, str]) -> None:
+def test_status_and_deletion_are_allowed_unread(asked: dict[str, str]) -> None:
     assert ask("/exceptionvalidate", exception(""), **asked)["allowed"] is True
 
 
-def test_all_problems_of_structure_are_told() -> None:
+def test_all_structural_problems_are_reported() -> None:
     raw = {
         "apiVersion": "kyverno.io/v1",
         "kind": "ClusterPolicy",
@@ -136,7 +136,7 @@ def test_all_problems_of_structure_are_told() -> None:
     assert "spec.rules[0].match.any" in message
 
 
-def test_what_can_never_run_is_warned_of_with_its_place() -> None:
+def test_unsatisfiable_match_causes_a_warning_with_its_path() -> None:
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     foreach = [{"list": "a[", "deny": {}}]
     rule = {"name": "r", "match": match, "validate": {"foreach": foreach}}
@@ -152,7 +152,7 @@ def test_what_can_never_run_is_warned_of_with_its_place() -> None:
     assert any(place in text for text in answer["warnings"])
 
 
-def test_match_conditions_have_to_compile() -> None:
+def test_match_conditions_must_compile() -> None:
     given = ["has(object.spec)", "nope == 1", "1 + 1"]
     conditions = [
         {"name": f"c{number}", "expression": text} for number, text in enumerate(given)
@@ -182,13 +182,13 @@ def test_match_conditions_have_to_compile() -> None:
     assert "'not a name' is not a qualified name" in refused["status"]["message"]
 
 
-def test_a_body_that_is_no_review() -> None:
+def test_body_that_is_no_review() -> None:
     app = make_app(lambda: True)
     answer = testing.TestClient(app).simulate_post("/policyvalidate", body=b"{}")
     assert answer.status_code == 400
 
 
-def test_expressions_that_do_not_compile_are_warned_of() -> None:
+def test_expressions_that_do_not_compile_cause_a_warning() -> None:
     """Upstream accepts such a policy, and every request then fails."""
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     cel = {"expressions": [{"expression": "object.x +"}]}
@@ -221,7 +221,7 @@ def test_expressions_that_do_not_compile_are_warned_of() -> None:
         ),
     ],
 )
-def test_times_to_live_are_warned_of(value: str, reason: str) -> None:
+def test_invalid_ttl_labels_cause_a_warning(value: str, reason: str) -> None:
     metadata = {"name": "p", "labels": {"cleanup.kyverno.io/ttl": value}}
     response = ask("/verifyttl", {**_POD, "metadata": metadata})
     text = (
@@ -270,14 +270,14 @@ _DYNAMIC = (
 )
 
 
-def test_exceptions_in_cel_are_accepted() -> None:
+def test_cel_exceptions_are_accepted() -> None:
     spec = {"policyRefs": [{"name": "p", "kind": "ValidatingPolicy"}]}
     response = ask("/celexception/validate", in_cel("PolicyException", spec))
     assert response["allowed"] is True
     assert "warnings" not in response
 
 
-def test_kinds_that_nothing_evaluates_are_told_to_be_idle() -> None:
+def test_unevaluated_kinds_cause_a_warning() -> None:
     """For example, a kind that a later Kyverno adds."""
     response = ask("/policyvalidate", in_cel("SchedulingPolicy", {}))
     assert response["allowed"] is True
@@ -302,7 +302,7 @@ def test_kinds_that_nothing_evaluates_are_told_to_be_idle() -> None:
         ),
     ],
 )
-def test_policies_in_cel_are_reviewed(
+def test_cel_policies_are_reviewed(
     kind: str, spec: dict[str, Any], refusal: str
 ) -> None:
     response = ask("/policyvalidate", in_cel(kind, spec))
@@ -361,7 +361,7 @@ _NO_OBJECT = (
         ),
     ],
 )
-def test_policies_that_mutate_in_cel_are_reviewed(
+def test_mutating_cel_policies_are_reviewed(
     kind: str, spec: dict[str, Any], refusal: str
 ) -> None:
     response = ask("/policyvalidate", in_cel(kind, spec))
@@ -371,7 +371,7 @@ def test_policies_that_mutate_in_cel_are_reviewed(
         assert response["warnings"] == [refusal]
 
 
-def test_a_namespaced_policy_in_cel_must_not_call_services() -> None:
+def test_namespaced_cel_policy_must_not_call_services() -> None:
     spec = {
         "matchConstraints": _MATCHED,
         "validations": [{"expression": "http.get('https://x').statusCode == 200"}],
@@ -387,7 +387,9 @@ def test_a_namespaced_policy_in_cel_must_not_call_services() -> None:
         {"auditAnnotations": [{"key": "k", "valueExpression": "CALLS ? 'a' : 'b'"}]},
     ],
 )
-def test_no_field_of_a_mutating_policy_may_call_services(field: dict[str, Any]) -> None:
+def test_mutating_policy_cannot_call_services_in_any_field(
+    field: dict[str, Any],
+) -> None:
     """Otherwise a tenant could reach addresses that the operator blocked."""
     calls = "http.get('https://x').statusCode == 200"
     given = json.loads(json.dumps(field).replace("CALLS", calls))
@@ -419,7 +421,7 @@ class Silent:
         ),
     ],
 )
-def test_what_nobody_could_check_is_not_let_in(
+def test_uncheckable_policy_is_denied(
     rule: dict[str, Any],
     allowed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
@@ -439,7 +441,7 @@ def test_what_nobody_could_check_is_not_let_in(
     assert any(f"kyverno-{accounts}-controller get" in str(text) for text in told)
 
 
-def test_what_is_being_deleted_is_let_go() -> None:
+def test_policy_being_deleted_is_allowed() -> None:
     """Otherwise finalizers could not be removed from a policy that is invalid today."""
     raw: dict[str, Any] = {
         "apiVersion": "kyverno.io/v1",
@@ -480,7 +482,7 @@ class HeldKinds(BuiltInKinds):
         return super().find(selector)
 
 
-def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
+def test_policy_reviews_are_bounded_and_delay_no_lease() -> None:
     """Otherwise bodies accumulate, or slow reviews make us look unreachable."""
     kinds = HeldKinds()
     app = make_app(lambda: True, ReviewOptions(view=ClusterView(kinds=kinds)))
@@ -518,7 +520,7 @@ def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Policy", "ClusterPolicy"])
-def test_a_namespaced_policy_beyond_its_memory_is_refused(kind: str) -> None:
+def test_namespaced_policy_over_its_memory_budget_is_rejected(kind: str) -> None:
     """It would be an error for each object that it matches."""
     leaves = {f"k{number}": f">{number}" for number in range(4000)}
     rule = {**POLICY["spec"]["rules"][0], "validate": {"pattern": {"data": leaves}}}
@@ -546,7 +548,7 @@ def test_a_namespaced_policy_beyond_its_memory_is_refused(kind: str) -> None:
         )
 
 
-def test_reviews_that_wait_end_with_the_worker() -> None:
+def test_waiting_reviews_end_with_the_worker() -> None:
     """A failure means: reviews without a client delay the exit of a worker."""
     let_go, began = threading.Event(), threading.Semaphore(0)
 
@@ -603,7 +605,7 @@ def ask_of_thing(*expressions: str, kind: str = "Thing") -> list[str]:
     return found
 
 
-def test_a_misspelt_field_is_warned_of_when_the_policy_is_made() -> None:
+def test_misspelled_field_causes_a_warning_on_creation() -> None:
     """Otherwise the first request finds it and fails."""
     assert ask_of_thing("object.spec.text == 'a'") == []
     (found,) = ask_of_thing("object.spec.text == 'a'", "object.spec.txet == 'a'")
@@ -614,12 +616,12 @@ def test_a_misspelt_field_is_warned_of_when_the_policy_is_made() -> None:
     )
 
 
-def test_an_expression_is_warned_of_once() -> None:
+def test_expression_causes_one_warning() -> None:
     (found,) = ask_of_thing("object.spec.text +")
     assert found.startswith("spec.rules[0].validate.cel.expressions[0].expression:th")
 
 
-def test_what_is_not_checked_against_a_schema_is_warned_of_all_the_same() -> None:
+def test_policy_without_schema_check_still_causes_warnings() -> None:
     """An unknown kind ends upstream's review before its type check."""
     (unknown, found) = ask_of_thing("object.spec.text +", kind="Nothing")
     assert "unable to convert GVK to GVR" in unknown
@@ -665,13 +667,13 @@ def review_by(tick_s: float, raw: dict[str, Any]) -> tuple[dict[str, Any], float
     return response, now_s
 
 
-def test_a_policy_beyond_its_steps_is_refused_with_words() -> None:
+def test_policy_over_its_budget_is_rejected_with_a_message() -> None:
     answer, _ = review_by(0.0, heavy(5))
     assert answer["allowed"] is False
     assert "steps to read and compile" in answer["status"]["message"]
 
 
-def test_a_review_of_a_policy_ends_in_time() -> None:
+def test_policy_review_ends_in_time() -> None:
     """The clock is checked within one policy, and a late review is denied."""
     answer, ended_s = review_by(1.0, heavy(3))
     assert answer["allowed"] is False
@@ -679,7 +681,7 @@ def test_a_review_of_a_policy_ends_in_time() -> None:
     assert ended_s < POLICY_REVIEW_S_MAX + 3
 
 
-def test_an_exception_beyond_its_steps_is_refused_with_words() -> None:
+def test_exception_over_its_budget_is_rejected_with_a_message() -> None:
     """The leader would ignore it."""
     costly = exception()
     entry = {"key": "{{ request.name }}", "operator": "Equals", "value": "a"}
@@ -706,7 +708,7 @@ def test_an_exception_beyond_its_steps_is_refused_with_words() -> None:
         "NamespacedValidatingPolicy",
     ],
 )
-def test_an_exception_in_cel_beyond_its_steps_is_refused_with_words(kind: str) -> None:
+def test_cel_exception_over_its_budget_is_rejected_with_a_message(kind: str) -> None:
     text = " || ".join(["object.a == 'b'"] * 1_000)
     for count, is_allowed in ((1, True), (10, False)):
         conditions = [{"name": f"c{at}", "expression": text} for at in range(count)]

@@ -32,7 +32,7 @@ EMPTIER = "system:serviceaccount:kube-system:namespace-controller"
         ("CONNECT", "me", {}, None, False),
     ],
 )
-def test_who_may_change_what(
+def test_users_that_can_change_protected_objects(
     operation: str,
     user: str,
     new: object,
@@ -52,7 +52,7 @@ def test_who_may_change_what(
     assert Protection("kv").refuses(decode(body)) is refused
 
 
-def test_a_refusal_comes_before_the_filters() -> None:
+def test_protection_precedes_the_filters() -> None:
     everything = Exclusions("[*/*,*,*]", UserExclusions())
     parts = {"protection": Protection("kv"), "filters": everything}
     answer = Bench(None, **parts).ask(object=MANAGED)

@@ -75,7 +75,7 @@ async def begun(
     return asked
 
 
-def test_a_tenant_delays_neither_an_administrator_nor_another_tenant() -> None:
+def test_tenant_delays_neither_cluster_policies_nor_other_tenants() -> None:
     async def story(reviewers: Reviewers, held: Held) -> None:
         flood = [body("a", str(n)) for n in range(POLICY_REVIEWS_OF_NAMESPACE_MAX)]
         waiting = await begun(reviewers, held, *flood)
@@ -94,7 +94,7 @@ def test_a_tenant_delays_neither_an_administrator_nor_another_tenant() -> None:
     told(story)
 
 
-def test_tenants_leave_a_thread_and_take_turns() -> None:
+def test_tenants_release_a_thread_and_take_turns() -> None:
     async def story(reviewers: Reviewers, held: Held) -> None:
         tenants = POLICY_REVIEW_THREADS - 1
         first = [body(f"t{n}", "1") for n in range(tenants)]
@@ -119,7 +119,7 @@ def test_tenants_leave_a_thread_and_take_turns() -> None:
 
 
 @pytest.mark.parametrize("namespaces", [1, 100])
-def test_places_are_shared_out(namespaces: int) -> None:
+def test_slots_are_shared(namespaces: int) -> None:
     most = (
         POLICY_REVIEWS_OF_NAMESPACE_MAX
         if namespaces == 1
@@ -140,7 +140,7 @@ def test_places_are_shared_out(namespaces: int) -> None:
     told(story)
 
 
-def test_a_review_that_nobody_waits_for_makes_room() -> None:
+def test_abandoned_review_frees_its_slot() -> None:
     async def story(reviewers: Reviewers, held: Held) -> None:
         first, gone, last = body("a", "1"), body("a", "2"), body("a", "3")
         running, left, kept = await begun(reviewers, held, first, gone, last)

@@ -101,13 +101,13 @@ class Bench:
         return self.sink.got
 
 
-def test_nothing_matched_is_allowed() -> None:
+def test_review_without_matches_is_allowed() -> None:
     bench = Bench(None)
     assert bench.ask() == {"uid": "u-1", "allowed": True}
     assert bench.records.reviews == [("validate", "CREATE", True)]
 
 
-def test_a_failure_of_an_enforcing_policy_denies() -> None:
+def test_failure_of_an_enforcing_policy_denies() -> None:
     bench = Bench(StubPlan(enforce=[response()], audit=[response(action="Audit")]))
     assert bench.ask() == {
         "uid": "u-1",
@@ -124,7 +124,7 @@ def test_a_failure_of_an_enforcing_policy_denies() -> None:
     assert bench.sink.told == [("u-1", 1, True)]
 
 
-def test_warnings_of_policies_that_did_not_block() -> None:
+def test_warnings_of_policies_that_did_not_deny() -> None:
     """An Ignore policy has an error, and an auditing policy has emitWarning."""
     bench = Bench(
         StubPlan(
@@ -135,13 +135,13 @@ def test_warnings_of_policies_that_did_not_block() -> None:
     assert bench.ask(IGNORE)["warnings"] == ["policy p.r: m", "policy p.r: m"]
 
 
-def test_audit_is_done_aside() -> None:
+def test_audit_runs_after_the_answer() -> None:
     bench = Bench(StubPlan(enforce=[response("pass")], audit=[response()]))
     assert bench.ask() == {"uid": "u-1", "allowed": True}
     assert bench.audited() == [("u-1", 1, 1)]
 
 
-def test_dry_run_leaves_nothing_behind() -> None:
+def test_dry_run_has_no_side_effects() -> None:
     bench = Bench(StubPlan(enforce=[response("pass")], audit=[response()]))
     assert bench.ask(dryRun=True)["allowed"]
     assert bench.audited() == []
@@ -151,7 +151,7 @@ def test_dry_run_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("records_successes", [False, True])
-def test_reviews_in_which_all_passed_are_told_where_wanted(
+def test_successful_reviews_are_reported_if_enabled(
     records_successes: bool,  # noqa: FBT001 - a table
 ) -> None:
     passed = PolicyResponse(response().policy, passed=("r",))
@@ -162,7 +162,7 @@ def test_reviews_in_which_all_passed_are_told_where_wanted(
     assert bench.audited() == []
 
 
-def test_a_failure_that_does_not_block_is_told_aside() -> None:
+def test_nonblocking_failure_is_reported_after_the_answer() -> None:
     """The other rules need messages, which take time."""
     bench = Bench(StubPlan(enforce=[response("error", failure_policy="Ignore")]))
     assert bench.ask(IGNORE)["allowed"]
@@ -170,7 +170,7 @@ def test_a_failure_that_does_not_block_is_told_aside() -> None:
     assert bench.audited() == [("u-1", 1, 0)]
 
 
-def test_a_sink_that_fails_changes_no_answer() -> None:
+def test_failing_sink_changes_no_answer() -> None:
     """Otherwise an event that cannot be recorded admits a denied object."""
     bench = Bench(StubPlan(enforce=[response()]))
     bench.sink.fails = True
@@ -246,9 +246,7 @@ def test_roles_and_labels_are_added() -> None:
         (b'{"request":[]}', 417, None),
     ],
 )
-def test_what_is_no_review_is_refused(
-    body: bytes, status: int, text: str | None
-) -> None:
+def test_invalid_review_is_rejected(body: bytes, status: int, text: str | None) -> None:
     """HTTP status codes of docs/behaviour/controllers 2.2."""
     bench = Bench(None)
     with pytest.raises(HttpError) as caught:
@@ -258,13 +256,13 @@ def test_what_is_no_review_is_refused(
     assert len(bench.records.errors) == 1
 
 
-def test_what_the_transport_refuses_is_counted_by_its_code() -> None:
+def test_errors_of_the_transport_are_counted_by_code() -> None:
     bench = Bench(None)
     bench.service.refused("webhook.body_too_long")
     assert bench.records.errors == ["webhook.body_too_long"]
 
 
-def test_without_a_snapshot_no_answer_is_given() -> None:
+def test_no_answer_without_a_snapshot() -> None:
     """A worker must not allow a request without policies (behaviour/lessons 3.5)."""
     bench = Bench(SnapshotUnusable("webhook.no_snapshot", "none"))
     with pytest.raises(HttpError) as caught:
@@ -298,7 +296,7 @@ def explode(error: Exception) -> StubPlan:
         (BOTH, False, True),
     ],
 )
-def test_a_failure_is_decided_by_the_failure_policy(
+def test_failure_policy_decides_on_failures(
     error: Exception,
     code: str,
     route: Route,
@@ -330,14 +328,14 @@ def test_a_failure_is_decided_by_the_failure_policy(
 @pytest.mark.parametrize(
     ("query", "expected_s"), [(b"", 9.5), (b"timeout=20s", 19.5), (b"timeout=1s", 0.9)]
 )
-def test_the_deadline_leaves_time_to_answer(query: bytes, expected_s: float) -> None:
+def test_deadline_leaves_time_to_answer(query: bytes, expected_s: float) -> None:
     seen: list[int] = []
     bench = Bench(StubPlan(work=seen.append))
     bench.ask(query=query)
     assert seen == [bench.now_ns + int(expected_s * 1e9)]
 
 
-def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
+def test_review_with_io_does_not_block_the_event_loop() -> None:
     """A review past its deadline does not block either: failurePolicy answers it."""
     release = threading.Event()
 
@@ -402,7 +400,7 @@ def assert_in_time(event: threading.Event) -> None:
     ("route", "allowed", "audited"),
     [(FAIL, False, []), (IGNORE, True, [("u-1", 1, 0)])],
 )
-def test_a_thread_that_is_late_is_not_counted_as_an_answer(
+def test_late_thread_is_not_counted_as_an_answer(
     route: Route,
     allowed: bool,  # noqa: FBT001 - a table
     audited: list[tuple[str, int, int]],
@@ -437,7 +435,7 @@ def test_a_thread_that_is_late_is_not_counted_as_an_answer(
     assert bench.audited() == audited, "the second was never begun"
 
 
-def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
+def test_slow_failing_review_is_answered_by_its_deadline() -> None:
     """Otherwise its caller and all later requests on that connection wait forever."""
 
     def work(_pace: Pace) -> bytes:
@@ -454,7 +452,7 @@ def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
     assert asyncio.run(run()) == b"webhook.deadline"
 
 
-def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
+def test_thread_that_outlives_the_event_loop_ends_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Otherwise each shutdown with a late review fills the log with tracebacks."""
@@ -480,7 +478,7 @@ def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
     assert caplog.records == []
 
 
-def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
+def test_failing_warning_is_logged_and_denies_nothing() -> None:
     """A failure means: an auditing policy blocks requests that it cannot evaluate."""
 
     class Plan(StubPlan):
@@ -496,7 +494,7 @@ def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
     assert bench.records.errors == ["expr.deadline"]
 
 
-def test_the_outbox_is_bounded_and_survives_errors() -> None:
+def test_audit_queue_is_bounded_and_survives_errors() -> None:
     dropped: list[int] = []
     errors: list[Exception] = []
     done: list[int] = []
@@ -516,7 +514,7 @@ def test_the_outbox_is_bounded_and_survives_errors() -> None:
     assert not box.put(lambda: None), "a stopped outbox takes nothing"
 
 
-def test_the_outbox_bounds_the_bytes_that_wait() -> None:
+def test_audit_queue_bounds_the_waiting_bytes() -> None:
     """A failure means: a thousand waiting reviews of 10 MiB fill the memory."""
     dropped: list[int] = []
     box = AuditQueue(
@@ -543,7 +541,7 @@ def test_audits_with_io_delay_no_others(*, needs_io: bool) -> None:
     assert bench.audited() == [("u-1", 0, 1)]
 
 
-def test_an_outbox_of_no_places_drops_all() -> None:
+def test_audit_queue_of_size_zero_drops_all() -> None:
     box = AuditQueue(0, on_drop=lambda: None, on_error=lambda _error: None)
     assert not box.put(lambda: None)
 
@@ -599,7 +597,7 @@ def _with_live(answer: Any, evaluate: StubEvaluate, **changes: Any) -> Any:
     return asyncio.run(run())
 
 
-def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
+def test_unpublished_namespace_is_looked_up() -> None:
     """It may have been created together with the object under review."""
     evaluate = StubEvaluate(StubPlan())
     labels = {"team": "a"}
@@ -612,14 +610,14 @@ def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
     assert "was blocked" in answer["status"]["message"]
 
 
-def test_a_namespace_that_nobody_knows_stays_unknown() -> None:
+def test_missing_namespace_stays_unknown() -> None:
     evaluate = StubEvaluate(StubPlan())
     assert _with_live(None, evaluate)["allowed"]
     ((request, _, _),) = evaluate.asked
     assert request.namespace_known is False
 
 
-def test_when_nobody_can_tell_of_a_namespace_the_failure_policy_decides() -> None:
+def test_failure_policy_applies_if_a_namespace_cannot_be_looked_up() -> None:
     def evaluated(_deadline_ns: int) -> None:
         raise AssertionError
 
@@ -646,7 +644,7 @@ def _indifferent() -> StubPlan:
     ],
     ids=["no policy", "no policy reads it", "it is being created"],
 )
-def test_a_namespace_that_decides_nothing_is_not_asked_for(
+def test_irrelevant_namespace_is_not_looked_up(
     plan: StubPlan | None, changes: dict[str, Any]
 ) -> None:
     """Otherwise each object of a new namespace costs an API call."""
@@ -657,7 +655,7 @@ def test_a_namespace_that_decides_nothing_is_not_asked_for(
     assert request.namespace_known is False
 
 
-def test_a_namespace_that_is_changed_is_asked_for() -> None:
+def test_changed_namespace_is_looked_up() -> None:
     evaluate = StubEvaluate(StubPlan())
     changed = {**_NEW_NAMESPACE, "operation": "UPDATE"}
     assert _with_live({"metadata": {}}, evaluate, **changed)["allowed"]

@@ -90,7 +90,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_of_variables_is_its_own_authors_problem(name: str) -> None:
+def test_variable_chain_affects_only_its_policy(name: str) -> None:
     variables = CHAINS[name]
     cel = {
         "variables": variables,
@@ -105,9 +105,7 @@ def test_a_chain_of_variables_is_its_own_authors_problem(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_of_variables_fails_one_policy_in_cel(
-    name: str, tmp_path: Path
-) -> None:
+def test_variable_chain_fails_one_cel_policy(name: str, tmp_path: Path) -> None:
     variables = CHAINS[name]
     heavy = test_cel_policies.policy(
         "heavy",
@@ -124,7 +122,7 @@ def test_a_chain_of_variables_fails_one_policy_in_cel(
     assert not server.records.errors
 
 
-def test_a_rule_that_cannot_be_linked_is_an_error_of_its_own() -> None:
+def test_unlinkable_rule_is_an_error_of_its_policy() -> None:
     """This holds for any reason, including reasons that are not known yet."""
 
     def broken(rule: RuleIR) -> Any:
@@ -280,7 +278,7 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", HEAVY)
-def test_exceptions_spend_nothing_of_their_policy(name: str, tmp_path: Path) -> None:
+def test_exceptions_use_no_budget_of_their_policy(name: str, tmp_path: Path) -> None:
     """A failure means: an exception in one namespace makes a policy deny everything."""
     condition = {"name": "heavy", "expression": HEAVY[name]}
     exceptions = [
@@ -325,7 +323,7 @@ LABELLED = {
 }
 
 
-def test_many_exceptions_spend_nothing_of_their_policy(tmp_path: Path) -> None:
+def test_many_exceptions_use_no_budget_of_their_policy(tmp_path: Path) -> None:
     """The step limit of a policy is lower here, so that few exceptions suffice."""
     holds = test_cel_policies.policy("team", {"expression": "true"})
     found = compiled(holds, *_labelled("ValidatingPolicy", 100))
@@ -335,7 +333,7 @@ def test_many_exceptions_spend_nothing_of_their_policy(tmp_path: Path) -> None:
     assert server.records.errors == ["cel.exception"]
 
 
-def test_many_exceptions_do_not_stop_a_mutation(tmp_path: Path) -> None:
+def test_many_exceptions_do_not_block_a_mutation(tmp_path: Path) -> None:
     found = compiled(
         test_mutating_policies.policy("team"), *_labelled("MutatingPolicy", 100)
     )
@@ -365,7 +363,7 @@ def test_all_exceptions_share_their_steps(limit: str, tmp_path: Path) -> None:
         assert not server.ask("/vpol/team", object=LABELLED)["allowed"]
 
 
-def test_a_look_up_takes_as_long_as_the_object_is_large() -> None:
+def test_lookup_time_follows_the_object_size() -> None:
     """The lookup is not charged: policies choose names, objects repeat empty maps."""
     reads = Reads()
     element = reads.field("xs").each

@@ -120,7 +120,7 @@ OVERRIDES = [
           {**rule(match=SELECTED), "name": "s"}], {}),
     ],
 )  # fmt: skip
-def test_rules_that_need_its_labels_refuse(
+def test_rules_that_need_its_labels_fail(
     rules: list[Any], spec: dict[str, Any], tmp_path: Path
 ) -> None:
     assert ask(tmp_path, rules, spec=spec) == (False, NOT_FOUND)
@@ -143,7 +143,7 @@ def test_rules_that_need_its_labels_refuse(
         ),
     ],
 )
-def test_others_evaluate_as_ever(
+def test_other_rules_are_evaluated(
     rules: list[Any],
     changes: dict[str, Any],
     allowed: bool,  # noqa: FBT001 - a column of the table
@@ -155,7 +155,7 @@ def test_others_evaluate_as_ever(
 
 
 @pytest.mark.parametrize(("labels", "allowed"), [({"env": "prod"}, False), ({}, True)])
-def test_a_known_namespace_is_evaluated_by_its_labels(
+def test_known_namespace_is_evaluated_by_its_labels(
     labels: dict[str, str],
     allowed: bool,  # noqa: FBT001 - a column of the table
     tmp_path: Path,

@@ -126,7 +126,7 @@ def ask(made: Service, query: bytes = b"timeout=2s") -> Any:
 
 
 @pytest.mark.parametrize("policies", [(DENIES, BURNS), (BURNS, DENIES)])
-def test_a_tenant_that_burns_its_budget_lifts_no_denial(
+def test_tenant_that_exhausts_its_budget_cancels_no_denial(
     policies: tuple[str, ...],
 ) -> None:
     made = service(*policies)
@@ -138,13 +138,13 @@ def test_a_tenant_that_burns_its_budget_lifts_no_denial(
     assert "admin says no" in answer["status"]["message"]
 
 
-def test_alone_it_is_told_of_its_budget() -> None:
+def test_exhausted_budget_alone_is_reported() -> None:
     answer = ask(service(BURNS))
     assert answer["allowed"]
     assert any("budget" in text for text in answer["warnings"])
 
 
-def test_a_tenant_that_waits_takes_no_time_from_an_administrator() -> None:
+def test_waiting_tenant_takes_no_time_from_cluster_policies() -> None:
     """Both call the API server; the tenant's call never ends."""
     waits = policy("waits", "api", namespace="default")
 
@@ -159,7 +159,7 @@ def test_a_tenant_that_waits_takes_no_time_from_an_administrator() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 0])
-def test_a_thread_that_is_late_has_reached_verdicts(threads: int) -> None:
+def test_late_thread_keeps_its_verdicts(threads: int) -> None:
     """The verdict is used; without a free thread the event loop evaluates instead."""
     server = Server()
 
@@ -190,7 +190,7 @@ def test_a_thread_that_is_late_has_reached_verdicts(threads: int) -> None:
     assert taken_s < 2
 
 
-def test_what_takes_long_leaves_the_event_loop() -> None:
+def test_long_work_leaves_the_event_loop() -> None:
     async def run() -> tuple[Any, float]:
         loop = asyncio.get_running_loop()
         lanes = [Lane(loop, 1, 5, time.monotonic_ns) for _ in range(2)]
@@ -210,7 +210,7 @@ def test_what_takes_long_leaves_the_event_loop() -> None:
     assert held_s < 1, "the whole budget takes longer"
 
 
-def test_a_defect_of_one_policy_lifts_no_denial_of_another() -> None:
+def test_defect_of_one_policy_cancels_no_denial_of_another() -> None:
     class Broken(Server):
         def call(self, request: ApiRequest, deadline_ns: int) -> Json:
             del request, deadline_ns
@@ -224,7 +224,7 @@ def test_a_defect_of_one_policy_lifts_no_denial_of_another() -> None:
     assert "webhook.defect" in message
 
 
-def test_answers_have_a_bound_whatever_the_messages() -> None:
+def test_answer_size_is_bounded_with_any_messages() -> None:
     text = "{{ request.object.long }}"
     rules = [
         {
