@@ -177,6 +177,11 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
     return properties
 
 
+def seconds_of(row: Row) -> int:
+    """Return the time of a row as Unix time, 0 if it has none."""
+    return row.timestamp.seconds if row.timestamp else 0
+
+
 Place = tuple[str, str, str]
 """The sort key of a row in a report: policy, rule and source."""
 

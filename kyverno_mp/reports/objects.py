@@ -17,8 +17,18 @@ import msgspec
 
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORT_BYTES_MAX
-from kyverno_mp.reports.entries import Row, Subject, sorted_rows, summary_of
-from kyverno_mp.reports.fingerprints import ordered_fingerprints, plain_row
+from kyverno_mp.reports.entries import (
+    Row,
+    Subject,
+    seconds_of,
+    sorted_rows,
+    summary_of,
+)
+from kyverno_mp.reports.fingerprints import (
+    ordered_fingerprints,
+    packed_times,
+    plain_row,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -99,7 +109,7 @@ class StoredReport(msgspec.Struct, frozen=True):
     """The data kept about a report.
 
     ``fingerprints``: in the order of its rows. ``size_bytes``: at least the size of its
-    rows. ``left_out``: its annotation.
+    rows. ``left_out``: its annotation. ``times``: of its rows, b"" if not known.
     """
 
     api_version: str
@@ -108,6 +118,7 @@ class StoredReport(msgspec.Struct, frozen=True):
     fingerprints: bytes
     size_bytes: int
     left_out: str = ""
+    times: bytes = b""
 
 
 def stored_report(raw: msgspec.Raw) -> StoredReport | None:
@@ -124,6 +135,7 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
         ordered_fingerprints(report.rows),
         len(memoryview(raw)),
         (report.metadata.annotations or {}).get(LEFT_OUT, ""),
+        packed_times([seconds_of(row) for row in report.rows]),
     )
 
 
