@@ -661,6 +661,16 @@ RESULTS_UNCLAIMED_S_MAX = 120
 """How long results wait for an object that does not exist: it was rejected after our
 review, or is not stored yet (docs/behaviour/controllers 6.6)."""
 
+RESULTS_WATCHED_S_MAX = 15
+"""How long results wait until the watch of their object's kind receives the object. A
+busy watch pauses while REPORTS_WAITING_MAX objects wait, and reading each object
+instead would slow it further."""
+
+RESULTS_JOINED_S_MAX = 20
+"""How long results wait for the pending scan of their object, so that one write has
+both. Meanwhile, new results arrive at up to 64 KiB a second, and an EphemeralReport has
+1 MiB."""
+
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
 
@@ -1126,6 +1136,14 @@ REPORTS_WAITING_MAX = 2000
 
 REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
 """The total size of the objects that wait for an evaluator: some 2,000 Pods."""
+
+REPORTS_REVIEW_S = 2.0
+"""How long a changed object waits for the results of its review: a leader writes them
+once a second, and the pool looks for them every half second."""
+
+REPORTS_INTERVAL_S = 1.0
+"""Minimum time between two evaluations of a changed object, so that an object that
+changes all the time causes one write per second."""
 
 REPORTS_BATCH_OBJECTS = 50
 """Objects in one batch for an evaluator: some 25 ms of work."""

@@ -15,7 +15,7 @@ is read again, and merging a result twice is harmless.
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
 import msgspec
@@ -31,7 +31,11 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.kube.watch import IDENTITY, WatchScope
-from kyverno_mp.limits import RESULT_MERGERS, RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.limits import (
+    RESULT_MERGERS,
+    RESULTS_JOINED_S_MAX,
+    RESULTS_UNCLAIMED_S_MAX,
+)
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.results import (
     ADMISSION,
@@ -52,10 +56,14 @@ _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1
 MERGED: Final = "merged"
 UNCLAIMED: Final = "unclaimed"
 FORBIDDEN: Final = "forbidden"
-Resolve = Callable[[Subject], Subject | None]
+Resolve = Callable[[Subject, float], Subject | None]
 """Returns the stored object with its uid, or None while it does not exist.
 
-Raises: KubeRefused if its kind may not be read, DependencyError."""
+The second argument is the age of the newest result in seconds. Raises: KubeRefused if
+its kind may not be read, DependencyError."""
+Join = Callable[[Subject, list[Row]], "Future[bool] | None"]
+"""Lets the pending scan of an object write its rows, too; None if there is no such
+scan. The future is False if the rows have to be merged separately."""
 Merge = Callable[[Subject, list[Row]], bool]
 """Merges rows into the report of an object; returns False if it has to be retried.
 
@@ -68,6 +76,10 @@ class _Held(msgspec.Struct, frozen=True):
     uid: str
     version: str
     results: Results
+
+
+def _join_nothing(_subject: Subject, _rows: list[Row]) -> None:
+    """Merge all results separately."""
 
 
 class ReviewResults:
@@ -109,7 +121,7 @@ class ReviewResults:
         self.informer.stop()
         self._mergers.shutdown(wait=True, cancel_futures=True)
 
-    def step(self, merge: Merge) -> bool:
+    def step(self, merge: Merge, join: Join = _join_nothing) -> bool:
         """Merge new results; return False if a merge has to be retried soon.
 
         Raises: LeaseLost.
@@ -122,26 +134,52 @@ class ReviewResults:
             newest.add_all(one.results)
         claimed, left = self._claim(newest)
 
-        def merged(each: tuple[Subject, list[ResultKey]]) -> bool:
-            subject, keys = each
-            try:
-                return merge(subject, _rows(newest.by_key[key] for key in keys))
-            except DependencyError as error:
-                _log.warning("results of reviews wait: %s", error)
-                return False
-
-        is_done = True
-        ends = self._mergers.map(merged, claimed.items())
-        for keys, is_merged in zip(claimed.values(), ends, strict=True):
-            if is_merged:
-                self._count(MERGED)
-            else:
+        rows = {
+            subject: _rows(newest.by_key[key] for key in keys)
+            for subject, keys in claimed.items()
+        }
+        unmerged = self._merge_all(rows, merge, join)
+        for subject, keys in claimed.items():
+            if subject in unmerged:
                 left.update(keys)
-                is_done = False
+            else:
+                self._count(MERGED)
         now_ns = self._now_ns()
         for key, one in held.items():
             self._seen[key] = {one.version, self._remove(key, one, left)}, now_ns
-        return is_done
+        return not unmerged
+
+    def _merge_all(
+        self, rows: dict[Subject, list[Row]], merge: Merge, join: Join
+    ) -> set[Subject]:
+        """Merge all rows; return the objects whose rows have to be merged again.
+
+        Raises: LeaseLost.
+        """
+        unmerged: set[Subject] = set()
+
+        def merge_one(subject: Subject) -> None:
+            try:
+                is_merged = merge(subject, rows[subject])
+            except DependencyError as error:
+                _log.warning("results of reviews wait: %s", error)
+                is_merged = False
+            if not is_merged:
+                unmerged.add(subject)
+
+        joined = {subject: join(subject, rows[subject]) for subject in rows}
+        alone = [subject for subject, future in joined.items() if future is None]
+        list(self._mergers.map(merge_one, alone))
+        scans = {subject: one for subject, one in joined.items() if one is not None}
+        # A scan may write the rows even later; merging them twice is harmless.
+        done = wait(scans.values(), timeout=RESULTS_JOINED_S_MAX).done
+        missed = [
+            subject
+            for subject, one in scans.items()
+            if one not in done or not one.result()
+        ]
+        list(self._mergers.map(merge_one, missed))
+        return unmerged
 
     def _due(self) -> dict[Key, _Held]:
         """Return the reports that changed, or whose results have waited for a while."""
@@ -169,8 +207,9 @@ class ReviewResults:
         for key in newest.by_key:
             by_subject.setdefault(key[0], []).append(key)
         for subject, keys in by_subject.items():
+            age_ns = self._now_ns() - max(newest.by_key[key].at_ns for key in keys)
             try:
-                stored = self._resolve(subject)
+                stored = self._resolve(subject, age_ns / 1e9)
             except KubeRefused as error:
                 # KYVERNO: these results are never merged (6.6).
                 _log.warning("discarding results of %s: %s", subject.kind, error)
@@ -182,16 +221,12 @@ class ReviewResults:
                 continue
             if stored is not None:
                 claimed.setdefault(stored, []).extend(keys)
-            elif self._may_come(newest.by_key[key] for key in keys):
+            elif age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9:
+                # The object may still be created.
                 left.update(keys)
             else:
                 self._count(UNCLAIMED)
         return claimed, left
-
-    def _may_come(self, found: Iterable[Result]) -> bool:
-        """Return whether the object may still be created later."""
-        age_ns = self._now_ns() - max(one.at_ns for one in found)
-        return age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9
 
     def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> str:
         """Delete a report, or reduce it to the results ``left``; return its version."""

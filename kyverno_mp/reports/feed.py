@@ -8,9 +8,18 @@ The feed is bounded in objects and bytes. A producer waits while it is full, so 
 large list or a busy watch is read only as fast as its objects are evaluated. An object
 that is queued again is replaced by its newer version, but keeps the time since which
 its report is outdated.
+
+A changed object may be delayed (``Pace``): for the results of its review, so that one
+write has them and the results of the scan; and after an earlier change, so that an
+object that changes all the time does not cause a write for each change. A full feed
+delays nothing.
 """
 
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from heapq import heappop, heappush
 from typing import Protocol
 
 import msgspec
@@ -22,7 +31,7 @@ from kyverno_mp.limits import (
     REPORTS_WAITING_BYTES_MAX,
     REPORTS_WAITING_MAX,
 )
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.entries import Row, Subject
 
 Keys = frozenset[bytes]
 """Keys of rules, see reports/fingerprints.py."""
@@ -44,12 +53,38 @@ class Source(Protocol):
         """Return whether the object is unchanged."""
 
 
+class Reviewed:
+    """Results of reviews that are to be written with the next scan of an object."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.is_written: Future[bool] = Future()
+        """False: they have to be written separately."""
+
+    def settle(self, *, is_written: bool) -> None:
+        """Set the outcome, unless it is known."""
+        if not self.is_written.done():
+            self.is_written.set_result(is_written)
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long changed objects wait.
+
+    ``review_s``: for results of reviews, if objects of this source had such results in
+    the last ``expected_s``. ``interval_s``: after the object was last evaluated.
+    """
+
+    review_s: float = 0.0
+    interval_s: float = 0.0
+    expected_s: float = 60.0
+
+
 class Item(msgspec.Struct, frozen=True):
     """One object. ``digest``: of the parts that rules read.
 
     ``since_s``: the monotonic time since which its report may be outdated.
     ``is_change``: the object itself changed. ``only``: the rules to evaluate, None =
-    all; rows of other rules do not change.
+    all; rows of other rules do not change. ``reviewed``: results of its reviews.
     """
 
     source: Source
@@ -60,6 +95,7 @@ class Item(msgspec.Struct, frozen=True):
     since_s: float
     is_change: bool
     only: Keys | None = None
+    reviewed: Reviewed | None = None
 
     @property
     def subject(self) -> Subject:
@@ -79,19 +115,38 @@ class Item(msgspec.Struct, frozen=True):
         return self.source.is_current(self.key, self.uid, self.digest)
 
 
+_Id = tuple[int, Key]
+"""The id of a source, and the key of its object."""
+
+
 class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
-    def __init__(self, sharers: int = 1, batch_objects: int = 0) -> None:
+    def __init__(
+        self,
+        sharers: int = 1,
+        batch_objects: int = 0,
+        pace: Pace = Pace(),  # noqa: B008 - immutable
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``sharers``: the number of threads that take batches.
 
         ``batch_objects``: the maximum number of objects in a batch, 0 = default.
         """
         self._sharers = sharers
         self._batch_objects = batch_objects
+        self._pace = pace
+        self._clock_s = clock_s
         self._changed = threading.Condition()
         self._waiting: dict[int, dict[Key, Item]] = {}
         """By the id of the source, because a batch has objects of one kind only."""
+        self._delayed: dict[_Id, Item] = {}
+        self._due: list[tuple[float, _Id]] = []
+        """A heap of the times at which delays end."""
+        self._taken_s: dict[_Id, float] = {}
+        """When the objects were last taken, for ``Pace.interval_s``."""
+        self._reviewed_s: dict[int, float] = {}
+        """When results of reviews last arrived, by the id of the source."""
         self._count = 0
         self._bytes = 0
         self._taken = 0
@@ -104,29 +159,100 @@ class Feed:
                 self._changed.wait(1.0)
             if self._closed:
                 return False
-            same = self._waiting.setdefault(id(item.source), {})
-            before = same.get(item.key)
-            if before is not None:
-                self._count -= 1
-                self._bytes -= len(before.raw)
-                item = _joined(before, item)
-            same[item.key] = item
-            self._count += 1
-            self._bytes += len(item.raw)
+            self._put(item)
             self._changed.notify_all()
             return True
+
+    def _put(self, item: Item) -> None:
+        one = id(item.source), item.key
+        delayed = self._delayed.get(one)
+        before = delayed or self._waiting.get(one[0], {}).get(item.key)
+        if before is not None:
+            self._count -= 1
+            self._bytes -= len(before.raw)
+            item = _joined(before, item)
+            if item.reviewed is None:
+                settle(before, is_written=False)
+        self._count += 1
+        self._bytes += len(item.raw)
+        now_s = self._clock_s()
+        due_s = now_s if before is not None else self._due_s(item, now_s)
+        if delayed is not None:
+            self._delayed[one] = item
+        elif due_s > now_s:
+            self._delayed[one] = item
+            heappush(self._due, (due_s, one))
+        else:
+            self._waiting.setdefault(one[0], {})[item.key] = item
+
+    def expect_reviews(self, source: Source) -> None:
+        """Delay changed objects of a source, because their reviews have results."""
+        with self._changed:
+            self._reviewed_s[id(source)] = self._clock_s()
+
+    def attach(
+        self, source: Source, key: Key, uid: str, rows: list[Row]
+    ) -> Reviewed | None:
+        """Add results of reviews to a waiting object; None if it is not waiting."""
+        one = id(source), key
+        with self._changed:
+            item = self._delayed.pop(one, None)
+            waiting = self._waiting.get(one[0], {})
+            item = item or waiting.get(key)
+            if item is None:
+                return None
+            self._waiting.setdefault(one[0], {})[key] = item
+            self._changed.notify_all()
+            if item.uid != uid or item.reviewed is not None:
+                return None
+            reviewed = Reviewed(rows)
+            changed = msgspec.structs.replace(item, reviewed=reviewed)
+            self._waiting[one[0]][key] = changed
+            return reviewed
 
     def take(self, timeout_s: float | None = None) -> list[Item]:
         """Return a batch; call ``done`` afterwards. [] = closed, or after a timeout."""
         with self._changed:
-            if not self._closed and not self._count:
-                self._changed.wait(timeout_s)
-            if self._closed or not self._count:
+            if not self._closed and not self._has_ready():
+                self._wait(timeout_s)
+            if self._closed or not self._has_ready():
                 return []
             taken = self._take()
             self._taken += len(taken)
             self._changed.notify_all()
             return taken
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait until an object is ready. A timeout ends the wait, too."""
+        while not self._closed and not self._has_ready():
+            delay_s = self._due[0][0] - self._clock_s() if self._due else None
+            known = [one for one in (delay_s, timeout_s) if one is not None]
+            self._changed.wait(max(0.0, min(known)) if known else None)
+            if timeout_s is not None:
+                return
+
+    def _has_ready(self) -> bool:
+        """Return whether an object may be taken, after ending delays."""
+        now_s = self._clock_s()
+        while self._due and (self._due[0][0] <= now_s or self._is_full()):
+            _, one = heappop(self._due)
+            # An object that has left the delay early is taken already, or waits.
+            item = self._delayed.pop(one, None)
+            if item is not None:
+                self._waiting.setdefault(one[0], {})[item.key] = item
+        return self._count > len(self._delayed)
+
+    def _due_s(self, item: Item, now_s: float) -> float:
+        """Return when an object may be taken."""
+        if not item.is_change:
+            return now_s
+        source, pace = id(item.source), self._pace
+        taken_s = self._taken_s.get((source, item.key), float("-inf"))
+        next_s = max(now_s, taken_s + pace.interval_s)
+        reviewed_s = self._reviewed_s.get(source, float("-inf"))
+        if now_s - reviewed_s < pace.expected_s:
+            return max(next_s, now_s + pace.review_s)
+        return next_s
 
     def done(self, count: int) -> None:
         """Report that objects of a batch were processed."""
@@ -144,9 +270,15 @@ class Feed:
         """Drop all objects and release all waiting threads."""
         with self._changed:
             self._closed = True
+            waiting = [one for same in self._waiting.values() for one in same.values()]
+            dropped = [*waiting, *self._delayed.values()]
             self._waiting.clear()
+            self._delayed.clear()
+            self._due.clear()
             self._count = self._bytes = 0
             self._changed.notify_all()
+        for item in dropped:
+            settle(item, is_written=False)
 
     def _is_full(self) -> bool:
         return (
@@ -162,7 +294,8 @@ class Feed:
         # last few objects, they would wait for each other while the other threads are
         # idle.
         largest = self._batch_objects or REPORTS_BATCH_OBJECTS
-        most = min(largest, -(-self._count // self._sharers))
+        ready = self._count - len(self._delayed)
+        most = min(largest, -(-ready // self._sharers))
         taken: list[Item] = []
         size = 0
         while same and len(taken) < most:
@@ -178,7 +311,29 @@ class Feed:
             self._waiting[source] = same
         self._count -= len(taken)
         self._bytes -= size
+        self._note(taken)
         return taken
+
+    def _note(self, taken: list[Item]) -> None:
+        """Remember when objects were taken, as long as it matters."""
+        interval_s, now_s = self._pace.interval_s, self._clock_s()
+        if not interval_s:
+            return
+        for item in taken:
+            one = id(item.source), item.key
+            self._taken_s.pop(one, None)
+            self._taken_s[one] = now_s
+        while self._taken_s:
+            one, taken_s = next(iter(self._taken_s.items()))
+            if now_s - taken_s < interval_s:
+                break
+            del self._taken_s[one]
+
+
+def settle(item: Item, *, is_written: bool) -> None:
+    """Tell whether the results of an object's reviews were written."""
+    if item.reviewed is not None:
+        item.reviewed.settle(is_written=is_written)
 
 
 def _joined(before: Item, item: Item) -> Item:
@@ -189,4 +344,5 @@ def _joined(before: Item, item: Item) -> Item:
         since_s=first.since_s,
         is_change=first.is_change,
         only=joined_keys(before.only, item.only),
+        reviewed=before.reviewed if before.uid == item.uid else None,
     )

@@ -19,7 +19,7 @@ import msgspec
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.feed import Feed, Item, settle
 from kyverno_mp.reports.keeping import Evaluation
 from kyverno_mp.reports.plan import Plan, signature_of
 from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsMetrics
@@ -120,6 +120,8 @@ class Dispatch:
             for item in items:
                 self._outcomes.failed(item)
         finally:
+            for item in items:
+                settle(item, is_written=False)
             self._feed.done(len(items))
 
     def _dispatch(self, items: list[Item]) -> None:
@@ -203,9 +205,11 @@ class Dispatch:
                 agrees = now is asked or _agree(now, asked, item.source.resource)
                 return agrees and item.is_current
 
-            evaluation = Evaluation(evaluated, plan, item.only, still_counts)
+            reviewed = item.reviewed.rows if item.reviewed else ()
+            evaluation = Evaluation(evaluated, plan, item.only, still_counts, reviewed)
             try:
                 found = self._writer.apply(item.subject, evaluation)
+                settle(item, is_written=True)
                 is_written = found.outcome not in (SAME, FOREIGN)
                 self._outcomes.found(item, found, evaluated, plan)
             except LeaseLost:

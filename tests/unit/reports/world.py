@@ -38,6 +38,7 @@ from kyverno_mp.program.engine import Clock as EngineClock
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.queues.clock import Clock
+from kyverno_mp.reports.feed import Pace
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.scan.images import ImageEvaluator
@@ -309,8 +310,9 @@ class Term:
                 clock=Clock(monotonic_s=self.time.monotonic_s, now=self.time.now),
             )
         )
-        # One thread takes all batches.
+        # One thread takes all batches, and time passes only if a test moves it.
         self.reports.feed._sharers = 1
+        self.reports.feed._pace = Pace()
 
     def staleness(self) -> list[tuple[str, tuple[str, ...], float]]:
         """Return the observed delays from a change to its report."""
