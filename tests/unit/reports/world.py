@@ -42,6 +42,7 @@ from kyverno_mp.reports.feed import Pace
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.scan.images import ImageEvaluator
+from kyverno_mp.reports.scan.requests import exclusions_of
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
@@ -253,6 +254,7 @@ class Term:
     def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
         cel: CelPorts = settings.pop("cel", CelPorts())
         images: ServedImages | None = settings.pop("images", None)
+        is_filtered = settings.pop("is_filtered", lambda _request: False)
         self.api = api
         self.world = world
         self.time = Time()
@@ -276,6 +278,7 @@ class Term:
             results=frozenset(known.reports_results.split(",")),
             cel_policies=world.cel_policies,
             mutating_policies=world.mutating_policies,
+            is_excluded=exclusions_of(known, is_filtered),
         )
         self.evaluators = InProcess(evaluator)
         self.image_evaluators: InProcess[ImageEvaluator] | None = None
