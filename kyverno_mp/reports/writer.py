@@ -372,7 +372,8 @@ def _demand_newest(evaluation: Evaluation) -> None:
 
 def _demand_all(evaluation: Evaluation) -> None:
     """Raise KubeNotFound if a new report would lack rows of other rules."""
-    if evaluation.only is not None and evaluation.found.rows:
+    only, found = evaluation.only, evaluation.found
+    if only is not None and (found.rows or (only and evaluation.reviewed)):
         raise KubeNotFound(
             "kube.not_found", "the report is gone, so all rules are evaluated again"
         )
