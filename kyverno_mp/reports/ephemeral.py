@@ -50,6 +50,8 @@ from kyverno_mp.reports.results import (
 )
 
 _log = logging.getLogger(__name__)
+_REMOVALS_MAX: Final = 3
+"""Attempts to remove merged results from a report that changes all the time."""
 _AGAIN_S: Final = 5.0
 """Pause before an unchanged report is checked again, because its results wait."""
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -229,31 +231,63 @@ class ReviewResults:
         return claimed, left
 
     def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> str:
-        """Delete a report, or reduce it to the results ``left``; return its version."""
-        kept = Results(held.results.turn)
-        for result_key, found in held.results.by_key.items():
-            if result_key in left:
-                kept.put(result_key, found)
-        if len(kept) == len(held.results):
-            return held.version
-        namespace, name = key
+        """Remove the merged results from a report; return its version.
+
+        If the report has changed since, it is read: a leader that adds results every
+        second would otherwise win all the time, and the report would become full.
+        """
+        merged = {
+            result_key: found
+            for result_key, found in held.results.by_key.items()
+            if result_key not in left
+        }
+        newest: _Held | None = held
         try:
-            if not len(kept):
-                self._objects.delete(
-                    EPHEMERAL_REPORTS, key, held.uid, resource_version=held.version
-                )
-                return held.version
-            document = document_of(kept, name, namespace)
-            document["metadata"]["resourceVersion"] = held.version
-            stored = self._objects.replace(EPHEMERAL_REPORTS, document)
-            return str(stored["metadata"]["resourceVersion"])
-        except (KubeConflict, KubeNotFound):
-            # The report has new results, which the informer will deliver.
+            for _ in range(_REMOVALS_MAX):
+                if newest is None:
+                    break
+                try:
+                    version = self._reduce(key, newest, merged)
+                except KubeConflict:
+                    newest = self._read(key)
+                else:
+                    # New results in a report that was read are not merged yet.
+                    return version if newest is held else held.version
+        except KubeNotFound:
             pass
         except DependencyError as error:
             # The results will be merged again, which changes nothing.
             _log.warning("merged results cannot be removed: %s", error)
         return held.version
+
+    def _reduce(self, key: Key, held: _Held, merged: dict[ResultKey, Result]) -> str:
+        """Delete a report, or keep in it what is not merged; return its version.
+
+        Raises: DependencyError; KubeConflict if the report has changed.
+        """
+        kept = Results(held.results.turn)
+        for result_key, found in held.results.by_key.items():
+            known = merged.get(result_key)
+            # Times are stored in ticks, so a newer result can have an equal time.
+            if known is None or (known != found and known.at_ns <= found.at_ns):
+                kept.put(result_key, found)
+        if len(kept) == len(held.results):
+            return held.version
+        namespace, name = key
+        if not len(kept):
+            self._objects.delete(
+                EPHEMERAL_REPORTS, key, held.uid, resource_version=held.version
+            )
+            return held.version
+        document = document_of(kept, name, namespace)
+        document["metadata"]["resourceVersion"] = held.version
+        stored = self._objects.replace(EPHEMERAL_REPORTS, document)
+        return str(stored["metadata"]["resourceVersion"])
+
+    def _read(self, key: Key) -> _Held | None:
+        """Read a report; None if it does not exist. Raises: DependencyError."""
+        found = self._objects.find(EPHEMERAL_REPORTS, key)
+        return None if found is None else _held(msgspec.Raw(msgspec.json.encode(found)))
 
 
 def _held(raw: msgspec.Raw) -> _Held | None:
