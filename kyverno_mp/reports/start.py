@@ -28,6 +28,7 @@ from kyverno_mp.limits import (
     REPORTS_POLICIES_BYTES_MAX,
     REPORTS_REVIEW_S,
     REPORTS_WATCHES_MAX,
+    REPORTS_WRITERS,
 )
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.feed import Feed, Pace, Reviewed
@@ -49,8 +50,6 @@ from kyverno_mp.telemetry.families import (
     REPORTS_WRITES,
 )
 
-_WRITERS: Final = 6
-"""Concurrent writes: each mostly waits for the API server."""
 _TICK_S: Final = 0.5
 _HEALTH_S: Final = 5.0
 _STOP_S: Final = 3.0
@@ -89,7 +88,7 @@ class Reports:
         settings, clock = dependencies.settings, dependencies.clock
         self._stopping = threading.Event()
         pace = Pace(REPORTS_REVIEW_S if self._merges else 0.0, REPORTS_INTERVAL_S)
-        self.feed = Feed(_WRITERS, pace=pace, clock_s=clock.monotonic_s)
+        self.feed = Feed(REPORTS_WRITERS, pace=pace, clock_s=clock.monotonic_s)
         kinds = OPEN_REPORTS if settings.reports_open else POLICY_REPORTS
         self.stored = StoredReports(dependencies.client, kinds)
         self.writer = Writer(
@@ -114,7 +113,7 @@ class Reports:
         self.images: Lane | None = None
         """The image lane, or None if images are not evaluated."""
         if dependencies.image_evaluators is not None:
-            feed = Feed(sharers=_WRITERS, batch_objects=1)
+            feed = Feed(sharers=REPORTS_WRITERS, batch_objects=1)
             self.images = self._lane(
                 feed,
                 ImageScan(dependencies, feed, self.scan),
@@ -147,7 +146,7 @@ class Reports:
             stored=self.stored,
             plan=plan,
             events=self.events,
-            threads=_WRITERS,
+            threads=REPORTS_WRITERS,
             name="reports" if is_main else "images",
             is_observed=is_main,
         )

@@ -223,11 +223,11 @@ class Writer:
         Raises: DependencyError, LeaseLost, StateError.
         """
         plan, known = evaluation.plan, self._stored.newest(report_key(subject))
+        version, stored = known or ("", None)
         # Fingerprints do not contain the source of a row.
-        if known is None or known[1] is None or plan.unknown:
+        if stored is None or plan.unknown:
             return None
         _demand_newest(evaluation)
-        version, stored = known
         added = newer(evaluation.added_rows(), stored)
         if added is None:
             return None

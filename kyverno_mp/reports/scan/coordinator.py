@@ -22,7 +22,7 @@ from typing import Final
 
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
+from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
 from kyverno_mp.reports.entries import MUTATING, Subject
 from kyverno_mp.reports.feed import Feed, Keys
@@ -39,8 +39,6 @@ from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
 
-_PRUNERS: Final = 6
-"""Concurrent writes, the same number as for scans."""
 _PRUNED_AT_ONCE: Final = 500
 
 
@@ -219,7 +217,7 @@ class Scan(ObjectScan):
             return None
 
         failures: list[DependencyError | None] = []
-        with ThreadPoolExecutor(_PRUNERS, "prune-reports") as pool:
+        with ThreadPoolExecutor(REPORTS_WRITERS, "prune-reports") as pool:
             # The thread pool would otherwise queue all reports at once.
             for at in range(0, len(outdated), _PRUNED_AT_ONCE):
                 failures += pool.map(prune, outdated[at : at + _PRUNED_AT_ONCE])
