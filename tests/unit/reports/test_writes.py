@@ -19,7 +19,15 @@ from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from tests.unit.kube.fake_api import FakeApi, wait_for
-from tests.unit.reports.test_merging import ONCE, PASS, holding, merge, review, row
+from tests.unit.reports.test_merging import (
+    ONCE,
+    PASS,
+    holding,
+    merge,
+    review,
+    row,
+    waits,
+)
 from tests.unit.reports.world import (
     NOW_S,
     REPORTS,
@@ -276,3 +284,56 @@ def _is_newer(one: Row, before: Row) -> bool:
     assert before.timestamp is not None
     is_newer = one.timestamp.seconds >= before.timestamp.seconds
     return is_newer and one.result != before.result
+
+
+_WRITES = r"^(POST|PUT|PATCH) .*policyreports"
+
+
+@pytest.mark.parametrize("fault", [409, 422, 404, 403, 500, "cut"])
+def test_results_arrive_despite_faults(api: FakeApi, fault: Any) -> None:
+    """The reports equal those without faults; no result is lost or dropped."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raws = [pod(api, f"x{at}") for at in range(3)]
+    with holding(api, world) as one:
+        for at, raw in enumerate(raws):
+            result = "fail" if at % 2 else "pass"
+            review(api, raw, row("once", result=result))
+            api.fault(_WRITES, *[fault] * 2)
+            wait_for(lambda: _merged(one))
+            report = stored_report_of(api, raw)
+            assert results(report) == [("once", "r", result), FAIL]
+            assert report is not None
+            assert report["summary"] | {"pass": 1 - at % 2} == report["summary"]
+
+
+def _merged(one: Term) -> bool:
+    """Merge what is due; return whether no results wait."""
+    one.time.now_s += 6
+    merge(one)
+    return not waits(one.api)
+
+
+def test_a_report_that_changes_while_results_are_merged(api: FakeApi) -> None:
+    """Another holder adds a row; the patch of the old version changes nothing."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE, policy("twice", background=False))
+    raw = pod(api)
+    with holding(api, world) as one:
+        uid = raw["metadata"]["uid"]
+        theirs = msgspec.to_builtins(
+            msgspec.structs.replace(row("twice"), timestamp=Timestamp(NOW_S))
+        )
+
+        def disturb(method: str, _target: str) -> None:
+            report = stored_report_of(api, raw)
+            assert report is not None
+            if method == "PATCH" and len(report["results"]) == 1:
+                rows = [*report["results"], theirs]
+                api.put(f"{REPORTS.format('a')}/{uid}", **{**report, "results": rows})
+
+        api.on_request = disturb
+        review(api, raw, row("once"))
+        assert merge(one)
+    found = [PASS, FAIL, ("twice", "r", "pass")]
+    assert results(stored_report_of(api, raw)) == found
