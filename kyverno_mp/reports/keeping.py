@@ -117,7 +117,11 @@ def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
 
 
 def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
-    """Return the rows after a review. KYVERNO: the older row wins in equal seconds."""
+    """Return the rows after a review.
+
+    KYVERNO: upstream keeps the stored row in equal seconds, here the row of the newer
+    review replaces it.
+    """
     found = {
         key_of(row): row
         for row in known
