@@ -266,6 +266,12 @@ class Feed:
         with self._changed:
             return self._count + self._taken
 
+    @property
+    def undelayed(self) -> int:
+        """Number of objects that wait without a delay or are being processed."""
+        with self._changed:
+            return self._count - len(self._delayed) + self._taken
+
     def close(self) -> None:
         """Drop all objects and release all waiting threads."""
         with self._changed:

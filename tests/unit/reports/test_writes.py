@@ -18,6 +18,7 @@ from kyverno_mp.reports.objects import POLICY_REPORTS, content_of, report_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.telemetry.families import REPORTS_SCAN
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.test_merging import (
     ONCE,
@@ -153,6 +154,22 @@ def test_a_new_object_whose_review_has_no_results_is_reported(api: FakeApi) -> N
         other = pod(api, "other")
         assert feed(one) == 1
         assert results(stored_report_of(api, other)) == [FAIL]
+
+
+def test_a_scan_ends_while_changed_objects_wait(api: FakeApi) -> None:
+    """In a busy cluster, some object always waits for its review."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        expecting(one, raw)
+        one.recorded.counts.clear()
+        world.serve(policy("p"), ONCE, policy("q"))
+        pod(api, "new")
+        assert feed(one) == 1
+        one.reports.scan.tick()
+        assert one.reports.feed.pending
+        assert (REPORTS_SCAN.name, ("pods",)) in one.recorded.counts
 
 
 def test_a_changing_object_is_one_write_per_interval(api: FakeApi) -> None:
