@@ -163,5 +163,8 @@ class Merging:
             except DependencyError as error:
                 _log.warning("results of reviews wait: %s", error)
             except Exception:  # noqa: BLE001 - a dead thread would lose all results
+                if self._stopping.is_set():
+                    # The threads that merge have ended. The results stay stored.
+                    return
                 _log.exception("unexpected error with results of reviews, trying again")
                 self._dependencies.metrics.count(DEFECTS, (_NAME,))

@@ -18,7 +18,7 @@ from kyverno_mp.reports.objects import POLICY_REPORTS, content_of, report_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
-from kyverno_mp.telemetry.families import REPORTS_SCAN
+from kyverno_mp.telemetry.families import DEFECTS, REPORTS_SCAN
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.test_merging import (
     ONCE,
@@ -187,6 +187,28 @@ def test_a_changing_object_is_one_write_per_interval(api: FakeApi) -> None:
         assert feed(one) == 1
         assert api.count(_CALLS) - before == 1
         assert results(stored_report_of(api, raw)) == [("p", "r", "pass")]
+
+
+def test_the_end_of_a_term_releases_results_that_wait(api: FakeApi) -> None:
+    """They stay stored for the next holder, and no error is logged."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        expecting(one, raw)
+        new = pod(api, "new")
+        assert not feed(one)
+        merging_thread = one.reports.merging._thread
+        merging_thread.start()
+        review(api, new, row("once"))
+        # Once the results are attached, the object is no longer delayed.
+        wait_for(lambda: one.reports.feed.undelayed == 1)
+        one.reports.merging.stop()
+        one.reports.feed.close()
+        merging_thread.join(60)
+        assert not merging_thread.is_alive()
+        assert one.recorded.total(DEFECTS.name) == 0
+        assert waits(api)
 
 
 def test_a_scan_that_fails_leaves_the_results_to_the_merge(api: FakeApi) -> None:
