@@ -11,6 +11,7 @@ import pytest
 
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.limits import REPORTS_INTERVAL_S, REPORTS_REVIEW_S
+from kyverno_mp.reports import ephemeral
 from kyverno_mp.reports.entries import Row, Subject, Timestamp, place_of
 from kyverno_mp.reports.feed import Pace
 from kyverno_mp.reports.fingerprints import key_of
@@ -187,6 +188,27 @@ def test_a_changing_object_is_one_write_per_interval(api: FakeApi) -> None:
         assert feed(one) == 1
         assert api.count(_CALLS) - before == 1
         assert results(stored_report_of(api, raw)) == [("p", "r", "pass")]
+
+
+def test_a_scan_that_takes_too_long_is_not_awaited(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results are merged separately; the scan adds its rows later."""
+    monkeypatch.setattr(ephemeral, "RESULTS_JOINED_S_MAX", 0)
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        expecting(one, raw)
+        new = pod(api, "new")
+        assert not feed(one)
+        review(api, new, row("once"))
+        with merging(one):
+            pass
+        assert results(stored_report_of(api, new)) == [PASS]
+        assert not waits(api)
+        assert feed(one) == 1
+        assert results(stored_report_of(api, new)) == [PASS, FAIL]
 
 
 def test_the_end_of_a_term_releases_results_that_wait(api: FakeApi) -> None:
