@@ -1144,8 +1144,8 @@ API server some 11 ms of CPU, so more writers only wait for each other: with 2, 
 
 REPORTS_REVIEW_S = 3.0
 """How long a changed object waits for the results of its review: a leader writes them
-once a second, and the pool looks for them every half second. On a busy API server, each
-of both takes longer; the report has to be right within 5 seconds."""
+once a second, and the pool looks for them every half second. On a busy machine, both
+take longer; the report has to be right within 5 seconds."""
 
 REPORTS_INTERVAL_S = 1.0
 """Minimum time between two evaluations of a changed object, so that an object that
