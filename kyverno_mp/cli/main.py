@@ -5,6 +5,7 @@ the user names the command, and its implementation when it runs.
 Next: cli/commands/declare.py. Source: docs/behaviour/cli 1.
 """
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -220,5 +221,6 @@ def _located(error: Error) -> str:
 
 def _report(message: str) -> None:
     if message:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # e.g. a full disk, which the message names
+            sys.stdout.flush()
         print(f"Error: {message}", file=sys.stderr)  # noqa: T201 - the command's output

@@ -13,8 +13,9 @@ tests/fuzz/test_reads_fuzz.py.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from kyverno_mp.limits import ORIGINS_MAX, READS_DEPTH_MAX, READS_PLACES_MAX
 from kyverno_mp.values.jsonvalue import Json
@@ -97,8 +98,7 @@ class ReadsUnknown(Exception):
     """The reads of an expression are unknown."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The possible origins of a value: one of ``places``, or a list of ``items``.
 
     With neither, all reads of the value are already marked.
@@ -106,7 +106,7 @@ class Found:
 
     places: tuple[Reads, ...] = ()
     items: tuple["Found", ...] = ()
-    bound: Mapping[str, "Found"] = field(default_factory=dict)
+    bound: Mapping[str, "Found"] = {}
     """Names that shadow the fields of the place, e.g. ``element`` in a loop."""
 
     def read_whole(self) -> None:

@@ -70,11 +70,12 @@ def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
     """Return the API server's reasons to reject the status of a policy."""
     from kyverno_mp.policy.crd import status as written  # rarely needed
 
-    schema = written.POLICY
     if kind == "ValidatingAdmissionPolicy":
         schema = written.ADMISSION
     elif kind in ("CleanupPolicy", "ClusterCleanupPolicy"):
         schema = written.CLEANUP
+    else:
+        schema = written.policy()
     return tuple(_problems(status, schema, "status"))
 
 

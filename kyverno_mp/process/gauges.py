@@ -32,6 +32,7 @@ from kyverno_mp.telemetry.families import (
     QUEUE_DEPTH,
     QUEUE_DROPS,
     READY,
+    REFUSED,
     RESTARTS,
     RULE_INFO,
     SERVED,
@@ -85,6 +86,7 @@ def measure(
     supervisor = pod.supervisor
     if supervisor is not None:
         processes["supervisor"] = supervisor.pid
+        gauges[REFUSED][()] = supervisor.refused
         for state in supervisor.processes:
             gauges[RESTARTS][(state.name,)] = state.restarts
             gauges[CRASH_LOOP][(state.name,)] = float(state.crash_loop)

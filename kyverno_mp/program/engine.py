@@ -8,7 +8,6 @@ Source: docs/behaviour/engine 0.4, 0.5, 6.9, 8; docs/behaviour/controllers 2.5, 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -27,16 +26,14 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.rule_gate import matches_at_own_cost
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """The two clocks that rules can read; the caller provides them."""
 
     now: Callable[[], datetime]
     monotonic_ns: Callable[[], int]
 
 
-@dataclass(slots=True)
-class LinkedPolicy:
+class LinkedPolicy(msgspec.Struct):
     """A policy with its validate rules linked, in rule order."""
 
     ir: PolicyIR

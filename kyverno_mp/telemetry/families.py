@@ -648,6 +648,12 @@ CRASH_LOOP: Final = Family(
     _PROCESS,
     "1 while a process is in a crash loop, otherwise 0.",
 )
+REFUSED: Final = Family(
+    "kyverno_mp_webhook_connections_refused_total",
+    "counter",
+    (),
+    "Number of connections that were refused because the webhook was in a crash loop.",
+)
 GENERATION: Final = Family(
     "kyverno_mp_snapshot_generation",
     "gauge",
@@ -755,6 +761,7 @@ GAUGED: Final = (
     *(GENERATION, SERVED, AGE, SIZE, POLICIES, UNLINKED_POLICIES, LINKED, HELD),
     LARGE_EXCEPTIONS,
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
+    REFUSED,
 )
 """Families that the health process computes at each scrape."""
 

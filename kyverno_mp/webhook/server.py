@@ -15,15 +15,43 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
+from gunicorn.errors import HaltServer
 
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.arbiter_log import ArbiterLog
 from kyverno_mp.webhook.collector import tune
 from kyverno_mp.webhook.worker import Start, WebhookWorker
 
+_NO_WORKER_EXIT: Final = 1
 _SWITCH_S: Final = 0.001
 """How long the event loop waits for a computing thread each time it returns from the
 kernel, several times per review. Python's default of 5 ms would add up."""
+
+
+class _Starts:
+    """Ends the arbiter if no worker is able to start.
+
+    Gunicorn would replace such workers at once and without end, and clients would wait
+    in the socket's queue. The supervisor restarts the arbiter with back-off instead,
+    reports the crash loop, and refuses connections meanwhile.
+    """
+
+    def __init__(self, failures_max: int) -> None:
+        self._failures_max = failures_max
+        self._failures = 0
+
+    def worker_ended(self, arbiter: Any, worker: WebhookWorker) -> None:
+        """Note the end of a worker. Raises: HaltServer."""
+        living = arbiter.WORKERS.values()
+        has_served = any(one.has_served() for one in (worker, *living))
+        worker.forget()
+        if has_served:
+            self._failures = 0
+            return
+        self._failures += 1
+        # An arbiter that is stopping has no listeners.
+        if arbiter.LISTENERS and self._failures >= self._failures_max:
+            raise HaltServer("no worker is able to start", _NO_WORKER_EXIT)
 
 
 def gunicorn_options(
@@ -45,6 +73,7 @@ def gunicorn_options(
     def post_fork(_arbiter: object, _worker: object) -> None:
         after_fork()
 
+    starts = _Starts(settings.crash_loop_deaths)
     return {
         "workers": settings.webhook_workers,
         "worker_class": WebhookWorker,
@@ -56,6 +85,7 @@ def gunicorn_options(
         "when_ready": when_ready,
         "pre_fork": pre_fork,
         "post_fork": post_fork,
+        "child_exit": starts.worker_ended,
         "accesslog": None,
         "errorlog": "-",
         "logger_class": ArbiterLog,

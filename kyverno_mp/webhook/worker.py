@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 from gunicorn.workers import base
@@ -48,6 +48,20 @@ Start = Callable[[asyncio.AbstractEventLoop], Served]
 # Gunicorn has no type hints.
 class WebhookWorker(base.Worker):  # type: ignore[misc]
     """A Gunicorn worker whose HTTP server is webhook.protocol."""
+
+    def __init__(self, *arguments: Any) -> None:
+        """Create the worker in the arbiter, before the fork."""
+        super().__init__(*arguments)
+        self._served = os.memfd_create("served")
+        """A file in memory for the arbiter, not empty once this worker has served."""
+
+    def has_served(self) -> bool:
+        """Return whether this worker has accepted connections; for the arbiter."""
+        return os.fstat(self._served).st_size > 0
+
+    def forget(self) -> None:
+        """Close the file of ``has_served`` in the arbiter."""
+        os.close(self._served)
 
     def init_signals(self) -> None:
         """Keep the default signal handlers until the event loop sets its own."""
@@ -89,6 +103,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         ]
         for acceptor in acceptors:
             acceptor.start()
+        os.write(self._served, b"1")
         _LOG.info("worker serves", extra={"fields": {"listeners": len(acceptors)}})
         next_tick = 0.0
         while self.alive:

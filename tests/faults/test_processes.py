@@ -1,8 +1,10 @@
 """Kill processes, break policies, stop the service: nothing is lost or left running."""
 
 import contextlib
+import http.client
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 from tests.faults.service import Service, free_port, pod, require_label, write_whole
 
 pytestmark = pytest.mark.slow
+REFUSED = "kyverno_mp_webhook_connections_refused_total"
 
 
 @pytest.fixture
@@ -136,6 +139,51 @@ def test_a_crash_loop_is_told_and_reviews_go_on(service: Service) -> None:
     assert service.get("/health/liveness")[0] == 200
     assert service.ready()
     assert service.review(pod())["allowed"] is False
+
+
+@pytest.mark.parametrize("breaks", ["arbiter", "certificate"])
+def test_a_webhook_in_a_crash_loop_refuses_connections(
+    tmp_path: Path, breaks: str
+) -> None:
+    """The API server's failurePolicy decides at once, not after its timeout.
+
+    Without a valid certificate, every worker ends before it serves.
+    """
+    service = Service(
+        tmp_path,
+        variables={
+            "KYVERNO_MP_CRASH_LOOP_DEATHS": "2",
+            "KYVERNO_MP_RESTART_DELAY_S_MIN": "5",
+            "KYVERNO_MP_RESTART_DELAY_S_MAX": "10",
+        },
+    )
+
+    def is_refused() -> bool:
+        if breaks == "arbiter" and (arbiter := service.pids("webhook")[0]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(arbiter, signal.SIGKILL)
+            return False
+        try:
+            service.review(pod())
+        except TimeoutError:
+            return False
+        except (OSError, http.client.HTTPException):
+            counted = re.search(rf"{REFUSED} (\d+)", service.get("/metrics")[1])
+            return counted is not None and int(counted[1]) > 0
+        return False
+
+    with contextlib.closing(service):
+        certificate = service.runtime_dir / "tls" / "tls.crt"
+        good = certificate.read_bytes()
+        if breaks == "certificate":
+            certificate.write_bytes(b"")
+            for worker in service.pids("worker"):
+                os.kill(worker, signal.SIGKILL)
+        service.wait(is_refused, 50)
+        assert service.get("/health/liveness")[0] == 503
+        certificate.write_bytes(good)
+        service.wait(service.ready, 50)
+        assert service.review(pod())["allowed"] is True
 
 
 def test_metrics_count_reviews(service: Service) -> None:

@@ -4,8 +4,9 @@ Room: cli. Takes: Responses. Gives: Counts. Next: apply.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING
@@ -21,8 +22,7 @@ from kyverno_mp.program import result
 _CLEANUP_POLICIES: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(msgspec.Struct):
     """Results of a run by outcome."""
 
     passed: int = 0

@@ -10,8 +10,10 @@ Over 400 lines: the stages of one object, in their order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kyverno_mp.cli.apply.fast_validate import batch_of, with_manifests
 from kyverno_mp.cli.apply.stages.admission_policies import (
@@ -51,8 +53,7 @@ _KEPT_OPERATIONS = ("DELETE", "UPDATE")
 _OTHER_STAGES = ("mutate", "generate", "verifyImages")
 
 
-@dataclass(slots=True)
-class Response:
+class Response(msgspec.Struct):
     """The response of one policy for one object; ``results`` is empty without a match.
 
     ``passed`` and ``skipped`` contain names of rules without messages. ``patched`` is

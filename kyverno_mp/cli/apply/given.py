@@ -6,8 +6,9 @@ kind of Given.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from kyverno_mp.cli.sources.resources import Location
 from kyverno_mp.values.jsonvalue import Json
@@ -29,8 +30,7 @@ class Given(Protocol):
         """Return the location of the object: its file and position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     """Objects from files, all in memory."""
 
     objects: Sequence[dict[str, Json]]

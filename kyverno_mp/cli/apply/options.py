@@ -5,16 +5,16 @@ May touch: file names (``--crd-path``). Source: docs/behaviour/cli 2.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from kyverno_mp.cli.output.formats import STRUCTURED
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.values.go.duration import parse_duration
 
 
-@dataclass(slots=True)
-class Options:
+class Options(msgspec.Struct):
     """The flags of ``apply`` after splitting comma lists."""
 
     policies: tuple[str, ...]

@@ -5,7 +5,8 @@ Next: command, from_cluster. May touch: nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from kyverno_mp.cli.apply.given import Given
 from kyverno_mp.cli.sources.plurals import Plurals
@@ -13,8 +14,7 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.jsonvalue import Json
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(msgspec.Struct, frozen=True):
     """The objects and the cluster data of a run."""
 
     given: Given

@@ -5,7 +5,6 @@ Next: apply. May touch: nothing outside its arguments.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -16,7 +15,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _HINTS: Final = get_type_hints(Response)
 _SENT: Final = [
-    field.name for field in fields(Response) if field.name not in ("policy", "resource")
+    name for name in Response.__struct_fields__ if name not in ("policy", "resource")
 ]
 """Fields that are always sent; policy and object are sent only if the parent does not
 have them."""

@@ -6,8 +6,9 @@ rendering), 15.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from unicodedata import category, combining, east_asian_width
+
+import msgspec
 
 _WRAP_AT = 300
 """Cells with more bytes wrap at word boundaries, as upstream's printer does."""
@@ -25,8 +26,7 @@ _STYLE = {
 _RESULT_STYLE = {"Pass": "32", "Fail": "31", "Error": "31", "Skip": "36"}
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct):
     """One line of a result table; ``result`` is Pass, Fail, Warn, Error, Skip."""
 
     number: int

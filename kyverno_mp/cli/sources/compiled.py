@@ -6,9 +6,9 @@ Source: docs/behaviour/cli 4; docs/behaviour/cel 4.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace as replaced
 
 from kyverno_mp.cli.sources.policies import AnyCleanup, PolicySet
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 
 
-@dataclass(slots=True)
-class Compiled:
+class Compiled(msgspec.Struct):
     """Policies that are ready to run, and policies rejected by the compiler."""
 
-    policies: list[CompiledPolicy] = field(default_factory=list)
-    cleanups: list[CleanupIR] = field(default_factory=list)
-    invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
+    policies: list[CompiledPolicy] = []
+    cleanups: list[CleanupIR] = []
+    invalid: list[tuple[str, PolicyInvalid]] = []
     """(policy name, error with all problems)."""
     invalid_rules: int = 0
     """Number of rules in rejected policies; the banner includes them."""

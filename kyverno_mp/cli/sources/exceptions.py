@@ -5,8 +5,9 @@ May touch: files named by the user. Source: docs/behaviour/cli 12.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.errors import InputError
@@ -29,12 +30,11 @@ from kyverno_mp.values.jsonvalue import Json
 _GROUP = "policies.kyverno.io/"
 
 
-@dataclass(frozen=True, slots=True)
-class Exceptions:
+class Exceptions(msgspec.Struct, frozen=True):
     """The exceptions of a run, for rules and for policies in CEL."""
 
-    of_rules: list[PolicyException] = field(default_factory=list)
-    of_cel: list[CelPolicyException] = field(default_factory=list)
+    of_rules: list[PolicyException] = []
+    of_cel: list[CelPolicyException] = []
 
     @property
     def count(self) -> int:

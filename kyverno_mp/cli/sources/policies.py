@@ -10,9 +10,11 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import structs
 
 from kyverno_mp.cli.output.progress import Advance, progress
 from kyverno_mp.cli.shell.errors import read_error
@@ -66,29 +68,28 @@ _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
 AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
 
 
-@dataclass(slots=True)
-class PolicySet:
+class PolicySet(msgspec.Struct):
     """The content of the policy paths."""
 
-    documents: list[AnyPolicy] = field(default_factory=list)
-    raw: dict[str, Json] = field(default_factory=dict)
+    documents: list[AnyPolicy] = []
+    raw: dict[str, Json] = {}
     """Policy key -> the document as written (for checks of a test file)."""
-    exceptions: list[PolicyException] = field(default_factory=list)
-    cleanups: list[AnyCleanup] = field(default_factory=list)
-    admission: list[AdmissionPolicy] = field(default_factory=list)
-    bindings: list[AdmissionBinding] = field(default_factory=list)
-    validating: list[AnyValidatingPolicy] = field(default_factory=list)
-    cel: "list[AnyCelPolicy]" = field(default_factory=list)
+    exceptions: list[PolicyException] = []
+    cleanups: list[AnyCleanup] = []
+    admission: list[AdmissionPolicy] = []
+    bindings: list[AdmissionBinding] = []
+    validating: list[AnyValidatingPolicy] = []
+    cel: "list[AnyCelPolicy]" = []
     """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
-    images: "list[ImageValidatingPolicy]" = field(default_factory=list)
-    cel_exceptions: list[CelPolicyException] = field(default_factory=list)
-    unsupported: list[str] = field(default_factory=list)
+    images: "list[ImageValidatingPolicy]" = []
+    cel_exceptions: list[CelPolicyException] = []
+    unsupported: list[str] = []
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
-    failed_paths: list[tuple[str, str]] = field(default_factory=list)
+    failed_paths: list[tuple[str, str]] = []
     """(path, reason) of paths and single documents that could not be loaded."""
-    lost_paths: list[str] = field(default_factory=list)
+    lost_paths: list[str] = []
     """Upstream's message for each path that could not be loaded at all."""
-    unread: list[str] = field(default_factory=list)
+    unread: list[str] = []
     """Folders or parts of folders that could not be read."""
 
     @property
@@ -269,7 +270,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
         except PolicyInvalid as error:
             found.failed_paths.append((file, _reason(file, error, above)))
             loaded = []
-        documents += [replace(one, line=one.line + above) for one in loaded]
+        documents += [structs.replace(one, line=one.line + above) for one in loaded]
         above += part.count(b"\n")
     return documents
 

@@ -8,10 +8,10 @@ May touch: files and URLs named by the user, standard input. Source: docs/behavi
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import msgspec
 
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
@@ -28,8 +28,7 @@ _EMPTY_FOR_NULL = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """The location of an object: file, document from 0, entry of a List or -1, line."""
 
     file: str

@@ -4,22 +4,22 @@ Room: cli. Takes: a path. Gives: UserInfo. Next: cli/apply/evaluate.
 May touch: the file named by the user. Source: docs/behaviour/cli 6.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.values.jsonvalue import Json
 
 
-@dataclass(slots=True)
-class UserInfo:
+class UserInfo(msgspec.Struct):
     """The requesting user; ``raw`` is the userInfo map as written."""
 
     username: str = ""
     groups: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     cluster_roles: tuple[str, ...] = ()
-    raw: dict[str, Json] = field(default_factory=dict)
+    raw: dict[str, Json] = {}
     deprecated: bool = False
 
 

@@ -6,11 +6,11 @@ May touch: files named by the user. Source: docs/behaviour/cli 6, 7b.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.user_info import deprecation
@@ -20,19 +20,18 @@ from kyverno_mp.values.jsonvalue import Json
 _HERE: Final = Path()
 
 
-@dataclass(slots=True)
-class Values:
+class Values(msgspec.Struct):
     """All given values. Keys of the value maps are dotted names."""
 
-    global_values: dict[str, Json] = field(default_factory=dict)
-    resources: dict[tuple[str, str], dict[str, Json]] = field(default_factory=dict)
+    global_values: dict[str, Json] = {}
+    resources: dict[tuple[str, str], dict[str, Json]] = {}
     """(policy name, resource name) -> values."""
-    rules: dict[tuple[str, str], dict[str, Json]] = field(default_factory=dict)
+    rules: dict[tuple[str, str], dict[str, Json]] = {}
     """(policy name, rule name) -> tree to merge into the JSON context."""
-    namespace_labels: dict[str, dict[str, str]] = field(default_factory=dict)
-    namespace_objects: dict[str, Json] = field(default_factory=dict)
-    subresources: list[dict[str, Json]] = field(default_factory=list)
-    set_values: dict[str, str] = field(default_factory=dict)
+    namespace_labels: dict[str, dict[str, str]] = {}
+    namespace_objects: dict[str, Json] = {}
+    subresources: list[dict[str, Json]] = []
+    set_values: dict[str, str] = {}
 
     def lacks_namespace(self, name: str) -> bool:
         """Return whether the values have no labels for the named namespace."""

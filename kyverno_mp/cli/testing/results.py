@@ -7,10 +7,10 @@ output and error. Source: docs/behaviour/cli 15.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.shell.errors import CommandFailed
@@ -60,7 +60,10 @@ def write_whole(
         reported = [row for outcome in runs for row in outcome.rows]
         if options.fail_only and not to_file:
             reported = [row for row in reported if row.is_failure]
-        rows = [replace(row, number=number) for number, row in enumerate(reported, 1)]
+        rows = [
+            structs.replace(row, number=number)
+            for number, row in enumerate(reported, 1)
+        ]
         detailed = options.detailed_results
         text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
     if not to_file:

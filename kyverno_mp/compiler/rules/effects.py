@@ -23,7 +23,6 @@ from kyverno_mp.expr.effects import (
     EFFECT_REGISTRY,
     EFFECT_SHARED,
 )
-from kyverno_mp.expr.jmespath.functions.calls import KYVERNO
 from kyverno_mp.expr.jmespath.nodes import Function
 from kyverno_mp.ir.cel import CelParamsIR
 from kyverno_mp.ir.rules import (
@@ -46,7 +45,14 @@ _BY_RECORD: Final[Mapping[type, int]] = {
     ManifestsIR: EFFECT_REGISTRY,
     CelParamsIR: EFFECT_CLUSTER,
 }
-_BY_FUNCTION: Final = {entry.name: entry.effects for entry in KYVERNO.values()}
+
+
+@cache
+def _by_function() -> Mapping[str, int]:
+    """PERF: loads the functions only for expressions that call one."""
+    from kyverno_mp.expr.jmespath.functions.calls import KYVERNO
+
+    return {entry.name: entry.effects for entry in KYVERNO.values()}
 
 
 @cache
@@ -78,7 +84,7 @@ def effects_of(record: Any) -> int:
 
 def _own_effects(value: Any) -> int:
     if type(value) is Function:
-        return _BY_FUNCTION.get(value.name or "", EFFECT_PURE)
+        return _by_function().get(value.name or "", EFFECT_PURE)
     if type(value) is Call:
         return _by_cel_function().get(value.function, EFFECT_PURE)
     return _BY_RECORD.get(type(value), EFFECT_PURE)

@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath import closures as build
 from kyverno_mp.expr.jmespath import nodes
-from kyverno_mp.expr.jmespath.functions import calls
 from kyverno_mp.expr.jmespath.interim import (
     Closure,
     Missing,
@@ -186,11 +185,17 @@ def link_lenient(node: Node) -> Closure:
         case nodes.Pipe(left, right):
             return build.pipe(lenient(left), lenient(right))
         case nodes.Function(name, arguments):
-            closures = tuple(map(lenient, arguments))
-            return calls.link_call(calls.KYVERNO, name, closures)
+            return _call(name, tuple(map(lenient, arguments)))
         case nodes.ExpressionReference(child):
             return build.constant(Reference(_repeated(child)))
     return _link_collecting(node)
+
+
+def _call(name: str | None, arguments: tuple[Closure, ...]) -> Closure:
+    # PERF: imported late for a fast start of the CLI; most queries call no function.
+    from kyverno_mp.expr.jmespath.functions.calls import KYVERNO, link_call
+
+    return link_call(KYVERNO, name, arguments)
 
 
 def _link_collecting(node: Node) -> Closure:

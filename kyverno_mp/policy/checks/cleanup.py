@@ -6,9 +6,10 @@ Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_type
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.checks.exception import check_no_user_info
@@ -41,8 +42,7 @@ _SOME_YEAR_S: Final = 1767225600
 _EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
 
 
-@dataclass(frozen=True, slots=True)
-class _CleanupScope:
+class _CleanupScope(msgspec.Struct, frozen=True):
     is_namespaced: bool
     cluster_kinds: frozenset[str] | None
 

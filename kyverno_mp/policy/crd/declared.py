@@ -9,7 +9,6 @@ required fields, defaults); policy/crd/extras.py adds other details.
 
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
@@ -28,15 +27,14 @@ from kyverno_mp.policy.crd.notation import (
 from kyverno_mp.values.jsonvalue import Json
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Variant:
+class Variant(msgspec.Struct, frozen=True, eq=False):
     """The differences between a version and the records, as fields by JSON name.
 
     Variants are compared by identity, because they are keys of cached schemas.
     """
 
-    removed: Mapping[type, frozenset[str]] = field(default_factory=dict)
-    stated: Mapping[tuple[type, str], type] = field(default_factory=dict)
+    removed: Mapping[type, frozenset[str]] = {}
+    stated: Mapping[tuple[type, str], type] = {}
     """Free-form fields that have a declared type in this version."""
 
 
@@ -46,7 +44,12 @@ AS_DECLARED: Final = Variant()
 @cache
 def derive(record: type[msgspec.Struct], variant: Variant = AS_DECLARED) -> Schema:
     """Return the schema of a record; its parts are shared and must not be changed."""
-    return _Derivation(variant).record(_inspected(record))
+    return _derivation(variant).of(record)
+
+
+@cache
+def _derivation(variant: Variant) -> "_Derivation":
+    return _Derivation(variant)
 
 
 def _inspected(record: type) -> inspect.StructType:
@@ -65,6 +68,10 @@ class _Derivation:
     def __init__(self, variant: Variant) -> None:
         self._variant = variant
         self._made: dict[type, Schema] = {}
+
+    def of(self, record: type[msgspec.Struct]) -> Schema:
+        """Return the schema of a record, which may be part of an earlier one."""
+        return self._made.get(record) or self.record(_inspected(record))
 
     def record(self, declared: inspect.StructType) -> Schema:
         """Return the schema of a record."""

@@ -5,6 +5,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (status), 1.3, 1.5.
 """
 
+from functools import cache
 from typing import Final
 
 from kyverno_mp.policy.crd.declared import derive
@@ -14,6 +15,7 @@ from kyverno_mp.policy.crd.notation import (
     INTEGER,
     TEXT,
     TIME,
+    Schema,
     items,
     record,
 )
@@ -21,8 +23,14 @@ from kyverno_mp.policy.documents.cluster_policy import Rule
 
 _CONDITIONS: Final = items(CONDITION)
 
-POLICY: Final = record(
-    {
+
+@cache
+def policy() -> Schema:
+    """Return the status of ClusterPolicy and Policy.
+
+    Computed rules have the format of v1 in every version.
+    """
+    fields = {
         "autogen": record({"rules": items(derive(Rule))}),
         "conditions": _CONDITIONS,
         "ready": BOOLEAN,
@@ -33,8 +41,8 @@ POLICY: Final = record(
         ),
         "validatingadmissionpolicy": record({"generated*": BOOLEAN, "message*": TEXT}),
     }
-)
-"""ClusterPolicy and Policy; computed rules have the format of v1 in every version."""
+    return record(fields)
+
 
 CLEANUP: Final = record({"conditions": _CONDITIONS, "lastExecutionTime": TIME})
 

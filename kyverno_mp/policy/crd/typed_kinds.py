@@ -59,12 +59,15 @@ _GLOBAL_CONTEXT_COLUMNS: Final = (
 
 def _typed(
     spec: type[msgspec.Struct],
-    written: Schema | None = None,
+    written: Schema | Callable[[], Schema] | None = None,
     variant: Variant = AS_DECLARED,
 ) -> Callable[[], Fields]:
     def fields() -> Fields:
         declared = {"spec*": derive(spec, variant)}
-        return declared if written is None else {**declared, "status": written}
+        if written is None:
+            return declared
+        # Derived after the spec, whose records it shares.
+        return {**declared, "status": written() if callable(written) else written}
 
     return fields
 
@@ -77,8 +80,8 @@ def _two(fields: Callable[[], Fields]) -> tuple[Version, Version]:
 
 
 _POLICY: Final = (
-    Version("v1", _typed(Spec, status.POLICY), is_storage=True),
-    Version("v2beta1", _typed(Spec, status.POLICY, BETA)),
+    Version("v1", _typed(Spec, status.policy), is_storage=True),
+    Version("v2beta1", _typed(Spec, status.policy, BETA)),
 )
 _CLEANUP: Final = _two(_typed(CleanupSpec, status.CLEANUP))
 _GLOBAL_CONTEXT: Final = _typed(GlobalContextSpec, status.GLOBAL_CONTEXT)

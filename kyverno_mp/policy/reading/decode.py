@@ -8,7 +8,6 @@ Source: docs/behaviour/controllers 1.1 to 1.5; docs/behaviour/cli 4 (accepted ki
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -76,8 +75,7 @@ REMOVED_IN_BETA: Final[Removed] = {
 """Fields that are missing in v2beta1 of ClusterPolicy and Policy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(msgspec.Struct, frozen=True):
     """The document (None if it cannot be decoded) and its problems."""
 
     document: Document | None

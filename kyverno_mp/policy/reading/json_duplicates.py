@@ -10,7 +10,8 @@ The YAML reader of ``load`` finds such keys anyway.
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec import structs
 
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.policy.reading.load import RawDocument
@@ -30,7 +31,7 @@ def with_duplicate_keys(documents: list[RawDocument], text: bytes) -> list[RawDo
     with suppress(ValueError, RecursionError):
         json.loads(text, object_pairs_hook=note_duplicate)
     return (
-        [replace(one, duplicate_key=found[0]) for one in documents]
+        [structs.replace(one, duplicate_key=found[0]) for one in documents]
         if found
         else documents
     )

@@ -9,10 +9,10 @@ one wins).
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.limits import JSON_DEPTH_MAX, POLICY_FILE_BYTES_MAX
@@ -27,8 +27,7 @@ _END: Final = re.compile(
 _NEXT: Final = re.compile(rb"(?m)^---(?=\s|\Z)")
 
 
-@dataclass(frozen=True, slots=True)
-class RawDocument:
+class RawDocument(msgspec.Struct, frozen=True):
     """One document of a file. ``index`` counts from 0; ``line`` from 1.
 
     ``item`` is the index in a List, -1 for a separate document. ``duplicate_key`` is a
@@ -107,7 +106,7 @@ def _take_apart(document: RawDocument) -> list[RawDocument]:
     if items is None:
         return [document]
     return [
-        replace(document, raw=item, item=position)
+        structs.replace(document, raw=item, item=position)
         for position, item in items
         if item is not None
     ]

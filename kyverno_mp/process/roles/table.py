@@ -157,6 +157,7 @@ def roles_of(start: Start) -> tuple[Role, ...]:
             drains=one.drains,
             reloads=one.reloads,
             deregisters=one.deregisters and not settings.standalone,
+            listener=start.reviews if one.name == WEBHOOK else None,
         )
         for one in ROLES
         if one.is_enabled(settings)

@@ -49,6 +49,18 @@ def port_of(listener: socket.socket) -> int:
     return port
 
 
+def refuse_waiting(listener: socket.socket, most: int) -> int:
+    """Close at most ``most`` waiting connections, and return their number."""
+    listener.setblocking(False)
+    for number in range(most):
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return number
+        accepted.close()
+    return most
+
+
 def _reason(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another program listens there"

@@ -22,6 +22,7 @@ LATE: Final = (
     "kyverno_mp.expr.cel.catalogue",
     "kyverno_mp.expr.jmespath.certificate_document",
     "kyverno_mp.expr.jmespath.external_url",
+    "kyverno_mp.expr.jmespath.functions.calls",
     "kyverno_mp.expr.jmespath.parse",
     "kyverno_mp.expr.jmespath.yaml_text",
     "kyverno_mp.policy.reading.yaml_documents",

@@ -25,6 +25,8 @@ class SupervisorStatus(msgspec.Struct, frozen=True):
     pid: int
     draining: bool = False
     processes: tuple[ProcessState, ...] = ()
+    refused: int = 0
+    """Connections refused because the webhook was down in a crash loop."""
 
 
 _NAME = "supervisor_status.json"

@@ -15,6 +15,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.leader.control import shutdown
+from kyverno_mp.process.startup.listen import refuse_waiting
 from kyverno_mp.process.supervision.backoff import Backoff
 from kyverno_mp.process.supervision.parent_death import (
     adopt_orphans,
@@ -54,7 +56,9 @@ class Role:
 
     ``drains``: the role is stopped first and can use the drain timeout. ``reloads``:
     the supervisor forwards SIGHUP to it. ``deregisters``: the supervisor has it
-    deregister before any role stops (leader/control/shutdown.py).
+    deregister before any role stops (leader/control/shutdown.py). ``listener``: the
+    socket from which the role accepts connections; the supervisor refuses them while
+    the role is down in a crash loop.
     """
 
     name: str
@@ -62,6 +66,7 @@ class Role:
     drains: bool = False
     reloads: bool = False
     deregisters: bool = False
+    listener: socket.socket | None = None
 
 
 @dataclass(slots=True)
@@ -86,6 +91,7 @@ class Supervisor:
     """Called a few times a second, between signals."""
     _children: list[_Child] = field(default_factory=list)
     _draining: bool = False
+    _refused: int = 0
     _status: SupervisorStatus | None = None
     _signals: SignalWait | None = None
 
@@ -106,6 +112,7 @@ class Supervisor:
             if number == signal.SIGHUP:
                 self._reload()
             self._reap()
+            self._refuse()
             self.on_tick()
         self._drain()
         return 0
@@ -171,6 +178,18 @@ class Supervisor:
             ),
         )
 
+    def _refuse(self) -> None:
+        """Refuse connections to roles that are down in a crash loop.
+
+        Otherwise they would wait in the socket's queue: the API server would wait for
+        its timeout before failurePolicy decides.
+        """
+        now = time.monotonic()
+        for child in self._children:
+            listener = child.role.listener
+            if listener and not child.pid and child.backoff.looping(now):
+                self._refused += refuse_waiting(listener, self.settings.webhook_backlog)
+
     def _reload(self) -> None:
         _log.info("reload")
         for child in self._children:
@@ -186,6 +205,7 @@ class Supervisor:
                 ProcessState(c.role.name, c.pid, c.restarts, c.backoff.looping(now))
                 for c in self._children
             ),
+            refused=self._refused,
         )
         if supervisor != self._status:
             write_supervisor_status(self.runtime_dir, supervisor)

@@ -6,8 +6,10 @@ Source: docs/behaviour/cli 5 (REST mapper), 7, 8; docs/behaviour/cel 3, 6.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from kyverno_mp.cli.apply.stages.admission_policies import (
     Verdict,
@@ -40,8 +42,7 @@ class Payload(dict[str, Json]):
     """The content of a ``--json`` file: any map, not a Kubernetes object."""
 
 
-@dataclass(frozen=True, slots=True)
-class CelInput:
+class CelInput(msgspec.Struct, frozen=True):
     """The input of a run for policies in CEL."""
 
     policies: Sequence[ValidatingPolicyIR] = ()

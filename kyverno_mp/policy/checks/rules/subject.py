@@ -8,7 +8,6 @@ field.Error.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -32,8 +31,7 @@ class DocumentScope(Protocol):
         """Return the cluster-scoped kinds; None without a cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True):
     """One policy under check.
 
     ``rules``: the computed rules if autogen has run, otherwise the rules as written; in
