@@ -63,7 +63,9 @@ class StoredReports:
         """Return the version and the fingerprints of a report, after our last write.
 
         None: they are not known. ``("", None)``: no such report. If another writer has
-        changed the report since, its version differs, and a write fails.
+        changed the report since, its version differs, and a write fails. Without a
+        write, they count only if ``is_known``: the informer may have skipped our last
+        version, e.g. because it listed the reports after a later change.
         """
         with self._lock:
             written = self._written.get(key)

@@ -203,7 +203,7 @@ class Writer:
         _demand_all(evaluation)
         found, reviewed = with_reviewed(evaluation.found, evaluation.added_rows())
         if not found.rows:
-            return Applied(SAME)
+            return Applied(SAME) if self._stored.is_known(report_key(subject)) else None
         times = Times(int(self._now_s()), reviewed)
         made = new_report(self._kinds, subject, found, times)
         if made is None or not self._post(subject, made):
@@ -239,7 +239,9 @@ class Writer:
             return None
         changed = evaluation.found.changed_from(stored.fingerprints)
         if change.after.fingerprints == stored.fingerprints:
-            return Applied(SAME, changed, stored.fingerprints)
+            # A write would fail if the report has changed since; so it is read instead.
+            is_newest = self._stored.is_known(report_key(subject))
+            return Applied(SAME, changed, stored.fingerprints) if is_newest else None
         if not self._patch(subject, version, change):
             return None
         outcome = UPDATED if change.body else DELETED
