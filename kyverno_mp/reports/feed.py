@@ -141,8 +141,11 @@ class Feed:
         self._waiting: dict[int, dict[Key, Item]] = {}
         """By the id of the source, because a batch has objects of one kind only."""
         self._delayed: dict[_Id, Item] = {}
+        self._due_s: dict[_Id, float] = {}
+        """When the delays end."""
         self._due: list[tuple[float, _Id]] = []
-        """A heap of the times at which delays end."""
+        """A heap of these times. An entry whose time differs is outdated: that delay
+        has ended early."""
         self._taken_s: dict[_Id, float] = {}
         """When the objects were last taken, for ``Pace.interval_s``."""
         self._reviewed_s: dict[int, float] = {}
@@ -175,12 +178,19 @@ class Feed:
                 settle(before, is_written=False)
         self._count += 1
         self._bytes += len(item.raw)
-        now_s = self._clock_s()
-        due_s = now_s if before is not None else self._due_s(item, now_s)
         if delayed is not None:
             self._delayed[one] = item
-        elif due_s > now_s:
+        elif before is not None:
+            self._waiting[one[0]][item.key] = item
+        else:
+            self._queue(item, self._ready_s(item))
+
+    def _queue(self, item: Item, due_s: float) -> None:
+        """Let an object wait, until ``due_s`` with a delay."""
+        one = id(item.source), item.key
+        if due_s > self._clock_s():
             self._delayed[one] = item
+            self._due_s[one] = due_s
             heappush(self._due, (due_s, one))
         else:
             self._waiting.setdefault(one[0], {})[item.key] = item
@@ -193,21 +203,24 @@ class Feed:
     def attach(
         self, source: Source, key: Key, uid: str, rows: list[Row]
     ) -> Reviewed | None:
-        """Add results of reviews to a waiting object; None if it is not waiting."""
+        """Add results of reviews to a waiting object; None if it is not waiting.
+
+        The object does not wait for further results, only until its interval ends.
+        """
         one = id(source), key
         with self._changed:
-            item = self._delayed.pop(one, None)
-            waiting = self._waiting.get(one[0], {})
-            item = item or waiting.get(key)
-            if item is None:
-                return None
-            self._waiting.setdefault(one[0], {})[key] = item
-            self._changed.notify_all()
-            if item.uid != uid or item.reviewed is not None:
+            delayed = self._delayed.get(one)
+            item = delayed or self._waiting.get(one[0], {}).get(key)
+            if item is None or item.uid != uid or item.reviewed is not None:
                 return None
             reviewed = Reviewed(rows)
-            changed = msgspec.structs.replace(item, reviewed=reviewed)
-            self._waiting[one[0]][key] = changed
+            item = msgspec.structs.replace(item, reviewed=reviewed)
+            if delayed is None:
+                self._waiting[one[0]][key] = item
+            else:
+                del self._delayed[one], self._due_s[one]
+                self._queue(item, self._next_s(item))
+            self._changed.notify_all()
             return reviewed
 
     def take(self, timeout_s: float | None = None) -> list[Item]:
@@ -235,24 +248,28 @@ class Feed:
         """Return whether an object may be taken, after ending delays."""
         now_s = self._clock_s()
         while self._due and (self._due[0][0] <= now_s or self._is_full()):
-            _, one = heappop(self._due)
-            # An object that has left the delay early is taken already, or waits.
-            item = self._delayed.pop(one, None)
-            if item is not None:
+            due_s, one = heappop(self._due)
+            if self._due_s.get(one) == due_s:
+                del self._due_s[one]
+                item = self._delayed.pop(one)
                 self._waiting.setdefault(one[0], {})[item.key] = item
         return self._count > len(self._delayed)
 
-    def _due_s(self, item: Item, now_s: float) -> float:
+    def _ready_s(self, item: Item) -> float:
         """Return when an object may be taken."""
+        now_s, pace = self._clock_s(), self._pace
         if not item.is_change:
             return now_s
-        source, pace = id(item.source), self._pace
-        taken_s = self._taken_s.get((source, item.key), float("-inf"))
-        next_s = max(now_s, taken_s + pace.interval_s)
-        reviewed_s = self._reviewed_s.get(source, float("-inf"))
+        next_s = self._next_s(item)
+        reviewed_s = self._reviewed_s.get(id(item.source), float("-inf"))
         if now_s - reviewed_s < pace.expected_s:
             return max(next_s, now_s + pace.review_s)
         return next_s
+
+    def _next_s(self, item: Item) -> float:
+        """Return when the interval after the last evaluation ends."""
+        taken_s = self._taken_s.get((id(item.source), item.key), float("-inf"))
+        return taken_s + self._pace.interval_s
 
     def done(self, count: int) -> None:
         """Report that objects of a batch were processed."""
@@ -280,6 +297,7 @@ class Feed:
             dropped = [*waiting, *self._delayed.values()]
             self._waiting.clear()
             self._delayed.clear()
+            self._due_s.clear()
             self._due.clear()
             self._count = self._bytes = 0
             self._changed.notify_all()

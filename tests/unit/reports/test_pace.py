@@ -1,6 +1,7 @@
 """Changed objects wait for results of their reviews, and after an earlier change."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -110,6 +111,50 @@ def test_changes_in_the_interval_are_evaluated_once() -> None:
     feed.put(_item(source))
     assert _names(feed) == ["x"]
     assert len(feed._taken_s) == 1
+
+
+def test_results_of_reviews_do_not_end_the_interval() -> None:
+    """An object that is reviewed and changed all the time, for 20 seconds."""
+    now, source = _Time(), _Source()
+    feed = _feed(now, source, review_s=3, interval_s=1)
+    taken = [now.now_s]
+    for number in range(400):
+        now.now_s += 0.05
+        feed.put(_item(source))
+        feed.expect_reviews(source)
+        if number % 9 == 0:
+            feed.attach(source, ("a", "x"), "u", _ROWS)
+        for item in feed.take(0):
+            settle(item, is_written=True)
+            taken.append(now.now_s)
+            feed.done(1)
+    gaps = [after - before for before, after in pairwise(taken[1:])]
+    assert min(gaps) >= 1
+    assert max(gaps) < 2
+    # Entries of ended delays are removed when their time comes.
+    assert len(feed._due) < 20
+
+
+def test_a_delay_that_ended_early_does_not_end_the_next_one() -> None:
+    now, source = _Time(), _Source()
+    feed = _feed(now, source, review_s=3)
+    feed.put(_item(source))
+    assert feed.attach(source, ("a", "x"), "u", _ROWS)
+    assert _names(feed) == ["x"]
+    now.now_s += 2.5
+    feed.put(_item(source))
+    now.now_s += 0.5
+    assert _names(feed) == []
+    now.now_s += 2.5
+    assert _names(feed) == ["x"]
+
+
+def test_results_of_a_deleted_object_do_not_end_the_delay_of_the_next() -> None:
+    now, source = _Time(), _Source()
+    feed = _feed(now, source, review_s=3)
+    feed.put(_item(source, uid="new"))
+    assert feed.attach(source, ("a", "x"), "old", _ROWS) is None
+    assert _names(feed) == []
 
 
 def test_a_full_feed_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
