@@ -666,10 +666,11 @@ RESULTS_WATCHED_S_MAX = 15
 busy watch pauses while REPORTS_WAITING_MAX objects wait, and reading each object
 instead would slow it further."""
 
-RESULTS_JOINED_S_MAX = 20
+RESULTS_JOINED_S_MAX = 2
 """How long results wait for the pending scan of their object, so that one write has
-both. Meanwhile, new results arrive at up to 64 KiB a second, and an EphemeralReport has
-1 MiB."""
+both. A rule can make a scan slow, and the report has to have the results within 5
+seconds after the review; a leader stores them within one second, and the pool looks for
+them every half second."""
 
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""

@@ -14,9 +14,9 @@ is read again, and merging a result twice is harmless.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -80,6 +80,25 @@ class _Held(msgspec.Struct, frozen=True):
     results: Results
 
 
+class _Joined(NamedTuple):
+    """Results that the pending scan of their object writes, since ``at_ns``."""
+
+    future: "Future[bool]"
+    results: dict[ResultKey, Result]
+    at_ns: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the scan has written the results."""
+        return self.future.done() and self.future.result()
+
+    def has_ended(self, now_ns: int) -> bool:
+        """Return whether the scan has ended or takes too long."""
+        first_ns = now_ns - RESULTS_JOINED_S_MAX * 10**9
+        # The wall clock may jump.
+        return self.future.done() or not first_ns < self.at_ns <= now_ns
+
+
 def _join_nothing(_subject: Subject, _rows: list[Row]) -> None:
     """Merge all results separately."""
 
@@ -111,6 +130,8 @@ class ReviewResults:
         self._count = count
         self._now_ns = now_ns
         self._mergers = ThreadPoolExecutor(RESULT_MERGERS, "merge-results")
+        self._joined: dict[Subject, _Joined] = {}
+        """Results that stay in their EphemeralReports until their scans end."""
         self._seen: dict[Key, tuple[set[str], int]] = {}
         """For each report, the versions last read and written here, and the time."""
 
@@ -124,36 +145,76 @@ class ReviewResults:
         self._mergers.shutdown(wait=True, cancel_futures=True)
 
     def step(self, merge: Merge, join: Join = _join_nothing) -> bool:
-        """Merge new results; return False if a merge has to be retried soon.
+        """Merge new results; return False if some have to be looked at again soon.
 
-        Raises: LeaseLost.
+        It does not wait for scans: one slow scan would delay the results of all other
+        objects. Raises: LeaseLost.
         """
-        held = self._due()
+        ended = self._ended()
+        held = self._due(ended)
         if not held:
-            return True
+            return not self._joined
         newest = Results()
         for one in held.values():
             newest.add_all(one.results)
         claimed, left = self._claim(newest)
 
-        rows = {
-            subject: _rows(newest.by_key[key] for key in keys)
-            for subject, keys in claimed.items()
-        }
-        unmerged = self._merge_all(rows, merge, join)
+        rows: dict[Subject, list[Row]] = {}
         for subject, keys in claimed.items():
-            if subject in unmerged:
+            found = {key: newest.by_key[key] for key in keys}
+            if subject in self._joined or self._has_joined(
+                subject, found, ended.get(subject), join
+            ):
                 left.update(keys)
+            else:
+                rows[subject] = _rows(found.values())
+        unmerged = self._merge_all(rows, merge)
+        for subject in rows:
+            if subject in unmerged:
+                left.update(claimed[subject])
             else:
                 self._count(MERGED)
         now_ns = self._now_ns()
         for key, one in held.items():
             self._seen[key] = {one.version, self._remove(key, one, left)}, now_ns
-        return not unmerged
+        return not unmerged and not self._joined
 
-    def _merge_all(
-        self, rows: dict[Subject, list[Row]], merge: Merge, join: Join
-    ) -> set[Subject]:
+    def _has_joined(
+        self,
+        subject: Subject,
+        found: dict[ResultKey, Result],
+        ended: _Joined | None,
+        join: Join,
+    ) -> bool:
+        """Let a pending scan write results; return False if no scan is pending.
+
+        ``found``: results that a scan has written are removed from it.
+        """
+        if ended is not None:
+            if not ended.is_written:
+                # It failed or took too long, and the next one may do so, too.
+                return False
+            for key, one in ended.results.items():
+                if found.get(key) == one:
+                    del found[key]
+        future = join(subject, _rows(found.values())) if found else None
+        if future is not None:
+            self._joined[subject] = _Joined(future, found, self._now_ns())
+        return future is not None
+
+    def _ended(self) -> dict[Subject, _Joined]:
+        """Return and forget the results whose scans have ended or take too long.
+
+        A scan may write the rows even later; merging them twice is harmless.
+        """
+        now_ns = self._now_ns()
+        known = self._joined.items()
+        ended = {subject: one for subject, one in known if one.has_ended(now_ns)}
+        for subject in ended:
+            del self._joined[subject]
+        return ended
+
+    def _merge_all(self, rows: dict[Subject, list[Row]], merge: Merge) -> set[Subject]:
         """Merge all rows; return the objects whose rows have to be merged again.
 
         Raises: LeaseLost.
@@ -169,31 +230,25 @@ class ReviewResults:
             if not is_merged:
                 unmerged.add(subject)
 
-        joined = {subject: join(subject, rows[subject]) for subject in rows}
-        alone = [subject for subject, future in joined.items() if future is None]
-        list(self._mergers.map(merge_one, alone))
-        scans = {subject: one for subject, one in joined.items() if one is not None}
-        # A scan may write the rows even later; merging them twice is harmless.
-        done = wait(scans.values(), timeout=RESULTS_JOINED_S_MAX).done
-        missed = [
-            subject
-            for subject, one in scans.items()
-            if one not in done or not one.result()
-        ]
-        list(self._mergers.map(merge_one, missed))
+        list(self._mergers.map(merge_one, [one for one in rows if rows[one]]))
         return unmerged
 
-    def _due(self) -> dict[Key, _Held]:
-        """Return the reports that changed, or whose results have waited for a while."""
+    def _due(self, ended: Mapping[Subject, _Joined]) -> dict[Key, _Held]:
+        """Return the reports that changed, or whose results have waited for a while.
+
+        ``ended``: results that a scan no longer holds back.
+        """
         found = self.informer.snapshot()
         self._seen = {key: seen for key, seen in self._seen.items() if key in found}
         before_ns = self._now_ns() - int(_AGAIN_S * 1e9)
+        freed = {key for one in ended.values() for key in one.results}
         return {
             key: one
             for key, one in found.items()
             if key not in self._seen
             or one.version not in self._seen[key][0]
             or not self._seen[key][1] > before_ns
+            or not freed.isdisjoint(one.results.by_key)
         }
 
     def _claim(

@@ -10,7 +10,11 @@ import msgspec
 import pytest
 
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.limits import REPORTS_INTERVAL_S, REPORTS_REVIEW_S
+from kyverno_mp.limits import (
+    REPORTS_INTERVAL_S,
+    REPORTS_REVIEW_S,
+    RESULTS_JOINED_S_MAX,
+)
 from kyverno_mp.reports import ephemeral
 from kyverno_mp.reports.entries import Row, Subject, Timestamp, place_of
 from kyverno_mp.reports.feed import Pace
@@ -90,7 +94,11 @@ def merging(one: Term) -> Iterator[threading.Thread]:
     found = one.reports.merging
     informer = found.results.informer
     wait_for(lambda: int(informer.notified_version or 0) >= newest)
-    thread = threading.Thread(target=found.results.step, args=(found.merge, found.join))
+
+    def work() -> None:
+        wait_for(lambda: found.results.step(found.merge, found.join))
+
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         yield thread
@@ -209,6 +217,53 @@ def test_a_scan_that_takes_too_long_is_not_awaited(
         assert not waits(api)
         assert feed(one) == 1
         assert results(stored_report_of(api, new)) == [PASS, FAIL]
+
+
+def test_a_slow_scan_delays_no_results_of_other_objects(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        expecting(one, raw)
+        found = one.reports.merging
+        slow = pod(api, "slow")
+        assert not feed(one)
+        review(api, slow, row("once"))
+        assert not merge(one, found.join)
+        # The pending scan of ``slow`` has its results, but does not end.
+        review(api, raw, row("once", result="fail"), at_s=1, name="other")
+        assert not merge(one, found.join)
+        assert results(stored_report_of(api, raw)) == [("once", "r", "fail"), FAIL]
+        assert stored_report_of(api, slow) is None
+        assert waits(api)
+        one.time.now_s += RESULTS_JOINED_S_MAX
+        assert merge(one, found.join)
+        assert results(stored_report_of(api, slow)) == [PASS]
+        assert not waits(api)
+        assert feed(one) == 1
+        assert results(stored_report_of(api, slow)) == [PASS, FAIL]
+
+
+def test_newer_results_arrive_while_a_scan_writes_earlier_ones(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        expecting(one, raw)
+        join = one.reports.merging.join
+        before = api.count(_CALLS)
+        new = pod(api, "new")
+        assert not feed(one)
+        review(api, new, row("once"))
+        assert not merge(one, join)
+        review(api, new, row("once", result="fail"), at_s=1)
+        assert not merge(one, join)
+        assert feed(one) == 1
+        assert results(stored_report_of(api, new)) == [PASS, FAIL]
+        assert merge(one, join)
+        assert results(stored_report_of(api, new)) == [("once", "r", "fail"), FAIL]
+        assert api.count(_CALLS) - before == 2
+        assert not waits(api)
 
 
 def test_the_end_of_a_term_releases_results_that_wait(api: FakeApi) -> None:
