@@ -657,6 +657,11 @@ RESULT_MERGERS = 4
 """Reports into which results of reviews are merged concurrently, without a scan of
 their object: at one call of 5 ms each, 800 a second."""
 
+RESULTS_FAILED_S_MAX = 15
+"""How long results are kept whose merge ends with an unexpected error, e.g. because a
+user has changed the report so that it cannot be decoded. The results of other objects
+are merged meanwhile, and scans try again later."""
+
 RESULTS_UNCLAIMED_S_MAX = 120
 """How long results wait for an object that does not exist: it was rejected after our
 review, or is not stored yet (docs/behaviour/controllers 6.6)."""

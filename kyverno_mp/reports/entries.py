@@ -197,9 +197,9 @@ def sorted_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def summary_of(rows: Iterable[Row]) -> dict[str, int]:
-    """Return the number of rows of each result."""
+    """Return the number of rows of each result; other words are not counted."""
     summary = dict.fromkeys(WORDS, 0)
     for row in rows:
-        if row.result:
+        if row.result in summary:
             summary[row.result] += 1
     return summary

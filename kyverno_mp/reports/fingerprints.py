@@ -64,10 +64,11 @@ def result_of(fingerprint: bytes) -> str:
 
 
 def summary_in(fingerprints: Iterable[bytes]) -> dict[str, int]:
-    """Return the number of rows of each result."""
+    """Return the number of rows of each result; other words are not counted."""
     summary = dict.fromkeys(WORDS, 0)
     for one in fingerprints:
-        summary[result_of(one)] += 1
+        if word := result_of(one):
+            summary[word] += 1
     return summary
 
 

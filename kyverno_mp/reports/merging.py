@@ -18,7 +18,7 @@ import msgspec
 from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.limits import RESULTS_WATCHED_S_MAX
+from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_WATCHED_S_MAX
 from kyverno_mp.reports.entries import Row, Subject, seconds_of
 from kyverno_mp.reports.ephemeral import LiveSubjects, ReviewResults
 from kyverno_mp.reports.feed import Reviewed
@@ -101,8 +101,24 @@ class Merging:
     def merge(self, subject: Subject, rows: list[Row]) -> bool:
         """Merge rows into a report; return False if some rows have to wait.
 
-        Raises: DependencyError, LeaseLost.
+        An unexpected error concerns only this object. Its rows are dropped after a
+        while. Raises: DependencyError, LeaseLost.
         """
+        try:
+            return self._merge(subject, rows)
+        except (DependencyError, LeaseLost):
+            raise
+        except Exception:  # noqa: BLE001 - the results of other objects are merged
+            self._failed(subject)
+            oldest_s = self._clock.now().timestamp() - RESULTS_FAILED_S_MAX
+            return all(seconds_of(row) <= oldest_s for row in rows)
+
+    def _failed(self, subject: Subject) -> None:
+        """Log and count an unexpected error."""
+        _log.exception("unexpected error with results of reviews of %s", subject.uid)
+        self._dependencies.metrics.count(DEFECTS, (_NAME,))
+
+    def _merge(self, subject: Subject, rows: list[Row]) -> bool:
         plan = self._plan()
         if not plan.generation:
             # Without a plan, all rows would count as outdated.
@@ -119,7 +135,19 @@ class Merging:
         )
 
     def join(self, subject: Subject, rows: list[Row]) -> "Future[bool] | None":
-        """Let the pending scan of the object write the rows, too; None = no scan."""
+        """Let the pending scan of the object write the rows, too; None = no scan.
+
+        Raises: LeaseLost.
+        """
+        try:
+            return self._join(subject, rows)
+        except LeaseLost:
+            raise
+        except Exception:  # noqa: BLE001 - the results of other objects are merged
+            self._failed(subject)
+            return None
+
+    def _join(self, subject: Subject, rows: list[Row]) -> "Future[bool] | None":
         plan = self._plan()
         if not plan.generation or self._may_follow(rows, plan):
             return None
@@ -134,7 +162,16 @@ class Merging:
         return None if reviewed is None else reviewed.is_written
 
     def _resolve(self, subject: Subject, age_s: float) -> Subject | None:
-        """Return the stored object. Raises: DependencyError."""
+        """Return the stored object. Raises: DependencyError, LeaseLost."""
+        try:
+            return self._found(subject, age_s)
+        except (DependencyError, LeaseLost):
+            raise
+        except Exception:  # noqa: BLE001 - the results of other objects are merged
+            self._failed(subject)
+            return None
+
+    def _found(self, subject: Subject, age_s: float) -> Subject | None:
         resource = self._resource_of(subject.api_version, subject.kind)
         if resource is not None:
             with suppress(KeyError):

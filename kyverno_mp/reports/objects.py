@@ -35,8 +35,9 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 KYVERNO: Final = "kyverno"
 LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
 """Annotation of a report that would be too large: the number of omitted results."""
-_SEVERE: Final = ("fail", "error", "warn", "skip", "pass")
-"""Results that are kept first when a report is too large."""
+_SEVERE: Final = {"fail": 0, "error": 1, "warn": 2, "skip": 3, "pass": 4}
+"""Results that are kept first when a report is too large. Rows that others have stored
+can lack a result, and are omitted first."""
 ROW_BYTES: Final = 64
 """Bytes for the time and separators of one row."""
 
@@ -195,7 +196,7 @@ def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
     left = REPORT_BYTES_MAX
     kept: list[Row] = []
     ordered = sorted_rows(rows)
-    ordered.sort(key=lambda row: _SEVERE.index(row.result))
+    ordered.sort(key=lambda row: _SEVERE.get(row.result, len(_SEVERE)))
     for row in ordered:
         left -= len(plain_row(row)) + ROW_BYTES
         if left < 0:

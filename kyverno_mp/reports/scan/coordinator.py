@@ -16,11 +16,12 @@ page and evaluated by this policy, and only reports that differ are written.
     one object               its watch (reports/scan/watches.py)
 """
 
+import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from kyverno_mp.errors import DependencyError
+from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
@@ -33,12 +34,15 @@ from kyverno_mp.reports.plan import CelSegments, Plan, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.policies.images import image_plan_of, with_images
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.dispatch import NAME
 from kyverno_mp.reports.scan.handover import Handover
 from kyverno_mp.reports.scan.resources import ObjectScan, Wanted
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.telemetry.families import DEFECTS
 
+_log = logging.getLogger(__name__)
 _PRUNED_AT_ONCE: Final = 500
 
 
@@ -214,6 +218,12 @@ class Scan(ObjectScan):
                 self._writer.prune(subject, plan, scanned)
             except DependencyError as error:
                 return error
+            except LeaseLost:
+                raise
+            except Exception:  # noqa: BLE001 - the other reports are still swept
+                # The next scan of the object tries again.
+                _log.exception("unexpected error with the report %s", subject.uid)
+                self._dependencies.metrics.count(DEFECTS, (NAME,))
             return None
 
         failures: list[DependencyError | None] = []

@@ -216,6 +216,10 @@ class Dispatch:
                 return
             except (DependencyError, StateError, msgspec.DecodeError) as error:
                 problem = str(error)
+            except Exception as error:  # noqa: BLE001 - the other objects have results
+                _log.exception("unexpected error with a report")
+                self._metrics.count(DEFECTS, (NAME,))
+                problem = repr(error)
         if problem:
             _log.warning("report of %s/%s: %s", *item.key, problem)
             self._metrics.count(REPORTS_EVALUATED, (FAILED,))
