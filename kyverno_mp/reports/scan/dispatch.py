@@ -20,6 +20,7 @@ from kyverno_mp.errors import DependencyError, LeaseLost, StateError
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.feed import Feed, Item, settle
+from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.keeping import Evaluation
 from kyverno_mp.reports.plan import Plan, signature_of
 from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsMetrics
@@ -199,13 +200,15 @@ class Dispatch:
         is_written = False
         if not problem or evaluated.waiting:
             plan = self._plan()
+            reviewed = item.reviewed.rows if item.reviewed else ()
 
             def still_counts() -> bool:
                 now = self._plan()
                 agrees = now is asked or _agree(now, asked, item.source.resource)
-                return agrees and item.is_current
+                # The signature does not cover the rules of these rows.
+                live = now is plan or all(key_of(row) in now.live for row in reviewed)
+                return agrees and live and item.is_current
 
-            reviewed = item.reviewed.rows if item.reviewed else ()
             evaluation = Evaluation(evaluated, plan, item.only, still_counts, reviewed)
             try:
                 found = self._writer.apply(item.subject, evaluation)

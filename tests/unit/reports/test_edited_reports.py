@@ -149,6 +149,26 @@ def test_an_unexpected_error_with_one_report(
         assert one.recorded.total(DEFECTS.name) == 1
 
 
+def test_an_unexpected_error_ends_no_retries(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        one.evaluators.faults.append(RuntimeError("no evaluator"))
+        pod(api, team="t")
+        lane = one.reports._lanes[0]
+        one.catch_up()
+        lane.dispatch.work_due()
+        with monkeypatch.context() as patched:
+            patched.setattr(lane, "_read", lambda _key: 1 / 0)
+            one.time.now_s += 5
+            assert lane.feed_due()
+        one.pass_s(60)
+        assert results(report_of(api, raw)) == [("p", "r", "pass")]
+
+
 @pytest.mark.parametrize("word", ["", "unknown"])
 def test_other_words_are_cut_first_and_not_counted(word: str) -> None:
     rows = [

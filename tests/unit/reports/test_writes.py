@@ -266,6 +266,36 @@ def test_newer_results_arrive_while_a_scan_writes_earlier_ones(api: FakeApi) -> 
         assert not waits(api)
 
 
+def test_a_policy_ends_while_a_scan_writes_results_of_a_review(api: FakeApi) -> None:
+    """The sweep of its rows has ended when the scan writes."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        expecting(one, raw)
+        join = one.reports.merging.join
+        new = pod(api, "new")
+        assert not feed(one)
+        review(api, new, row("once"))
+        assert not merge(one, join)
+        writer = one.reports.writer
+        apply = writer.apply
+
+        def apply_later(*given: Any) -> Any:
+            writer.apply = apply  # type: ignore[method-assign]
+            world.serve(policy("p"))
+            one.reports.scan.tick()
+            return apply(*given)
+
+        writer.apply = apply_later  # type: ignore[method-assign]
+        assert feed(one) == 1
+        # The rows are merged separately, which follows the newest plan.
+        merge(one, join)
+        one.reports.feed._pace = Pace()
+        one.pass_s(5)
+        assert results(stored_report_of(api, new)) == [FAIL]
+
+
 def test_the_end_of_a_term_releases_results_that_wait(api: FakeApi) -> None:
     """They stay stored for the next holder, and no error is logged."""
     world = new_cluster(api)
