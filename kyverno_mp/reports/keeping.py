@@ -119,8 +119,9 @@ def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
 def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
     """Return the rows after a review.
 
-    KYVERNO: upstream keeps the stored row in equal seconds, here the row of the newer
-    review replaces it.
+    KYVERNO: upstream keeps the stored row in equal seconds, here the row that is merged
+    later replaces it. That is the row of the later review, unless two replicas did the
+    reviews: rows have no fractions of seconds.
     """
     found = {
         key_of(row): row
