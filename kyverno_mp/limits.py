@@ -304,6 +304,11 @@ LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 policies of a namespace, in every process that links them. A document of 1.5 MiB can
 take 180 MiB and seconds to link, and a tenant can create many."""
 
+UNLINKED_NAMESPACE_BYTES_MAX = 32 * 1024 * 1024
+"""Estimated memory of the stubs of a namespace's policies that are not linked. A stub
+of one rule takes 12 KiB, and a tenant can create tens of thousands of policies. Beyond
+this limit, one policy that fails for every object of the namespace replaces them."""
+
 LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX = 16 * 1024 * 1024
 LINKED_EXCEPTIONS_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of the PolicyExceptions of one namespace: of those that name one
@@ -756,8 +761,25 @@ MANIFEST_DOCUMENTS_MAX = 100
 MANIFEST_CANDIDATES_MAX = 3
 """Signed objects that a renamed object is compared with. The number is upstream's."""
 
+MANIFEST_DRY_RUNS_MAX = 4
+"""Concurrent dry runs of one process, and at most half of its threads for images: the
+API server sends a review of each object that a dry run creates, which needs a thread.
+"""
+
 MANIFEST_FIELDS_MAX = 50_000
 """Values that are compared, in an object or in a signed manifest."""
+
+MANIFEST_NAMES_MAX = 1_000_000
+"""Names in the paths of all compared values of an object: 50,000 values at 20 levels.
+A tuple of names for each of 50,000 values at 500 levels would take 200 MB."""
+
+MANIFEST_DIFFERENCES_MAX = 500
+"""Differences between an object and its manifest that a message lists: more than fit
+into its 10,000 characters."""
+
+MANIFEST_COMPARED_MAX = 200_000
+"""Values that are compared to find the signed manifest of a renamed object, in all
+manifests of its kind together: half a second."""
 
 MANIFEST_SIGNATURES_MAX = 10
 """Signatures of one object that each attestor tries; the signing tool adds one for each
@@ -830,6 +852,16 @@ who creates a Pod chooses the images and their registries."""
 LAYOUT_ENTRIES_MAX = 1000
 """Entries of one OCI image layout, each of which is read to find the referrers of an
 image; an image with signatures and attestations has some hundred."""
+
+RESPONSE_HEAD_BYTES_MAX = 1024 * 1024
+"""Bytes of headers, interim responses and trailers of a response by a registry or a
+service. ``http.client`` reads 100 headers of 64 KiB, and interim responses and trailers
+without end."""
+
+RESPONSE_SMALL_PARTS_MAX = 4096
+RESPONSE_PART_BYTES_MIN = 64
+"""Chunks of a response of any size, and the mean size of all chunks if there are more.
+A chunk takes five microseconds to read, so this is 20 ms, and 0.1 s per MiB."""
 
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64 KiB.
@@ -934,9 +966,10 @@ IMAGES_AT_ONCE_MAX = 8
 by one helper thread fewer than this. The reviews of a process share the helpers. More
 threads would only compete for the core."""
 
-IMAGE_REVIEWS_WAITING_MAX = 64
-"""Reviews of one worker that wait for a thread to verify images; for further ones, the
-failure policy decides. At 25 ms per image, the last one waits 200 ms with 8 threads."""
+IMAGE_REVIEWS_WAITING_MAX = 128
+"""Reviews of one worker that wait for a thread to verify images, at most half of them
+in one namespace or with images of one registry; for further ones, the failure policy
+decides. At 25 ms per image, the last one waits 400 ms with 8 threads."""
 
 REGISTRY_SECRETS_MAX = 64
 """Secrets with registry credentials that one process caches for a minute."""
@@ -1080,6 +1113,15 @@ BACKGROUND_ATTEMPTS_MAX = 10
 between them, they take about eight minutes, in which an operator can grant missing
 permissions."""
 
+BACKGROUND_CROWDED = 500
+"""Number of stored UpdateRequests from which failing ones have fewer attempts: half of
+the default updateRequestThreshold, from which all triggers wait. Otherwise, the failing
+requests of one tenant would delay all other tenants for minutes."""
+
+BACKGROUND_CROWDED_ATTEMPTS = 4
+"""Failed attempts at an UpdateRequest while many are stored, within about seven
+seconds; upstream has five, without pauses."""
+
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
 
@@ -1132,7 +1174,7 @@ POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 may have some 10 KiB each, with room for large ones."""
 
 REPORT_BYTES_MAX = 1024 * 1024
-"""Results in the report of one object: etcd refuses objects above 1.5 MiB."""
+"""Results in the report of one object: etcd rejects objects above 1.5 MiB."""
 
 REPORT_MESSAGE_CHARACTERS_MAX = 8192
 """The message of one result in a report."""
@@ -1169,6 +1211,19 @@ REPORTS_BATCH_S_MAX = 120
 REPORTS_OBJECT_S_MAX = 30
 """Time to evaluate all rules for one object."""
 
+POOL_TENANT_S = 10
+POOL_TENANT_SHARE = 0.1
+POOL_TENANT_BACKGROUND_SHARE = 0.5
+POOL_TENANTS_S = 30
+POOL_TENANTS_SHARE = 0.5
+POOL_TENANT_NAMESPACES_MAX = 4_096
+"""Time of an evaluator, or of the background pool's threads, that the policies of one
+namespace, and of all namespaces, can take at once, and their share of the time after
+that. A tenant can create thousands of objects, and a policy that takes a second for
+each; other objects would wait for hours. Fifty rules of usual cost take 1 s for 1,000
+objects, and generating an object takes 20 ms. So many namespaces are remembered, at 200
+bytes each."""
+
 REPORTS_IMAGES_OBJECT_S_MAX = 60
 """Time to verify all images of one object during a scan: some dozen images, and
 registries that answer within a second or two."""
@@ -1176,9 +1231,11 @@ registries that answer within a second or two."""
 REPORTS_IMAGES_BATCH_S_MAX = 90
 """Time for one object in the lane for images; a slower evaluator is killed."""
 
-REPORTS_IMAGE_THREADS = 3
-"""Objects whose images one evaluator process verifies concurrently. They mostly wait
-for registries; with more of them, other rules would wait for the interpreter."""
+REPORTS_IMAGE_THREADS = 6
+"""Objects whose images one evaluator process verifies concurrently: as many as the
+coordinator sends at a time. At most half of them are of one namespace or one registry,
+so a dead registry does not delay the images of others. They mostly wait for registries;
+with more of them, other rules would wait for the interpreter."""
 
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned, at one connection and one thread each."""
@@ -1248,6 +1305,10 @@ GENERATED_POLICY_FAILURES_MAX = 3
 """Failed policies after which a pass ends, because each failure can take as long as a
 call's time limit. The next pass begins with the other policies."""
 
-REWRITE_INPUTS_MAX = 3000
-"""Requests on which `fix policy --to` compares both policies: every value at every
-place of the largest samples, about two seconds."""
+REWRITE_INPUTS_MIN = 3000
+"""Requests on which `fix policy --to` compares both policies of a small policy: about
+half a second."""
+
+REWRITE_INPUTS_MAX = 6_000
+"""Requests on which `fix policy --to` compares both policies of a large policy: most
+values at every place of the largest samples, about a second."""

@@ -7,7 +7,8 @@ difference, so a noisy machine affects both alike. The bare Gunicorn + Falcon ap
 registered as a webhook, shows the cost of any webhook. A baseline without any webhook
 is taken before and after.
 
-    python perf/apiserver.py [--clients 1 10 100 500] [--workers 2] [--check]
+    python perf/apiserver.py [--set vpol-pss] [--clients 1 10 100 500] [--workers 2]
+        [--check]
 """
 
 import argparse
@@ -32,11 +33,11 @@ from perf.cluster import (
     bare_webhook,
     control_plane,
     create,
-    documents,
     in_cluster,
     reviews_of,
 )
 from perf.create import Load, Run
+from perf.policy_sets import SETS
 from perf.servers import (
     Server,
     Unready,
@@ -93,6 +94,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--policies", type=Path, default=default_policies())
+    parser.add_argument("--set", choices=SETS, default="policies")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100, 500])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
@@ -111,6 +113,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return all runs and the figures from inside the processes."""
     runs: list[Run] = []
     inside: list[Inside] = []
+    policies = SETS[args.set](args.policies)
     with control_plane(folder) as plane:
         load = Load(plane, folder, args.seconds)
         load.run("absent", 10)
@@ -120,7 +123,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             in_cluster(plane, folder, args.workers) as server,
             bare_webhook(api, folder, args.workers),
         ):
-            create(api, documents(args.policies))
+            create(api, policies)
             for count in args.clients:
                 load.run("judged", count)
                 for _ in range(args.rounds):
@@ -135,7 +138,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         runs += [load.run("absent", count) for count in args.clients]
     return {
         "method": {
-            "policies": len(documents(args.policies)),
+            "set": args.set,
+            "policies": len(policies),
             "workers": args.workers,
             "seconds": args.seconds,
             "rounds": args.rounds,

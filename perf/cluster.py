@@ -9,7 +9,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,11 @@ from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
 
 POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
+_COLLECTIONS: Final = {
+    "ClusterPolicy": POLICIES,
+    "ValidatingPolicy": "/apis/policies.kyverno.io/v1/validatingpolicies",
+    "MutatingPolicy": "/apis/policies.kyverno.io/v1/mutatingpolicies",
+}
 _CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/{}configurations"
 _READY_S_MAX: Final = 120.0
 
@@ -131,19 +136,24 @@ def many_namespaces(api: Api, count: int) -> None:
 def create(api: Api, policies: list[dict[str, Any]]) -> None:
     """Create policies and wait until all of them are ready."""
     for policy in policies:
-        api.create(POLICIES, policy)
-    wait_for(lambda: unready(api) == 0, "policies are not ready")
+        api.create(_COLLECTIONS[policy["kind"]], policy)
+    kinds = {policy["kind"] for policy in policies}
+    wait_for(lambda: unready(api, kinds) == 0, "policies are not ready")
 
 
-def unready(api: Api) -> int:
-    """Return how many policies are not Ready."""
+def unready(api: Api, kinds: Iterable[str] = ("ClusterPolicy",)) -> int:
+    """Return how many policies of the kinds are not Ready."""
     return sum(
-        not any(
-            condition["status"] == "True"
-            for condition in policy.get("status", {}).get("conditions", ())
-        )
-        for policy in api.get(POLICIES)["items"]
+        not _is_ready(policy.get("status", {}))
+        for kind in kinds
+        for policy in api.get(_COLLECTIONS[kind])["items"]
     )
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    if "conditionStatus" in status:
+        return bool(status["conditionStatus"].get("ready"))
+    return any(one["status"] == "True" for one in status.get("conditions", ()))
 
 
 def wait_for(

@@ -205,8 +205,7 @@ def mutating(kind: str, rule: Rule, numbers: range) -> Case:
 
 def validating() -> Case:
     """Return the scenario of the samples in CEL as ValidatingPolicies."""
-    raws = [yaml.safe_load(path.read_text()) for path in sorted(_IN_CEL.glob("*.yaml"))]
-    policies = [as_validating_policy(raw) for raw in raws]
+    policies = validating_policies()
 
     def write(folder: Path) -> Path:
         found = folder / "policies"
@@ -216,6 +215,12 @@ def validating() -> Case:
 
     names = "/".join(one["metadata"]["name"] for one in policies)
     return Case("vpol", f"/vpol/{names}?timeout=10s", write)
+
+
+def validating_policies() -> list[dict[str, Any]]:
+    """Return the Pod Security samples in CEL as ValidatingPolicies."""
+    raws = [yaml.safe_load(path.read_text()) for path in sorted(_IN_CEL.glob("*.yaml"))]
+    return [as_validating_policy(raw) for raw in raws]
 
 
 def as_validating_policy(raw: dict[str, Any]) -> dict[str, Any]:

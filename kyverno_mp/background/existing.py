@@ -56,7 +56,7 @@ class Existing:
     ) -> dict[str, Trigger]:
         """List the objects that a rule matches, by key.
 
-        ``on_refused`` is called with the error of each refused list. Raises:
+        ``on_refused`` is called with the error of each rejected list. Raises:
         DependencyError.
         """
         found: dict[str, Trigger] = {}

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.limits import BACKGROUND_ENDING_S_MAX
 
 ABSENT_S: Final = 30.0
-"""A change that another webhook refuses is never stored."""
+"""A change that another webhook rejects is never stored."""
 
 
 class Outcome(NamedTuple):
@@ -59,6 +59,16 @@ def contested(pause_s: float) -> Outcome:
         applied=True,
         waits=True,
         reason="others change what was generated",
+        limit_s=float("inf"),
+        pause_s=pause_s,
+    )
+
+
+def busy(pause_s: float) -> Outcome:
+    """Return the outcome for a task whose namespace has used up its time."""
+    return Outcome(
+        waits=True,
+        reason="the policies of the namespace take too much time",
         limit_s=float("inf"),
         pause_s=pause_s,
     )

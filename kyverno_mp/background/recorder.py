@@ -108,10 +108,6 @@ class PolicyRecorder:
         """Count that a contested object is not written for now."""
         self.metrics.count(BACKGROUND_CONTESTED, ())
 
-    def deleted(self) -> None:
-        """Report a generated object that was deleted."""
-        self._count("deleted")
-
     def failed(
         self, rule: str, trigger: Trigger, reason: str, *, mutates: bool
     ) -> None:

@@ -1,45 +1,65 @@
-"""Continue when the API server refuses a part of the work; raise the error at the end.
+"""Continue when the API server rejects a part of the work; raise the error at the end.
 
-Room: background. Takes: blocks that may be refused. Gives: Refusals. Next:
-background/generate/policy_events.py, background/generate/generator.py,
-background/generate/lost.py. May touch: nothing outside its arguments.
+Room: background. Takes: blocks that may be rejected. Gives: Refusals,
+``namespace_may_end``. Next: background/generate/policy_events.py,
+background/generate/writing.py, background/generate/lost.py. May touch: nothing outside
+its arguments.
 Source: docs/background.md (requests).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kyverno_mp.errors import DependencyError, KubeRefused
+from kyverno_mp.background.update_request import Task
+from kyverno_mp.errors import DependencyError, KubeNotFound, KubeRefused
+from kyverno_mp.kube.events import ENDING
 
 
 class Refusals:
-    """The refusals of one piece of work; not thread-safe."""
+    """The rejections of one piece of work; not thread-safe."""
 
     def __init__(self) -> None:
-        self._all: list[KubeRefused] = []
+        self._all: list[KubeRefused | KubeNotFound] = []
 
     def __len__(self) -> int:
         return len(self._all)
 
     @property
     def texts(self) -> list[str]:
-        """The messages of the refusals, without duplicates."""
+        """The messages of the rejections, without duplicates."""
         return list(dict.fromkeys(one.message for one in self._all))
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Suppress a refusal in the block; raise other errors."""
+        """Suppress a rejection or a missing namespace in the block."""
         try:
             yield
-        except KubeRefused as error:
+        except (KubeRefused, KubeNotFound) as error:
             self._all.append(error)
 
     def add(self, error: DependencyError) -> None:
-        """Record an error that was caught elsewhere, if it is a refusal."""
+        """Record an error that was caught elsewhere, if it is a rejection."""
         if isinstance(error, KubeRefused):
             self._all.append(error)
 
     def tell(self) -> None:
-        """Raise the first refusal, if any."""
+        """Raise the first rejection, if any."""
         if self._all:
             raise self._all[0]
+
+
+@contextmanager
+def namespace_may_end(task: Task) -> Iterator[None]:
+    """Suppress the error of a write to a namespace that is being deleted or gone.
+
+    A generated object is deleted with its namespace. Without an event of the trigger, a
+    missing namespace means the same, and not that it will be created soon.
+    """
+    try:
+        yield
+    except KubeRefused as error:
+        if ENDING not in error.message:
+            raise
+    except KubeNotFound:
+        if not task.synchronizes:
+            raise

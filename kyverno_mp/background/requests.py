@@ -20,6 +20,7 @@ from typing import Final
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure, failure_of_defect
 from kyverno_mp.background.outcome import Outcome
+from kyverno_mp.background.pacing import Pace
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import TRANSIENT, Runner
 from kyverno_mp.background.update_request import (
@@ -47,8 +48,6 @@ from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
 NAME: Final = "background-trigger"
-_PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
-_OUTAGE_PAUSES: Final = Backoff(least_s=0.5, most_s=30.0)
 _POLLS: Final = Backoff(least_s=0.05, most_s=2.0)
 _LATE_AT_MOST: Final = 10.0
 """The last pause may prolong a wait by up to a tenth."""
@@ -60,16 +59,13 @@ GIVEN_UP: Final = "dropped_failing"
 
 @dataclass(slots=True)
 class _Progress:
-    """The progress of one version of a request. Times are on the monotonic clock."""
+    """The progress of one version of a request; it was first seen at ``marked_s``."""
 
     uid: str
     version: str
-    due_s: float = 0.0
-    failures: int = 0
-    outages: int = 0
+    pace: Pace
     polls: int = 0
     marked_s: float = 0.0
-    """When this version was first seen."""
     waiting_since_s: float = 0.0
     """When this version or an earlier one began to wait; 0 = not waiting."""
     is_done: bool = False
@@ -80,8 +76,8 @@ class _Lane:
     """The requests and tasks that wait for one trigger."""
 
     requests: set[Key] = field(default_factory=set)
-    tasks: dict[tuple[str, str, str], tuple[Task, int]] = field(default_factory=dict)
-    """Tasks of policy events, with their number of failures."""
+    tasks: dict[tuple[str, str, str], tuple[Task, Pace]] = field(default_factory=dict)
+    """Tasks of policy events, and of changes that the watches report."""
 
 
 class Requests:
@@ -116,9 +112,10 @@ class Requests:
         with self._lock:
             lane = self._lanes.setdefault(key, _Lane())
             name = (task.type, task.policy, task.rule)
-            if task.type == CEL_GENERATE and name in lane.tasks:
-                task = joined(lane.tasks[name][0], task)
-            lane.tasks[name] = (task, 0)
+            before, pace = lane.tasks.get(name, (None, Pace()))
+            if task.type == CEL_GENERATE and before is not None:
+                task = joined(before, task)
+            lane.tasks[name] = (task, pace.changed())
         if self._add(key):
             return True
         with self._lock:
@@ -191,33 +188,42 @@ class Requests:
         found = [one for name in names if (one := self.informer.get(name)) is not None]
         return sorted(found, key=lambda one: _number(one.metadata.resource_version))
 
-    def _run_task(self, lane: str, task: Task, failures: int) -> float | None:
-        """Run a task of a policy event; return the pause until its retry."""
+    def _run_task(self, lane: str, task: Task, pace: Pace) -> float | None:
+        """Run a task of a policy event if it is due; return the pause until it is."""
+        early_s = pace.due_s - self._dependencies.clock.monotonic_s()
+        if early_s > 0:
+            return early_s
         key = (task.type, task.policy, task.rule)
-        pause_s: float | None = None
-        try:
-            failure, waits = self._runner.run_tasks([task])
-            if waits is not None and waits.pause_s:
-                pause_s = waits.pause_s
-            if failure:
-                failures += 1
-                self._record_failure(failure, is_new=failures == 1)
-                if failures < BACKGROUND_ATTEMPTS_MAX:
-                    pause_s = _PAUSES.pause_s(failures)
-                else:
-                    self._drop_task(task, failure)
-        except TRANSIENT:
-            pause_s = _OUTAGE_PAUSES.pause_s(failures + 1)
+        pause_s = self._try_task(task, pace)
         with self._lock:
             tasks = self._lanes[lane].tasks
-            if tasks.get(key, (None,))[0] is not task:
+            newest, _ = tasks.get(key, (None, pace))
+            if newest is not None and newest is not task:
                 # The task was submitted again in the meantime.
+                tasks[key] = (newest, Pace() if pause_s is None else pace.changed())
                 return 0.0
             if pause_s is None:
-                del tasks[key]
-            else:
-                tasks[key] = (task, failures)
+                tasks.pop(key, None)
         return pause_s
+
+    def _try_task(self, task: Task, pace: Pace) -> float | None:
+        """Run a task; return the pause until its retry, None if it is finished."""
+        clock = self._dependencies.clock
+        try:
+            failure, waits = self._runner.run_tasks([task])
+        except TRANSIENT:
+            return pace.fail_for_outage(clock.monotonic_s())
+        if failure:
+            pause_s = pace.fail(clock.monotonic_s())
+            self._record_failure(failure, is_new=pace.failures == 1)
+            if not pace.is_over():
+                return pause_s
+            self._drop_task(task, failure)
+            return None
+        pace.outages = 0
+        if waits is not None and waits.pause_s:
+            return pace.wait(clock.monotonic_s(), waits.pause_s)
+        return None
 
     def _drop_task(self, task: Task, failure: Failure) -> None:
         """Drop a task of a policy event; the next scan submits it again."""
@@ -241,12 +247,13 @@ class Requests:
 
     def _request(self, one: StoredRequest) -> float | None:
         """Process a request if it is due; return the pause until it is due."""
-        now_s = self._dependencies.clock.monotonic_s()
+        clock = self._dependencies.clock
         progress = self._progress_of(one)
         if progress.is_done:
             return None
-        if progress.due_s > now_s:
-            return progress.due_s - now_s
+        early_s = progress.pace.due_s - clock.monotonic_s()
+        if early_s > 0:
+            return early_s
         if one.status.state == COMPLETED:
             self._remove(one, progress)
             return None
@@ -257,9 +264,8 @@ class Requests:
                 failure = self._runner.run(one, is_late=True)[0]
                 progress.waiting_since_s = progress.marked_s
         except TRANSIENT:
-            progress.outages += 1
-            return self._again(progress, _OUTAGE_PAUSES.pause_s(progress.outages))
-        progress.outages = 0
+            return progress.pace.fail_for_outage(clock.monotonic_s())
+        progress.pace.outages = 0
         if failure:
             return self._fail(one, progress, failure)
         if waits is not None and not self._is_over(progress, waits):
@@ -281,37 +287,34 @@ class Requests:
                 if _number(known.version) > _number(metadata.resource_version):
                     # The watch has not delivered our own write yet.
                     return known
-            failures = one.status.retry_count if known is None else 0
             made = _Progress(
                 metadata.uid,
                 metadata.resource_version,
-                failures=failures,
+                Pace(failures=0 if known else one.status.retry_count),
                 marked_s=self._dependencies.clock.monotonic_s(),
             )
             if known is not None and known.uid == made.uid and not known.is_done:
                 # The change of the earlier mark is still pending.
                 made.waiting_since_s = known.waiting_since_s
+                made.pace = known.pace.changed()
             self._progress[one.key] = made
             return made
 
-    def _again(self, progress: _Progress, pause_s: float) -> float:
-        progress.due_s = self._dependencies.clock.monotonic_s() + pause_s
-        return pause_s
-
     def _poll(self, progress: _Progress, waits: Outcome) -> float:
         """Try again soon, with pauses that grow with the time waited."""
+        now_s = self._dependencies.clock.monotonic_s()
         if waits.pause_s:
-            return self._again(progress, waits.pause_s)
+            return progress.pace.wait(now_s, waits.pause_s)
         progress.polls += 1
-        waited_s = self._dependencies.clock.monotonic_s() - progress.marked_s
+        waited_s = now_s - progress.marked_s
         pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)
-        return self._again(progress, pause_s)
+        return progress.pace.wait(now_s, pause_s)
 
     def _has_waited(self, progress: _Progress, waits: Outcome) -> bool:
         """Return whether the oldest pending mark has waited long enough.
 
         New marks do not restart the wait: a series of updates that other webhooks
-        refuse must not delay an accepted one.
+        reject must not delay an accepted one.
         """
         now_s = self._dependencies.clock.monotonic_s()
         progress.waiting_since_s = progress.waiting_since_s or now_s
@@ -325,16 +328,16 @@ class Requests:
     def _fail(
         self, one: StoredRequest, progress: _Progress, failure: Failure
     ) -> float | None:
-        progress.failures += 1
+        pause_s = progress.pace.fail(self._dependencies.clock.monotonic_s())
         is_new = failure.reason != one.status.message
         self._record_failure(failure, is_new=is_new)
-        if progress.failures >= BACKGROUND_ATTEMPTS_MAX:
+        if progress.pace.is_over(self.waiting):
             self._remove(one, progress)
             self._count(one, GIVEN_UP)
             return None
         self._count(one, FAILING)
         self._write_failure(one, progress, failure.reason)
-        return self._again(progress, _PAUSES.pause_s(progress.failures))
+        return pause_s
 
     def _write_failure(
         self, one: StoredRequest, progress: _Progress, reason: str
@@ -342,7 +345,7 @@ class Requests:
         status = {
             "state": FAILED,
             "message": reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX],
-            "retryCount": progress.failures,
+            "retryCount": progress.pace.failures,
         }
         patch = {
             "metadata": {"resourceVersion": progress.version},

@@ -21,6 +21,7 @@ from kyverno_mp.limits import RESULT_RECORD_BYTES_MAX
 from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.program import result
 from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.rule import ElementsFailed
 from kyverno_mp.program.reporting import GENERATE, MUTATE_EXISTING, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
@@ -48,6 +49,13 @@ class Wanted(NamedTuple):
     objects: Objects
     result: RuleResult
     request: Request
+    problem: ElementsFailed | None = None
+    """The error of the elements that failed."""
+
+    def check(self) -> None:
+        """Raise the error of the elements that failed, if any."""
+        if self.problem is not None:
+            raise self.problem
 
 
 @dataclass(frozen=True, slots=True)

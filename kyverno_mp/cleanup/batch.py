@@ -54,7 +54,7 @@ class Batch:
     """Number of objects that were gone, replaced or no longer selected when they were
     read again."""
     forbidden: set[str] = field(default_factory=set)
-    """Kinds whose deletion the API server refused."""
+    """Kinds whose deletion the API server rejected."""
     reasons: dict[str, None] = field(default_factory=dict)
     """Other failures, up to a limit; Events and the log contain all of them."""
 
@@ -198,7 +198,7 @@ class Batcher:
         return None
 
     def _fail(self, candidate: Candidate, error: DependencyError) -> None:
-        # The message of a webhook that refuses the deletion may quote the object.
+        # The message of a webhook that rejects the deletion may quote the object.
         reason = reason_for(candidate.resource.kind, error)
         if error.code == "kube.forbidden":
             self._forbid(candidate, reason)

@@ -215,7 +215,7 @@ class CleanupController:
             self._refused.pop(key, None)
 
     def _drop_refusal_of_older(self, stored: StoredPolicy) -> None:
-        """Drop the refusal of an older version; the current one may not even be due."""
+        """Drop an older version's error; the current one may not even be due."""
         with self._lock:
             known = self._refused.get(stored.key)
             if known is not None and known[0] != stored.version:

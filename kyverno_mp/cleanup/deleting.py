@@ -57,7 +57,7 @@ def compiled_deleting_policy(
 ) -> CompiledPolicy:
     """Compile a policy with its exceptions; ``digest``: the digest of the exceptions.
 
-    A policy with an unusable exception is refused, so that no object is deleted that
+    A policy with an unusable exception is rejected, so that no object is deleted that
     the exception's author wants to keep. Raises: PolicyInvalid with the reason.
     """
     raw = {

@@ -1,7 +1,8 @@
 """Encode a stub for a policy that is too large to link: it fails where it matches.
 
 Room: compiler. Takes: the EncodedPolicy of the policy. Gives: the stub's EncodedPolicy
-with the same keys; without_exceptions, which drops only PolicyExceptions.
+with the same keys; one for all further policies of a namespace; without_exceptions,
+which drops only PolicyExceptions.
 Next: leader/documents/linked_memory.py.
 May touch: nothing outside its arguments.
 
@@ -90,6 +91,32 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
         if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
             break
     return found
+
+
+def unlinked_namespace(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
+    """Return a policy that fails for every object of its namespace.
+
+    Published once, in place of all policies for which a namespace has no more memory,
+    because each stub needs some. None if the policy denies nothing when it fails, or
+    if it is a policy in CEL: a worker answers the path of an unknown policy with an
+    HTTP error, so the API server applies its failurePolicy.
+    """
+    content = memoryview(encoded.content)
+    if kind in _CEL_KINDS or encoded.is_cel:
+        return None
+    policy = msgspec.msgpack.decode(part_of(content, 0), type=PolicyIR)
+    decode = msgspec.msgpack.Decoder(RuleIR).decode
+    # It also replaces policies of the other type.
+    rules = [
+        msgspec.structs.replace(one, rule_type=rule_type)
+        for number in range(1, count_of(content))
+        for one in _failing(decode(part_of(content, number)))
+        for rule_type in ("mutate", "validate")
+    ]
+    if policy.failure_policy != "Fail" or not rules:
+        return None
+    policy = msgspec.structs.replace(policy, match_conditions=())
+    return _merged(policy, rules, is_wide=True)
 
 
 def without_exceptions(

@@ -27,7 +27,7 @@ _LOCAL: Final = ("localhost", "localhost.localdomain")
 
 
 class Guard:
-    """Admits or refuses requests."""
+    """Admits or rejects requests."""
 
     def __init__(self, token_file: Path | None) -> None:
         """``token_file`` None: no token is required."""
@@ -39,7 +39,7 @@ class Guard:
         return self._file is not None
 
     def refusal(self, headers: Mapping[str, str]) -> HTTPStatus | None:
-        """Return the status that refuses a request, or None if it is admitted."""
+        """Return the status that rejects a request, or None if it is admitted."""
         if self._file is None:
             if _is_address(headers.get("host", "")):
                 return None

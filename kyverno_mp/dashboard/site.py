@@ -100,7 +100,7 @@ class Site:
         self._now = now
 
     def refusal(self, headers: Mapping[str, str]) -> Response | None:
-        """Return the response that refuses a request, or None if it is admitted."""
+        """Return the response that rejects a request, or None if it is admitted."""
         refused = self._guard.refusal(headers)
         return None if refused is None else _plain(refused, REFUSED)
 

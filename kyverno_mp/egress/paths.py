@@ -85,7 +85,7 @@ def _split(path: str) -> tuple[list[str], str]:
 
 
 def _decoded(raw: str) -> str:
-    """Decode one segment; refuse a segment that contains encoded separators."""
+    """Decode one segment; reject a segment that contains encoded separators."""
     part = raw
     for _ in range(_ROUNDS_MAX):
         decoded = unquote(part, errors="strict") if _is_text(part) else "%"

@@ -24,12 +24,11 @@ from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed, targ
 from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, KubeUnavailable
 from kyverno_mp.expr.cel.outside import HttpRequest
-from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.connection import Connection, body_parts
 from kyverno_mp.kube.translate import cut
 from kyverno_mp.limits import SERVICE_ADDRESSES_MAX, SERVICE_ANSWER_BYTES_MAX
 from kyverno_mp.program.ports import ApiRequest
 
-_READ_BYTES: Final = 65536
 _TIMEOUT_S: Final = 30.0
 _OURS: Final = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te"}
@@ -120,9 +119,11 @@ class Services:
         connection.limit(min(deadline_ns, own_ns))
         try:
             headers = dict(self._headers(target, request))
+            connection.connect()
+            connection.limit_overhead()
             connection.request(request.method, target.path, body, headers)
             answer = connection.getresponse()
-            return _Answer(answer.status, answer.reason, self._read(answer))
+            return _Answer(answer.status, answer.reason, self._read(answer, connection))
         except TimeoutError as error:
             text = f"{target.host} did not answer in time"
             raise _late(text, own_ns, deadline_ns) from error
@@ -153,11 +154,11 @@ class Services:
                 headers["Authorization"] = f"Bearer {token}"
         return headers
 
-    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+    def _read(self, answer: http.client.HTTPResponse, connection: Connection) -> bytes:
         parts: list[bytes] = []
         size = 0
         most = self._rules.answer_bytes_max
-        while part := answer.read1(_READ_BYTES):
+        for part in body_parts(answer, connection):
             size += len(part)
             if most and size > most:
                 raise ExpressionFailed(

@@ -45,6 +45,7 @@ class StaticKey(NamedTuple):
 
 _BEGIN: Final = "-----BEGIN PUBLIC KEY-----"
 _END: Final = "-----END PUBLIC KEY-----"
+_PGP: Final = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _KEY: Final = re.compile(
     rf"(?:\A|\n){_BEGIN}[ \t\r]*\n([A-Za-z0-9+/=\s]*?)\n?{_END}", re.ASCII
 )
@@ -80,6 +81,9 @@ def failed(text: str) -> ExpressionFailed:
 def static_key(text: str, algorithm: str) -> StaticKey:
     """Return an inline public key. Raises: ExpressionFailed."""
     chosen = _hash(algorithm)
+    if text.strip().startswith(_PGP):
+        reason = "PGP keys are not supported; give a key of cosign as PEM"
+        raise failed(f"failed to load public key from PEM: {reason}")
     if not text.strip().startswith(_BEGIN):
         raise failed(f"failed to load public key from {text}: {_unread(text)}")
     prefix = "failed to load public key from PEM"

@@ -6,7 +6,7 @@ kube/watch.py, one thread, the clock, randomness.
 Source: client-go's reflector and shared informer; docs/architecture.md 3 (events are
 hints).
 
-The cache survives every failure. A dropped, silent or refused watch continues where it
+The cache survives every failure. A dropped, silent or rejected watch continues where it
 stopped. 410 Gone causes a new list, after which handlers get the keys that differ.
 Handlers get keys, never objects: they read the cache when they process a key.
 """

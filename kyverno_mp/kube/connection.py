@@ -6,7 +6,9 @@ Source: K8S: keep-alive probes detect within about a minute that a peer died sil
 
 ``http.client`` bounds each read of the socket, not the whole response: a peer that
 sends a byte from time to time could block a caller forever. So before every read, the
-socket's time-out is set to the time left until the deadline.
+socket's time-out is set to the time left until the deadline. Nor does it bound
+interim responses, trailers and the number of chunks, which take time although they add
+no byte to the body: see ``limit_overhead`` and ``body_parts``.
 """
 
 import contextlib
@@ -16,18 +18,48 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
+
+from kyverno_mp.limits import (
+    RESPONSE_HEAD_BYTES_MAX,
+    RESPONSE_PART_BYTES_MIN,
+    RESPONSE_SMALL_PARTS_MAX,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _CONNECT_S_MAX: Final = 10.0
+_READ_BYTES: Final = 65536
 _KEEPALIVE: Final = (
     (socket.TCP_KEEPIDLE, 30),
     (socket.TCP_KEEPINTVL, 10),
     (socket.TCP_KEEPCNT, 3),
 )
+
+
+class ResponseTooLong(http.client.HTTPException):
+    """A server sends more around the body of a response than a response needs."""
+
+
+def body_parts(
+    answer: http.client.HTTPResponse, connection: "Connection"
+) -> Iterator[bytes]:
+    """Yield the body in parts. Raises: ResponseTooLong for many tiny chunks.
+
+    SECURITY: each chunk takes some microseconds of this process's CPU, so a server that
+    sends single bytes could use up a core until the deadline.
+    """
+    count = size = 0
+    while part := answer.read1(_READ_BYTES):
+        count += 1
+        size += len(part)
+        if count > RESPONSE_SMALL_PARTS_MAX and size < count * RESPONSE_PART_BYTES_MIN:
+            raise ResponseTooLong("the chunks of a response are too small")
+        # A chunk of that size takes eight more bytes.
+        connection.allow_bytes(len(part) + len(part) // 8 + 8)
+        yield part
 
 
 class TimedSocket:
@@ -40,6 +72,8 @@ class TimedSocket:
     def __init__(self, raw: socket.socket, deadline_ns: int) -> None:
         self.raw = raw
         self.deadline_ns = deadline_ns
+        self.bytes_left: int | None = None
+        """The bytes that can still be received; None = any number."""
         self._users = 1
         self._closed = False
 
@@ -84,8 +118,14 @@ class _TimedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        self._owner.arm()
-        return self._owner.raw.recv_into(buffer)
+        owner = self._owner
+        owner.arm()
+        size = owner.raw.recv_into(buffer)
+        if owner.bytes_left is not None:
+            owner.bytes_left -= size
+            if owner.bytes_left < 0:
+                raise ResponseTooLong("a response is too long")
+        return size
 
     def close(self) -> None:
         if not self.closed:
@@ -123,6 +163,16 @@ class Connection(http.client.HTTPConnection):
         self.deadline_ns = deadline_ns
         if self._timed is not None:
             self._timed.deadline_ns = deadline_ns
+
+    def limit_overhead(self) -> None:
+        """Bound the next response without its body; the connection must be open."""
+        if self._timed is not None:
+            self._timed.bytes_left = RESPONSE_HEAD_BYTES_MAX
+
+    def allow_bytes(self, count: int) -> None:
+        """Allow the response this many more bytes, because its body has grown."""
+        if self._timed is not None and self._timed.bytes_left is not None:
+            self._timed.bytes_left += count
 
     def connect(self) -> None:
         """Open the socket within the deadline."""

@@ -40,7 +40,7 @@ EVENTS: Final = Resource(group="events.k8s.io", version="v1", plural="events")
 _APPLIED: Final = "PolicyApplied"
 _NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
-_ENDING: Final = "because it is being terminated"
+ENDING: Final = "because it is being terminated"
 """K8S: part of the message of a failed create in a terminating namespace."""
 _SERIES_NS: Final = 6 * 60 * 10**9
 """K8S: a series ends after six minutes without a new occurrence."""
@@ -163,7 +163,7 @@ class Events:
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
         self.dropped = 0
-        """Number of Events that were dropped, over budget or refused."""
+        """Number of Events that were dropped, over budget or rejected."""
         self.written = 0
 
     def submit(self, info: EventInfo) -> bool:
@@ -218,7 +218,7 @@ class Events:
         """Write an event that ``accepts`` allows, or count it in its series.
 
         Raises: DependencyError if the API server is unavailable. An event that it
-        permanently refuses is dropped and counted.
+        permanently rejects is dropped and counted.
         """
         if self.count(info):
             return
@@ -250,10 +250,10 @@ class Events:
             # The namespace is deleted or terminating: the Event is not needed.
             return False
         except KubeRefused as error:
-            if _ENDING in error.message:
+            if ENDING in error.message:
                 return False
             self.dropped += 1
-            _log.warning("event refused: %s", error.message)
+            _log.warning("event rejected: %s", error.message)
             return False
         self.written += 1
         return True

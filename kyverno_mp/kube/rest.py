@@ -28,7 +28,7 @@ from kyverno_mp.errors import (
     KubeRefused,
     KubeUnavailable,
 )
-from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.connection import Connection, body_parts
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.queries import Labels, labels_of
 from kyverno_mp.kube.translate import broken, failure
@@ -204,7 +204,7 @@ class Client:
         done = False
         try:
             answer = self._exchange(connection, call, renew=renew)
-            body = _body_of(call, answer)
+            body = _body_of(call, answer, connection)
             done = True
         except _BROKEN as error:
             raise broken(error, call.method, call.path) from error
@@ -262,10 +262,12 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _body_of(call: Call, answer: http.client.HTTPResponse) -> bytes:
+def _body_of(
+    call: Call, answer: http.client.HTTPResponse, connection: Connection
+) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while part := answer.read1(_READ_BYTES):
+    for part in body_parts(answer, connection):
         size += len(part)
         if size > call.bytes_max:
             raise KubeRefused(

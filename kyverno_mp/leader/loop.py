@@ -229,10 +229,12 @@ class Leader:
         known = frozenset(before)
         new = [one for one in self._status.problems if one not in known]
         for problem in new[:_LOGGED_MAX]:
-            _log.warning("problem", extra=fields(problem=problem))
+            _log.warning("unusable input", extra=fields(problem=problem))
         if len(new) > _LOGGED_MAX:
             more = len(new) - _LOGGED_MAX
-            _log.warning("more problems, see /policies", extra=fields(count=more))
+            _log.warning(
+                "more unusable inputs, see /policies", extra=fields(count=more)
+            )
 
     def _size(self) -> int:
         """Return the size of the segment of policies. Unit: bytes."""
@@ -243,7 +245,7 @@ class Leader:
             self._recorder.changes.count((*_policy_labels(policy), change))
             if not policy.ready:
                 _log.warning(
-                    "policy refused",
+                    "policy rejected",
                     extra=fields(
                         policy=policy.name,
                         namespace=policy.namespace,
@@ -337,6 +339,8 @@ def run(
         ended_ns = time.monotonic_ns()
         if stepped:
             pace.worked(started_ns / 1e9, ended_ns / 1e9)
+        else:
+            pace.idle()
         taken_s = (ended_ns - started_ns) / 1e9
         if leader.has_pending:
             number = signals.wait(_ORDERS, 0)

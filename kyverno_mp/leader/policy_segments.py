@@ -38,7 +38,7 @@ class PolicySegments:
         )
         refused = sum(not policy.ready for policy in policy_set.policies)
         _log.info(
-            "published",
+            "policies published",
             extra=fields(
                 generation=generation,
                 policies=len(policy_set.policies),

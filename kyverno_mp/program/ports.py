@@ -175,6 +175,8 @@ class ManifestQuery(NamedTuple):
     ``key``: PEM text or a reference; ``certificate``: PEM text, of which only the key
     is used; ``domain``: prefix of the annotations with message and signatures;
     ``tenant``: the namespace of a namespaced policy, None for a cluster policy.
+    ``dry_run``: the namespace in which the manifest is created in a dry run if it is
+    not equal to the object, "" = no dry run.
     """
 
     document: dict[str, Json]
@@ -184,6 +186,7 @@ class ManifestQuery(NamedTuple):
     keyless: KeylessAttestor | None = None
     ignored: tuple[ObjectFieldBinding, ...] = ()
     tenant: str | None = None
+    dry_run: str = ""
 
 
 class ManifestAnswer(NamedTuple):

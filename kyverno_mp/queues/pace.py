@@ -4,9 +4,11 @@ Room: queues. Takes: times of changes and of the work that they caused. Gives: P
 long to wait. Next: leader/loop.py, controllers/webhook_config/controller.py. May touch:
 nothing outside its arguments; time is passed in.
 
-A single change does not wait. While changes keep arriving, each pause is twice the
-previous one: a thousand policies applied at once are published a few dozen times, and
-the last of them waits no longer than the longest pause.
+A single change does not wait, nor do the first few of a quick series, such as a create
+and a delete. While changes keep arriving, each pause is twice the previous one: a
+thousand policies applied at once are published a few dozen times, and the last of them
+waits no longer than the longest pause. A change that follows a pause without changes
+begins a new series, even if it arrives earlier than the longest pause would allow.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,12 @@ from typing import Final
 _PAUSE_S_MIN: Final = 0.01
 _PAUSE_S_MAX: Final = 0.32
 _SOON_S: Final = 0.05
-"""A change within this time after the last round of work belongs to a burst."""
+"""A change that arrives within this time after a round of work extends the series."""
+_FREE_ROUNDS: Final = 4
+"""Rounds of a series without a pause: a create and a delete, each with our own write
+of the policy's status, which arrives as a change too."""
+_FREE_S: Final = 0.05
+"""A longer round is followed by a pause, even among the first of a series."""
 _TOOK_S_MAX: Final = 2.0
 """In a burst, the pause is at least as long as the last round of work, up to this."""
 
@@ -25,20 +32,34 @@ class Pace:
     """When the next round of work may begin."""
 
     _pause_s: float = 0.0
+    _began_s: float = 0.0
     _ended_s: float = float("-inf")
+    _arrived_s: float | None = None
+    """When the first change after the last round arrived; None = not yet."""
+    _rounds: int = 0
+    """Consecutive rounds of a series."""
 
     def wait_s(self, now_s: float) -> float:
         """Return how long a change that arrives now has to wait."""
+        if self._arrived_s is None:
+            self._arrived_s = now_s
         return max(0.0, self._ended_s + self._pause_s - now_s)
 
+    def idle(self) -> None:
+        """Record that there was nothing to do: the arrival was not a change."""
+        self._arrived_s = None
+
     def worked(self, began_s: float, ended_s: float) -> None:
-        """Record a round of work; one soon after the last round belongs to a burst."""
-        # Twice the pause, so that a change right after the pause still extends the
-        # burst.
-        soon = began_s - self._ended_s <= max(2 * self._pause_s, _SOON_S)
-        if soon:
+        """Record a round of work; one soon after the last round extends a series."""
+        arrived_s = began_s if self._arrived_s is None else self._arrived_s
+        # By the arrival, because the round itself begins only after the pause.
+        soon_s = max(_SOON_S, self._ended_s - self._began_s)
+        soon = arrived_s - self._ended_s <= soon_s
+        took_s = ended_s - began_s
+        self._rounds = self._rounds + 1 if soon else 0
+        if soon and (self._rounds >= _FREE_ROUNDS or took_s > _FREE_S):
             doubled = min(_PAUSE_S_MAX, 2 * max(self._pause_s, _PAUSE_S_MIN / 2))
-            self._pause_s = max(doubled, min(ended_s - began_s, _TOOK_S_MAX))
+            self._pause_s = max(doubled, min(took_s, _TOOK_S_MAX))
         else:
             self._pause_s = 0.0
-        self._ended_s = ended_s
+        self._began_s, self._ended_s, self._arrived_s = began_s, ended_s, None

@@ -67,7 +67,7 @@ class WorkQueue(Generic[K]):
         self._failures: dict[K, int] = {}
         self._closed = False
         self.dropped = 0
-        """Number of keys refused because the queue was full."""
+        """Number of keys rejected because the queue was full."""
 
     def add(self, key: K) -> bool:
         """Add a key that is due now; False if the queue is full or shut down."""

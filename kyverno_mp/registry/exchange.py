@@ -15,10 +15,9 @@ from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
-from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.connection import Connection, body_parts
 
 _PORTS: Final = {"http": 80, "https": 443}
-_READ_BYTES: Final = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +85,7 @@ def converse(
         if not is_connected:
             connection.connect()
             is_connected = True
+        connection.limit_overhead()
         connection.request(
             call.method,
             f"{path}?{parts.query}" if parts.query else path,
@@ -94,7 +94,7 @@ def converse(
         )
         answer = connection.getresponse()
         found = {name.lower(): value for name, value in answer.getheaders()}
-        body = _read(answer, call.bytes_max, host)
+        body = _read(answer, connection, call.bytes_max, host)
         # The connection accepts no other request until the response is closed.
         answer.close()
         return RegistryResponse(answer.status, found, body)
@@ -140,10 +140,12 @@ def tls_context(scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
     return context
 
 
-def _read(answer: http.client.HTTPResponse, most: int, host: str) -> bytes:
+def _read(
+    answer: http.client.HTTPResponse, connection: Connection, most: int, host: str
+) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while part := answer.read1(_READ_BYTES):
+    for part in body_parts(answer, connection):
         size += len(part)
         if size > most:
             raise RequestInvalid(

@@ -17,10 +17,10 @@ delays nothing.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,7 @@ from kyverno_mp.limits import (
     REPORTS_WAITING_BYTES_MAX,
     REPORTS_WAITING_MAX,
 )
+from kyverno_mp.queues.turns import Shares, Turns
 from kyverno_mp.reports.entries import Row, Subject
 
 Keys = frozenset[bytes]
@@ -115,8 +116,10 @@ class Item(msgspec.Struct, frozen=True):
         return self.source.is_current(self.key, self.uid, self.digest)
 
 
-_Id = tuple[int, Key]
+_Id: TypeAlias = tuple[int, Key]
 """The id of a source, and the key of its object."""
+_Group: TypeAlias = tuple[int, Shares]
+"""The id of the source, because a batch has objects of one kind only, and shares."""
 
 
 class Feed:
@@ -126,26 +129,31 @@ class Feed:
         self,
         sharers: int = 1,
         batch_objects: int = 0,
+        shares_of: Callable[[Item], Shares] = lambda _item: (),
         pace: Pace = Pace(),  # noqa: B008 - immutable
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``sharers``: the number of threads that take batches.
 
         ``batch_objects``: the maximum number of objects in a batch, 0 = default.
+        ``shares_of``: the namespace and the servers that an object's evaluation waits
+        for; objects of one share are taken by at most half of the threads at a time.
         """
         self._sharers = sharers
         self._batch_objects = batch_objects
+        self._shares_of = shares_of
+        self._turns = Turns(max(1, sharers // 2))
         self._pace = pace
         self._clock_s = clock_s
         self._changed = threading.Condition()
-        self._waiting: dict[int, dict[Key, Item]] = {}
-        """By the id of the source, because a batch has objects of one kind only."""
+        self._waiting: dict[_Group, dict[Key, Item]] = {}
+        self._groups: dict[_Id, _Group] = {}
+        """The group in which an object waits, also after its delay."""
         self._delayed: dict[_Id, Item] = {}
         self._due_s: dict[_Id, float] = {}
-        """When the delays end."""
         self._due: list[tuple[float, _Id]] = []
-        """A heap of these times. An entry whose time differs is outdated: that delay
-        has ended early."""
+        """A heap of the times in ``_due_s``. An entry with another time is outdated:
+        that delay has ended early."""
         self._taken_s: dict[_Id, float] = {}
         """When the objects were last taken, for ``Pace.interval_s``."""
         self._reviewed_s: dict[int, float] = {}
@@ -157,31 +165,31 @@ class Feed:
 
     def put(self, item: Item) -> bool:
         """Add an object; wait while the feed is full. Return False if it is closed."""
+        group = id(item.source), self._shares_of(item)
         with self._changed:
             while not self._closed and self._is_full():
                 self._changed.wait(1.0)
             if self._closed:
                 return False
-            self._put(item)
+            self._put(item, group)
             self._changed.notify_all()
             return True
 
-    def _put(self, item: Item) -> None:
+    def _put(self, item: Item, group: _Group) -> None:
         one = id(item.source), item.key
-        delayed = self._delayed.get(one)
-        before = delayed or self._waiting.get(one[0], {}).get(item.key)
+        is_delayed = one in self._delayed
+        before = self._replaced(one, group)
         if before is not None:
-            self._count -= 1
-            self._bytes -= len(before.raw)
             item = _joined(before, item)
             if item.reviewed is None:
                 settle(before, is_written=False)
+        self._groups[one] = group
         self._count += 1
         self._bytes += len(item.raw)
-        if delayed is not None:
+        if is_delayed:
             self._delayed[one] = item
         elif before is not None:
-            self._waiting[one[0]][item.key] = item
+            self._waiting.setdefault(group, {})[item.key] = item
         else:
             self._queue(item, self._ready_s(item))
 
@@ -193,7 +201,7 @@ class Feed:
             self._due_s[one] = due_s
             heappush(self._due, (due_s, one))
         else:
-            self._waiting.setdefault(one[0], {})[item.key] = item
+            self._waiting.setdefault(self._groups[one], {})[item.key] = item
 
     def expect_reviews(self, source: Source) -> None:
         """Delay changed objects of a source, because their reviews have results."""
@@ -209,14 +217,16 @@ class Feed:
         """
         one = id(source), key
         with self._changed:
+            if one not in self._groups:
+                return None
             delayed = self._delayed.get(one)
-            item = delayed or self._waiting.get(one[0], {}).get(key)
-            if item is None or item.uid != uid or item.reviewed is not None:
+            item = delayed or self._waiting[self._groups[one]][key]
+            if item.uid != uid or item.reviewed is not None:
                 return None
             reviewed = Reviewed(rows)
             item = msgspec.structs.replace(item, reviewed=reviewed)
             if delayed is None:
-                self._waiting[one[0]][key] = item
+                self._waiting[self._groups[one]][key] = item
             else:
                 del self._delayed[one], self._due_s[one]
                 self._queue(item, self._next_s(item))
@@ -226,34 +236,32 @@ class Feed:
     def take(self, timeout_s: float | None = None) -> list[Item]:
         """Return a batch; call ``done`` afterwards. [] = closed, or after a timeout."""
         with self._changed:
-            if not self._closed and not self._has_ready():
-                self._wait(timeout_s)
-            if self._closed or not self._has_ready():
-                return []
-            taken = self._take()
-            self._taken += len(taken)
-            self._changed.notify_all()
-            return taken
+            while not self._closed:
+                self._end_delays()
+                taken = self._take()
+                if taken:
+                    self._taken += len(taken)
+                    self._changed.notify_all()
+                    return taken
+                if not self._wait(timeout_s):
+                    break
+            return []
 
-    def _wait(self, timeout_s: float | None) -> None:
-        """Wait until an object is ready. A timeout ends the wait, too."""
-        while not self._closed and not self._has_ready():
-            delay_s = self._due[0][0] - self._clock_s() if self._due else None
-            known = [one for one in (delay_s, timeout_s) if one is not None]
-            self._changed.wait(max(0.0, min(known)) if known else None)
-            if timeout_s is not None:
-                return
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait for a change or the end of a delay; return False after the timeout."""
+        delay_s = self._due[0][0] - self._clock_s() if self._due else None
+        if delay_s is None or (timeout_s is not None and timeout_s <= delay_s):
+            return self._changed.wait(timeout_s)
+        self._changed.wait(max(0.0, delay_s))
+        return True
 
-    def _has_ready(self) -> bool:
-        """Return whether an object may be taken, after ending delays."""
+    def _end_delays(self) -> None:
         now_s = self._clock_s()
         while self._due and (self._due[0][0] <= now_s or self._is_full()):
             due_s, one = heappop(self._due)
             if self._due_s.get(one) == due_s:
                 del self._due_s[one]
-                item = self._delayed.pop(one)
-                self._waiting.setdefault(one[0], {})[item.key] = item
-        return self._count > len(self._delayed)
+                self._queue(self._delayed.pop(one), due_s=now_s)
 
     def _ready_s(self, item: Item) -> float:
         """Return when an object may be taken."""
@@ -262,19 +270,20 @@ class Feed:
             return now_s
         next_s = self._next_s(item)
         reviewed_s = self._reviewed_s.get(id(item.source), float("-inf"))
-        if now_s - reviewed_s < pace.expected_s:
-            return max(next_s, now_s + pace.review_s)
-        return next_s
+        is_expected = now_s - reviewed_s < pace.expected_s
+        return max(next_s, now_s + pace.review_s) if is_expected else next_s
 
     def _next_s(self, item: Item) -> float:
         """Return when the interval after the last evaluation ends."""
         taken_s = self._taken_s.get((id(item.source), item.key), float("-inf"))
         return taken_s + self._pace.interval_s
 
-    def done(self, count: int) -> None:
-        """Report that objects of a batch were processed."""
+    def done(self, items: Sequence[Item]) -> None:
+        """Report that the objects of a batch were processed."""
+        shares = self._shares_of(items[0]) if items else ()
         with self._changed:
-            self._taken -= count
+            self._taken -= len(items)
+            self._turns.end(shares, len(self._waiting))
             self._changed.notify_all()
 
     @property
@@ -296,6 +305,7 @@ class Feed:
             waiting = [one for same in self._waiting.values() for one in same.values()]
             dropped = [*waiting, *self._delayed.values()]
             self._waiting.clear()
+            self._groups.clear()
             self._delayed.clear()
             self._due_s.clear()
             self._due.clear()
@@ -304,6 +314,22 @@ class Feed:
         for item in dropped:
             settle(item, is_written=False)
 
+    def _replaced(self, one: _Id, group: _Group) -> Item | None:
+        """Return the older version of an object, which keeps its place in ``group``."""
+        known = self._groups.get(one)
+        if known is None:
+            return None
+        before = self._delayed.get(one)
+        if before is None:
+            before = self._waiting[known][one[1]]
+            if known != group:
+                del self._waiting[known][one[1]]
+                if not self._waiting[known]:
+                    del self._waiting[known]
+        self._count -= 1
+        self._bytes -= len(before.raw)
+        return before
+
     def _is_full(self) -> bool:
         return (
             self._count >= REPORTS_WAITING_MAX
@@ -311,15 +337,17 @@ class Feed:
         )
 
     def _take(self) -> list[Item]:
-        """Take objects of the longest-waiting source, which then moves to the end."""
-        source = next(iter(self._waiting))
-        same = self._waiting.pop(source)
+        """Take objects of the longest-waiting group, which then moves to the end."""
+        shares = self._turns.choose(group[1] for group in self._waiting)
+        if shares is None:
+            return []
+        group = next(group for group in self._waiting if group[1] == shares)
+        same = self._waiting.pop(group)
         # The reports of a batch are written one after the other. If one thread took the
         # last few objects, they would wait for each other while the other threads are
         # idle.
         largest = self._batch_objects or REPORTS_BATCH_OBJECTS
-        ready = self._count - len(self._delayed)
-        most = min(largest, -(-ready // self._sharers))
+        most = min(largest, -((len(self._delayed) - self._count) // self._sharers))
         taken: list[Item] = []
         size = 0
         while same and len(taken) < most:
@@ -329,10 +357,12 @@ class Feed:
             if taken and same[key].only != taken[0].only:
                 break
             item = same.pop(key)
+            del self._groups[group[0], key]
             size += len(item.raw)
             taken.append(item)
         if same:
-            self._waiting[source] = same
+            self._waiting[group] = same
+        self._turns.begin(shares)
         self._count -= len(taken)
         self._bytes -= size
         self._note(taken)
@@ -341,8 +371,6 @@ class Feed:
     def _note(self, taken: list[Item]) -> None:
         """Remember when objects were taken, as long as it matters."""
         interval_s, now_s = self._pace.interval_s, self._clock_s()
-        if not interval_s:
-            return
         for item in taken:
             one = id(item.source), item.key
             self._taken_s.pop(one, None)

@@ -38,7 +38,7 @@ from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsDependencies
 from kyverno_mp.reports.scan.events import ScanEvents
-from kyverno_mp.reports.scan.image_lane import ImageScan
+from kyverno_mp.reports.scan.image_lane import ImageScan, shares_of
 from kyverno_mp.reports.scan.lane import Lane
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
@@ -113,7 +113,7 @@ class Reports:
         self.images: Lane | None = None
         """The image lane, or None if images are not evaluated."""
         if dependencies.image_evaluators is not None:
-            feed = Feed(sharers=REPORTS_WRITERS, batch_objects=1)
+            feed = Feed(REPORTS_WRITERS, batch_objects=1, shares_of=shares_of)
             self.images = self._lane(
                 feed,
                 ImageScan(dependencies, feed, self.scan),

@@ -259,7 +259,7 @@ class Writer:
         return True
 
     def _patch(self, subject: Subject, version: str, change: Change) -> bool:
-        """Change or delete a report; return False if the API server refuses it.
+        """Change or delete a report; return False if the API server rejects it.
 
         Raises: DependencyError, LeaseLost.
         """

@@ -147,7 +147,7 @@ def _number(raw: str, kind: type, facts: Facts) -> float:
         word = "a whole number" if kind is int else "a number"
         raise ValueError(f"expected {word}, {expected}") from None
     low, high = facts.low, facts.high
-    # Written so that NaN, for which every comparison is false, is refused, too.
+    # Written so that NaN, for which every comparison is false, is rejected, too.
     if low is not None and high is not None and not low <= number <= high:
         raise ValueError(f"expected {expected}")
     return number

@@ -371,7 +371,7 @@ class Settings:
     body_bytes_max: int = setting(
         BODY_BYTES_MAX,
         Facts(
-            "Maximum size of a review; larger ones are refused.",
+            "Maximum size of a review; larger ones are rejected.",
             unit="bytes",
             low=1024,
             high=256 * 1024 * 1024,
@@ -475,7 +475,7 @@ class Settings:
     api_call_answer_bytes_max: int = setting(
         SERVICE_ANSWER_BYTES_MAX,
         Facts(
-            "Maximum size of a service's response; larger ones are refused"
+            "Maximum size of a service's response; larger ones are rejected"
             " (maxAPICallResponseLength).",
             unit="bytes",
             low=1024,
@@ -797,7 +797,7 @@ class Settings:
     background_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that generates and mutates; policies are refused"
+            "User name of the account that generates and mutates; policies are rejected"
             " if they need permissions that it lacks (backgroundServiceAccountName).",
             auto="permissions are not checked",
         ),
@@ -814,7 +814,7 @@ class Settings:
     cleanup_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that cleans up; clean-up policies are refused if"
+            "User name of the account that cleans up; clean-up policies are rejected if"
             " they need permissions that it lacks.",
             auto="permissions are not checked",
         ),

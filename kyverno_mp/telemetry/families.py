@@ -233,7 +233,7 @@ TRIGGERS: Final = Family(
     ("outcome",),
     "Number of triggers of background rules, by outcome: written (an UpdateRequest was"
     " created), coalesced (an existing one was renewed), given_up (the record was"
-    " damaged, or the API server refused its content).",
+    " damaged, or the API server rejected its content).",
 )
 TRIGGERS_WAITING: Final = Family(
     "kyverno_mp_triggers_waiting",
@@ -253,7 +253,7 @@ REPORTED: Final = Family(
     ("outcome",),
     "Number of results that reviews pass on to reports, by outcome: stored (in an"
     " EphemeralReport), overwritten (not merged yet, for lack of space), given_up (the"
-    " record was damaged, or the API server refused it).",
+    " record was damaged, or the API server rejected it).",
 )
 REPORTED_WAITING: Final = Family(
     "kyverno_mp_review_results_waiting",
@@ -329,6 +329,7 @@ GENERATING_RESULTS: Final = Family(
         "resource_kind",
         "resource_namespace",
         "resource_request_operation",
+        "execution_cause",
         "result",
     ),
     "Time to evaluate one GeneratingPolicy for one trigger, in seconds, without the"
@@ -339,6 +340,9 @@ GENERATING_RESULTS: Final = Family(
         "resource_kind",
         "resource_namespace",
     ),
+    # 1.19 adds the counter, and the labels policy_namespace and execution_cause.
+    counted_as="kyverno_generating_policy_results_total",
+    counted_text="Number of results of GeneratingPolicies.",
     by_namespace="resource_namespace",
 )
 _DELETED = ("resource", "resource_namespace", "deletion_propagation")
@@ -516,7 +520,7 @@ BACKGROUND_UNWATCHED: Final = Family(
     "gauge",
     (),
     "Number of kinds that GeneratingPolicies generate and that are not watched,"
-    " because there are too many or the API server refuses it; counted for each"
+    " because there are too many or the API server rejects it; counted for each"
     " policy.",
 )
 DASHBOARD_REQUESTS: Final = Family(
@@ -707,7 +711,7 @@ EVENTS_DROPPED: Final = Family(
     "kyverno_events_dropped_total",
     "counter",
     (),
-    "Number of Events not written, because a queue was full or the API server refused"
+    "Number of Events not written, because a queue was full or the API server rejected"
     " them.",
 )
 POLICIES: Final = Family(

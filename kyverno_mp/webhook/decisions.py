@@ -83,7 +83,7 @@ class DecisionLog:
         """Count one error; log it if an unreadable review was rejected."""
         self._records.error(code)
         if code.startswith(_UNDECODED):
-            _LOG.info("unreadable review refused", extra={"fields": {"code": code}})
+            _LOG.info("unreadable review rejected", extra={"fields": {"code": code}})
 
     def _log(
         self,

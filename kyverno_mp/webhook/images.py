@@ -46,7 +46,6 @@ from kyverno_mp.program.ports import (
     ReadNamedSecret,
     RegistryAccess,
     ReviewedImages,
-    SignedManifests,
 )
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.settings.read import environment
@@ -71,7 +70,7 @@ class ServedImages:
 
     begin: Callable[[], ReviewedImages]
     data: Images
-    manifests: SignedManifests
+    manifests: ManifestVerifier
     policies: Callable[[], PolicyImages]
     metadata: RegistryMetadata
     own_metadata: RegistryMetadata

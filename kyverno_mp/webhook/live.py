@@ -18,6 +18,7 @@ from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.authority import LiveAuthority
 from kyverno_mp.egress.clients import open_client, open_services
 from kyverno_mp.egress.config_maps import LiveConfigMaps
+from kyverno_mp.egress.dry_runs import LiveDryRuns
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
@@ -63,6 +64,8 @@ class Live:
     """Reads a Secret of our namespace with registry credentials."""
     read_key_secret: ReadNamedSecret
     """Reads a Secret with a public key, in any namespace that our account may read."""
+    dry_runs: LiveDryRuns
+    """Creates signed manifests in a dry run."""
     view: ClusterView
     """The view of the cluster for reviews of policies."""
     top_kind: TopKind
@@ -122,6 +125,7 @@ def live_ports(
         ),
         read_secret=secrets_of(client, namespace),
         read_key_secret=named_secrets_of(client),
+        dry_runs=LiveDryRuns(client, known, namespace, settings.image_threads),
         view=view,
         top_kind=_top_kind_of(known),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import (
+    AUDIT_QUEUE_BYTES_MAX,
     IMAGE_REVIEWS_WAITING_MAX,
     LONG_REVIEW_THREADS,
     SLOW_REVIEWS_WAITING_MAX,
@@ -113,11 +114,15 @@ def wire(
     # Several threads review policies.
     prepare()
     served_cel.prepare()
-    audit_queue = AuditQueue(
-        settings.audit_queue_max,
-        on_drop=lambda: role.records.error("webhook.audit_queue_full"),
-        on_error=_audit_error_callback(role.records),
-    )
+    audit_queue, slow_audit_queue = audit_queues = [
+        AuditQueue(
+            settings.audit_queue_max,
+            on_drop=lambda: role.records.error("webhook.audit_queue_full"),
+            on_error=_audit_error_callback(role.records),
+            bytes_max=AUDIT_QUEUE_BYTES_MAX // 2,
+        )
+        for _ in range(2)
+    ]
     long_evaluations = LongEvaluations()
     slow_lane = Lane(
         loop,
@@ -132,6 +137,7 @@ def wire(
         IMAGE_REVIEWS_WAITING_MAX,
         time.monotonic_ns,
         long_evaluations,
+        is_shared=True,
     )
     long_lane = Lane(
         loop,
@@ -155,6 +161,7 @@ def wire(
             namespaces=role.namespaces,
             live_namespaces=role.live_namespaces,
             audit_queue=audit_queue,
+            slow_audit_queue=slow_audit_queue,
             sink=role.sink,
             triggers=role.triggers,
             results=role.results,
@@ -189,8 +196,8 @@ def wire(
     def tick() -> None:
         role.tick(
             Gauges(
-                audit_queue_depth=audit_queue.waiting,
-                audit_queue_dropped=audit_queue.dropped,
+                audit_queue_depth=sum(one.waiting for one in audit_queues),
+                audit_queue_dropped=sum(one.dropped for one in audit_queues),
                 io_queue_depth=slow_lane.running,
                 io_queue_dropped=slow_lane.refused,
                 long_queue_depth=long_lane.running,
@@ -211,13 +218,19 @@ def wire(
         reviewers.stop()
         if role.recording is not None:
             role.recording.stop(left_s / 2)
-        if not audit_queue.stop(left_s):
+        until_s = time.monotonic() + left_s
+        unfinished = 0
+        for one in audit_queues:
+            if not one.stop(max(0.0, until_s - time.monotonic())):
+                unfinished += one.unfinished
+        if unfinished:
             _LOG.warning(
                 "audit evaluations were not run before the stop",
-                extra={"fields": {"count": audit_queue.unfinished}},
+                extra={"fields": {"count": unfinished}},
             )
 
-    audit_queue.start()
+    for one in audit_queues:
+        one.start()
     if role.recording is not None:
         role.recording.start()
     return Served(

@@ -104,7 +104,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         for acceptor in acceptors:
             acceptor.start()
         os.write(self._served, b"1")
-        _LOG.info("worker serves", extra={"fields": {"listeners": len(acceptors)}})
+        _LOG.info("worker ready", extra={"fields": {"listeners": len(acceptors)}})
         next_tick = 0.0
         while self.alive:
             # Shorter than a tick, so that SIGTERM is noticed in time.

@@ -151,7 +151,7 @@ def cost_of(work: Callable[[Runtime], Any], *, memory: bool = True) -> Cost:
         clocked.look()
         gap = int(clocked.gap_ns)
     peak = _peak(work) if memory else 0
-    # A refused value was not created.
+    # A rejected value was not created.
     used = min(used, steps) if outcome == "expr.steps" else used
     return Cost(taken, used, gap, min(built, size), peak, outcome)
 

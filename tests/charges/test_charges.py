@@ -248,7 +248,7 @@ def _faults(
 
 
 @pytest.mark.parametrize("name", sorted(KYVERNO))
-def test_functions_charge_for_what_they_do(name: str) -> None:
+def test_functions_charge_for_their_work(name: str) -> None:
     def linked(name: str, arguments: tuple[Closure, ...]) -> Closure:
         return link_call(KYVERNO, name, arguments)
 
@@ -256,5 +256,5 @@ def test_functions_charge_for_what_they_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ASSERTION))
-def test_functions_of_assertions_charge_for_what_they_do(name: str) -> None:
+def test_assertion_functions_charge_for_their_work(name: str) -> None:
     assert _faults(name, ASSERTION[name].arguments, link_assertion_call) == []

@@ -143,7 +143,7 @@ def linked(body: dict[str, Any]) -> LinkedGeneration:
 
 
 @pytest.mark.parametrize("title", RULES)
-def test_generating_charges_for_what_it_makes(title: str) -> None:
+def test_generate_rules_charge_for_their_output(title: str) -> None:
     body, objects = RULES[title]
     rule = linked(body)
     data = ClusterData(objects=Cluster(objects))

@@ -132,13 +132,13 @@ _UNREACHED: Final = {nodes.Empty}
 """A node that no parser creates."""
 
 
-def test_every_kind_of_node_is_tried() -> None:
+def test_every_node_type_is_tested() -> None:
     kinds = set(get_args(nodes.Node))
     assert kinds - _UNREACHED == {*EXPRESSIONS, *COMMUNITY}
 
 
 @pytest.mark.parametrize("text", [t for texts in EXPRESSIONS.values() for t in texts])
-def test_nodes_charge_for_what_they_do(text: str) -> None:
+def test_nodes_charge_for_their_work(text: str) -> None:
     query = link(parse(text))
     assert _faults(lambda runtime: query(runtime, DATA)) == []
 
@@ -147,7 +147,7 @@ def test_nodes_charge_for_what_they_do(text: str) -> None:
     "text",
     [t for table in (EXPRESSIONS, COMMUNITY) for ts in table.values() for t in ts],
 )
-def test_nodes_of_assertions_charge_for_what_they_do(text: str) -> None:
+def test_assertion_nodes_charge_for_their_work(text: str) -> None:
     query = link_dialect(parse(text, community=True))
     assert _faults(lambda runtime: query(runtime, DATA)) == []
 
@@ -175,7 +175,7 @@ SIDES: Final[list[tuple[str, Any, Any]]] = [
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_conditions_charge_for_what_they_compare(operator: str) -> None:
+def test_conditions_charge_for_compared_values(operator: str) -> None:
     found = []
     for title, key, value in SIDES:
         root = {"k": key, "v": value}
@@ -225,7 +225,7 @@ PATTERNS: Final[list[tuple[str, Any, Any]]] = [
 
 
 @pytest.mark.parametrize("title", [title for title, *_ in PATTERNS])
-def test_patterns_charge_for_what_they_meet(title: str) -> None:
+def test_patterns_charge_for_visited_values(title: str) -> None:
     pattern, resource = next((p, r) for name, p, r in PATTERNS if name == title)
     program = link_pattern(parse_pattern(pattern))
     passes = program.passes(resource)
@@ -254,7 +254,7 @@ DOCUMENTS: Final[list[tuple[str, Any]]] = [
 
 
 @pytest.mark.parametrize("title", [title for title, _ in DOCUMENTS])
-def test_templates_charge_for_what_they_substitute(title: str) -> None:
+def test_templates_charge_for_substituted_values(title: str) -> None:
     resolve = link_document(parse_document(dict(DOCUMENTS)[title]))
     root = {
         **DATA,
@@ -276,7 +276,7 @@ ASSERTIONS: Final[list[tuple[str, Any]]] = [
 
 
 @pytest.mark.parametrize("title", [title for title, _ in ASSERTIONS])
-def test_assertions_charge_for_what_they_judge(title: str) -> None:
+def test_assertions_charge_for_checked_values(title: str) -> None:
     program = link_assertion(parse_assertion(dict(ASSERTIONS)[title]))
     assert _faults(lambda runtime: program.evaluate(DATA, Whole({}, runtime))) == []
 
@@ -301,12 +301,12 @@ CRITERIA: Final[dict[str, Any]] = {
 }
 
 
-def test_every_criterion_is_tried() -> None:
+def test_every_match_criterion_is_tested() -> None:
     assert set(CRITERIA) == set(FilterIR.__struct_fields__)
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_matching_charges_for_what_it_reads(criterion: str) -> None:
+def test_matching_charges_for_read_values(criterion: str) -> None:
     record = FilterIR(**{criterion: CRITERIA[criterion]})
     test = link_filter(record, for_exception=False).test
     many = {f"key{n}": f"value{n}" for n in range(COUNT)}

@@ -60,7 +60,7 @@ _LONG = {
 
 
 @pytest.mark.parametrize("name", _LONG)
-def test_long_compilations_are_refused_or_paid_for(name: str) -> None:
+def test_long_compilations_are_rejected_or_charged(name: str) -> None:
     pattern = _LONG[name]
 
     def in_cel(budget: gauge.RuleBudget) -> None:
@@ -99,7 +99,7 @@ def test_long_compilations_are_refused_or_paid_for(name: str) -> None:
         "[Ā-\uffff]{1000}" * (REGEX_REPEATS_MAX // 1000),
     ],
 )
-def test_what_is_too_large_says_so(pattern: str) -> None:
+def test_error_says_that_regex_is_too_large(pattern: str) -> None:
     with pytest.raises(CelFailed, match="expression too large"):
         matches(Meter(), "a", pattern)
 
@@ -133,7 +133,7 @@ def _drawn(random: Random, depth: int) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_optional_parts_are_counted_with_all_copies(seed: int) -> None:
+def test_optional_parts_count_with_all_copies(seed: int) -> None:
     """The limit is on this number times the copies of an enclosing group."""
     random = Random(seed)
     text, count = _drawn(random, 4)
@@ -146,7 +146,7 @@ def test_optional_parts_are_counted_with_all_copies(seed: int) -> None:
     assert regex.work_ahead(refused) == 0 or count == 0
 
 
-def test_usual_expressions_are_compiled() -> None:
+def test_common_expressions_compile() -> None:
     for pattern in (
         r"^(\d{1,3}\.){3}\d{1,3}(/\d{1,2})?$",
         r"^(?:[à-öø-ÿ0-9](?:[à-öø-ÿ0-9-]{0,61}[à-öø-ÿ0-9])?\.){1,5}de$",
@@ -160,7 +160,7 @@ def test_usual_expressions_are_compiled() -> None:
         )
 
 
-def test_the_event_loop_leaves_long_compilations_to_a_thread() -> None:
+def test_event_loop_leaves_long_compilations_to_a_thread() -> None:
     """A failure means: expressions of an object delay all other reviews."""
     given: Runtime = runtime(pace=EventLoopPace(time.monotonic_ns() + 10**7))
     with pytest.raises(Preempted):

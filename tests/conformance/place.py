@@ -23,5 +23,5 @@ if os.environ.get(VARIABLE) and not PRESENT:
 
 
 def without_variable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the product's environment: it refuses variables that it does not know."""
+    """Return the product's environment: it rejects variables that it does not know."""
     return {name: value for name, value in environment.items() if name != VARIABLE}

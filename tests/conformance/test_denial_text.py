@@ -29,7 +29,7 @@ def recorded_denials() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
-def test_recorded_denials_are_written_again() -> None:
+def test_denial_texts_equal_the_recorded_ones() -> None:
     """The folding and quoting of yaml.v2 are part of Kyverno's contract (2.8)."""
     count = 0
     for resource, text in recorded_denials():

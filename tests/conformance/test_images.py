@@ -1,6 +1,6 @@
 """``kyverno-mp apply`` gives the real program's rows for images, patches and exit code.
 
-A failure means: an image that Kyverno refuses is admitted, or the reverse.
+A failure means: an image that Kyverno rejects is admitted, or the reverse.
 """
 
 import contextlib

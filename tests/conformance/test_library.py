@@ -23,7 +23,7 @@ def test_lint_finds_no_error() -> None:
     assert most == "warning lint.deprecated_field"
 
 
-def test_apply_ends_without_error() -> None:
+def test_apply_succeeds() -> None:
     found = library.apply(ROOT / "policies")
     assert set(found.exits) == {0, 1}
     assert found.counts["error"] == 0

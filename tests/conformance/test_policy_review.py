@@ -1,7 +1,7 @@
 """Policies sent to the policy webhook get the real webhook's verdict.
 
-A failure means: a policy that could be installed before is refused now, or the reverse,
-or a denial has another text.
+A failure means: a policy that could be installed before is rejected now, or the
+reverse, or a denial has another text.
 """
 
 import json

@@ -75,7 +75,7 @@ def inside(space: Space) -> Json:
 
 
 def put_triggers(cluster: Cluster, space: Space, names: Iterable[str]) -> None:
-    """Create ServiceAccounts; a refused one is retried until it is accepted."""
+    """Create ServiceAccounts; a rejected one is retried until it is accepted."""
     with Api(cluster.access) as own:
         one = Space(own, space.name)
         for name in names:

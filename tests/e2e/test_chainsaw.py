@@ -40,15 +40,13 @@ def _namespaces(api: Api) -> set[str]:
     }
 
 
-def test_every_operation_does_its_part(
-    cluster: Cluster, api: Api, tmp_path: Path
-) -> None:
+def test_every_operation_works(cluster: Cluster, api: Api, tmp_path: Path) -> None:
     before = _namespaces(api)
     _run("operations", cluster, api, tmp_path)
     assert _namespaces(api) == before
 
 
-def test_a_failed_step_ends_the_test_and_is_cleaned_up(
+def test_failed_step_ends_the_test_and_is_cleaned_up(
     cluster: Cluster, api: Api, tmp_path: Path
 ) -> None:
     began = time.monotonic()
@@ -61,7 +59,7 @@ def test_a_failed_step_ends_the_test_and_is_cleaned_up(
     assert status == 404
 
 
-def test_a_first_run_waits_less_before_a_write(
+def test_first_run_waits_less_before_a_write(
     cluster: Cluster, api: Api, tmp_path: Path
 ) -> None:
     began = time.monotonic()
@@ -69,9 +67,7 @@ def test_a_first_run_waits_less_before_a_write(
     assert 3 <= time.monotonic() - began < 50
 
 
-def test_what_was_there_before_stays(
-    cluster: Cluster, api: Api, tmp_path: Path
-) -> None:
+def test_existing_objects_stay(cluster: Cluster, api: Api, tmp_path: Path) -> None:
     path = "/api/v1/namespaces/default/configmaps"
     api.create(path, {"metadata": {"name": "found"}})
     _run("found", cluster, api, tmp_path)

@@ -42,8 +42,8 @@ from kyverno_mp.webhook.triggers.lost import LostPolicies
 from kyverno_mp.webhook.triggers.sink import TriggerSink
 from tests.fuzz.bench import Bench, review
 from tests.unit.cleanup.cluster import Recorded
-from tests.unit.webhook.test_cel_policies import asked, compiled
-from tests.unit.webhook.test_generating_policies import Server
+from tests.unit.webhook.cel.test_cel_policies import asked, compiled
+from tests.unit.webhook.cel.test_generating_policies import Server
 
 Json = Any
 POOL_USER: Final = "system:serviceaccount:kyverno:kyverno-background-controller"

@@ -176,7 +176,7 @@ def _post(link: http.client.HTTPSConnection, path: str, body: str) -> int:
     answer = link.getresponse()
     content = answer.read()
     if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        # Too large: refused before it is decoded.
+        # Too large: rejected before it is decoded.
         return len(content)
     assert answer.status == HTTPStatus.OK, content[:1000]
     assert type(json.loads(content)["response"]["allowed"]) is bool

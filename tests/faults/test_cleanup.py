@@ -146,7 +146,7 @@ def check(api: FakeApi, count: int, first: Any) -> None:
         assert status_of(api)["lastExecutionTime"] == first
 
 
-def test_a_kill_at_any_request_of_a_run(api: FakeApi, cleaners: Cleaners) -> None:
+def test_kill_at_any_request_of_a_run(api: FakeApi, cleaners: Cleaners) -> None:
     """This covers each request, of a policy's run and of TTL deletions."""
     for step in range(1, 75):
         api.objects.clear()

@@ -45,7 +45,7 @@ def page(service: Service, path: str, token: str = TOKEN) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
-def test_pages_show_what_happened(service: Service) -> None:
+def test_pages_show_recent_results(service: Service) -> None:
     for labels in ({"app": "x"}, {}, {}):
         service.review(pod(**labels))
     service.wait(lambda: "3 reviews answered" in page(service, "/")[1], WITHIN_S)
@@ -62,7 +62,7 @@ def test_pages_show_what_happened(service: Service) -> None:
     assert TOKEN not in service.errors()
 
 
-def test_a_killed_dashboard_comes_back_and_reviews_go_on(service: Service) -> None:
+def test_killed_dashboard_restarts_and_reviews_continue(service: Service) -> None:
     before = service.pids("dashboard")
     os.kill(before[0], signal.SIGKILL)
     assert service.review(pod())["allowed"] is False
@@ -71,7 +71,7 @@ def test_a_killed_dashboard_comes_back_and_reviews_go_on(service: Service) -> No
     service.wait(lambda: service.pids("dashboard") != before, WITHIN_S)
 
 
-def test_a_process_of_the_dashboard_that_hangs_delays_nobody(service: Service) -> None:
+def test_hanging_dashboard_process_delays_no_other(service: Service) -> None:
     (held,) = service.pids("dashboard")
     os.kill(held, signal.SIGSTOP)
     try:
@@ -83,7 +83,7 @@ def test_a_process_of_the_dashboard_that_hangs_delays_nobody(service: Service) -
     service.wait(lambda: page(service, "/")[0] == 200, WITHIN_S)
 
 
-def test_it_is_off_by_default(tmp_path: Path) -> None:
+def test_dashboard_is_off_by_default(tmp_path: Path) -> None:
     running = Service(tmp_path)
     try:
         assert "dashboard" not in running.get("/healthz")[1]

@@ -1,8 +1,8 @@
 """Kill the worker, leader or API server: Events of answered reviews are still written.
 
 The API server is a small one of the tests, so that it can fail on demand;
-tests/e2e/test_events.py does the same on a real one. A failure means: a killed process
-loses events, or events delay answers.
+tests/e2e/admission/test_events.py does the same on a real one. A failure means: a
+killed process loses events, or events delay answers.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ class Served:
         self.wait(lambda: len(self.told()) == 1)
 
     def asks(self, name: str) -> dict[str, Any]:
-        """Request a review of a Pod that the policy refuses; return the answer."""
+        """Request a review of a Pod that the policy denies; return the answer."""
         raw = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -89,7 +89,7 @@ class Served:
         return answer
 
     def refuse(self, *names: str) -> None:
-        """Make reviews be refused."""
+        """Make reviews be denied."""
         for name in names:
             assert not self.asks(name)["allowed"]
 
@@ -179,7 +179,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
             one.close()
 
 
-def test_a_worker_killed_after_its_answer_is_still_told_for(served: Served) -> None:
+def test_worker_killed_after_its_answer_loses_no_event(served: Served) -> None:
     found = served.processes()
     found["leader"].suspend()
     served.refuse("a", "b")
@@ -190,7 +190,7 @@ def test_a_worker_killed_after_its_answer_is_still_told_for(served: Served) -> N
     served.wait(lambda: served.told() == ["a", "b", "c", "first"])
 
 
-def test_a_leader_killed_at_its_writing_leaves_the_rest_to_the_next(
+def test_leader_killed_while_writing_leaves_the_rest_to_its_successor(
     served: Served,
 ) -> None:
     """Events that the leader wrote without recording them are not duplicated."""
@@ -201,7 +201,7 @@ def test_a_leader_killed_at_its_writing_leaves_the_rest_to_the_next(
     served.wait(lambda: served.told() == ["a", "b", "c", "first"], 40)
 
 
-def test_a_full_journal_drops_counts_and_changes_no_answer(served: Served) -> None:
+def test_full_journal_counts_drops_and_changes_no_answer(served: Served) -> None:
     leader = served.processes()["leader"]
     leader.suspend()
     served.refuse(*[f"x{number}" for number in range(3 * QUEUED_MAX)])

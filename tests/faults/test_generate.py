@@ -109,11 +109,17 @@ class Family:
     def requests(self) -> int:
         return len(names(self.api, "updaterequests"))
 
+    def missing(self) -> int:
+        """Return the number of triggers without an object."""
+        return len(stored(self.api) - made(self.api))
+
     def finish(self) -> None:
         """Let new processes do the rest, and check the result."""
         rest = [self.start("writer"), self.start("pool")]
         try:
-            wait_for(lambda: made(self.api) >= stored(self.api), 60)
+            # The work left over after many kills takes long on a busy machine.
+            while left := self.missing():
+                wait_for(lambda: self.missing() < left, 60)
         finally:
             for one in rest:
                 kill(one)
@@ -203,7 +209,7 @@ def family(
     one.close()
 
 
-def test_a_kill_at_any_request_of_the_pool(
+def test_kill_at_any_request_of_the_pool(
     api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
     """Each request from the start of a term to the end of its work."""
@@ -224,7 +230,7 @@ def test_a_kill_at_any_request_of_the_pool(
     assert step > 3 * FEW
 
 
-def test_a_kill_at_any_request_of_the_writer(
+def test_kill_at_any_request_of_the_writer(
     api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
     """Records are taken after their requests are stored, so some are stored twice."""

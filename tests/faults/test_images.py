@@ -15,8 +15,8 @@ import pytest
 
 from tests.faults.service import Service, pod, review_of
 from tests.image_rig import Contents, Repository, Signer, serving
-from tests.unit.webhook.test_image_lanes import hanging
-from tests.unit.webhook.test_images import ANNOTATION, block, policy, signed
+from tests.unit.webhook.images.test_image_lanes import hanging
+from tests.unit.webhook.images.test_images import ANNOTATION, block, policy, signed
 
 _ALLOWS = {"KYVERNO_MP_REGISTRY_ALLOWLIST": "*,127.0.0.0/8"}
 
@@ -72,7 +72,7 @@ def counted(service: Service, event: str) -> int:
     return int(found[1]) if found else 0
 
 
-def test_a_killed_worker_loses_no_result(
+def test_killed_worker_loses_no_result(
     tmp_path: Path, contents: Contents, host: str
 ) -> None:
     signer = Signer()
@@ -97,7 +97,7 @@ def test_a_killed_worker_loses_no_result(
         service.wait(lambda: counted(service, "hit") == 1, 30.0)
 
 
-def test_another_signer_is_denied(
+def test_signature_by_another_signer_is_denied(
     tmp_path: Path, contents: Contents, host: str
 ) -> None:
     signed(contents, Signer())
@@ -107,7 +107,7 @@ def test_another_signer_is_denied(
         assert "failed to verify image" in denied["status"]["message"]
 
 
-def test_a_hanging_registry_leaves_the_other_reviews_alone(
+def test_hanging_registry_delays_no_other_review(
     tmp_path: Path, contents: Contents, host: str
 ) -> None:
     """One connection waits for the dead registry; another is served meanwhile."""
@@ -129,7 +129,7 @@ def test_a_hanging_registry_leaves_the_other_reviews_alone(
                 assert not late["allowed"]
 
 
-def test_an_oversized_answer_is_refused(
+def test_oversized_answer_is_rejected(
     tmp_path: Path, contents: Contents, host: str
 ) -> None:
     repository = Repository("app")

@@ -77,7 +77,7 @@ class Load:
     # A worker loses the requests in flight on its connections, but no others are lost.
     [("worker", CONNECTIONS), ("leader", 0), ("health", 0)],
 )
-def test_a_kill_loses_only_what_was_in_flight(
+def test_kill_loses_only_requests_in_flight(
     service: Service, name: str, lost_max: int
 ) -> None:
     with Load(service) as load:
@@ -117,7 +117,7 @@ def test_connections_spread_over_workers_again(service: Service) -> None:
     assert load.lost <= CONNECTIONS
 
 
-def test_a_killed_arbiter_is_replaced(service: Service) -> None:
+def test_killed_arbiter_is_replaced(service: Service) -> None:
     """Workers exit by themselves when the arbiter is gone."""
     with Load(service) as load:
         victim = service.pids("webhook")[0]
@@ -129,7 +129,7 @@ def test_a_killed_arbiter_is_replaced(service: Service) -> None:
     assert load.wrong == []
 
 
-def test_a_change_of_policies_under_load_loses_nothing(service: Service) -> None:
+def test_policy_change_under_load_loses_no_review(service: Service) -> None:
     with Load(service) as load:
         for number in range(10):
             write_whole(
@@ -139,7 +139,7 @@ def test_a_change_of_policies_under_load_loses_nothing(service: Service) -> None
     assert (load.wrong, load.lost) == ([], 0)
 
 
-def test_sigterm_answers_what_is_in_flight(service: Service) -> None:
+def test_sigterm_completes_requests_in_flight(service: Service) -> None:
     """A request whose body is still in transit is answered before the exit."""
     body = json.dumps(review_of(pod())).encode()
     head = (
@@ -157,7 +157,7 @@ def test_sigterm_answers_what_is_in_flight(service: Service) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["cut", "cut in place", "garbage", "foreign", "gone"])
-def test_a_spoilt_snapshot_changes_nothing(service: Service, spoil: str) -> None:
+def test_corrupt_snapshot_changes_nothing(service: Service, spoil: str) -> None:
     """Running workers keep their policies; new ones wait until the leader fixes it."""
     path = service.runtime_dir / "snapshot" / "policies.segment"
     whole = path.read_bytes()
@@ -205,7 +205,7 @@ def answer_to(service: Service, data: bytes) -> bytes:
             return b""
 
 
-def test_strange_requests_harm_only_themselves(service: Service) -> None:
+def test_malformed_requests_affect_only_themselves(service: Service) -> None:
     body = json.dumps(review_of(pod())).encode()
     post = (
         b"POST /validate/fail HTTP/1.1\r\nHost: localhost\r\n"
@@ -249,7 +249,7 @@ def test_strange_requests_harm_only_themselves(service: Service) -> None:
             got += more
 
 
-def test_slow_and_half_closed_peers_hold_up_nobody(service: Service) -> None:
+def test_slow_and_half_closed_peers_delay_no_other(service: Service) -> None:
     """Hundreds of nearly idle connections leave room for active clients."""
     with contextlib.ExitStack() as stack:
         for number in range(200):

@@ -25,7 +25,7 @@ ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_neighbours_are_answered_in_time(name: str, tmp_path: Path) -> None:
+def test_other_tenants_are_answered_in_time(name: str, tmp_path: Path) -> None:
     attack = ATTACKS[name]
     service = start(tmp_path, attack)
     waits = []

@@ -84,7 +84,9 @@ def place() -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("how", ["file", "url", "raw", "none"])
-def test_the_roots_of_an_own_sigstore(place: Place, tmp_path: Path, how: str) -> None:
+def test_private_sigstore_roots_are_trusted(
+    place: Place, tmp_path: Path, how: str
+) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "p.yaml").write_text(place.policy())
     file = tmp_path / "root.json"

@@ -34,7 +34,7 @@ def policies_of(service: Service) -> dict[str, dict[str, object]]:
     return {policy["name"]: policy for policy in body["policies"]}
 
 
-def test_reviews_are_judged_over_tls(service: Service) -> None:
+def test_reviews_are_answered_over_tls(service: Service) -> None:
     assert service.review(pod(app="x"))["allowed"] is True
     answer = service.review(pod())
     assert answer["allowed"] is False
@@ -42,7 +42,7 @@ def test_reviews_are_judged_over_tls(service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", ["worker", "webhook", "leader", "health"])
-def test_a_killed_process_comes_back_and_reviews_go_on(
+def test_killed_process_restarts_and_reviews_continue(
     service: Service, name: str
 ) -> None:
     victim = service.pids(name)[0]
@@ -58,13 +58,13 @@ def test_a_killed_process_comes_back_and_reviews_go_on(
     service.wait(lambda: victim not in service.pids(name))
 
 
-def test_a_killed_leader_publishes_again_after_its_return(service: Service) -> None:
+def test_killed_leader_publishes_after_its_restart(service: Service) -> None:
     os.kill(service.pids("leader")[0], signal.SIGKILL)
     write_whole(service.policies / "b.yaml", require_label("b", "team"))
     service.wait(lambda: "team" in str(service.review(pod(app="x"))))
 
 
-def test_a_policy_is_in_force_in_every_worker_within_a_second(service: Service) -> None:
+def test_policy_takes_effect_in_every_worker_within_a_second(service: Service) -> None:
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(closing(service.connect())) for _ in range(8)]
         for link in links:
@@ -81,7 +81,7 @@ def test_a_policy_is_in_force_in_every_worker_within_a_second(service: Service) 
     assert json.loads(service.get("/policies")[1])["generation"] >= 1
 
 
-def test_a_bad_policy_harms_only_itself(service: Service) -> None:
+def test_invalid_policy_affects_only_itself(service: Service) -> None:
     write_whole(service.policies / "b.yaml", require_label("b", "team"))
     service.wait(lambda: "b" in policies_of(service))
     bad = require_label("b", "team").replace("pattern:", "patern:")
@@ -94,21 +94,23 @@ def test_a_bad_policy_harms_only_itself(service: Service) -> None:
 
 
 @pytest.mark.parametrize("half", ["", "apiVersion: kyverno.io/v1\nkind: [Cluster"])
-def test_a_half_written_file_changes_nothing(service: Service, half: str) -> None:
+def test_half_written_file_changes_nothing(service: Service, half: str) -> None:
     (service.policies / "a.yaml").write_text(half)
     service.wait(lambda: bool(json.loads(service.get("/policies")[1])["problems"]))
     assert service.review(pod())["allowed"] is False
     assert policies_of(service)["a"]["ready"] is True
 
 
-def test_a_deleted_policy_leaves(service: Service) -> None:
+def test_deleted_policy_loses_effect(service: Service) -> None:
     (service.policies / "a.yaml").unlink()
     taken = service.wait(lambda: service.review(pod())["allowed"] is True)
     assert taken < 1.0
     assert policies_of(service) == {}
 
 
-def test_sigterm_finishes_what_was_accepted_and_leaves_nobody(service: Service) -> None:
+def test_sigterm_finishes_accepted_requests_and_leaves_no_process(
+    service: Service,
+) -> None:
     with closing(service.connect()) as link:
         assert service.review_on(link, pod(app="x"))["allowed"] is True
         family = psutil.Process(service.process.pid).children(recursive=True)
@@ -120,7 +122,7 @@ def test_sigterm_finishes_what_was_accepted_and_leaves_nobody(service: Service) 
     assert not service.runtime_dir.exists()
 
 
-def test_all_die_with_a_killed_supervisor(service: Service) -> None:
+def test_children_exit_with_a_killed_supervisor(service: Service) -> None:
     family = psutil.Process(service.process.pid).children(recursive=True)
     assert len(family) == 5
     os.kill(service.process.pid, signal.SIGKILL)
@@ -129,7 +131,7 @@ def test_all_die_with_a_killed_supervisor(service: Service) -> None:
     assert (len(gone), left) == (5, [])
 
 
-def test_a_crash_loop_is_told_and_reviews_go_on(service: Service) -> None:
+def test_crash_loop_is_reported_and_reviews_continue(service: Service) -> None:
     for _ in range(5):
         service.wait(lambda: service.pids("leader")[0] != 0, 20)
         os.kill(service.pids("leader")[0], signal.SIGKILL)
@@ -208,7 +210,7 @@ def test_metrics_count_reviews(service: Service) -> None:
     assert 'rule_name="has-label",rule_result="fail"' in result
 
 
-def test_sighup_reads_everything_again(service: Service) -> None:
+def test_sighup_reloads_everything(service: Service) -> None:
     path = service.policies / "a.yaml"
     facts = path.stat()
     path.write_text(path.read_text().replace("app", "api"))
@@ -227,7 +229,7 @@ def test_every_log_line_is_json(service: Service) -> None:
         assert json.loads(line)["message"]
 
 
-def test_costly_policies_keep_no_other_from_coming_into_force(
+def test_costly_policies_delay_no_other_policy(
     service: Service,
 ) -> None:
     """The leader survives and logs the reason; its successor pays the cost once."""
@@ -257,5 +259,5 @@ def test_costly_policies_keep_no_other_from_coming_into_force(
     assert service.pids("leader") == leader
     os.kill(leader[0], signal.SIGKILL)
     write_whole(service.policies / "c.yaml", require_label("c", "owner"))
-    # A policy that was refused for its cost is not compiled again.
+    # A policy that was rejected for its cost is not compiled again.
     service.wait(lambda: "owner" in str(service.review(pod(app="x", team="x"))), 10)

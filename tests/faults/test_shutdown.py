@@ -36,7 +36,7 @@ def _term(service: Service) -> None:
 
 @pytest.mark.parametrize("end", [_ctrl_c, _term_all, _term])
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_the_end_is_orderly(
+def test_shutdown_is_orderly(
     tmp_path: Path, end: Callable[[Service], None], form: str
 ) -> None:
     service = started(tmp_path, "--log-format", form)
@@ -73,8 +73,8 @@ def test_ctrl_c_finishes_accepted_reviews(tmp_path: Path) -> None:
     service.close()
 
 
-def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None:
-    """It also names the file of a refused policy."""
+def test_startup_output_lists_loaded_and_rejected_policies(tmp_path: Path) -> None:
+    """It also names the file of a rejected policy."""
     (tmp_path / "policies").mkdir()
     write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
     (tmp_path / "policies" / "bad.yaml").write_text("kind: [")
@@ -89,9 +89,9 @@ def test_the_start_says_what_is_in_force_and_what_is_not(tmp_path: Path) -> None
     assert "1 policy in force with " in banner
     assert "omitted: 1 policy (refused), 1 problem (reasons in /policies)" in banner
     lines = [json.loads(line) for line in service.errors().splitlines()]
-    (refusal,) = [line for line in lines if line["message"] == "policy refused"]
+    (refusal,) = [line for line in lines if line["message"] == "policy rejected"]
     assert refusal["file"] == f"{tmp_path}/policies/c.yaml, line 1"
-    (problem,) = [line for line in lines if line["message"] == "problem"]
+    (problem,) = [line for line in lines if line["message"] == "unusable input"]
     assert f"{tmp_path}/policies/bad.yaml" in problem["problem"]
     (denied,) = [line for line in lines if line["message"].startswith("review ")]
     assert (denied["message"], denied["policies"]) == ("review denied", "a")

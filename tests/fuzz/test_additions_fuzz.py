@@ -74,7 +74,7 @@ def test_other_operations_are_not_linked(adds: list[Any], other: Any) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(_DOCUMENTS, _ADDS)
-def test_what_fails_is_never_applied(document: dict[str, Any], add: Any) -> None:
+def test_failed_patches_are_never_applied(document: dict[str, Any], add: Any) -> None:
     linked = link_additions([add])
     found = None if linked is None else add_all(document, [linked], FREE)
     try:

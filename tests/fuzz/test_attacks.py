@@ -225,7 +225,7 @@ def evaluate(text: str, make: Callable[[], Any]) -> tuple[bool, list[str], float
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_what_costs_too_much_is_refused(name: str) -> None:
+def test_costly_input_is_rejected(name: str) -> None:
     allowed, errors, taken = evaluate(*BOUNDED[name])
     assert not allowed
     assert "webhook.defect" not in errors
@@ -233,7 +233,7 @@ def test_what_costs_too_much_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_only_looks_expensive_is_evaluated(name: str) -> None:
+def test_input_that_only_looks_costly_is_evaluated(name: str) -> None:
     _, errors, taken = evaluate(*HARMLESS[name])
     assert errors == []
     assert taken < CPU_S_MAX
@@ -253,7 +253,7 @@ def test_what_only_looks_expensive_is_evaluated(name: str) -> None:
         (b"\xef\xbb\xbf{}", 417),
     ],
 )
-def test_what_is_no_review_gets_a_status(body: bytes, status: int) -> None:
+def test_body_that_is_no_review_gets_an_http_status(body: bytes, status: int) -> None:
     """A body that cannot be read is never allowed."""
     with pytest.raises(HttpError) as caught:
         Bench(HARMLESS["a crowd under a pattern"][0]).post(body)
@@ -272,13 +272,13 @@ def test_what_is_no_review_gets_a_status(body: bytes, status: int) -> None:
     ],
 )
 @pytest.mark.parametrize("path", [b"/validate/fail", b"/validate/ignore"])
-def test_a_review_that_cannot_be_read_is_denied(body: bytes, path: bytes) -> None:
+def test_unreadable_review_is_denied(body: bytes, path: bytes) -> None:
     """The API server would ignore an HTTP error if failures are ignored."""
     response = Bench(HARMLESS["a crowd under a pattern"][0]).post(body, path)
     assert (response["uid"], response["allowed"]) == ("u", False)
 
 
-def test_of_equal_keys_one_reading_counts() -> None:
+def test_duplicate_keys_have_one_interpretation() -> None:
     """If a key occurs twice, matching and evaluation must use the same value."""
     bench = Bench(policy({"pattern": {"metadata": {"labels": {"a": "good"}}}}))
     body = json.dumps(review(pod())).replace(

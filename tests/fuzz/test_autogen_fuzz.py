@@ -113,7 +113,7 @@ def _request(kind: str) -> Request:
 
 @settings(max_examples=300, deadline=None)
 @given(_RULES, _ANNOTATIONS)
-def test_each_kind_has_the_rules_made_for_it(
+def test_each_kind_has_its_generated_rules(
     rules: list[dict[str, Any]], annotation: str | None
 ) -> None:
     document = _policy(rules, annotation)
@@ -136,7 +136,7 @@ def test_each_kind_has_the_rules_made_for_it(
         assert judged == wanted, kind
 
 
-def test_a_filter_that_names_pods_besides_is_not_judged_as_a_controller() -> None:
+def test_filter_with_pods_and_other_kinds_does_not_match_controllers() -> None:
     """Upstream creates ``autogen-r`` for controllers; `P*` stays in its filters."""
     filters = [{"resources": {"kinds": kinds}} for kinds in (["Pod"], ["P*"])]
     rule = {"name": "r", "match": {"any": filters}, "validate": {"deny": {}}}

@@ -197,6 +197,6 @@ _SOUP = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(_SOUP, st.text(max_size=30)))
-def test_any_text_is_a_value_or_an_input_error(text: str) -> None:
+def test_any_text_yields_a_value_or_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):
         evaluate(text, OBJECT)

@@ -109,7 +109,7 @@ def reads_of(text: str) -> Reads | None:
 @example("[object.a, object.b].map(v, v.a)", {"a": {"a": 1, "b": 2}, "b": {"a": {}}})
 @example("object.?b.?c.orValue(object.a).a", {"b": {"c": {"a": 1}}, "a": {"a": 2}})
 @example("object.?b.optMap(v, v.a)", {"b": {"a": [1], "b": 2}})
-def test_expressions_read_what_they_say(text: str, value: Any) -> None:
+def test_expressions_read_only_declared_paths(text: str, value: Any) -> None:
     try:
         reads = reads_of(text)
         if reads is None:
@@ -121,7 +121,7 @@ def test_expressions_read_what_they_say(text: str, value: Any) -> None:
     assert one == other or exactly(one[1], other[1])
 
 
-def test_what_depends_on_anything_else_is_unknown() -> None:
+def test_other_dependencies_are_unknown() -> None:
     """Such a verdict does not hold for every equal object."""
     for text in (
         "request.userInfo.username == 'x'",
@@ -138,7 +138,7 @@ def test_what_depends_on_anything_else_is_unknown() -> None:
         assert reads_of(text) is None, text
 
 
-def test_the_usual_expressions_are_understood() -> None:
+def test_common_expressions_are_analyzed() -> None:
     for text in (
         "object.spec.containers.all(c, !c.?securityContext.?privileged.orValue(false))",
         "has(object.metadata.labels) && 'team' in object.metadata.labels",

@@ -105,7 +105,7 @@ def test_bytes_never_crash(text: bytes | str) -> None:
 
 
 @given(JSON)
-def test_json_text_is_read_as_it_is(value: Any) -> None:
+def test_json_text_is_decoded_unchanged(value: Any) -> None:
     raw = {"a": value}
     (document,) = load(msgspec.json.encode(raw))
     assert document.raw == raw

@@ -240,7 +240,7 @@ def _matches_as_nobodys(rule: LinkedRule, old: Any, kind: dict[str, str]) -> boo
 
 @given(_RULE, st.sampled_from(_SHAPES), _LABELS, _LABELS)
 @settings(max_examples=300, deadline=None)
-def test_a_failure_is_excused_by_an_old_one_alone(
+def test_failure_is_excused_only_by_an_existing_one(
     raw: dict[str, Any],
     shape: tuple[dict[str, str], str, dict[str, str]],
     new_labels: dict[str, str],
@@ -267,7 +267,7 @@ def test_a_failure_is_excused_by_an_old_one_alone(
     assert _evaluated(_rule(raw, existing=True), update) == expected
 
 
-def test_the_law_is_tried_on_both_its_sides() -> None:
+def test_property_is_tested_in_both_directions() -> None:
     """Every body fails a bad Pod and passes a good one: otherwise the law is trivial.
 
     A bad object never has a bad twin, and a good object never has a good one.

@@ -229,7 +229,7 @@ def _said(compiled: CompiledPolicy, pod: dict[str, Any]) -> str:
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_BODY, min_size=1, max_size=2), _PODS)
-def test_together_is_one_by_one(bodies: list[Any], pod: dict[str, Any]) -> None:
+def test_combined_run_equals_one_by_one(bodies: list[Any], pod: dict[str, Any]) -> None:
     compiled, before = _compiled(bodies), json.dumps(pod)
     found = _said(compiled, pod)
     with ExitStack() as slow:

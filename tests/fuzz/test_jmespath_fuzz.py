@@ -1,4 +1,4 @@
-"""Any text parses or is refused; any expression ends with a value or a known error."""
+"""Any text parses or is rejected; any expression ends with a value or a known error."""
 
 import time
 from datetime import UTC, datetime
@@ -83,7 +83,7 @@ def runtime(*, ints_are_numbers: bool = False) -> Runtime:
 
 @settings(max_examples=400, deadline=None)
 @given(st.text(ALPHABET, max_size=60) | st.text(max_size=30), st.booleans())
-def test_any_text_parses_or_is_refused(text: str, community: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
+def test_any_text_parses_or_is_rejected(text: str, community: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
     try:
         node = parse(text, community=community)
     except ExpressionInvalid:
@@ -96,7 +96,7 @@ def test_any_text_parses_or_is_refused(text: str, community: bool) -> None:  # n
 
 @settings(max_examples=600, deadline=None)
 @given(expressions, json_values, st.booleans())
-def test_any_expression_ends(text: str, value: Json, ints: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
+def test_any_expression_terminates(text: str, value: Json, ints: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
     try:
         result = link(parse(text))(runtime(ints_are_numbers=ints), value)
         sprint(result)
@@ -122,7 +122,7 @@ def test_any_expression_ends(text: str, value: Json, ints: bool) -> None:  # noq
     ],
 )
 @pytest.mark.parametrize("ints", [False, True])
-def test_bomb_spends_its_budget(text: str, ints: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_bomb_exhausts_its_budget(text: str, ints: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A small expression must not use exponential time or memory."""
     started = time.monotonic()
     with pytest.raises(BudgetExceeded):
@@ -140,6 +140,6 @@ def test_bomb_spends_its_budget(text: str, ints: bool) -> None:  # noqa: FBT001 
         "a" * 70_000,
     ],
 )
-def test_deep_or_long_text_is_refused(text: str) -> None:
+def test_deep_or_long_text_is_rejected(text: str) -> None:
     with pytest.raises(ExpressionInvalid):
         parse(text)

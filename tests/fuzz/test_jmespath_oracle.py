@@ -3,7 +3,7 @@
 go_dialect.py adapts the library to the differences of Kyverno's fork (with a reason for
 each). There are no other exceptions: values are equal, a key is missing in both, and
 both fail on the same expressions. Texts are generated without regard to precedence, so
-both parsers must agree on it; random tokens compare the refusals.
+both parsers must agree on it; random tokens compare the rejections.
 """
 
 import json
@@ -122,7 +122,7 @@ _SOUP = st.builds(
 
 @settings(max_examples=1500, deadline=None)
 @given(_SOUP, _ROOTS)
-def test_same_texts_are_refused(text: str, document: Any) -> None:
+def test_same_texts_are_rejected(text: str, document: Any) -> None:
     if _read_by(jmespath.compile, text):
         assert _read_by(parse, text)
         # The value of a reference outside of a call is not specified.

@@ -80,7 +80,7 @@ def _is_ours(operation: dict[str, Any]) -> bool:
 
 
 @given(_OBJECTS, _OBJECTS)
-def test_a_diff_is_applied_by_jsonpatch_too(
+def test_diff_is_applied_by_jsonpatch(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     operations = diff(before, after)
@@ -159,7 +159,7 @@ _ANCHORED = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["a", "(a)", "+(b)"]), _ANCHORED), _ANCHORED)
-def test_any_patch_gives_a_patch_or_an_error(
+def test_any_patch_yields_a_patch_or_an_error(
     patch: dict[str, Any], resource: Any
 ) -> None:
     before = copy.deepcopy(patch)

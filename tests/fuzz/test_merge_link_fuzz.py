@@ -171,7 +171,7 @@ def _values(leaves: Leaves, one: Any, two: Any) -> list[Any]:
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_PATCHES, _PODS, _VALUES, _VALUES)
-def test_linked_is_general(
+def test_linked_merge_equals_the_general_one(
     patch: dict[str, Any], pod: dict[str, Any], one: Any, two: Any
 ) -> None:
     leaves = link_leaves(parse_document(patch))
@@ -200,7 +200,7 @@ def test_linked_is_general(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_PATCHES, _PATCHES, _PODS, _VALUES)
-def test_one_after_another(
+def test_successive_merges_have_the_same_result(
     first: dict[str, Any], second: dict[str, Any], pod: dict[str, Any], one: Any
 ) -> None:
     """This holds for either algorithm."""
@@ -228,7 +228,7 @@ _PLAIN_ROWS = st.lists(st.tuples(_NAMES, _NAMES | st.integers(0, 3)), max_size=4
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_PATCHES, _PODS, _ROWS | _PLAIN_ROWS)
-def test_rows_together_are_rows_one_by_one(
+def test_rows_run_together_equal_rows_one_by_one(
     patch: dict[str, Any], pod: dict[str, Any], rows: list[tuple[Any, Any]]
 ) -> None:
     leaves = link_leaves(parse_document(patch))

@@ -318,7 +318,7 @@ def _is_accepted(document: Document) -> bool:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_POLICIES, _families())
-def test_what_is_cached_is_what_would_be_made(
+def test_cached_patch_equals_a_computed_one(
     bodies: list[list[Document]], family: list[Document]
 ) -> None:
     policies = [
@@ -354,7 +354,7 @@ def test_pods_of_one_replica_set_are_patched_once(rule: Any) -> None:
 _SCRATCH = {"spec": {"volumes": [{"name": "scratch", "emptyDir": {}}]}}
 
 
-def test_a_volume_is_added_to_whatever_volumes_there_are() -> None:
+def test_volume_is_added_next_to_any_existing_volumes() -> None:
     added = cluster_policy({"patchStrategicMerge": _SCRATCH})
     assert check([added], _siblings(5)) == 3
     twice = _siblings(5)
@@ -462,7 +462,7 @@ READ = {
 
 
 @pytest.mark.parametrize("what", READ)
-def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
+def test_objects_that_differ_in_read_parts_are_never_equal(what: str) -> None:
     """Objects that differ only in this part each get their own patch."""
     document, found = READ[what]
     for one, other in itertools.permutations(found, 2):
@@ -476,7 +476,7 @@ def _selected(**resources: Any) -> Document:
     return document
 
 
-def test_a_rule_that_another_one_makes_match() -> None:
+def test_rule_that_matches_after_an_earlier_mutation() -> None:
     """The rule matches only after the mutation, so the user is not part of the key."""
     chosen = _selected(selector={"matchLabels": {"a": "x"}})
     match = chosen["spec"]["rules"][0]["match"]["any"][0]
@@ -493,12 +493,12 @@ def test_a_rule_that_another_one_makes_match() -> None:
     assert check([first, noted], _siblings(4)) == 2
 
 
-def test_one_rule_of_a_policy_that_applies_one() -> None:
+def test_policy_that_applies_only_one_rule() -> None:
     one = cluster_policy(_labelled("a", "x"), _labelled("b", "y"), applyRules="One")
     assert check([one], _siblings(4)) == 2
 
 
-def test_what_fails_or_is_not_a_creation_is_never_cached() -> None:
+def test_failures_and_other_operations_are_never_cached() -> None:
     broken = cluster_policy(_labelled("a", "{{ request.object.none }}"))
     assert check([broken], _siblings(4)) == 0
     kept = cluster_policy(_labelled("a", "x"))
@@ -530,20 +530,20 @@ def _nested(depth: int) -> Document:
     return value
 
 
-def test_an_object_that_cannot_be_encoded_is_patched_each_time() -> None:
-    """The JSON library refuses 255 levels, and reviews may have twice as many."""
+def test_unencodable_object_is_patched_each_time() -> None:
+    """The JSON library rejects 255 levels, and reviews may have twice as many."""
     deep = [review(pod(unread=_nested(300)))] * 4
     assert check([cluster_policy(_labelled("a", "x"))], deep) == 0
 
 
 @pytest.mark.parametrize("error", [RecursionError, KeyError("k"), InputError("a", "b")])
-def test_no_failure_to_cache_changes_an_answer(error: Any) -> None:
+def test_cache_failures_change_no_answer(error: Any) -> None:
     with patch.object(mutation_recall, "diff", side_effect=error) as learned:
         assert check([cluster_policy(_labelled("a", "x"))], _siblings(4)) == 0
     assert learned.called
 
 
-def test_what_rules_read_is_found_without_linking_them_again() -> None:
+def test_reads_are_computed_without_linking_again() -> None:
     """Otherwise each kind of object would link all variables in the event loop."""
     labels = {f"l{n}": "{{ request.object.metadata.name }}" for n in range(5)}
     document = cluster_policy({"patchStrategicMerge": {"metadata": {"labels": labels}}})
@@ -606,7 +606,7 @@ def test_plans_with_large_patches_are_not_cached(body: Any) -> None:
     assert field.call_count < 10
 
 
-def test_many_small_patches_are_as_large_as_one() -> None:
+def test_many_small_patches_count_like_a_large_one() -> None:
     rules = [_labelled("a", str(number)) for number in range(10)]
     assert check([cluster_policy(*rules)], _siblings(4)) == 2
     with patch.object(mutation_recall, "RECALL_READS_STEPS_MAX", 300):
@@ -621,7 +621,7 @@ def test_long_paths_are_not_cached() -> None:
     assert check([cluster_policy(*bodies)], _siblings(4)) == 0
 
 
-def test_a_long_list_is_run_again_for_what_a_short_one_takes() -> None:
+def test_long_list_runs_again_despite_cached_short_one() -> None:
     """Otherwise each element would be compiled separately."""
     counts = []
     for length in (2, 50):
@@ -643,7 +643,7 @@ def test_the_cache_is_bounded() -> None:
         assert len(cache._met) <= RECALL_MUTATIONS_MAX
 
 
-def test_objects_that_never_recur_are_seldom_looked_up() -> None:
+def test_nonrecurring_objects_are_rarely_looked_up() -> None:
     """Computing a key takes as long as a small patch."""
     policies = [policy(number, merging_each(number)) for number in range(10)]
     asked = Asked(policies)
@@ -655,7 +655,7 @@ def test_objects_that_never_recur_are_seldom_looked_up() -> None:
     assert len(asked._cache._met) < 50
 
 
-def test_strangers_differ() -> None:
+def test_generated_probe_values_are_unique() -> None:
     assert Strangers()._next() != ""
     strangers = Strangers()
     assert strangers._next() != strangers._next()

@@ -127,6 +127,6 @@ def test_wildcard_keys_agree_in_lists(pattern: Any, resource: Any) -> None:
 
 @settings(max_examples=1500, deadline=None)
 @given(SCALARS | st.lists(SCALARS, max_size=2), SCALARS)
-def test_leaves_agree(value: Any, pattern: Any) -> None:
+def test_leaf_evaluators_agree(value: Any, pattern: Any) -> None:
     """Most policies consist of scalars."""
     check(pattern, value)

@@ -409,7 +409,7 @@ FIRST_SKIPS = [
 @example(FIRST_SKIPS, [review({"kind": "Pod", "metadata": {"name": "a"}})])
 @example(EQUAL_BLOCKS, [review({"kind": "Pod", "metadata": {"name": "a"}})])
 @settings(max_examples=150, deadline=None)
-def test_all_ways_agree(
+def test_all_evaluators_agree(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
 ) -> None:
     source = source_of(documents)
@@ -434,7 +434,7 @@ def test_all_ways_agree(
 @given(policies(), requests())
 @example(EQUAL_BLOCKS, review({"kind": "Pod", "metadata": {"name": "a"}}))
 @settings(max_examples=60, deadline=None)
-def test_a_policy_says_the_same_whichever_others_there_are(
+def test_results_of_a_policy_do_not_depend_on_other_policies(
     documents: list[dict[str, Any]], document: dict[str, Any]
 ) -> None:
     request = decode(json.dumps(document).encode())

@@ -64,25 +64,27 @@ def check_pattern(pattern: Any, resource: Any) -> None:
 @given(related())
 @example(({"spec": {"X(a)": None}}, {"spec": {"a": {"b": 1}, "b": 2}}))
 @example(({"a": ["*"]}, {"a": [{"b": 1}]}))
-def test_patterns_read_what_they_say(case: tuple[Any, Any]) -> None:
+def test_patterns_read_only_declared_paths(case: tuple[Any, Any]) -> None:
     check_pattern(*case)
 
 
 @settings(max_examples=800, deadline=None)
 @given(META_PATTERNS, META_RESOURCES)
-def test_wildcard_keys_read_what_they_say(pattern: Any, resource: Any) -> None:
+def test_wildcard_keys_read_only_declared_paths(pattern: Any, resource: Any) -> None:
     check_pattern(pattern, resource)
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(META_PATTERNS, max_size=2), st.lists(META_RESOURCES, max_size=3))
-def test_wildcard_keys_in_lists_read_what_they_say(pattern: Any, resource: Any) -> None:
+def test_wildcard_keys_in_lists_read_only_declared_paths(
+    pattern: Any, resource: Any
+) -> None:
     check_pattern(pattern, resource)
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.data(), PATTERNS, PATTERNS)
-def test_marks_of_two_patterns_serve_both(data: Any, one: Any, other: Any) -> None:
+def test_combined_reads_cover_both_patterns(data: Any, one: Any, other: Any) -> None:
     """Rules of a batch share one part."""
     reads = Reads()
     for pattern in (one, other):
@@ -182,7 +184,7 @@ def outcome(text: str, value: Any) -> tuple[str, Any]:
 @example("a[?length(b) == `1`].labels", {"a": [{"b": {"a": 1}, "labels": 1}]})
 @example("a[].keys(@)[] || ''", {"a": [{"b": 1}, None, {}]})
 @example("a.[b, a][].a", {"a": {"b": [{"a": 1, "b": 2}], "a": {"a": 3}}})
-def test_queries_read_what_they_say(text: str, value: Any) -> None:
+def test_queries_read_only_declared_paths(text: str, value: Any) -> None:
     try:
         node = parse(text)
     except ExpressionInvalid:
@@ -197,7 +199,7 @@ def test_queries_read_what_they_say(text: str, value: Any) -> None:
     assert exactly(one[1], other[1])
 
 
-def test_most_queries_are_understood() -> None:
+def test_most_queries_are_analyzed() -> None:
     """Otherwise the law above would be trivial; and parts are smaller than values."""
     queries = {
         "a[].keys(@)[]": {"a": [{"x": 0, "y": 0}]},

@@ -232,7 +232,7 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @given(policies(), families())
 @settings(max_examples=200, deadline=None)
-def test_what_is_remembered_is_what_would_be_said(
+def test_cached_verdict_equals_an_evaluated_one(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
 ) -> None:
     # The first object again, at the end: others may have been cached in between.
@@ -277,7 +277,7 @@ def _pod(name: str, **container: Any) -> dict[str, Any]:
     )
 
 
-def test_pods_that_differ_in_their_names_are_evaluated_once() -> None:
+def test_pods_that_differ_only_in_name_are_evaluated_once() -> None:
     """Otherwise the laws above would hold because nothing is ever cached."""
     documents = [
         _policy(pattern={"spec": {"containers": [{"image": "!b"}]}}),
@@ -288,19 +288,19 @@ def test_pods_that_differ_in_their_names_are_evaluated_once() -> None:
     assert check([loop], [_pod("x"), _pod("x", env=1), _pod("y", env=2)]) == 1
 
 
-def test_numbers_and_truth_are_told_apart() -> None:
+def test_numbers_and_booleans_are_distinguished() -> None:
     documents = [_policy(**_deny("{{ " + CONTAINERS + ".x }}", "AnyIn", ["1"]))]
     values = [1, 1.0, True, "1"]
     assert check(documents, [_pod("x", x=value) for value in values]) == 0
 
 
-def test_a_variable_in_a_value_is_evaluated_each_time() -> None:
+def test_variable_in_a_value_is_evaluated_each_time() -> None:
     """The variable may read data that the rule itself does not read."""
     documents = [_policy(**_deny("{{ " + CONTAINERS + ".x }}", "AnyIn", ["a"]))]
     assert check(documents, [_pod(name, x=NAME) for name in ("a", "b", "a")]) == 0
 
 
-def test_an_old_object_is_evaluated_each_time() -> None:
+def test_old_object_is_evaluated_each_time() -> None:
     """An existing violation is excused, a new one is not."""
     documents = [_policy(pattern={"spec": {"containers": [{"image": "!b"}]}})]
     bad, good = _pod("x"), _pod("x", image="c")
@@ -318,7 +318,7 @@ def test_an_old_object_is_evaluated_each_time() -> None:
 @example(0)
 @given(st.integers(0, 40))
 @settings(max_examples=20, deadline=None)
-def test_what_is_remembered_is_bounded(more: int) -> None:
+def test_cache_is_bounded(more: int) -> None:
     verdicts = recall.VerdictCache()
     with patch.object(recall, "RECALL_ENTRIES_MAX", 10):
         for number in range(more):
@@ -403,7 +403,7 @@ READ = {
 
 
 @pytest.mark.parametrize("what", READ)
-def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
+def test_objects_that_differ_in_read_parts_are_never_equal(what: str) -> None:
     """Of two objects that differ only in this part, one passes and one fails."""
     body, (one, other) = READ[what]
     documents = [_policy(**body)]
@@ -423,7 +423,7 @@ EXCUSED = [
 ]
 
 
-def test_gates_of_a_rule_are_never_taken_for_equal() -> None:
+def test_objects_that_differ_in_rule_conditions_are_never_equal() -> None:
     """Matches, preconditions and exceptions read more than the body."""
     assert check(EXCUSED, [_pod("c", image="c"), _pod("a", image="c")]) == 0
     named = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
@@ -442,7 +442,7 @@ def test_gates_of_a_rule_are_never_taken_for_equal() -> None:
 
 @given(MORE, families())
 @settings(max_examples=200, deadline=None)
-def test_one_rule_says_what_it_would_say(
+def test_cached_rule_equals_an_evaluated_one(
     body: dict[str, Any], reviews: list[dict[str, Any]]
 ) -> None:
     event(f"known: {min(check([_policy(**body)], [*reviews, reviews[0]]), 3)}")

@@ -55,7 +55,7 @@ def put(document: Any, path: Path_, value: Any) -> None:
 
 
 def answer(bench: Bench, document: Any) -> bool:
-    """Post; return whether it was allowed. An HTTP error counts as refused."""
+    """Post; return whether it was allowed. An HTTP error counts as rejected."""
     try:
         response = bench.post(json.dumps(document).encode())
     except HttpError as refusal:

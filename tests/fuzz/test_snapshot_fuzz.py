@@ -35,7 +35,7 @@ def damage(content: bytes, what: tuple[str, int, bytes]) -> bytes:
 
 @settings(max_examples=300, deadline=None)
 @given(records=RECORDS, salt=st.binary(min_size=16, max_size=16))
-def test_records_come_back(records: dict[bytes, bytes], salt: bytes) -> None:
+def test_records_survive_a_round_trip(records: dict[bytes, bytes], salt: bytes) -> None:
     """Decoding an encoded record returns the record."""
     content = encode_segment("x", records, generation=1, salt=salt)
     segment = Segment.from_bytes(content, "x")
@@ -44,7 +44,7 @@ def test_records_come_back(records: dict[bytes, bytes], salt: bytes) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(records=RECORDS, what=DAMAGE)
-def test_damage_is_refused(
+def test_damage_is_rejected(
     records: dict[bytes, bytes], what: tuple[str, int, bytes]
 ) -> None:
     """A damaged file is never attached."""
@@ -59,7 +59,7 @@ def test_damage_is_refused(
 
 @settings(max_examples=500, deadline=None)
 @given(records=RECORDS, what=DAMAGE, asked=st.binary(max_size=12))
-def test_damage_with_a_right_checksum_never_crashes(
+def test_damage_with_a_valid_checksum_never_crashes(
     records: dict[bytes, bytes], what: tuple[str, int, bytes], asked: bytes
 ) -> None:
     """A defective writer can corrupt records, but cannot crash a worker."""
@@ -82,7 +82,7 @@ def test_damage_with_a_right_checksum_never_crashes(
 
 @settings(max_examples=300, deadline=None)
 @given(content=st.binary(max_size=300))
-def test_any_bytes_are_refused(content: bytes) -> None:
+def test_any_bytes_are_rejected(content: bytes) -> None:
     """Foreign files are not segments."""
     try:
         Segment.from_bytes(content, "x")

@@ -103,7 +103,7 @@ def test_split_documents_agree_with_the_oracle(
 
 @settings(max_examples=300, deadline=None)
 @given(TREES, CONTEXTS)
-def test_hostile_data_ends(document: Any, root: dict[str, Any]) -> None:
+def test_malicious_data_terminates(document: Any, root: dict[str, Any]) -> None:
     """Values that contain themselves end in a value or in an input error."""
     root = {**root, "a": "{{ a }}{{ a }}", "deep": ["{{ deep }}", "{{ deep }}"]}
     scope = PlainScope(root, "CREATE")

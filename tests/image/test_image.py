@@ -74,7 +74,7 @@ def run(container: str, *arguments: str) -> str:
     return buildah("run", *CHROOT, *volume, container, "--", *arguments)
 
 
-def test_it_says_what_it_is(container: str) -> None:
+def test_image_reports_its_version(container: str) -> None:
     found = json.loads(buildah("inspect", "--type", "image", TAG))["OCIv1"]["config"]
     assert found["User"] == "65534:65534"
     assert found["Entrypoint"] == ["kyverno-mp"]
@@ -82,7 +82,7 @@ def test_it_says_what_it_is(container: str) -> None:
     assert f"Version: {__version__}" in run(container, "kyverno-mp", "version")
 
 
-def test_it_holds_no_more_than_it_needs(container: str) -> None:
+def test_image_contains_only_required_files(container: str) -> None:
     """It contains no installer and no client that our code does not import."""
     for module in ("pip", "setuptools", "ensurepip", "kubernetes", "aiohttp"):
         found = f"import importlib.util as u; print(u.find_spec({module!r}))"
@@ -91,7 +91,7 @@ def test_it_holds_no_more_than_it_needs(container: str) -> None:
     assert size_k * 1024 < 120 * MIB
 
 
-def test_it_judges_on_the_command_line(container: str) -> None:
+def test_image_evaluates_on_the_command_line(container: str) -> None:
     pods = "/samples/resources/pods.yaml"
     words = ("kyverno-mp", "apply", "/samples/policies", "-r", pods)
     told = run(container, "sh", "-c", f"{' '.join(words)} || test $? = 1")
@@ -99,7 +99,7 @@ def test_it_judges_on_the_command_line(container: str) -> None:
     assert "fail: 0" not in told
 
 
-def test_it_serves_and_ends(container: str) -> None:
+def test_image_serves_and_stops(container: str) -> None:
     told = json.loads(run(container, "python", "-c", SERVE).splitlines()[-1])
     assert told == {
         "user": 65534,

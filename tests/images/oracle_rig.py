@@ -126,7 +126,7 @@ def refused(
     issuer: str = rig.ISSUER,
     digest: str = rig.DIGEST,
 ) -> str:
-    """Return why the library refuses a bundle, "" if it accepts it."""
+    """Return why the library rejects a bundle, "" if it accepts it."""
     root = TrustedRoot(trustroot.TrustedRoot.from_json(json.dumps(document)))
     policy = Identity(identity=subject, issuer=issuer)
     try:

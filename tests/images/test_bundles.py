@@ -57,7 +57,7 @@ def reason(
     return ""
 
 
-def test_a_good_bundle_of_each_form(own: rig.Sigstore) -> None:
+def test_valid_bundle_of_each_format(own: rig.Sigstore) -> None:
     assert not reason(own, bundle_rig.bundle(own))
     assert not reason(own, bundle_rig.message(own, b"image"))
     assert reason(own, bundle_rig.message(own, b"another image"))
@@ -67,7 +67,7 @@ def test_a_good_bundle_of_each_form(own: rig.Sigstore) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.1", "0.2"])
-def test_older_versions_have_a_chain(own: rig.Sigstore, version: str) -> None:
+def test_older_versions_contain_a_chain(own: rig.Sigstore, version: str) -> None:
     made = bundle_rig.bundle(own)
     made["mediaType"] = bundle_rig.OLD + version
     material = made["verificationMaterial"]
@@ -122,20 +122,22 @@ def _stranger(own: rig.Sigstore) -> rig.Sigstore:
         ),
     ],
 )
-def test_what_spoils_a_bundle(own: rig.Sigstore, change: Change, text: str) -> None:
+def test_changes_that_invalidate_a_bundle(
+    own: rig.Sigstore, change: Change, text: str
+) -> None:
     made = copy.deepcopy(bundle_rig.bundle(own))
     change(made)
     assert text in reason(own, made)
 
 
-def test_a_key_is_no_identity(own: rig.Sigstore) -> None:
+def test_key_is_not_an_identity(own: rig.Sigstore) -> None:
     made = bundle_rig.bundle(own)
     del made["verificationMaterial"]["certificate"]
     made["verificationMaterial"]["publicKey"] = {"hint": "x"}
     assert "no trust root vouches" in reason(own, made)
 
 
-def test_another_log_or_checkpoint(own: rig.Sigstore) -> None:
+def test_foreign_log_or_checkpoint(own: rig.Sigstore) -> None:
     """The entry, the promise or the checkpoint comes from an untrusted log."""
     other = _stranger(own)
     other.middle = own.middle
@@ -155,7 +157,7 @@ def test_another_log_or_checkpoint(own: rig.Sigstore) -> None:
     assert "SET" in reason(own, mixed)
 
 
-def test_an_entry_of_another_signature(own: rig.Sigstore) -> None:
+def test_entry_of_another_signature(own: rig.Sigstore) -> None:
     signer = own.leaf()
     made = bundle_rig.bundle(own, signer)
     other = bundle_rig.bundle(own, signer, predicate={"x": 1})
@@ -177,7 +179,7 @@ def test_times(own: rig.Sigstore) -> None:
     assert "no certificate authority" in reason(own, made, ca=ended)
 
 
-def test_without_a_log_only_a_timestamp_is_a_time(own: rig.Sigstore) -> None:
+def test_without_a_log_only_a_timestamp_proves_the_time(own: rig.Sigstore) -> None:
     made = bundle_rig.bundle(own)
     assert "threshold not met" in reason(own, made, needs_log=False)
     made = bundle_rig.stamped(own, made, bundle_rig.AT)
@@ -192,7 +194,7 @@ def test_without_a_log_only_a_timestamp_is_a_time(own: rig.Sigstore) -> None:
     assert "threshold" in reason(own, made, needs_log=False)
 
 
-def test_another_authority(own: rig.Sigstore) -> None:
+def test_foreign_authority(own: rig.Sigstore) -> None:
     stranger = rig.issue("middle", rig.issue("root"))
     made = bundle_rig.bundle(own, own.leaf(by=stranger))
     assert "failed to verify leaf certificate" in reason(own, made)
@@ -228,7 +230,7 @@ def test_identities(own: rig.Sigstore, who: Identity, holds: bool) -> None:  # n
     assert (not reason(own, bundle_rig.bundle(own), who)) is holds
 
 
-def test_which_name_counts(own: rig.Sigstore) -> None:
+def test_compared_name_of_a_certificate(own: rig.Sigstore) -> None:
     uri = x509.UniformResourceIdentifier("https://ci.example/a")
     both = own.leaf(san=rig.names(x509.RFC822Name(rig.SUBJECT), uri))
     assert reason(own, bundle_rig.bundle(own, both))
@@ -248,7 +250,7 @@ def test_bounds(own: rig.Sigstore) -> None:
     assert reason(own, b"[" * 100_000)
 
 
-def test_base64_has_one_spelling(own: rig.Sigstore) -> None:
+def test_base64_must_be_canonical(own: rig.Sigstore) -> None:
     """Otherwise unsigned bytes could be inserted into a bundle."""
     made = bundle_rig.message(own, b"image")
     holder = made["messageSignature"]["messageDigest"]
@@ -264,7 +266,32 @@ def test_base64_has_one_spelling(own: rig.Sigstore) -> None:
         at[name] = right
 
 
-def test_nothing_is_trusted_without_a_trust_root(own: rig.Sigstore) -> None:
+def test_a_checkpoint_and_a_number_have_one_spelling(own: rig.Sigstore) -> None:
+    made = bundle_rig.message(own, b"image")
+    assert not reason(own, made)
+    proof = _entry(made)["inclusionProof"]
+    right = proof["logIndex"]
+    proof["logIndex"] = f"0{right}"
+    assert "not an integer" in reason(own, made)
+    proof["logIndex"] = right
+    text = proof["checkpoint"]["envelope"]
+    for odd in (text[:-1] + "\f", text + "n", text[:-1], text + "\n"):
+        proof["checkpoint"]["envelope"] = odd
+        assert "the checkpoint is malformed" in reason(own, made)
+    head, _, encoded = text.rstrip("\n").rpartition(" ")
+    data = base64.b64decode(encoded)
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    bare = encoded.rstrip("=")
+    if bare == encoded:
+        return
+    other = digits[digits.index(bare[-1]) ^ 1]
+    respelled = bare[:-1] + other + encoded[len(bare) :]
+    assert base64.b64decode(respelled) == data
+    proof["checkpoint"]["envelope"] = f"{head} {respelled}\n"
+    assert "the checkpoint is malformed" in reason(own, made)
+
+
+def test_no_bundle_is_trusted_without_a_trust_root(own: rig.Sigstore) -> None:
     given = parse(json.dumps(bundle_rig.bundle(own)).encode())
     asked = SignatureQuery("i", identity=WHO, logs=LogTerms(), form="SigstoreBundle")
     with pytest.raises(ExpressionFailed, match="failed to get trusted root"):

@@ -121,7 +121,7 @@ def place() -> Iterator[Place]:
         yield Place(contents, host)
 
 
-def test_a_key(place: Place) -> None:
+def test_key(place: Place) -> None:
     signer, stranger = Signer(), Signer()
     place.repository.sign(place.digest, signer)
     assert not place.verdict(CosignQuery(signer.pem, log=_UNLOGGED))
@@ -130,7 +130,7 @@ def test_a_key(place: Place) -> None:
     assert place.trust.reads
 
 
-def test_without_logs_a_signature_needs_its_entry(place: Place) -> None:
+def test_signature_needs_an_entry_unless_logs_are_ignored(place: Place) -> None:
     signer = Signer()
     place.repository.sign(place.digest, signer)
     assert "rekor client not provided" in place.verdict(CosignQuery(signer.pem))
@@ -152,7 +152,7 @@ def test_without_logs_a_signature_needs_its_entry(place: Place) -> None:
         (NotaryQuery("junk"), "error during PEM decoding"),
     ],
 )
-def test_nobody_is_never_anybody(
+def test_empty_identity_matches_no_signer(
     place: Place, asked: CosignQuery | NotaryQuery, text: str
 ) -> None:
     place.keyless()
@@ -179,13 +179,13 @@ def test_identities(place: Place, identity: Identity, holds: bool) -> None:  # n
     assert (not place.verdict(CosignQuery(identities=(identity,)))) is holds
 
 
-def test_any_of_several_identities(place: Place) -> None:
+def test_any_listed_identity_suffices(place: Place) -> None:
     place.keyless()
     others = (Identity(subject="a@example.com"), *_WHO)
     assert not place.verdict(CosignQuery(identities=others))
 
 
-def test_a_certificate_without_names_has_no_subject(place: Place) -> None:
+def test_certificate_without_names_has_no_subject(place: Place) -> None:
     signer = rig.issue(
         "",
         place.own.middle,
@@ -201,7 +201,7 @@ def test_a_certificate_without_names_has_no_subject(place: Place) -> None:
     assert "none of the expected identities" in text
 
 
-def test_the_trusted_root_alone_vouches(place: Place) -> None:
+def test_only_the_trusted_root_is_used(place: Place) -> None:
     """A stranger's certificate authority, log and certificate log do not count."""
     place.keyless()
     place.trust = Trust(rig.Sigstore())
@@ -216,7 +216,7 @@ def test_the_trusted_root_alone_vouches(place: Place) -> None:
     assert not place.verdict(CosignQuery(identities=_WHO))
 
 
-def test_no_chain_is_needed(place: Place) -> None:
+def test_chain_is_optional(place: Place) -> None:
     """The authorities come from the trusted root."""
 
     def bare(layer: Any) -> Any:
@@ -228,7 +228,7 @@ def test_no_chain_is_needed(place: Place) -> None:
     assert not place.verdict(CosignQuery(identities=_WHO))
 
 
-def test_annotations_narrow_what_a_signature_allows(place: Place) -> None:
+def test_annotations_restrict_accepted_signatures(place: Place) -> None:
     place.keyless(
         change=lambda layer: replace(
             layer, annotations={**layer.annotations, "env": "prod"}
@@ -250,7 +250,7 @@ def _subject(place: Place) -> list[dict[str, Any]]:
     return [{"name": "i", "digest": {"sha256": place.digest[7:]}}]
 
 
-def test_a_bundle_takes_the_place_of_tags(place: Place) -> None:
+def test_bundle_replaces_tags(place: Place) -> None:
     """If a bundle exists, signatures under tags do not count."""
     place.keyless()
     _bundled(place, bundle_rig.bundle(place.own, subject=_subject(place)))
@@ -272,7 +272,7 @@ def test_a_bundle_needs_the_certificate_log(place: Place) -> None:
     assert not place.verdict(asked._replace(log=ignored))
 
 
-def test_a_bundle_without_a_log_must_be_valid_now(place: Place) -> None:
+def test_bundle_without_a_log_must_be_valid_now(place: Place) -> None:
     _bundled(place, bundle_rig.bundle(place.own, subject=_subject(place)))
     ignored = LogTerms(url="http://log.example", is_ignored=True)
     asked = CosignQuery(identities=_WHO, log=ignored)
@@ -281,7 +281,7 @@ def test_a_bundle_without_a_log_must_be_valid_now(place: Place) -> None:
     assert not place.verdict(asked, now=young)
 
 
-def test_a_bundle_about_another_image(place: Place) -> None:
+def test_bundle_about_another_image(place: Place) -> None:
     _bundled(place, bundle_rig.bundle(place.own))
     text = place.verdict(CosignQuery(identities=_WHO))
     assert "does not match any digest in statement" in text
@@ -316,7 +316,7 @@ def _artefact(place: Place, made: notation_rig.Chain, about: bytes = b"") -> Non
     notation_rig.refer(place.contents, "app", manifest, signature)
 
 
-def test_a_signed_artefact(place: Place) -> None:
+def test_signed_artifact(place: Place) -> None:
     chain, stranger = notation_rig.chain(), notation_rig.chain()
     _artefact(place, chain)
     review, asked = place.review(notation_rig.NOW), NotaryQuery(chain.root_pem)
@@ -339,7 +339,7 @@ def test_time_authorities_without_a_certificate(place: Place, given: str) -> Non
         review.referrer(place.asked, asked, _ARTEFACT, 0)
 
 
-def test_a_signed_artefact_about_another_image(place: Place) -> None:
+def test_signed_artifact_about_another_image(place: Place) -> None:
     """The list of referrers is not signed; upstream believes it."""
     chain = notation_rig.chain()
     _artefact(place, chain, about=b"another image")
@@ -369,7 +369,7 @@ def test_a_failed_read_is_not_repeated_in_a_review(place: Place) -> None:
         (TufQuery("https://x.example", "%%"), "Failed to base64 decode"),
     ],
 )
-def test_roots_that_are_refused(place: Place, asked: TufQuery, text: str) -> None:
+def test_rejected_roots(place: Place, asked: TufQuery, text: str) -> None:
     trust = PolicyTrust(place.trust, _unreachable)
     with pytest.raises(ExpressionFailed, match=text):
         trust.root(asked, is_tenants=False)
@@ -413,7 +413,7 @@ class Unread(Trust):
 
 
 @pytest.mark.parametrize("bundled", [True, False])
-def test_a_trusted_root_of_the_policy(place: Place, *, bundled: bool) -> None:
+def test_trusted_root_of_the_policy(place: Place, *, bundled: bool) -> None:
     """An own Sigstore without TUF repository could not be used, or all would be."""
     own, stranger = place.own, rig.Sigstore()
     if bundled:
@@ -430,7 +430,7 @@ def test_a_trusted_root_of_the_policy(place: Place, *, bundled: bool) -> None:
     assert place.verdict(asked._replace(trusted_root=_root_of(stranger)))
 
 
-def test_a_key_with_a_trusted_root_needs_its_log(place: Place) -> None:
+def test_key_with_a_trusted_root_needs_its_log(place: Place) -> None:
     signer = place.own.leaf()
     layer = place.own.layer(signer, payload_for(place.digest))
     place.repository.attach_layers(place.digest, "sig", [layer])
@@ -460,7 +460,7 @@ def test_a_key_with_a_trusted_root_needs_its_log(place: Place) -> None:
     ],
     ids=["empty", "junk", "list", "log", "large"],
 )
-def test_a_trusted_root_that_is_none(place: Place, text: str, reason: str) -> None:
+def test_invalid_trusted_root(place: Place, text: str, reason: str) -> None:
     """The common root would take its place."""
     place.keyless()
     found = place.verdict(CosignQuery(identities=_WHO, trusted_root=text))
@@ -479,7 +479,7 @@ EXTENSIONS: list[tuple[str, str, bool]] = [
 
 @pytest.mark.parametrize(("name", "value", "holds"), EXTENSIONS)
 @pytest.mark.parametrize("bundled", [True, False])
-def test_extensions_of_a_certificate(
+def test_certificate_extensions(
     place: Place, name: str, value: str, *, holds: bool, bundled: bool
 ) -> None:
     """A workflow of another repository would be an attestor."""
@@ -495,7 +495,7 @@ def test_extensions_of_a_certificate(
     assert (not place.verdict(CosignQuery(identities=(who,)))) is holds
 
 
-def test_extensions_name_nobody(place: Place) -> None:
+def test_extensions_identify_no_signer(place: Place) -> None:
     """The issuer of a certificate chooses its extensions."""
     place.keyless()
     who = Identity(extensions=(("oidcIssuer", "*"),))
@@ -545,7 +545,7 @@ PERIODS: list[tuple[str, dict[str, str], str]] = [
 
 @pytest.mark.parametrize("given", ["policy", "mirror"])
 @pytest.mark.parametrize(("field", "period", "text"), PERIODS)
-def test_the_key_of_a_retired_log_vouches_for_nothing_new(
+def test_retired_log_key_accepts_no_new_entries(
     place: Place, given: str, field: str, period: dict[str, str], text: str
 ) -> None:
     place.keyless()
@@ -561,7 +561,7 @@ def test_the_key_of_a_retired_log_vouches_for_nothing_new(
 
 
 @pytest.mark.parametrize(("field", "period", "text"), PERIODS[:4])
-def test_a_retired_log_and_a_key(
+def test_retired_log_and_a_key(
     place: Place, field: str, period: dict[str, str], text: str
 ) -> None:
     signer = place.own.leaf()
@@ -591,7 +591,7 @@ def test_a_retired_log_and_a_key(
     "field", ["tlogs", "ctlogs", "certificateAuthorities", "timestampAuthorities"]
 )
 @pytest.mark.parametrize("bundled", [True, False])
-def test_a_period_that_cannot_be_compared(
+def test_incomparable_validity_period(
     place: Place, field: str, period: Any, *, bundled: bool
 ) -> None:
     """Otherwise the policy would not be evaluated, or the period never ends."""

@@ -19,7 +19,7 @@ from kyverno_mp.images.keys import Unproved
 from kyverno_mp.images.sigstore.chains import verified_chain
 from kyverno_mp.images.sigstore.identity import require_identity
 from kyverno_mp.images.sigstore.log_search import proposed_entries
-from kyverno_mp.images.sigstore.logkeys import DatedKeys, Period
+from kyverno_mp.images.sigstore.logkeys import DatedKey, Period
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor import verified_search
 from kyverno_mp.images.sigstore.rekor_entry import Signed
@@ -72,7 +72,7 @@ def verdict(layer: Layer, terms: Terms = TERMS) -> str:
     return ""
 
 
-def test_a_good_signature() -> None:
+def test_valid_signature() -> None:
     assert verdict(RIG.layer(RIG.leaf())) == ""
 
 
@@ -138,7 +138,7 @@ def test_names(name: x509.GeneralName, subject: str) -> None:
     )
 
 
-def test_a_name_of_damaged_text_is_none() -> None:
+def test_invalid_utf_8_name_is_no_name() -> None:
     kind = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.7")
     for data in (b"\x13\x03me!", b"\x0c\x01\xff", b"\x0c\x00"):
         leaf = RIG.leaf(san=names(x509.OtherName(kind, data))).certificate
@@ -243,7 +243,7 @@ def test_chains(name: str) -> None:
         assert run()[-1] == RIG.root.certificate
 
 
-def test_a_chain_beside_a_signature_is_bounded() -> None:
+def test_chain_beside_a_signature_is_bounded() -> None:
     many = pem(RIG.root.certificate) * (limits.IMAGE_CERTIFICATES_MAX + 1)
     layer = RIG.layer(RIG.leaf())
     layer = replace(layer, annotations={**layer.annotations, _CHAIN: many})
@@ -293,7 +293,7 @@ def _entry(signer: Issued, layer: Layer) -> bytes:
     return hashedrekord(layer.payload, base64.b64decode(signed.signature), signed.pem)
 
 
-def test_a_log_is_searched_where_there_is_no_bundle() -> None:
+def test_log_is_searched_without_a_bundle() -> None:
     signer = RIG.leaf()
     layer = RIG.layer(signer, at=None)
     body = _entry(signer, layer)
@@ -328,7 +328,7 @@ def test_a_retired_log_cannot_answer(seconds: int, *, holds: bool) -> None:
     layer = RIG.layer(signer, at=None)
     answer = json.dumps([RIG.found(_entry(signer, layer), _AT)]).encode()
     period = Period(_AT - dt.timedelta(days=1), _AT + dt.timedelta(seconds=seconds))
-    keys = DatedKeys((name, (key, period)) for name, key in RIG.rekor_keys.items())
+    keys = {name: DatedKey(one.key, period) for name, one in RIG.rekor_keys.items()}
     terms = replace(TERMS, log=keys, search=lambda _signed: answer)
     text = "" if holds else "rekor log public key not valid at payload integrated time"
     found = verdict(layer, terms)
@@ -356,12 +356,12 @@ def test_a_log_cannot_prove_another_payload() -> None:
         (b'[{"a": {}}]', "no valid tlog entries found with proposed entry"),
     ],
 )
-def test_answers_of_a_log(answer: bytes, text: str) -> None:
+def test_log_answers(answer: bytes, text: str) -> None:
     signed = Signed("AA==", b"", "")
     assert text in reason(lambda: verified_search(answer, signed, RIG.rekor_keys))
 
 
-def test_an_answer_of_a_log_is_bounded() -> None:
+def test_log_answer_size_is_bounded() -> None:
     signer = RIG.leaf()
     layer = RIG.layer(signer)
     entry = RIG.found(_entry(signer, layer), _AT)
@@ -381,7 +381,7 @@ def test_an_answer_of_a_log_is_bounded() -> None:
     assert f"more than {limits.IMAGE_LOG_PROOF_MAX}" in text
 
 
-def test_a_bundle_is_bounded() -> None:
+def test_bundle_size_is_bounded() -> None:
     layer = RIG.layer(RIG.leaf())
     text = str(layer.annotations[_BUNDLE]) + " " * limits.IMAGE_LOG_BYTES_MAX
     layer = replace(layer, annotations={**layer.annotations, _BUNDLE: text})
@@ -394,7 +394,7 @@ def _stamped(response: bytes, **given: Any) -> Layer:
     return replace(layer, annotations={**layer.annotations, _STAMP: text})
 
 
-def test_a_timestamp_stands_for_the_log() -> None:
+def test_timestamp_replaces_the_log() -> None:
     authority = authority_of(pem(RIG.tsa.certificate, RIG.tsa_root.certificate))
     terms = replace(TERMS, log=None, authority=authority)
     signer = RIG.leaf()
@@ -478,11 +478,11 @@ _QUERY: Final = SignatureQuery(
         ),
     ],
 )
-def test_terms(asked: SignatureQuery, text: str) -> None:
+def test_requirements(asked: SignatureQuery, text: str) -> None:
     assert reason(lambda: terms_of(asked, NoTrustRoot(), NOW, 0)).startswith(text)
 
 
-def test_terms_of_a_policy() -> None:
+def test_requirements_of_a_policy() -> None:
     terms = terms_of(_QUERY, NoTrustRoot(), NOW, 0)
     assert verdict(RIG.layer(RIG.leaf()), terms) == ""
     stranger = Sigstore()
@@ -497,7 +497,7 @@ def test_terms_of_a_policy() -> None:
     )
 
 
-def test_a_certificate_without_a_signer_signs_nothing() -> None:
+def test_certificate_without_a_signer_is_rejected() -> None:
     """Another key than the certificate's cannot sign for it."""
     signer = RIG.leaf()
     layer = RIG.layer(signer, at=None)
@@ -508,7 +508,7 @@ def test_a_certificate_without_a_signer_signs_nothing() -> None:
     assert "invalid signature" in verdict(layer, replace(TERMS, log=None))
 
 
-def test_a_signature_that_holds_today_says_until_when() -> None:
+def test_valid_signature_has_an_expiry() -> None:
     """A signature with a stamp of a log or an authority stays valid permanently."""
     ends: list[dt.datetime] = []
     end = NOW + dt.timedelta(minutes=3)

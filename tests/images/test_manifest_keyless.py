@@ -67,7 +67,7 @@ def verdict(own: rig.Sigstore, made: dict[str, Any], who: KeylessAttestor = WHO)
     return answer.signer if answer.is_verified else f"! {answer.diff}"
 
 
-def test_the_signer(own: rig.Sigstore) -> None:
+def test_signer(own: rig.Sigstore) -> None:
     made = signed(own, own.leaf())
     assert verdict(own, made) == rig.SUBJECT
     made["data"]["a"] = "9"
@@ -97,7 +97,7 @@ def test_other_identities_do_not_pass(own: rig.Sigstore, who: KeylessAttestor) -
     assert verdict(own, signed(own, own.leaf()), who).startswith("! ")
 
 
-def test_the_roots_of_the_policy(own: rig.Sigstore) -> None:
+def test_roots_of_the_policy(own: rig.Sigstore) -> None:
     made = signed(own, own.leaf())
     ours = rig.pem(own.root.certificate, own.middle.certificate)
     theirs = rig.pem(rig.issue("root").certificate)
@@ -108,7 +108,7 @@ def test_the_roots_of_the_policy(own: rig.Sigstore) -> None:
 
 
 @pytest.mark.parametrize("name", ["certificate", "bundle"])
-def test_each_part_is_needed(own: rig.Sigstore, name: str) -> None:
+def test_each_part_is_required(own: rig.Sigstore, name: str) -> None:
     made = signed(own, own.leaf())
     place = f"{manifest_rig.DOMAIN}/{name}"
     other = signed(own, own.leaf())["metadata"]["annotations"][place]
@@ -121,6 +121,6 @@ def test_each_part_is_needed(own: rig.Sigstore, name: str) -> None:
     assert "provide a key" in verdict(own, made)
 
 
-def test_another_log(own: rig.Sigstore) -> None:
+def test_foreign_log(own: rig.Sigstore) -> None:
     stranger = rig.Sigstore(root=own.root)
     assert verdict(own, signed(stranger, own.leaf())).startswith("! ")

@@ -11,7 +11,7 @@ from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import (
@@ -60,7 +60,7 @@ def key(*signers: Signer) -> dict[str, Any]:
 
 
 def judged(
-    document: ClusterPolicy,
+    document: ClusterPolicy | Policy,
     target: dict[str, Any],
     ports: ClusterData = _VERIFYING,
     **more: Any,
@@ -106,7 +106,7 @@ def test_counts_and_texts() -> None:
     ] == (ERROR)
 
 
-def test_an_entry_keeps_nothing_of_the_one_before() -> None:
+def test_entries_do_not_share_state() -> None:
     """SAFETY: upstream shares options, so one entry's key is used for the next."""
     entries = [key(ONE), {"annotations": {}}]
     status, text = judged(policy({"entries": entries}), signed_by(ONE))
@@ -166,13 +166,15 @@ def test_without_a_verifier_nothing_passes() -> None:
         ),
     ],
 )
-def test_what_is_refused_by_name(entry: dict[str, Any], name: str) -> None:
+def test_unsupported_fields_are_rejected_by_name(
+    entry: dict[str, Any], name: str
+) -> None:
     rule = policy({"entries": [entry]}).spec.rules[0]
     assert missing_capability(rule, verifies=True).endswith(name)
     assert missing_capability(rule) == "validate.manifests"
 
 
-def test_a_repository_is_refused_by_name() -> None:
+def test_repository_is_rejected_by_name() -> None:
     rule = policy({"entries": [key(ONE)]}, repository="r").spec.rules[0]
     assert missing_capability(rule, verifies=True) == "validate.manifests.repository"
 
@@ -180,14 +182,25 @@ def test_a_repository_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "text", ["file.pub", "k8s://a/b", "-----BEGIN PUBLIC KEY-----"]
 )
-def test_keys_that_are_none(text: str) -> None:
+def test_invalid_keys(text: str) -> None:
     entry = {"keys": {"publicKeys": text}}
     status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
     assert status == ERROR
     assert "failed to judge signature type from public key configuration" in found
 
 
-def test_the_key_of_a_secret() -> None:
+def test_a_pgp_key_is_named_by_its_kind() -> None:
+    """Upstream verifies PGP signatures of manifests; ours is never a pass."""
+    lines = ["-----BEGIN {}-----", "", "mDMEZ", "-----END {}-----"]
+    text = "\n".join(one.format("PGP PUBLIC KEY BLOCK") for one in lines)
+    entry = {"keys": {"publicKeys": text}}
+    status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
+    assert status == ERROR
+    assert "PGP keys are not supported; give a key of cosign as PEM" in found
+    assert "mDMEZ" not in found
+
+
+def test_key_from_a_secret() -> None:
     """SAFETY: upstream ignores ``secret``, and accepts any signer."""
     pem = base64.b64encode(ONE.pem.encode()).decode()
 
@@ -216,7 +229,7 @@ class Unreachable:
         raise DeadlinePassed("registry.deadline", "it did not answer")
 
 
-def test_an_outage_is_an_error_of_the_rule() -> None:
+def test_outage_is_a_rule_error() -> None:
     ports = ClusterData(manifests=Unreachable())
     status, text = judged(policy({"entries": [key(ONE)]}), signed_by(ONE), ports)
     assert status == ERROR

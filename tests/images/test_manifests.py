@@ -17,6 +17,7 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.manifests.compare import differences
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding, ObjectReference
 from kyverno_mp.program.ports import ManifestQuery
@@ -93,13 +94,13 @@ def changed(
     return verdict(made, signer)
 
 
-def test_a_signed_object(signer: Signer) -> None:
+def test_signed_object(signer: Signer) -> None:
     assert not verdict(rig.signed(MAP, signer), signer)
     assert "invalid signature" in verdict(rig.signed(MAP, Signer()), signer)
     assert "manifest.absent" in verdict(MAP, signer)
 
 
-def test_the_second_signature_may_be_the_one(signer: Signer) -> None:
+def test_second_signature_may_be_the_valid_one(signer: Signer) -> None:
     message = rig.of_objects(MAP)
     both = [Signer().sign(message), signer.sign(message)]
     assert not verdict(rig.annotated(MAP, message, *both), signer)
@@ -146,7 +147,7 @@ _CONTAINERS = ("spec", "template", "spec", "containers")
         (WEB, _set(*_CONTAINERS, 1, "image", to="c"), f"{'.'.join(_CONTAINERS)}.1"),
     ],
 )
-def test_what_changed_is_shown(
+def test_message_shows_the_changed_fields(
     signer: Signer, document: dict[str, Any], change: Callable[[Any], object], key: str
 ) -> None:
     found = changed(document, signer, change)
@@ -154,7 +155,7 @@ def test_what_changed_is_shown(
     assert any(one["key"].startswith(key) for one in json.loads(found)["items"])
 
 
-def test_a_value_that_moves_within_a_list_is_a_change(signer: Signer) -> None:
+def test_value_moved_within_a_list_is_a_change(signer: Signer) -> None:
     """SAFETY: upstream ignores pairs of an added and a removed list element."""
 
     def move(document: Any) -> None:
@@ -178,13 +179,13 @@ def test_a_value_that_moves_within_a_list_is_a_change(signer: Signer) -> None:
         (WEB, _set("spec", "strategy", to={"type": "Recreate"})),
     ],
 )
-def test_what_a_cluster_adds_is_no_change(
+def test_server_set_fields_are_no_change(
     signer: Signer, document: dict[str, Any], change: Callable[[Any], object]
 ) -> None:
     assert not changed(document, signer, change)
 
 
-def test_ignored_fields_of_the_policy(signer: Signer) -> None:
+def test_fields_ignored_by_the_policy(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["data"]["a"] = "9"
 
@@ -200,7 +201,7 @@ def test_ignored_fields_of_the_policy(signer: Signer) -> None:
     assert ignoring("")
 
 
-def test_the_object_does_not_say_where_to_look(signer: Signer) -> None:
+def test_object_cannot_choose_where_to_look(signer: Signer) -> None:
     """SAFETY: upstream reads the manifest from the image that the object names."""
     made = rig.signed(MAP, signer)
     place = f"{rig.DOMAIN}/resourceBundleRef"
@@ -210,19 +211,19 @@ def test_the_object_does_not_say_where_to_look(signer: Signer) -> None:
     assert "message not found" in verdict(made, signer)
 
 
-def test_no_key_is_no_signer(signer: Signer) -> None:
+def test_missing_key_matches_no_signer(signer: Signer) -> None:
     """SAFETY: an attestor without a key or identity must not match any signer."""
     asked = ManifestQuery(rig.signed(MAP, signer), rig.DOMAIN)
     with pytest.raises(ExpressionFailed, match="provide a key"):
         ManifestVerifier().verify(asked, 0)
 
 
-def test_the_domain_of_the_annotations(signer: Signer) -> None:
+def test_annotation_domain(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     assert "message not found" in verdict(made, signer, domain="other.example")
 
 
-def test_the_manifest_of_several_with_the_same_kind(signer: Signer) -> None:
+def test_one_of_several_manifests_of_the_same_kind(signer: Signer) -> None:
     others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(5)]
     assert not verdict(rig.signed(MAP, signer, *others), signer)
     renamed = rig.signed(MAP, signer, *others)
@@ -253,25 +254,69 @@ def _message(data: bytes) -> dict[str, Any]:
     # Archives contain the time, and processes must produce equal names.
     ids=[str(number) for number in range(10)],
 )
-def test_messages_that_are_none(signer: Signer, message: bytes) -> None:
+def test_invalid_messages(signer: Signer, message: bytes) -> None:
     assert verdict(_message(message), signer).startswith(
         ("manifest.message: ", "manifest.absent: ")
     )
 
 
-def test_a_message_that_is_no_base64(signer: Signer) -> None:
+def test_message_that_is_not_base64(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["metadata"]["annotations"][_MESSAGE] = "?"
     assert "failed to decode base64 message in the annotation" in verdict(made, signer)
 
 
-def test_bound_of_fields(signer: Signer) -> None:
+def test_field_count_is_bounded(signer: Signer) -> None:
     made = rig.signed(MAP, signer)
     made["data"] = {str(one): "x" for one in range(limits.MANIFEST_FIELDS_MAX + 1)}
     assert f"more than {limits.MANIFEST_FIELDS_MAX} fields" in verdict(made, signer)
 
 
-def test_a_renamed_object_is_compared_with_few(signer: Signer) -> None:
+def test_bound_of_names(signer: Signer) -> None:
+    """A deep object with many values needs a long path for each of them."""
+    made = rig.signed(MAP, signer)
+    deep: Any = dict.fromkeys(map(str, range(2100)), "x")
+    for _ in range(500):
+        deep = {"a": deep}
+    made["data"] = deep
+    found = verdict(made, signer)
+    assert f"more than {limits.MANIFEST_NAMES_MAX} names in the paths" in found
+
+
+def test_bound_of_comparisons(signer: Signer) -> None:
+    """Many manifests are compared with a large object only if one has its name."""
+    others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(99)]
+    made = rig.signed(others[0], signer, *others[1:])
+    values = limits.MANIFEST_COMPARED_MAX // len(others) + 1
+    made["data"] = {str(one): "x" for one in range(values)}
+    assert "data.0" in verdict(made, signer)
+    made["metadata"]["name"] = "renamed"
+    text = f"more than {limits.MANIFEST_COMPARED_MAX} fields in 99 manifests"
+    assert text in verdict(made, signer)
+
+
+def test_many_differences() -> None:
+    """They are in order, and a message lists the first ones."""
+    before: dict[str, Any] = {"a": {f"{one:05}": {} for one in range(12_000)}}
+    after = {"a": {f"{one + 6000:05}": "x" for one in range(12_000)}}
+    keys = [f"a.{one:05}" for one in range(18_000)]
+    found = differences(before, after, (), most=18_000)
+    assert [one.key for one in found] == keys
+    ignored = ("a.00*", "a.0100*")
+    first = differences(before, after, ignored)
+    most = limits.MANIFEST_DIFFERENCES_MAX
+    assert [one.key for one in first] == keys[1010 : 1010 + most]
+
+
+def test_an_empty_map_is_filled_by_a_value_only() -> None:
+    """A map with only empty values counts as empty."""
+    assert not differences({"a": {}}, {"a": {"b": {"c": "x"}}}, ("a.b",))
+    assert not differences({"a": {"b": {}}}, {"a": {"b": [1]}}, ("a.b.0",))
+    (found,) = differences({"a": {}}, {"a": {"b": ""}}, ())
+    assert (found.key, found.before, found.after) == ("a", {}, None)
+
+
+def test_renamed_object_is_compared_with_few(signer: Signer) -> None:
     """The matching object is the fourth of four that are equally similar."""
     others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(4)]
     message = rig.of_objects(*others)

@@ -78,18 +78,18 @@ def place() -> Iterator[Place]:
         yield Place(contents, host)
 
 
-def test_a_signed_image(place: Place) -> None:
+def test_signed_image(place: Place) -> None:
     place.signed(place.envelope(place.body))
     assert place.verify() == place.digest
 
 
-def test_no_certificates_never_mean_anyone(place: Place) -> None:
+def test_empty_certificate_list_accepts_no_signer(place: Place) -> None:
     place.signed(place.envelope(place.body))
     with pytest.raises(ExpressionFailed, match="type Notary needs certificates"):
         place.review.verify(place.asked(""), 0)
 
 
-def test_a_moved_tag_is_not_followed(place: Place) -> None:
+def test_moved_tag_is_not_followed(place: Place) -> None:
     """The first resolved digest is the verified one."""
     first = place.review.digest(place.image, RegistryAccess(), 0)
     other = Repository("app")
@@ -108,7 +108,7 @@ def test_a_registry_cannot_name_another_digest(place: Place) -> None:
     assert "no signature is associated with" in place.verify()
 
 
-def test_ten_signatures_are_tried(place: Place) -> None:
+def test_at_most_ten_signatures_are_tried(place: Place) -> None:
     bad = [
         place.envelope(place.body + b" " * number)
         for number in range(1, limits.IMAGE_NOTARY_SIGNATURES_MAX + 1)
@@ -154,31 +154,31 @@ def _attested(
     rig.refer(contents, "app", manifest, (rig.SIGNATURE, rig.JWS, envelope))
 
 
-def test_a_signed_attestation(place: Place) -> None:
+def test_signed_attestation(place: Place) -> None:
     _attested(place)
     (statement,) = json.loads(place.statements())
     assert (statement["type"], statement["predicate"]) == (_TYPE, {"a": 1})
 
 
-def test_an_attestation_of_another_image_is_refused(place: Place) -> None:
+def test_attestation_of_another_image_is_rejected(place: Place) -> None:
     """Any user who can push can list it here; upstream accepts it."""
     _attested(place, about=b"another image")
     assert place.statements() == f"the attestation is not about {place.digest}"
 
 
-def test_an_attestation_of_another_type_is_refused(place: Place) -> None:
+def test_attestation_of_another_type_is_rejected(place: Place) -> None:
     """The list of referrers is not signed; upstream trusts its types."""
     _attested(place, kind="review/example", listed=_TYPE)
     assert place.statements() == f"the attestation is not of type {_TYPE}"
 
 
-def test_an_attestation_without_signature_is_refused(place: Place) -> None:
+def test_attestation_without_signature_is_rejected(place: Place) -> None:
     rig.refer(place.contents, "app", place.body, (_TYPE, "text/json", b"{}"))
     assert place.statements().startswith("no signature is associated with")
 
 
 @pytest.mark.parametrize("expires", [False, True])
-def test_a_result_is_kept_no_longer_than_it_is_valid(
+def test_result_is_cached_only_while_valid(
     place: Place,
     tmp_path: Path,
     expires: bool,  # noqa: FBT001 - a parameter

@@ -51,7 +51,7 @@ def made() -> rig.Chain:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["leaf", "intermediate", "root"])
-def test_each_certificate_of_the_chain_may_be_the_trusted_one(
+def test_each_certificate_of_the_chain_can_be_trusted(
     made: rig.Chain, form: str, place: int
 ) -> None:
     blob = rig.ENVELOPES[form](made, BODY)
@@ -100,7 +100,7 @@ def test_a_single_self_signed_leaf(made: rig.Chain) -> None:
         ),
     ],
 )
-def test_headers_that_refuse(
+def test_rejected_headers(
     made: rig.Chain, form: str, changed: dict[str, Any], text: str
 ) -> None:
     blob = rig.ENVELOPES[form](made, BODY, **changed)
@@ -131,7 +131,7 @@ def test_expiry(made: rig.Chain, form: str) -> None:
     assert "not marked as critical" in answer(rig.NOW + day, crit[:1])
 
 
-def test_a_time_without_its_tag_is_no_time(made: rig.Chain) -> None:
+def test_time_without_its_tag_is_rejected(made: rig.Chain) -> None:
     headers = {f"{_PREFIX}.signingTime": int(rig.SIGNED.timestamp())}
     text = reason(rig.COSE, rig.cose(made, BODY, **headers), made.root)
     assert "invalid signingTime" in text
@@ -158,7 +158,7 @@ def test_certificates_must_be_valid_now(made: rig.Chain, form: str) -> None:
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
-def test_what_was_signed_must_be_the_image(
+def test_signed_content_must_be_the_image(
     made: rig.Chain, form: str, body: bytes, text: str
 ) -> None:
     assert text in reason(form, rig.ENVELOPES[form](made, body), made.root)
@@ -191,18 +191,18 @@ def _access() -> x509.AuthorityInformationAccess:
         ({"end": rig.SIGNED}, 'was expired at "Wed, 01 Jan 2025'),
     ],
 )
-def test_rules_of_the_leaf(options: dict[str, Any], text: str) -> None:
+def test_leaf_certificate_rules(options: dict[str, Any], text: str) -> None:
     made = rig.chain(**options)
     assert text in reason(rig.JWS, rig.jws(made, BODY), made.root)
 
 
-def test_keys_that_are_too_weak() -> None:
+def test_weak_keys() -> None:
     made = rig.chain(rsa.generate_private_key(65537, 1024))
     text = reason(rig.JWS, rig.jws(made, BODY), made.root)
     assert "rsa key size 1024 bits is not supported" in text
 
 
-def test_the_chain_must_be_one(made: rig.Chain) -> None:
+def test_chain_must_be_contiguous(made: rig.Chain) -> None:
     other = rig.chain()
     foreign = [made.certificates[0], *other.certificates[1:]]
     blob = rig.jws(dataclasses.replace(made, certificates=foreign), BODY)
@@ -272,14 +272,14 @@ def _same(changed: bytes, blob: bytes) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_shorter_or_longer_envelope_verifies(made: rig.Chain, form: str) -> None:
+def test_truncated_or_extended_envelope_is_rejected(made: rig.Chain, form: str) -> None:
     blob = rig.ENVELOPES[form](made, BODY)
     for size in range(0, len(blob), 7):
         assert reason(form, blob[:size], made.root)
     assert reason(form, blob + b"\x00", made.root)
 
 
-def test_one_signature_has_one_spelling(made: rig.Chain) -> None:
+def test_signature_encoding_must_be_canonical(made: rig.Chain) -> None:
     """Unused bits of base64, padding and line ends create no second envelope."""
     envelope = json.loads(rig.jws(made, BODY))
     for name in ("protected", "payload", "signature"):

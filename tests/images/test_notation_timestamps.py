@@ -76,7 +76,7 @@ def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_an_expired_certificate_with_a_timestamp(form: str) -> None:
+def test_expired_certificate_with_a_timestamp(form: str) -> None:
     blob = made(form)
     stamped = with_token(form, blob, token(signature_of(form, blob)))
     assert not reason(form, stamped)
@@ -87,7 +87,7 @@ def test_an_expired_certificate_with_a_timestamp(form: str) -> None:
     assert "no timestamp countersignature" in reason(form, blob, now=_AT)
 
 
-def test_times_that_do_not_help(form: str) -> None:
+def test_useless_timestamps(form: str) -> None:
     blob = made(form)
     signature = signature_of(form, blob)
     early = _AT - dt.timedelta(days=3650)
@@ -96,7 +96,7 @@ def test_times_that_do_not_help(form: str) -> None:
         assert text in reason(form, stamped)
 
 
-def test_timestamps_that_prove_nothing(form: str) -> None:
+def test_invalid_timestamps(form: str) -> None:
     blob = made(form)
     signature = signature_of(form, blob)
     for given in (
@@ -110,7 +110,7 @@ def test_timestamps_that_prove_nothing(form: str) -> None:
         assert "timestamp countersignature" in text
 
 
-def test_no_mutation_of_a_token_changes_the_time() -> None:
+def test_token_mutation_changes_no_accepted_time() -> None:
     """The certificates beside the signature are not signed, and prove nothing."""
     form = notation.JWS
     blob = made(form)

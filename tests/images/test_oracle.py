@@ -1,8 +1,8 @@
 """The library ``sigstore`` and this program agree about bundles and keyless signatures.
 
-The library is the oracle: what it refuses, this program refuses, and both accept what
+The library is the oracle: what it rejects, this program rejects, and both accept what
 is good. Where one is stricter by intent, the case says so. A failure means: an image
-counts as signed that Sigstore's own client refuses.
+counts as signed that Sigstore's own client rejects.
 
 The library does not cover static keys, signatures under tags by themselves, log entries
 without a proof, and chains that need Go's leniency.
@@ -51,7 +51,7 @@ def ours(
     issuer: str = rig.ISSUER,
     digest: str = rig.DIGEST,
 ) -> str:
-    """Return why this program refuses a bundle, "" if it accepts it."""
+    """Return why this program rejects a bundle, "" if it accepts it."""
     who = Identity(subject=subject, issuer=issuer)
     demands = Demands(digest, who, needs_log=True, needs_scts=True)
     material = parse_material(json.dumps(document).encode())
@@ -327,7 +327,9 @@ def mutants(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
         ("0.2", older("0.2")),
     ],
 )
-def test_what_the_library_refuses_of_mutations(form: str, made: dict[str, Any]) -> None:
+def test_mutations_rejected_by_sigstore_are_rejected(
+    form: str, made: dict[str, Any]
+) -> None:
     """SAFETY: no mutation holds here that does not hold there."""
     refusals = 0
     for mutant in mutants(made):
@@ -358,7 +360,7 @@ def parts_of_two(
 
 
 @pytest.mark.parametrize("form", ["statement", "message"])
-def test_parts_of_two_good_bundles(form: str) -> None:
+def test_mixed_parts_of_two_valid_bundles(form: str) -> None:
     """Each part is genuine, but not of this signature."""
     make = oracle_rig.bundle if form == "statement" else oracle_rig.message
     count = 0

@@ -45,7 +45,7 @@ def _trust(found: TufRepository, asked: list[str], **given: str | bool) -> TufTr
 
 
 @pytest.mark.parametrize("how", ["raw", "file", "url"])
-def test_its_first_root_is_that_of_a_setting(tmp_path: Path, how: str) -> None:
+def test_first_root_comes_from_the_setting(tmp_path: Path, how: str) -> None:
     found = _repository()
     file = tmp_path / "root.json"
     file.write_bytes(found.root)
@@ -80,7 +80,7 @@ def _reason(root: TufTrustRoot) -> str:
         ({"tuf_root_raw": "AAAA"}, "error updating to TUF remote mirror"),
     ],
 )
-def test_without_its_root_nothing_is_trusted(
+def test_no_identity_is_trusted_without_the_configured_root(
     given: dict[str, str], reason: str
 ) -> None:
     root = _trust(_repository(), [], enable_tuf=True, tuf_mirror=_MIRROR, **given)
@@ -88,7 +88,7 @@ def test_without_its_root_nothing_is_trusted(
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_public_mirror_without_another(
+def test_public_mirror_is_the_default(
     is_on: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     asked: list[str] = []
@@ -107,7 +107,9 @@ def test_the_public_mirror_without_another(
         ("tuf_root_raw", "e30=", "{}"),
     ],
 )
-def test_mistakes_are_told_at_the_start(name: str, good: str, bad: str) -> None:
+def test_configuration_errors_are_reported_at_startup(
+    name: str, good: str, bad: str
+) -> None:
     check: Callable[[str], str] = CHECKS[name]
     assert check(good) == check("") == ""
     assert check(bad).startswith("expected")

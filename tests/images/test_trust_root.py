@@ -43,7 +43,7 @@ def reason(root: TufTrustRoot) -> str:
     return caught.value.message
 
 
-def test_files_by_their_usage() -> None:
+def test_files_selected_by_usage() -> None:
     found = repository()
     root = trust(found)
     assert root.fulcio_roots(0) == [RIG.root.certificate]
@@ -55,7 +55,7 @@ def test_files_by_their_usage() -> None:
     assert len(found.asked) == len(set(found.asked)), "it is read once"
 
 
-def test_files_by_their_name() -> None:
+def test_files_selected_by_name() -> None:
     files = {"rekor.pub": pem_key(RIG.rekor).encode()}
     root = trust(repository(files=files, usages={}))
     assert root.rekor_keys(0) == RIG.rekor_keys
@@ -63,13 +63,13 @@ def test_files_by_their_name() -> None:
         root.ctlog_keys(0)
 
 
-def test_a_root_is_followed_to_its_successor() -> None:
+def test_root_is_followed_to_its_successor() -> None:
     found = repository()
     found.rotate()
     assert trust(found).rekor_keys(0) == RIG.rekor_keys
 
 
-def test_what_the_root_does_not_vouch_for() -> None:
+def test_files_not_signed_by_the_root_are_rejected() -> None:
     """A failure means: a mirror can replace the keys that verification depends on."""
     stranger, other = repository(), repository()
     assert "mirror: tuf: " in reason(trust(stranger, other.root))
@@ -87,7 +87,7 @@ def test_what_the_root_does_not_vouch_for() -> None:
     assert "expired" in reason(trust(old))
 
 
-def test_a_mirror_that_is_gone_is_tried_again_after_a_minute(
+def test_unavailable_mirror_is_retried_after_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, now = [], [0.0]
@@ -118,7 +118,7 @@ def test_a_mirror_that_is_gone_is_tried_again_after_a_minute(
     assert len(calls) > seen
 
 
-def test_a_deadline_is_no_verdict() -> None:
+def test_deadline_is_no_verdict() -> None:
     def fetch(_url: str, _deadline_ns: int) -> tuple[int, bytes]:
         raise DeadlinePassed("registry.deadline", "too late")
 
@@ -129,7 +129,7 @@ def test_a_deadline_is_no_verdict() -> None:
             root.rekor_keys(0)
 
 
-def test_nobody_waits_past_the_own_deadline_for_anothers_read() -> None:
+def test_waiting_for_another_read_ends_at_the_own_deadline() -> None:
     found, begun, gate = repository(), threading.Event(), threading.Event()
 
     def fetch(url: str, deadline_ns: int) -> tuple[int, bytes]:
@@ -148,7 +148,7 @@ def test_nobody_waits_past_the_own_deadline_for_anothers_read() -> None:
     assert root.rekor_keys(time.monotonic_ns() + 60 * 10**9)
 
 
-def test_a_slow_mirror_holds_up_one_review_at_a_time(
+def test_slow_mirror_delays_one_review_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, now = [], [1.0]
@@ -172,14 +172,14 @@ def test_a_slow_mirror_holds_up_one_review_at_a_time(
 
 
 @pytest.mark.parametrize("name", ["IMAGE_TRUST_FILES_MAX", "IMAGE_TRUST_BYTES_MAX"])
-def test_a_repository_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repository_size_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"IMAGE_TRUST_FILES_MAX": 4, "IMAGE_TRUST_BYTES_MAX": 500}[name]
     monkeypatch.setattr(f"kyverno_mp.images.sigstore.trust_root.{name}", few)
     text = reason(trust(repository()))
     assert "more than 4 files" in text or "length" in text.lower()
 
 
-def test_the_public_root_is_one() -> None:
+def test_public_root_is_sigstores() -> None:
     """The default contains Sigstore's keys; without the network no key is trusted."""
 
     def fetch(url: str, _deadline_ns: int) -> tuple[int, bytes]:
@@ -190,7 +190,7 @@ def test_the_public_root_is_one() -> None:
     assert reason(root).endswith("no such host")
 
 
-def test_libraries_load_late() -> None:
+def test_libraries_are_imported_lazily() -> None:
     """A policy with its own keys needs neither TUF nor timestamps."""
     code = (
         "import sys, kyverno_mp.images.verifier, kyverno_mp.images.sigstore.trust_root;"

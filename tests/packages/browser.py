@@ -42,7 +42,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Return the result of a command; fails if the browser refuses it."""
+        """Return the result of a command; fails if the browser rejects it."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:

@@ -64,7 +64,7 @@ def container(documents: dict[Key, Document]) -> dict[str, Any]:
     return found
 
 
-def test_the_files_are_made_of_the_parts() -> None:
+def test_chart_files_are_generated_from_the_parts() -> None:
     for path, text in chart.files().items():
         assert path.read_text() == text, path
     for folder in ("crds-files", "monitoring"):
@@ -72,21 +72,21 @@ def test_the_files_are_made_of_the_parts() -> None:
     assert dashboard.FILE.read_text() == dashboard.text()
 
 
-def test_the_default_is_the_manifest(helm: str) -> None:
+def test_default_values_render_the_manifest(helm: str) -> None:
     found = documents_of(template(helm))
     assert plain(found) == plain(manifest("install.yaml"))
 
 
-def test_split_is_the_split_manifest(helm: str) -> None:
+def test_split_values_render_the_split_manifest(helm: str) -> None:
     found = documents_of(template(helm, "split=true"))
     assert plain(found) == plain(manifest("install-split.yaml"))
 
 
-def test_without_definitions_it_is_the_manifest_without_them(helm: str) -> None:
+def test_crds_can_be_disabled(helm: str) -> None:
     assert plain(render(helm)) == plain(manifest("install-without-crds.yaml"))
 
 
-def test_an_uninstall_keeps_policies(helm: str) -> None:
+def test_uninstall_keeps_policies(helm: str) -> None:
     """Helm keeps objects with this annotation; a deleted definition deletes objects."""
     kept = {
         name: one["metadata"]["annotations"]["helm.sh/resource-policy"]
@@ -97,7 +97,7 @@ def test_an_uninstall_keeps_policies(helm: str) -> None:
     assert set(kept.values()) == {"keep"}
 
 
-def test_everything_follows_another_namespace(helm: str) -> None:
+def test_namespace_value_applies_everywhere(helm: str) -> None:
     assert_all_in(render(helm, namespace="policy-system"), "policy-system")
     found = render(helm, "namespaceOverride=elsewhere", namespace="policy-system")
     assert_all_in(found, "elsewhere")
@@ -121,7 +121,7 @@ def test_every_object_has_helms_labels(helm: str) -> None:
         ("reportsServer.enabled=true", "reportsServer"),
     ],
 )
-def test_an_unknown_value_is_an_error(helm: str, value: str, wrong: str) -> None:
+def test_unknown_value_is_an_error(helm: str, value: str, wrong: str) -> None:
     """An upstream value without an effect here would surprise the user later."""
     flags = (*KUBERNETES, "--set", value)
     done = run(helm, "template", "a", str(CHART), *flags)
@@ -129,7 +129,7 @@ def test_an_unknown_value_is_an_error(helm: str, value: str, wrong: str) -> None
     assert wrong in done.stderr
 
 
-def test_values_of_the_deployment(helm: str) -> None:
+def test_deployment_values(helm: str) -> None:
     a = "admissionController."
     found = render(
         helm,
@@ -160,7 +160,7 @@ def test_values_of_the_deployment(helm: str) -> None:
     assert selector == before["spec"]["selector"]["matchLabels"]
 
 
-def test_an_image_may_take_its_registry_from_a_parent_chart(helm: str) -> None:
+def test_image_registry_can_come_from_a_parent_chart(helm: str) -> None:
     found = render(helm, "global.image.registry=reg", "global.other.chart=x")
     assert container(found)["image"].startswith("reg/kyverno-mp:")
 
@@ -192,7 +192,7 @@ def test_features_become_flags(helm: str) -> None:
     ]
 
 
-def test_values_of_the_config_maps(helm: str) -> None:
+def test_config_map_values(helm: str) -> None:
     found = render(
         helm,
         "config.excludeUsernames={ann,bob}",
@@ -218,7 +218,7 @@ def test_values_of_the_config_maps(helm: str) -> None:
     assert not [name for kind, name in found if kind == "ConfigMap"]
 
 
-def test_the_namespace_is_left_out_whatever_selector_is_given(helm: str) -> None:
+def test_own_namespace_is_excluded_with_any_selector(helm: str) -> None:
     selector = "config.webhooks.namespaceSelector.matchExpressions"
     found = render(
         helm, f"{selector}[0].key=team", f"{selector}[0].operator=Exists", namespace="x"
@@ -230,7 +230,7 @@ def test_the_namespace_is_left_out_whatever_selector_is_given(helm: str) -> None
     assert '"x"' not in found["ConfigMap", "kyverno"]["data"]["webhooks"]
 
 
-def test_values_of_access_and_availability(helm: str) -> None:
+def test_access_and_availability_values(helm: str) -> None:
     a = "admissionController."
     found = render(
         helm,
@@ -270,7 +270,7 @@ def test_values_of_access_and_availability(helm: str) -> None:
     ("split", "component"),
     [("false", "admission-controller"), ("true", "reports-controller")],
 )
-def test_the_dashboard_is_where_reports_are_read(
+def test_dashboard_runs_in_the_reports_deployment(
     helm: str, split: str, component: str
 ) -> None:
     """Without peers, only a port-forward reaches the dashboard."""
@@ -289,7 +289,7 @@ def test_the_dashboard_is_where_reports_are_read(
 
 
 @pytest.mark.parametrize("split", ["false", "true"])
-def test_the_dashboard_may_be_opened_to_peers(helm: str, split: str) -> None:
+def test_dashboard_peers_can_be_allowed(helm: str, split: str) -> None:
     """Access needs a token, and other clients are blocked."""
     peer = {"namespaceSelector": {"matchLabels": {"team": "ops"}}}
     values = (
@@ -330,7 +330,7 @@ def test_the_dashboard_may_be_opened_to_peers(helm: str, split: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["false", "true"])
-def test_reviews_are_recorded_on_a_volume(helm: str, split: str) -> None:
+def test_recording_uses_a_volume(helm: str, split: str) -> None:
     """Only pods that answer reviews have the volume."""
     found = render(
         helm,
@@ -357,7 +357,7 @@ def test_reviews_are_recorded_on_a_volume(helm: str, split: str) -> None:
     assert recording == [ADMISSION]
 
 
-def test_monitoring_is_that_of_the_files(helm: str) -> None:
+def test_monitoring_objects_equal_the_files(helm: str) -> None:
     found = render(
         helm,
         *("prometheusRule.enabled=true", "grafana.enabled=true"),
@@ -403,7 +403,7 @@ def _leaves(value: object, path: str = "") -> list[tuple[str, object]]:
     return [(path, value)]
 
 
-def test_a_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:
+def test_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:
     """K8S: a Secret is limited to 1 MiB, and Helm stores chart and manifest in one."""
     done = run(helm, "package", str(CHART), "--destination", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -422,12 +422,12 @@ def test_a_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:
     assert len(base64.b64encode(gzip.compress(release))) < 900_000
 
 
-def test_helm_finds_nothing_to_complain_of(helm: str) -> None:
+def test_helm_lint_finds_no_problems(helm: str) -> None:
     done = run(helm, "lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout
 
 
-def test_no_expression_is_left_in_the_result(helm: str) -> None:
+def test_no_template_expression_remains(helm: str) -> None:
     for key, one in render(helm).items():
         for path, text in strings(one):
             assert "{{" not in text, (key, path)

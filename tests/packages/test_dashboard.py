@@ -49,7 +49,7 @@ def keep(browser: Browser, name: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_page_loads_without_a_complaint(
+def test_page_loads_without_console_errors(
     browser: Browser, site: str, target: str
 ) -> None:
     """The browser applies our style sheet; the policy blocks none of our resources."""
@@ -63,7 +63,7 @@ def test_a_page_loads_without_a_complaint(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_script_in_a_name_is_a_text(
+def test_script_in_a_name_is_shown_as_text(
     browser: Browser, hostile: str, target: str
 ) -> None:
     browser.open(hostile + target)
@@ -75,7 +75,7 @@ def test_a_script_in_a_name_is_a_text(
     keep(browser, f"hostile_{TARGETS.index(target)}")
 
 
-def test_it_is_light_or_dark_as_the_reader_wants(browser: Browser, site: str) -> None:
+def test_page_follows_the_preferred_color_scheme(browser: Browser, site: str) -> None:
     seen = {}
     for scheme in ("light", "dark"):
         feature = {"name": "prefers-color-scheme", "value": scheme}
@@ -88,7 +88,7 @@ def test_it_is_light_or_dark_as_the_reader_wants(browser: Browser, site: str) ->
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_narrow_window_scrolls_in_one_direction(
+def test_narrow_window_scrolls_in_one_direction(
     browser: Browser, site: str, hostile: str, target: str
 ) -> None:
     """Wide tables scroll by themselves (WCAG 2.2, 1.4.10: 320 pixels)."""
@@ -108,7 +108,7 @@ def test_a_narrow_window_scrolls_in_one_direction(
         browser.call("Emulation.clearDeviceMetricsOverride")
 
 
-def test_everything_can_be_reached_by_keyboard(browser: Browser, site: str) -> None:
+def test_everything_is_reachable_by_keyboard(browser: Browser, site: str) -> None:
     """The skip link comes first, then the menu; Enter follows a link."""
     browser.open(f"{site}/")
     focused = "document.activeElement.innerText"
@@ -126,9 +126,7 @@ def test_everything_can_be_reached_by_keyboard(browser: Browser, site: str) -> N
     assert browser.value("location.pathname") == "/processes"
 
 
-def test_a_screen_reader_hears_what_the_pictures_show(
-    browser: Browser, site: str
-) -> None:
+def test_charts_have_text_for_screen_readers(browser: Browser, site: str) -> None:
     browser.open(f"{site}/results")
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
     roles: dict[str, list[str]] = {}
@@ -143,7 +141,7 @@ def test_a_screen_reader_hears_what_the_pictures_show(
     assert "image" not in roles
 
 
-def test_it_works_without_javascript(browser: Browser, site: str) -> None:
+def test_page_works_without_javascript(browser: Browser, site: str) -> None:
     """Filters are a form, pages are links."""
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:

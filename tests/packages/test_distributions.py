@@ -66,7 +66,7 @@ def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_source_distribution_has_all_that_belongs_to_it(built: Path) -> None:
+def test_source_distribution_is_complete(built: Path) -> None:
     """The package, definitions, samples, manifests, chart, alerts and documents."""
     (file,) = built.glob("*.tar.gz")
     with tarfile.open(file) as archive:
@@ -81,7 +81,7 @@ def test_the_source_distribution_has_all_that_belongs_to_it(built: Path) -> None
     assert not any("__pycache__" in name or name.startswith("tests/") for name in found)
 
 
-def test_the_wheel_has_the_package_and_the_samples(built: Path) -> None:
+def test_wheel_contains_the_package_and_the_samples(built: Path) -> None:
     (file,) = built.glob("*.whl")
     with zipfile.ZipFile(file) as archive:
         found = set(archive.namelist())
@@ -95,7 +95,7 @@ def test_the_wheel_has_the_package_and_the_samples(built: Path) -> None:
     assert {top.partition(".")[0] for top in tops} == {"kyverno_mp"}
 
 
-def test_the_installed_program_knows_itself(environment: Path) -> None:
+def test_installed_program_reports_its_version(environment: Path) -> None:
     program = str(environment / "bin" / "kyverno-mp")
     assert __version__ in run(program, "version", cwd=environment)
     run(program, "crds", "--output", str(environment / "crds"), cwd=environment)
@@ -149,7 +149,7 @@ def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
     raise AssertionError(log.read_text())
 
 
-def test_the_image_needs_no_samples(tmp_path: Path) -> None:
+def test_image_needs_no_samples(tmp_path: Path) -> None:
     """The image's recipe copies only the package, not the wheel's other files."""
     for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "kyverno_mp"):
         (tmp_path / name).symlink_to(ROOT / name)

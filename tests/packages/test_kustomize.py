@@ -36,11 +36,11 @@ def overlay(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_the_base_is_the_manifest(kubectl: str) -> None:
+def test_base_equals_the_manifest(kubectl: str) -> None:
     assert build(kubectl, DEPLOY) == manifest("install.yaml")
 
 
-def test_everything_follows_another_namespace(kubectl: str, tmp_path: Path) -> None:
+def test_namespace_transformer_applies_everywhere(kubectl: str, tmp_path: Path) -> None:
     """This includes the filters: otherwise others could use an exempt namespace."""
     found = build(kubectl, overlay(tmp_path, "namespace: policy-system\n"))
     assert_all_in(found, "policy-system")
@@ -61,9 +61,7 @@ def test_images_and_replicas_can_be_changed(kubectl: str, tmp_path: Path) -> Non
     assert image.startswith("registry.example.com/kyverno-mp:")
 
 
-def test_the_overlay_of_the_documentation_switches_the_dashboard_on(
-    kubectl: str, tmp_path: Path
-) -> None:
+def test_documented_overlay_enables_the_dashboard(kubectl: str, tmp_path: Path) -> None:
     """The overlay is docs/dashboard.md's manifest, with the real path to the base."""
     page = (DEPLOY.parent / "docs" / "dashboard.md").read_text()
     _, _, after = page.partition("# kustomization.yaml: the dashboard\n")

@@ -57,7 +57,7 @@ def convert(file: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_each_value_is_kept_or_named(tmp_path: Path) -> None:
+def test_each_value_is_converted_or_reported(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(GIVEN)
     done = convert(file)
@@ -75,7 +75,7 @@ def test_each_value_is_kept_or_named(tmp_path: Path) -> None:
     }
 
 
-def test_helm_takes_what_is_kept(helm: str, tmp_path: Path) -> None:
+def test_helm_accepts_the_converted_values(helm: str, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(GIVEN)
     kept = tmp_path / "kept.yaml"
@@ -89,7 +89,7 @@ def test_helm_takes_what_is_kept(helm: str, tmp_path: Path) -> None:
     assert container(found)["startupProbe"]["httpGet"]["port"] == "metrics-port"
 
 
-def test_no_values_are_no_error(tmp_path: Path) -> None:
+def test_empty_values_are_accepted(tmp_path: Path) -> None:
     """``helm get values`` writes null for a release without values."""
     (tmp_path / "none.yaml").write_text("null\n")
     assert convert(tmp_path / "none.yaml").stdout == "{}\n"
@@ -118,7 +118,9 @@ def test_no_values_are_no_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_would_break_the_pods_is_refused(helm: str, value: str, text: str) -> None:
+def test_values_that_break_the_pods_are_rejected(
+    helm: str, value: str, text: str
+) -> None:
     done = run(helm, "template", "a", str(CHART), *KUBERNETES, "--set", value)
     assert done.returncode != 0
     assert text in done.stderr

@@ -82,7 +82,7 @@ def test_each_alert_fires_when_it_should(promtool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_alert_has_cases_and_advice() -> None:
+def test_each_alert_has_cases_and_a_runbook() -> None:
     """One case in which it fires, one in which it does not, and a section of advice."""
     cases = [
         case
@@ -99,7 +99,7 @@ def test_each_alert_has_cases_and_advice() -> None:
         assert {"summary", "description"} == set(rule["annotations"])
 
 
-def test_every_metric_that_is_asked_for_is_exposed(service: Service) -> None:
+def test_every_queried_metric_is_exposed(service: Service) -> None:
     text = service.get("/metrics")[1]
     exposed = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
     exposed |= {f"{name}_bucket" for name in exposed}
@@ -109,9 +109,7 @@ def test_every_metric_that_is_asked_for_is_exposed(service: Service) -> None:
     assert {family.name for family in (*RECORDED, *GAUGED)} <= exposed
 
 
-def test_promtool_finds_the_metrics_conventional(
-    promtool: str, service: Service
-) -> None:
+def test_promtool_finds_no_naming_problems(promtool: str, service: Service) -> None:
     """All names are conventional except upstream's."""
     done = subprocess.run(
         [promtool, "check", "metrics"],
@@ -199,7 +197,7 @@ def test_prometheus_scrapes_openmetrics_and_answers_every_query(
         _ask(asked, rule["expr"])
 
 
-def test_a_healthy_server_raises_no_alert(asked: str, service: Service) -> None:
+def test_healthy_server_raises_no_alert(asked: str, service: Service) -> None:
     """Delays of a busy machine end soon; a wrong alert stays pending."""
     service.wait(lambda: {one["health"] for one in _rules(asked)} == {"ok"}, 60.0)
     assert len(_rules(asked)) == len(alerts())

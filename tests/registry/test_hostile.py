@@ -4,7 +4,7 @@ import http.server
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import ClassVar
 
 import pytest
@@ -20,6 +20,19 @@ from tests.image_rig import answering
 from tests.registry.conftest import PASSWORD, USER
 
 BLOB = b"content"
+_SENT_BYTES_MAX = 64 * 1024 * 1024
+"""Far more than the buffers of two sockets."""
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_ENDLESS = {
+    "interim": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "trailers": (_CHUNKED + b"1\r\n \r\n0\r\n", b"x: y\r\n"),
+    "chunks": (_CHUNKED, b"1\r\n \r\n"),
+    "extensions": (_CHUNKED + b"1;", b"x"),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
+    "header": (b"HTTP/1.1 200 OK\r\nx: ", b"y"),
+    "status": (b"", b"H"),
+}
+"""Names of repositories: how a response begins, and what it repeats."""
 
 
 class _Hostile(http.server.BaseHTTPRequestHandler):
@@ -28,6 +41,8 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
     elsewhere: ClassVar[str] = ""
     seen: ClassVar[list[tuple[str, str]]] = []
     """Host and Authorization of all requests."""
+    ended: ClassVar[list[str]] = []
+    """Paths of responses that the client has read to their end."""
 
     def do_GET(self) -> None:
         authorization = self.headers.get("Authorization", "")
@@ -51,6 +66,8 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
             for _ in range(200):
                 time.sleep(0.05)
                 self.wfile.write(b" ")
+        elif name in _ENDLESS:
+            self._repeat(*_ENDLESS[name])
         elif name == "deep":
             self._answer(200, b"[" * 100_000, {"Content-Type": OCI_MANIFEST})
         elif name == "descriptor":
@@ -62,6 +79,15 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
             self._answer(403, json.dumps(said).encode(), {})
         else:
             self._answer(200, BLOB, {"Content-Type": OCI_MANIFEST})
+
+    def _repeat(self, begin: bytes, again: bytes) -> None:
+        """Send something again and again, until the client leaves."""
+        self.close_connection = True
+        with suppress(OSError):
+            self.wfile.write(begin)
+            for _ in range(_SENT_BYTES_MAX // (len(again) * 1000)):
+                self.wfile.write(again * 1000)
+            self.ended.append(self.path)
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -81,6 +107,7 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def host() -> Iterator[str]:
     _Hostile.seen.clear()
+    _Hostile.ended.clear()
     with ExitStack() as stack:
         _Hostile.elsewhere = stack.enter_context(answering(_Hostile))
         yield stack.enter_context(answering(_Hostile))
@@ -95,7 +122,7 @@ def _at(host: str, name: str) -> Reference:
     return parse_reference(f"{host}/{name}:v1")
 
 
-def test_ghsa_3hfq_cx9j_923w_other_content_than_named(
+def test_ghsa_3hfq_cx9j_923w_content_differs_from_its_digest(
     host: str, client: Client
 ) -> None:
     named = _at(host, "lie").at(digest_of(b"other"))
@@ -107,14 +134,32 @@ def test_ghsa_3hfq_cx9j_923w_other_content_than_named(
     assert client.blob(named, digest_of(BLOB), soon_ns()) == BLOB
 
 
-def test_ghsa_wc3x_4mp4_no_read_without_a_bound(host: str, client: Client) -> None:
+def test_ghsa_wc3x_4mp4_reads_are_bounded(host: str, client: Client) -> None:
     with pytest.raises(RequestInvalid, match=str(REGISTRY_MANIFEST_BYTES_MAX)):
         client.manifest(_at(host, "flood"), soon_ns())
     with pytest.raises(RequestInvalid, match=str(REGISTRY_BLOB_BYTES_MAX)):
         client.blob(_at(host, "flood"), digest_of(BLOB), soon_ns())
 
 
-def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
+@pytest.mark.parametrize("name", _ENDLESS)
+def test_a_response_without_an_end_is_refused_long_before_its_deadline(
+    host: str, client: Client, name: str
+) -> None:
+    deadline_ns = time.monotonic_ns() + 600 * 10**9
+    with pytest.raises((RegistryUnavailable, RequestInvalid)):
+        client.blob(_at(host, name), digest_of(BLOB), deadline_ns)
+    with pytest.raises((RegistryUnavailable, RequestInvalid)):
+        client.manifest(_at(host, name), deadline_ns)
+    assert not _Hostile.ended
+
+
+def test_chunks_of_a_few_bytes_take_no_core(host: str, client: Client) -> None:
+    deadline_ns = time.monotonic_ns() + 600 * 10**9
+    with pytest.raises(RegistryUnavailable, match="ResponseTooLong"):
+        client.blob(_at(host, "chunks"), digest_of(BLOB), deadline_ns)
+
+
+def test_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
     client.blob(_at(host, "warm"), digest_of(BLOB), soon_ns())
     start = time.monotonic()
     with pytest.raises(DeadlinePassed):
@@ -123,7 +168,7 @@ def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
     assert time.monotonic() - start < 5
 
 
-def test_no_password_for_other_servers(host: str, client: Client) -> None:
+def test_password_is_sent_to_no_other_server(host: str, client: Client) -> None:
     data = client.blob(_at(host, "guarded"), digest_of(BLOB), soon_ns())
     assert data == BLOB
     ours = {authorization for name, authorization in _Hostile.seen if name == host}
@@ -133,18 +178,18 @@ def test_no_password_for_other_servers(host: str, client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["loop", "schemes"])
-def test_redirects_end(host: str, client: Client, name: str) -> None:
+def test_redirects_are_bounded(host: str, client: Client, name: str) -> None:
     with pytest.raises((RegistryUnavailable, RequestInvalid)):
         client.manifest(_at(host, name), soon_ns())
 
 
 @pytest.mark.parametrize("name", ["deep", "descriptor", "plain"])
-def test_manifests_that_are_none(host: str, client: Client, name: str) -> None:
+def test_invalid_manifests(host: str, client: Client, name: str) -> None:
     with pytest.raises(RequestInvalid):
         image_data(client, str(_at(host, name)), soon_ns())
 
 
-def test_words_of_others_are_cut(host: str, client: Client) -> None:
+def test_texts_of_registries_are_truncated(host: str, client: Client) -> None:
     with pytest.raises(RegistryUnavailable, match="DENIED") as caught:
         client.manifest(_at(host, "words"), soon_ns())
     assert len(caught.value.message) < 700

@@ -93,7 +93,7 @@ def test_data_of_one_image(registry: Registry, build: Build) -> None:
     assert (found["identifier"], found["resolvedImage"]) == (digest, by_digest)
 
 
-def test_of_platforms_linux_amd64_is_read(registry: Registry, build: Build) -> None:
+def test_linux_amd64_is_selected(registry: Registry, build: Build) -> None:
     arm = build("multi:arm", {**CONFIG, "architecture": "arm64"})
     intel = build("multi:intel", CONFIG)
     index = {
@@ -118,7 +118,7 @@ def test_of_platforms_linux_amd64_is_read(registry: Registry, build: Build) -> N
     assert found["identifier"] == "latest"
 
 
-def test_an_image_is_looked_up_once(registry: Registry, build: Build) -> None:
+def test_image_is_looked_up_once(registry: Registry, build: Build) -> None:
     """If a tag moves between two rules, both must still read the same image."""
     build("moving:v1", CONFIG)
     images = RegistryImages(docker_client())

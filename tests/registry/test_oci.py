@@ -77,7 +77,9 @@ def test_round_trip(
     assert modes == {0o600}
 
 
-def test_what_the_registry_holds(cli: Cli, registry: Registry, policies: Path) -> None:
+def test_listing_equals_the_registrys_content(
+    cli: Cli, registry: Registry, policies: Path
+) -> None:
     cli("oci", "push", policies, "-i", registry.image("held:v1"))
     request = urllib.request.Request(
         f"http://{registry.host}/v2/held/manifests/v1",
@@ -121,7 +123,7 @@ def test_pull_by_digest(
     assert not (tmp_path / "other").exists()
 
 
-def test_tls_of_this_machine_needs_no_proof(
+def test_loopback_needs_no_tls_verification(
     cli: Cli, tls_registry: Registry, policies: Path, tmp_path: Path
 ) -> None:
     image = tls_registry.image("team/policies:v1")
@@ -148,7 +150,9 @@ def test_authorisation(
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
-def test_refusals(cli: Cli, registry: Registry, policies: Path, tmp_path: Path) -> None:
+def test_registry_errors(
+    cli: Cli, registry: Registry, policies: Path, tmp_path: Path
+) -> None:
     image = registry.image("refused:v1")
     assert "Error: image is required\n" in cli("oci", "push", policies).err
     assert "could not parse reference: A B" in cli("oci", "pull", "x", "-i", "A B").err
@@ -163,7 +167,7 @@ def test_refusals(cli: Cli, registry: Registry, policies: Path, tmp_path: Path) 
     assert (invalid.code, "validating policy no-latest: " in invalid.err) == (1, True)
 
 
-def test_a_name_leads_out_of_no_folder(
+def test_name_cannot_escape_the_folder(
     cli: Cli, registry: Registry, tmp_path: Path, policies: Path
 ) -> None:
     """A stranger's policy must not choose the folder it is written to."""

@@ -20,7 +20,7 @@ def _names() -> list[object]:
 
 
 @pytest.mark.parametrize("module", _names())
-def test_card_names_the_true_room(module: Path) -> None:
+def test_card_names_the_right_room(module: Path) -> None:
     relative = module.relative_to(ROOT)
     tree = ast.parse(module.read_text())
     if module.name == "__init__.py":
@@ -38,7 +38,7 @@ def test_card_names_the_true_room(module: Path) -> None:
 
 
 @pytest.mark.parametrize("module", _names())
-def test_card_leads_to_modules_that_exist(module: Path) -> None:
+def test_card_names_existing_modules(module: Path) -> None:
     """A failure means: a module was moved, and the cards that name it were not updated.
 
     A path begins in ``kyverno_mp/``; a name alone is a module of the same folder.
@@ -53,7 +53,7 @@ def test_card_leads_to_modules_that_exist(module: Path) -> None:
         assert any((start / end).exists() for start in starts for end in ends), name
 
 
-def test_no_room_of_leftovers() -> None:
+def test_no_room_for_leftovers() -> None:
     names = {
         part for m in MODULES for part in m.relative_to(ROOT).with_suffix("").parts
     }
@@ -61,7 +61,7 @@ def test_no_room_of_leftovers() -> None:
 
 
 @pytest.mark.parametrize("folder", ["kyverno_mp", "tests", "docs", "deploy", "perf"])
-def test_no_conflict_of_a_merge_is_left(folder: str) -> None:
+def test_no_merge_conflict_marker_remains(folder: str) -> None:
     """Nothing else would detect it in a docstring or a page."""
     marker = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
     texts = (".py", ".md", ".yaml", ".json", ".lua")
@@ -70,7 +70,7 @@ def test_no_conflict_of_a_merge_is_left(folder: str) -> None:
     assert [one for one in files if marker.search(one.read_text())] == []
 
 
-def test_decoders_of_records_are_built_at_import() -> None:
+def test_record_decoders_are_built_at_import() -> None:
     """The process crashes if two threads decode a type for the first time.
 
     This happens with msgspec 0.22. The command line starts no threads before it has
@@ -85,7 +85,7 @@ def test_decoders_of_records_are_built_at_import() -> None:
     assert found == []
 
 
-def test_nothing_evaluates_text() -> None:
+def test_no_module_evaluates_text() -> None:
     """Policies are untrusted input: eval, exec, pickle and marshal are not allowed."""
     for module in MODULES:
         for node in ast.walk(ast.parse(module.read_text())):
@@ -94,7 +94,7 @@ def test_nothing_evaluates_text() -> None:
 
 
 @pytest.mark.parametrize("module", _names())
-def test_a_long_module_says_why_in_its_card(module: Path) -> None:
+def test_long_module_states_a_reason_in_its_card(module: Path) -> None:
     """Otherwise modules gradually grow too long to read."""
     text = module.read_text()
     card = ast.get_docstring(ast.parse(text)) or ""

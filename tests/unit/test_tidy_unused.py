@@ -135,7 +135,7 @@ def product() -> list[Module]:
     ]
 
 
-def test_only_listed_functions_are_called_by_nothing_in_the_product() -> None:
+def test_unused_functions_are_listed() -> None:
     found = set(unused(product()))
     assert found - set(KEPT) == set(), "remove them, or add them with a reason"
     assert set(KEPT) - found == set(), "they are used, or gone: remove the entries"
@@ -154,6 +154,6 @@ def test_only_listed_functions_are_called_by_nothing_in_the_product() -> None:
         ("class C:\n  def __len__(self): ...\nC()", []),
     ],
 )
-def test_what_counts_as_a_use(source: str, wanted: list[str]) -> None:
+def test_uses_are_recognized(source: str, wanted: list[str]) -> None:
     """A recursive call is not a use; registration and inheritance are."""
     assert unused([Module("a", ast.parse(source))]) == wanted

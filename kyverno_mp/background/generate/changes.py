@@ -5,7 +5,7 @@ whether the request has to wait, and its Tasks. Next: background/requests.py. Ma
 the API server through the parts of this room.
 Source: docs/behaviour/controllers 5.2 (row 3), 5.5; docs/background.md.
 
-A change is reviewed before it is stored, and another webhook may still refuse it. So
+A change is reviewed before it is stored, and another webhook may still reject it. So
 the object is read: as long as it has its old version, the request waits.
 """
 

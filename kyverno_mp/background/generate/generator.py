@@ -17,11 +17,10 @@ from typing import Final
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
-from kyverno_mp.background.objects.downstream import (
-    Downstream,
-    Found,
-)
-from kyverno_mp.background.objects.labels import trigger_selector
+from kyverno_mp.background.generate.writing import SourceChanged, Writer
+from kyverno_mp.background.objects.deletion import Counts, Owned, delete_named
+from kyverno_mp.background.objects.downstream import Downstream, Found
+from kyverno_mp.background.objects.labels import source_of, trigger_selector
 from kyverno_mp.background.objects.triggers import (
     Triggers,
     assumed_operation,
@@ -31,6 +30,7 @@ from kyverno_mp.background.objects.triggers import (
     undeleted,
     version_of,
 )
+from kyverno_mp.background.objects.writes import write_then_delete
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -38,39 +38,29 @@ from kyverno_mp.background.outcome import (
     NOT_STORED,
     STILL_WANTED,
     Outcome,
-    contested,
 )
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
-from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.results import Objects, Wanted
+from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
-    DependencyError,
     ExpressionFailed,
-    KubeConflict,
-    KubeNotFound,
 )
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS, BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.generation import evaluate_generations
-from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
-from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
+from kyverno_mp.program.generate.rule import ElementsFailed
 from kyverno_mp.program.generate.sources import NO_SOURCE
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 5
 """A source may change after it was read and before it is labelled; the task is then
 repeated."""
-
-
-class _SourceChanged(KubeConflict):
-    """The source of a clone changed after it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +93,16 @@ class Generator:
                     return self._run(task, policy)
                 except PolicyChanged as changed:
                     policy = changed.policy
-                except _SourceChanged:
+                except SourceChanged:
                     pass
             return self._run(task, policy)
 
     def _run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
         rule = policy.generates.get(task.rule) if policy is not None else None
         if policy is None or rule is None:
-            self._delete_named(task)
+            delete_named(
+                self.downstream, self.dependencies.metrics, task, _selector(task)
+            )
             return DONE
         if task.synchronizes and not rule.synchronizes:
             return DONE
@@ -140,18 +132,28 @@ class Generator:
             return self._delete_stale(task, policy, rule, live)
         return self._generate(task, policy, rule, live)
 
+    @property
+    def _writer(self) -> Writer:
+        return Writer(
+            self.dependencies, self.downstream, self.register, self.on_recorded
+        )
+
     def _generate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
     ) -> Outcome:
         wanted = self.evaluate(task, policy, rule, trigger)
         if wanted is None:
             return DONE
-        return self._write_all(policy, rule, wanted)
+        done = self._writer.write_all(task, policy, rule, wanted)
+        wanted.check()
+        return done
 
     def evaluate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
     ) -> Wanted | None:
         """Return the objects that the rule generates, or None if it does not apply.
+
+        The result also contains the error of the elements that failed.
 
         Raises: PolicyChanged when the policy has a newer version, which may apply;
         ExpressionFailed, DependencyError.
@@ -190,107 +192,43 @@ class Generator:
         context = engine.open(request, deadline_ns)
         context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
         scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
-        return Wanted(rule.linked.generate(request, scope), found[0], request), ()
-
-    def _write_all(
-        self, policy: ReadyPolicy, rule: GenerateRule, applied: Wanted | None
-    ) -> Outcome:
-        """Write all generated objects.
-
-        Raises: KubeRefused after the last write if any was refused; other errors at
-        once.
-        """
-        wanted = [] if applied is None else applied.objects
-        created: Objects = []
-        # Objects of an unrecorded rule would stay behind if the policy were deleted
-        # while no replica holds the lease.
-        is_new = bool(wanted) and self._record(policy, rule)
-        pauses, refusals = [], Refusals()
+        problem: ElementsFailed | None = None
         try:
-            for one in wanted:
-                with refusals.kept():
-                    pauses.append(self._write(policy, rule, one, created))
-        finally:
-            # The policy and its record may have been deleted during the writes.
-            is_new = (bool(wanted) and self._record(policy, rule)) or is_new
-            if is_new:
-                self.on_recorded(policy.stored.key)
-        refusals.tell()
-        results = self.dependencies.results
-        if applied is not None and results is not None:
-            results.generated(policy.ir, applied.result, applied.request, created)
-        later = [pause_s for pause_s in pauses if pause_s]
-        return contested(min(later)) if later else APPLIED
-
-    def _record(self, policy: ReadyPolicy, rule: GenerateRule) -> bool:
-        """Record a rule whose objects are deleted with it; return whether it is new."""
-        return rule.deletes_with_policy and self.register.add(
-            policy.stored.name, rule.name, rule.downstream_kinds()
-        )
-
-    def _write(
-        self, policy: ReadyPolicy, rule: GenerateRule, one: Generated, new: Objects
-    ) -> float:
-        """Write an object; return the pause until the next. ``new``: created ones."""
-        if one.source is not None and rule.synchronizes:
-            self._label(one.source)
-        done = self.downstream.write(
-            one,
-            synchronizes=rule.synchronizes,
-            server_side=policy.server_side_apply,
-        )
-        recorder = PolicyRecorder(
-            policy.stored, self.dependencies.events, self.dependencies.metrics
-        )
-        return recorder.wrote(rule.name, one, done, new)
-
-    def _label(self, source: Json) -> None:
-        """Label a source, so that admission notices all changes after the version read.
-
-        Raises: _SourceChanged when it was changed or deleted before it had the label.
-        """
-        try:
-            self.downstream.label_source(source, CLONE_SOURCE)
-        except (KubeConflict, KubeNotFound) as error:
-            raise _SourceChanged("background.source", error.message) from error
-        except DependencyError as error:
-            hides = hides_values(str(source.get("kind") or ""))
-            _log.warning(
-                "source of a clone: %s",
-                withheld(error.code) if hides else error.message,
-            )
+            made = rule.linked.generate(request, scope)
+        except ElementsFailed as error:
+            made, problem = error.made, error
+        return Wanted(made, found[0], request, problem), ()
 
     def _delete_stale(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
     ) -> Outcome:
-        """Delete objects that the rule no longer generates for an existing trigger.
+        """Delete the objects of a rule that no longer applies to an existing trigger.
 
-        The change of the trigger may have been refused by another webhook, or may not
-        be stored yet. All objects are then still wanted, and the task is repeated.
+        The change of the trigger may have been rejected by another webhook, or may not
+        be stored yet. The rule then still applies, and the task is repeated.
         """
-        wanted = self._without_source(task, policy, rule, live)
-        kept = self._places(wanted)
-        owned, deleted = self._delete_owned(
-            task, rule, lambda one: place_of(one) not in kept
-        )
-        if owned and not deleted:
-            return STILL_WANTED
-        return APPLIED
+        applies, _ = self._applied(task, policy, rule, live)
+        is_stale = self.lacks_source if applies else lambda _one: True
+        owned, deleted = self._delete_owned(task, rule, is_stale)
+        return STILL_WANTED if owned and not deleted else APPLIED
 
-    def _without_source(
+    def _applied(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
-    ) -> Wanted | None:
-        """Evaluate the rule; return None if its source does not exist.
+    ) -> tuple[bool, Wanted | None]:
+        """Return whether the rule applies, and the objects that have their source.
 
-        Raises: the errors of ``evaluate``, which do not show that the source is
-        missing.
+        Raises: the other errors of ``evaluate``, also those of elements.
         """
+        wanted: Wanted | None = None
         try:
-            return self.evaluate(task, policy, rule, live)
+            wanted = self.evaluate(task, policy, rule, live)
+            if wanted is not None:
+                wanted.check()
         except ExpressionFailed as error:
             if error.code != NO_SOURCE:
                 raise
-            return None
+            return True, wanted
+        return wanted is not None, wanted
 
     def _source_gone(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
@@ -298,7 +236,7 @@ class Generator:
         """Delete the clones of a deleted source, unless a new source replaced it."""
         wanted: Wanted | None = None
         if live is not None and not is_ending(live):
-            wanted = self._without_source(task, policy, rule, live)
+            _, wanted = self._applied(task, policy, rule, live)
         return self._replace(
             task,
             policy,
@@ -310,13 +248,38 @@ class Generator:
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
-        """Write the generated objects, and delete those no longer generated."""
+        """Write the generated objects; delete those that no event would have kept.
+
+        As after an update of the trigger, objects of a rule that still applies stay,
+        even if e.g. an element of a foreach list is gone (KYVERNO).
+        """
         if live is None and not self.triggers.serves(task.trigger):
             return DONE
         wanted: Wanted | None = None
+        applies = False
+        problem: ExpressionFailed | None = None
         if live is not None and not is_ending(live):
-            wanted = self.evaluate(task, policy, rule, live)
-        return self._replace(task, policy, rule, wanted, lambda _one: True)
+            try:
+                wanted = self.evaluate(task, policy, rule, live)
+                applies = wanted is not None
+                problem = None if wanted is None else wanted.problem
+            except ExpressionFailed as error:
+                if error.code != NO_SOURCE:
+                    raise
+                applies, problem = True, error
+        is_stale = self.lacks_source if applies else lambda _one: True
+        done = self._replace(task, policy, rule, wanted, is_stale)
+        if problem is not None:
+            raise problem
+        return done
+
+    def lacks_source(self, one: Found) -> bool:
+        """Return whether an object is a clone whose source is gone.
+
+        Raises: DependencyError.
+        """
+        source = source_of(one.labels)
+        return source is not None and self.triggers.find(source) is None
 
     def _replace(
         self,
@@ -328,19 +291,16 @@ class Generator:
     ) -> Outcome:
         """Write the generated objects, and delete the stale ones of the other objects.
 
-        Raises: KubeRefused after both steps if any part was refused; other errors at
+        Raises: KubeRefused after both steps if any part was rejected; other errors at
         once.
         """
-        written, refusals = APPLIED, Refusals()
-        with refusals.kept():
-            written = self._write_all(policy, rule, wanted)
         kept = self._places(wanted)
-        with refusals.kept():
-            self._delete_owned(
+        return write_then_delete(
+            lambda: self._writer.write_all(task, policy, rule, wanted),
+            lambda: self._delete_owned(
                 task, rule, lambda one: is_stale(one) and place_of(one) not in kept
-            )
-        refusals.tell()
-        return written
+            ),
+        )
 
     def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:
         objects = () if wanted is None else wanted.objects
@@ -348,48 +308,25 @@ class Generator:
 
     def _delete_owned(
         self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]
-    ) -> tuple[int, int]:
-        """Delete a trigger's stale objects; return the number of all and of stale ones.
+    ) -> Counts:
+        """Delete a trigger's stale objects, unless the rule does not synchronize them.
 
         Raises: KubeRefused after the last object, when a kind cannot be listed or an
         object cannot be deleted; other DependencyErrors at once.
         """
-        owned = stale = 0
         if not rule.synchronizes:
-            return owned, stale
-        selector, refusals = _selector(task), Refusals()
-        with refusals.kept():
-            for one in self.downstream.find(selector, rule.downstream_kinds()):
-                owned += 1
-                if is_stale(one):
-                    stale += 1
-                    with refusals.kept():
-                        self.downstream.delete(one, selector)
+            return Counts(0, 0)
+        refusals, metrics = Refusals(), self.dependencies.metrics
+        kinds = rule.downstream_kinds()
+        owned = Owned(self.downstream, metrics, _selector(task), kinds)
+        counts = owned.delete(is_stale, refusals)
         refusals.tell()
-        return owned, stale
-
-    def _delete_named(self, task: Task) -> None:
-        """Delete the objects named by an upstream request that have the rule's labels.
-
-        The other objects of a deleted policy are deleted by policy_events.py.
-        """
-        if task.request is None or not task.deletes:
-            return
-        named = task.request.status.generated_resources or ()
-        kinds = {(one.api_version, one.kind) for one in named}
-        places = {(one.kind, one.namespace, one.name) for one in named}
-        selector, refusals = _selector(task), Refusals()
-        with refusals.kept():
-            for one in self.downstream.find(selector, kinds):
-                if place_of(one) in places:
-                    with refusals.kept():
-                        self.downstream.delete(one, selector)
-        refusals.tell()
+        return counts
 
 
 def place_of(found: Found) -> tuple[str, str, str]:
     """Return the kind, namespace and name of an object."""
-    return found.resource.kind, *found.key
+    return found.place
 
 
 def _selector(task: Task) -> dict[str, str]:

@@ -11,13 +11,14 @@ for each kind and one call for each object.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.existing import Existing
+from kyverno_mp.background.generate.moved import Moved
 from kyverno_mp.background.generate.register import Register, RuleKinds
-from kyverno_mp.background.objects.deletion import delete_data
+from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import (
@@ -68,11 +69,7 @@ class PolicyEvents:
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[str, int] | None, float]] = {}
         """The policy's version at its last sync, and the time of the next sync."""
-        self._rules: dict[str, Mapping[str, GenerateRule]] = {}
-        """The rules of a policy at the last sync."""
-        self._moved: dict[str, dict[tuple[str, str], Task]] = {}
-        """Tasks of a policy whose targets changed that the queue has not accepted yet,
-        by rule and trigger."""
+        self._moved = Moved(downstream, dependencies.metrics, submit)
         self._known: dict[Origin, dict[_Place, Trigger]] = {}
         """The objects of each rule that the last sync found."""
 
@@ -101,8 +98,11 @@ class PolicyEvents:
             # Only the status or the metadata changed.
             refusals.tell()
             return Result(after_s=next_s - now_s)
-        self._release_moved(key, ready.generates, refusals)
-        left = self._submit_moved(key)
+        for origin in self._moved.compare(ready):
+            with self._lock:
+                self._known.pop(origin, None)
+        self._moved.settle(ready, refusals)
+        left = self._moved.submit(key)
         tasks = self._tasks(ready, refusals)
         refused = sum(not self._submit(task) for task in tasks)
         refusals.tell()
@@ -122,28 +122,19 @@ class PolicyEvents:
         refusals.tell()
         self._register.record(key, {})
         self._policies.forget(policy_key(key))
-        self._rules.pop(key, None)
+        self._moved.forget(key)
         self._synced.pop(key, None)
-        self._moved.pop(key, None)
         with self._lock:
             for origin in [one for one in self._known if one.policy == key]:
                 del self._known[origin]
         return Result()
-
-    def _submit_moved(self, key: str) -> bool:
-        """Submit the tasks of moved rules; return whether some were not accepted."""
-        moved = self._moved.pop(key, {})
-        left = {one: task for one, task in moved.items() if not self._submit(task)}
-        if left:
-            self._moved[key] = left
-        return bool(left)
 
     def _delete_removed(
         self, policy: str, wanted: RuleKinds, refusals: Refusals
     ) -> RuleKinds:
         """Delete the objects of recorded rules that the policy no longer has.
 
-        Return the rules that may still have objects, because a deletion was refused.
+        Return the rules that may still have objects, because a deletion was rejected.
 
         A rule that still exists but is no longer recorded keeps its objects: it no
         longer synchronises them, or orphans them.
@@ -162,62 +153,15 @@ class PolicyEvents:
                 left_over[rule] = kinds
         return left_over
 
-    def _release_moved(
-        self, policy: str, rules: Mapping[str, GenerateRule], refusals: Refusals
-    ) -> None:
-        """Remove our labels from the objects of rules that now generate other objects.
-
-        Keep tasks that generate the other objects, because the triggers cannot be found
-        by labels afterwards.
-        KYVERNO: the old objects stay (pkg/policy/generate.go, ruleChange).
-        """
-        before = self._rules.get(policy, {})
-        next_time = dict(rules)
-        for name, rule in before.items():
-            if name not in rules or rule.targets <= rules[name].targets:
-                continue
-            origin = Origin(policy, name)
-            follows = rules[name].synchronizes and rules[name].copies_data
-            known = len(refusals)
-            self._release(origin, rule, refusals, follows=follows)
-            if len(refusals) > known:
-                next_time[name] = rule
-            with self._lock:
-                self._known.pop(origin, None)
-        self._rules[policy] = next_time
-
-    def _release(
-        self, origin: Origin, rule: GenerateRule, refusals: Refusals, *, follows: bool
-    ) -> None:
-        """Remove our labels from a rule's objects. ``follows``: keep their tasks."""
-        selector, moved = (
-            rule_selector(origin),
-            self._moved.setdefault(origin.policy, {}),
-        )
-        with refusals.kept():
-            for found in self._downstream.find(selector, rule.downstream_kinds()):
-                trigger = trigger_of(found.labels)
-                if trigger is not None and follows:
-                    # Must precede the removal of the labels, because only they name the
-                    # trigger.
-                    task = Task(GENERATE, origin.policy, origin.rule, trigger)
-                    moved[origin.rule, trigger.key] = task
-                with refusals.kept():
-                    self._downstream.release(found, selector)
-
     def _delete(
         self,
         origin: Origin,
         kinds: list[tuple[str, str]] | None,
         refusals: Refusals,
     ) -> None:
-        delete_data(
-            self._downstream,
-            self._dependencies.metrics,
-            rule_selector(origin),
-            kinds,
-            refusals,
-        )
+        metrics = self._dependencies.metrics
+        owned = Owned(self._downstream, metrics, rule_selector(origin), kinds)
+        owned.delete(is_data, refusals)
 
     def _tasks(self, ready: ReadyPolicy, refusals: Refusals) -> Iterator[Task]:
         """Yield the tasks for the triggers of a policy.
@@ -263,8 +207,8 @@ class PolicyEvents:
                     now[_Place(resource.group, resource.plural, *found.key)] = trigger
         with self._lock:
             before = self._known.get(origin) or {}
-            # After a refusal, it is not known whether the objects that were not listed
-            # are gone.
+            # After a rejection, it is not known whether the objects that were not
+            # listed are gone.
             self._known[origin] = {**before, **now} if len(refusals) > known else now
         wanted = [one for place, one in before.items() if place not in now]
         if rule.copies_data:

@@ -7,7 +7,7 @@ May touch: the API server through the parts of this room, reading and with dry r
 Source: docs/background.md (preview).
 
 The preview uses the parts of the pool, so that both have the same result. The guard of
-these parts refuses every write.
+these parts rejects every write.
 """
 
 from collections.abc import Collection, Iterator
@@ -209,10 +209,16 @@ class Previewer:
         cause = Cause(rule.name, trigger)
         live = self._triggers.find(trigger)
         wanted: list[Generated] = []
+        applies = False
         if live is not None and not is_ending(live):
             task = Task(GENERATE, policy.stored.name, rule.name, trigger)
             applied = self.generator.evaluate(task, policy, rule, live)
-            wanted = [] if applied is None else applied.objects
+            if applied is not None:
+                applies, wanted = True, applied.objects
+                if applied.problem is not None:
+                    found.problems.append(
+                        f"{rule.name}, {trigger.shown}: {applied.problem.message}"
+                    )
         for one in wanted:
             planned = self.planner.write(
                 cause,
@@ -228,7 +234,9 @@ class Previewer:
             origin = Origin(policy.stored.name, rule.name)
             kept = {self._downstream.place_of(one) for one in wanted}
             for each in self._owned(origin, rule, trigger):
-                if place_of(each) not in kept:
+                # As in the pool, objects of a rule that still applies stay.
+                is_stale = not applies or self.generator.lacks_source(each)
+                if is_stale and place_of(each) not in kept:
                     yield self.planner.delete(cause, each)
 
     def _owned(

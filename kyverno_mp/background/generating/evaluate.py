@@ -35,6 +35,8 @@ from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from kyverno_mp.values.jsonvalue import Json
 
 _EXCEPTION: Final = "exception"
+_CAUSE: Final = "background_scan"
+"""KYVERNO: 1.19 counts every trigger of a GeneratingPolicy as a background scan."""
 
 
 class Evaluated(NamedTuple):
@@ -124,7 +126,7 @@ class Evaluation:
         own = policy.ir.policy
         labels = (
             *(own.namespace or "-", own.name, request.kind, request.namespace),
-            *(request.operation.lower(), status),
+            *(request.operation.lower(), _CAUSE, status),
         )
         seconds = took_ns / 1e9
         self.dependencies.metrics.observe(GENERATING_RESULTS, labels, seconds)

@@ -23,7 +23,7 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
-from kyverno_mp.background.objects.deletion import delete_data
+from kyverno_mp.background.objects.deletion import Owned, is_data
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
@@ -134,7 +134,7 @@ class GeneratingEvents:
     def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         """Yield a task for each current or former trigger of the policy.
 
-        ``refusals`` collects the refused lists. Raises: other DependencyErrors.
+        ``refusals`` collects the rejected lists. Raises: other DependencyErrors.
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)
@@ -165,14 +165,14 @@ class GeneratingEvents:
         return Result()
 
     def _delete(self, policy: str, entry: Entry, refusals: Refusals) -> None:
-        delete_data(
+        owned = Owned(
             self._downstream,
             self._dependencies.metrics,
             policy_selector(policy),
             [one[:2] for one in entry.kinds],
-            refusals,
             policy_key(policy)[0],
         )
+        owned.delete(is_data, refusals)
 
     def _tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         triggers: dict[str, Trigger] = {}

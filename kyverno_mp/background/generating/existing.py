@@ -45,7 +45,7 @@ class ExistingTriggers:
     ) -> dict[str, Trigger]:
         """List the objects that the constraints match, by key.
 
-        ``on_refused`` is called with the error of each refused list. Raises:
+        ``on_refused`` is called with the error of each rejected list. Raises:
         DependencyError.
         """
         found: dict[str, Trigger] = {}

@@ -41,7 +41,7 @@ def labels_of(policy: str, trigger: Trigger, source_uid: str) -> dict[str, str]:
     """Return the labels of an object. ``source_uid``: of a clone's source; "" for data.
 
     A name that is not a valid label value is omitted; upstream's object would be
-    refused.
+    rejected.
     """
     namespace, _, name = policy.rpartition("/")
     group, _, version = trigger.api_version.rpartition("/")

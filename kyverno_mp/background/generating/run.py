@@ -10,8 +10,9 @@ objects that its expressions read.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from kyverno_mp.background.generating.policies import (
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
 from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
+from kyverno_mp.background.objects.deletion import Deleter, Owned
 from kyverno_mp.background.objects.downstream import (
     OTHERS,
     Done,
@@ -41,6 +43,7 @@ from kyverno_mp.background.objects.triggers import (
     undeleted,
     version_of,
 )
+from kyverno_mp.background.objects.writes import Writes, write_then_delete
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -48,7 +51,6 @@ from kyverno_mp.background.outcome import (
     NOT_DELETED,
     NOT_STORED,
     Outcome,
-    contested,
 )
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
@@ -62,19 +64,11 @@ from kyverno_mp.values.jsonvalue import Json
 _DELETE: Final = "DELETE"
 
 
-class Writer(Protocol):
+class Writer(Deleter, Protocol):
     """Reads and writes generated objects: Downstream, or the notes of a preview."""
 
     def place_of(self, wanted: Generated) -> Place:
         """Return kind, namespace and name of an object that may not exist yet."""
-
-    def find(
-        self,
-        selector: Selector,
-        kinds: Collection[tuple[str, str]] | None,
-        namespace: str = "",
-    ) -> Iterator[Found]:
-        """Yield the objects that have all labels of the selector."""
 
     def write(
         self,
@@ -85,9 +79,6 @@ class Writer(Protocol):
         owned: Selector | None = None,
     ) -> Done:
         """Create or update an object; return what was done."""
-
-    def delete(self, found: Found, selector: Selector) -> bool:
-        """Delete an object if its labels still match; return whether it was deleted."""
 
 
 class Record(Protocol):
@@ -177,7 +168,7 @@ class Generating:
             # SAFETY: forged labels may give a cluster-scoped object a namespace.
             return DONE
         if task.deletes and task.operation == _DELETE:
-            # A deletion is stored only after its review, and another webhook may refuse
+            # A deletion is stored only after its review, and another webhook may reject
             # it.
             return NOT_DELETED
         if task.seen_version and version_of(live) == task.seen_version:
@@ -191,7 +182,7 @@ class Generating:
         evaluated = self.evaluation.evaluate(task, policy, trigger)
         if evaluated is None:
             return DONE
-        return self._write_all(evaluated)
+        return self._write_all(task, evaluated)
 
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
         """Write the wanted objects, and delete the trigger's other objects.
@@ -252,20 +243,19 @@ class Generating:
     ) -> Outcome:
         """Write the generated objects, and delete the trigger's other objects.
 
-        Raises: KubeRefused after both steps if any part was refused; other errors at
+        Raises: KubeRefused after both steps if any part was rejected; other errors at
         once.
         """
-        written, refusals = DONE, Refusals()
-        with refusals.kept():
-            if evaluated is not None:
-                policy = evaluated.policy
-                written = self._write_all(evaluated)
-        objects = () if evaluated is None else evaluated.wanted.objects
-        kept = {self.downstream.place_of(one) for one in objects}
-        with refusals.kept():
-            self._delete(task, policy, lambda one: one.place not in kept)
-        refusals.tell()
-        return written
+        if evaluated is None:
+            self._delete(task, policy, lambda _one: True)
+            return DONE
+        kept = {self.downstream.place_of(one) for one in evaluated.wanted.objects}
+        return write_then_delete(
+            lambda: self._write_all(task, evaluated),
+            lambda: self._delete(
+                task, evaluated.policy, lambda one: one.place not in kept
+            ),
+        )
 
     def _delete_all(
         self, task: Task, policy: ReadyGenerating, *, is_known: bool
@@ -282,10 +272,10 @@ class Generating:
         self._delete(task, policy, lambda _one: True)
         return APPLIED
 
-    def _write_all(self, evaluated: Evaluated) -> Outcome:
+    def _write_all(self, task: Task, evaluated: Evaluated) -> Outcome:
         """Write all generated objects.
 
-        Raises: KubeRefused after the last write if any was refused; other errors at
+        Raises: KubeRefused after the last write if any was rejected; other errors at
         once.
         """
         policy, wanted = evaluated.policy, evaluated.wanted
@@ -297,18 +287,13 @@ class Generating:
         # while no replica holds the lease.
         is_new = self.register.begin(policy.name, kinds, deletes=deletes)
         written: list[GeneratedKind] = []
-        pauses, refusals = [], Refusals()
+        writes = Writes(task)
         try:
             for one in wanted.objects:
                 # A write whose response is lost may have succeeded.
                 written.append(_kind_of(one))
-                pause_s = None
-                with refusals.kept():
-                    pause_s = self._write(policy, one, created)
-                if pause_s is None:
+                if not writes.add(partial(self._write, policy, one, created)):
                     written.pop()
-                else:
-                    pauses.append(pause_s)
         finally:
             # The policy and its record may have been deleted during the writes.
             ended = self.register.end(
@@ -316,12 +301,11 @@ class Generating:
             )
             if is_new or ended:
                 self.on_recorded(policy.stored.key)
-        refusals.tell()
+        writes.check()
         results = self.dependencies.results
         if results is not None:
             results.generated(policy.ir.policy, wanted.result, wanted.request, created)
-        later = [pause_s for pause_s in pauses if pause_s]
-        return contested(min(later)) if later else APPLIED
+        return writes.outcome()
 
     def _write(
         self, policy: ReadyGenerating, one: Generated, created: list[Generated]
@@ -350,16 +334,10 @@ class Generating:
         selector = trigger_selector(policy.name, task.trigger)
         entry = self.register.of(policy.name)
         kinds = [(one.api_version, one.kind) for one in entry.kinds]
+        namespace, metrics = policy.stored.key[0], self.dependencies.metrics
         refusals = Refusals()
-        recorder = PolicyRecorder(
-            policy.stored, self.dependencies.events, self.dependencies.metrics
-        )
-        with refusals.kept():
-            for one in self.downstream.find(selector, kinds, policy.stored.key[0]):
-                if is_stale(one):
-                    with refusals.kept():
-                        if self.downstream.delete(one, selector):
-                            recorder.deleted()
+        owned = Owned(self.downstream, metrics, selector, kinds, namespace)
+        owned.delete(is_stale, refusals)
         refusals.tell()
 
 

@@ -7,7 +7,7 @@ server, through the port.
 Source: docs/background.md (GeneratingPolicies); Kyverno
 pkg/background/gpol/dynamic_watcher.go (handleDelete).
 
-An expression may also fail because of a refused read, an outage or a missing
+An expression may also fail because of a rejected read, an outage or a missing
 annotation. Clones are deleted only if the API server did not find their source.
 """
 

@@ -75,7 +75,7 @@ class Collector:
                 f" {api_version}/{kind}",
             )
         if self._own and namespace != self._own:
-            # SAFETY: a second check; the CEL library refuses this, too.
+            # SAFETY: a second check; the CEL library rejects this, too.
             raise ExpressionFailed(
                 "generate.scope",
                 f'cross-namespace generation denied: policy in "{self._own}" cannot'

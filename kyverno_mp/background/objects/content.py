@@ -43,10 +43,10 @@ def over(live: Json, raw: Json) -> Json:
 def at_version(live: Json | None, raw: Json) -> Json:
     """Return what to apply server-side, for a live object or for none.
 
-    K8S: the API server refuses it with a conflict if the object has another version or
+    K8S: the API server rejects it with a conflict if the object has another version or
     uid. It ignores the version of an object that it creates, and no stored object has
-    version 1, so the content for no live object is refused if an object exists. A POST
-    would refuse that, too, but its fields would belong to an update: later applies
+    version 1, so the content for no live object is rejected if an object exists. A POST
+    would reject that, too, but its fields would belong to an update: later applies
     would not remove them. Neither field counts as applied, so neither gets an owner.
     """
     wanted = {"resourceVersion": _OF_NO_OBJECT}

@@ -1,39 +1,99 @@
 """Delete the generated objects of a deleted policy or rule.
 
-Room: background. Takes: the labels and kinds of the objects. Gives: ``delete_data``.
-Next: background/generate/policy_events.py, background/generating/events.py. May touch:
-the API server through objects/downstream.py.
+Room: background. Takes: the labels and kinds of the objects. Gives: Owned, Deleter,
+is_data, ``delete_named``. Next: background/generate/policy_events.py,
+background/generate/generator.py, background/generating/events.py. May touch: the API
+server through objects/downstream.py.
 Source: docs/behaviour/controllers 5.5; docs/background.md.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.downstream import Found
 from kyverno_mp.background.objects.labels import Selector
 from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.update_request import Task
 from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.program.generate.labels import SOURCE_UID
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 
 
-def delete_data(
-    downstream: Downstream,
-    metrics: Metrics,
-    selector: Selector,
-    kinds: Collection[tuple[str, str]] | None,
-    refusals: Refusals,
-    namespace: str = "",
-) -> None:
-    """Delete all objects except clones; continue after a refusal.
+class Deleter(Protocol):
+    """Finds and deletes generated objects: Downstream, or the notes of a preview."""
 
-    ``namespace``: only in this one; "" = in all.
-    Raises: DependencyErrors other than refusals.
+    def find(
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        namespace: str = "",
+    ) -> Iterator[Found]:
+        """Yield the objects that have all labels of the selector."""
+
+    def delete(self, found: Found, selector: Selector) -> bool:
+        """Delete an object if its labels still match; return whether it was deleted."""
+
+
+class Counts(NamedTuple):
+    """Numbers of objects that were found, and of stale ones among them."""
+
+    found: int
+    stale: int
+
+
+def is_data(one: Found) -> bool:
+    """Return whether an object is deleted with its rule or policy.
+
+    KYVERNO: clones stay when their rule or policy is deleted.
     """
-    with refusals.kept():
-        for found in downstream.find(selector, kinds, namespace):
-            if found.labels.get(SOURCE_UID):
-                # KYVERNO: clones stay when their rule or policy is deleted.
-                continue
-            with refusals.kept():
-                if downstream.delete(found, selector):
-                    metrics.count(BACKGROUND_WRITES, ("deleted",))
+    return not one.labels.get(SOURCE_UID)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The generated objects of these kinds with these labels.
+
+    ``kinds`` None: of all kinds. ``namespace``: only in this one; "" = in all.
+    """
+
+    downstream: Deleter
+    metrics: Metrics
+    selector: Selector
+    kinds: Collection[tuple[str, str]] | None
+    namespace: str = ""
+
+    def delete(self, is_stale: Callable[[Found], bool], refusals: Refusals) -> Counts:
+        """Delete the stale objects; continue after a rejection.
+
+        Raises: DependencyErrors except rejections, which ``refusals`` collects.
+        """
+        found = stale = 0
+        with refusals.kept():
+            for one in self.downstream.find(self.selector, self.kinds, self.namespace):
+                found += 1
+                if not is_stale(one):
+                    continue
+                stale += 1
+                with refusals.kept():
+                    if self.downstream.delete(one, self.selector):
+                        self.metrics.count(BACKGROUND_WRITES, ("deleted",))
+        return Counts(found, stale)
+
+
+def delete_named(
+    downstream: Deleter, metrics: Metrics, task: Task, selector: Selector
+) -> None:
+    """Delete the objects named by an upstream request that have the rule's labels.
+
+    The other objects of a deleted policy are deleted by policy_events.py.
+    """
+    if task.request is None or not task.deletes:
+        return
+    named = task.request.status.generated_resources or ()
+    kinds = {(one.api_version, one.kind) for one in named}
+    places = {(one.kind, one.namespace, one.name) for one in named}
+    refusals = Refusals()
+    owned = Owned(downstream, metrics, selector, kinds)
+    owned.delete(lambda one: one.place in places, refusals)
+    refusals.tell()

@@ -54,7 +54,9 @@ from kyverno_mp.program.generate.labels import (
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.values.jsonvalue import Json
 
-_MANAGER: Final = "generate"
+_MANAGER: Final = "kyverno-generate"
+"""KYVERNO: the field manager of server-side applies. With another one, fields applied
+by upstream before an upgrade would never be removed."""
 _ATTEMPTS: Final = 5
 
 CREATED: Final = "created"
@@ -86,6 +88,8 @@ class Found(NamedTuple):
     uid: str
     version: str
     labels: dict[str, str]
+    created: str = ""
+    """The creation time."""
 
     @property
     def place(self) -> Place:
@@ -98,6 +102,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str | None = ""
     deletion_timestamp: str = ""
     labels: dict[str, str] | None = None
 
@@ -295,11 +300,13 @@ class Downstream:
     ) -> Iterator[Found]:
         """Yield the objects with all labels of the selector. ``kinds`` None: all kinds.
 
-        ``namespace``: only in this one; "" = in all.
+        ``namespace``: only in this one; "" = in all, for a namespaced policy only in
+        its own: elsewhere, only copies of its objects can have its labels.
 
         Raises: KubeRefused after the last kind, when one of ``kinds`` cannot be listed;
         other DependencyErrors at once.
         """
+        namespace = namespace or selector.get(POLICY_NAMESPACE) or ""
         refused: KubeRefused | None = None
         for resource in self._resources(kinds):
             if namespace and not resource.namespaced:
@@ -392,8 +399,10 @@ class Downstream:
             labels = head.labels or {}
             if selects(selector, labels) and not head.deletion_timestamp:
                 key = head.namespace, head.name
-                one = Found(resource, key, head.uid, head.resource_version, labels)
-                found[head.uid] = one
+                found[head.uid] = Found(
+                    *(resource, key, head.uid, head.resource_version, labels),
+                    created=head.creation_timestamp or "",
+                )
 
         scope = WatchScope(
             resource=resource,

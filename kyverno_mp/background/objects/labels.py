@@ -15,7 +15,11 @@ from kyverno_mp.program.generate.labels import (
     POLICY,
     POLICY_NAMESPACE,
     RULE,
+    SOURCE_GROUP,
+    SOURCE_KIND,
+    SOURCE_NAMESPACE,
     SOURCE_UID,
+    SOURCE_VERSION,
     TRIGGER_GROUP,
     TRIGGER_KIND,
     TRIGGER_NAME,
@@ -78,6 +82,20 @@ def trigger_of(labels: Mapping[str, str]) -> Trigger | None:
     """Return the trigger that the labels name; often only its uid is known."""
     found = trigger_identity(labels)
     return None if found is None else Trigger(*found)
+
+
+def source_of(labels: Mapping[str, str]) -> Trigger | None:
+    """Return the identity of a clone's source, without its name; None = no clone."""
+    uid = labels.get(SOURCE_UID)
+    if not uid:
+        return None
+    group, version = labels.get(SOURCE_GROUP, ""), labels.get(SOURCE_VERSION, "")
+    return Trigger(
+        api_version=f"{group}/{version}" if group else version,
+        kind=labels.get(SOURCE_KIND, ""),
+        namespace=labels.get(SOURCE_NAMESPACE, ""),
+        uid=uid,
+    )
 
 
 def source_selector(source: Trigger) -> dict[str, str]:

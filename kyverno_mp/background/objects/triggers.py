@@ -240,7 +240,7 @@ def _labels(request: Request, data: ClusterData) -> dict[str, str]:
 def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
     """Return why a rule for deletions has to wait; None if the trigger is gone.
 
-    Another webhook may refuse the deletion, and finalizers may delay it.
+    Another webhook may reject the deletion, and finalizers may delay it.
 
     Raises: DependencyError.
     """

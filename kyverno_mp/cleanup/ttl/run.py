@@ -101,7 +101,7 @@ class TtlCleanup:
             return min(_RETRY_S, self._interval_s)
         except Exception as error:  # noqa: BLE001 - the thread must survive
             self._failure = f"TTL watches: {type(error).__name__}"
-            _log.exception("TTL watches")
+            _log.exception("unexpected error in the TTL watches, trying again")
             return self._interval_s
         self._failure = ""
         return self._interval_s

@@ -63,7 +63,7 @@ class Timers:
         self._done: dict[Timer, str] = {}
         """Processed versions of objects, and reported label values."""
         self._refused: dict[Timer, tuple[str, float]] = {}
-        """The version whose deletion was refused, and the time of the next attempt."""
+        """The version whose deletion was rejected, and the time of the next attempt."""
 
     def on_change(self, place: Place, key: Key) -> None:
         """Set the timer of a changed object."""
@@ -162,7 +162,7 @@ class Timers:
         except KubeRefused as error:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
             reason = reason_for(resource.kind, error)
-            _log.warning("TTL deletion refused", extra=fields(reason=reason))
+            _log.warning("TTL deletion rejected", extra=fields(reason=reason))
             return self._refuse(timer, found)
         except DependencyError:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
@@ -207,7 +207,7 @@ class Timers:
         return min(found.due_s - self._clock.now().timestamp(), _LONGEST_S)
 
     def _pause_s(self, timer: Timer, found: Labelled) -> float:
-        """Return the seconds to the next attempt; a refused version waits longer."""
+        """Return the seconds to the next attempt; a rejected version waits longer."""
         with self._lock:
             version, at_s = self._refused.get(timer, ("", 0.0))
         left_s = self._left_s(found)

@@ -142,7 +142,7 @@ class Watches:
         with self._lock:
             self._informers[place] = informer
         self._metrics.hold(TTL_INFO, labels_of(scope.resource), 1.0)
-        _log.debug("TTL watch begins", extra=fields(resource=scope.path))
+        _log.debug("TTL watch started", extra=fields(resource=scope.path))
         informer.start()
 
     def _stop(self, place: Place) -> None:

@@ -16,7 +16,7 @@ import click
 
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
-from kyverno_mp.cli.apply.evaluate import Evaluator
+from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
 from kyverno_mp.cli.apply.options import (
     LISTS,
@@ -33,7 +33,11 @@ from kyverno_mp.cli.apply.output import (
 from kyverno_mp.cli.apply.rounds import evaluate_all
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
-from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
+from kyverno_mp.cli.apply.stages.cel_policies import (
+    DELETING_POLICIES,
+    CelInput,
+    Payload,
+)
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import (
@@ -56,6 +60,7 @@ from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.program import result
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile
@@ -145,6 +150,8 @@ def _run_in(
     # Results of DeletingPolicies come last (docs/behaviour/cli 3).
     located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
     print_objects([response for response, _ in located], options)
+    if options.continue_on_fail:
+        _print_failed_deletions([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
     return _exit_code(options, counts, policies, scene.unread)
@@ -252,6 +259,18 @@ def _user(options: Options) -> UserInfo | None:
 def _printer(options: Options) -> Callable[[str], None]:
     """Return the printer of progress messages; it uses stderr if the output is data."""
     return partial(click.echo, err=options.is_quiet)
+
+
+def _print_failed_deletions(responses: list[Response], options: Options) -> None:
+    """Print the errors of DeletingPolicies; as upstream, not without the option."""
+    echo = _printer(options)
+    for response in responses:
+        if response.policy.kind not in DELETING_POLICIES:
+            continue
+        word = "json" if isinstance(response.resource, Payload) else "resource"
+        for rule in response.results:
+            if rule.status == result.ERROR:
+                echo(f"failed to apply deleting policies on {word}: {rule.message}")
 
 
 def _print_failed_paths(policies: PolicySet) -> None:

@@ -232,7 +232,7 @@ class Evaluator:
             verdicts = self._cel.validate(context.request, context.runtime)
             responses.extend(_response(verdict, resource) for verdict in verdicts)
         responses.extend(self._evaluate_admission(resource))
-        responses.extend(self._generate_cel(resource))
+        responses.extend(self._generate_cel(resource, resource_path(given)))
         responses.extend(self._generate(resource, name))
         responses.extend(self._validate_images(given))
         if given:
@@ -309,10 +309,9 @@ class Evaluator:
         for verdict in stages.mutate_targets(trigger, context.runtime):
             yield _response(verdict, last)
 
-    def _generate_cel(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield responses of GeneratingPolicies."""
+    def _generate_cel(self, resource: dict[str, Json], path: str) -> Iterator[Response]:
+        """Yield responses of GeneratingPolicies; ``path``: of the unmutated object."""
         if self._stages is not None and resource:
-            path = resource_path(resource)
             context = self._engine.open(self._request(resource, {}))
             for verdict in self._stages.generate(context.request, context.runtime):
                 response = _response(verdict, resource)
@@ -324,7 +323,8 @@ class Evaluator:
     ) -> Iterator[Response]:
         """Yield responses of DeletingPolicies on the original object."""
         if self._stages is not None:
-            context = self._engine.open(self._request(resource, {}))
+            # CEL reads only plain maps, which a Payload is not.
+            context = self._engine.open(self._request(dict(resource), {}))
             found = self._stages.delete(context.request, context.runtime, what)
             for verdict in found:
                 yield _response(verdict, resource)

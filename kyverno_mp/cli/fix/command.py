@@ -4,8 +4,9 @@ Room: cli. Takes: folders or files. Gives: messages; with ``--save`` changed fil
 May touch: files below the named paths. Source: docs/behaviour/cli 18.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -52,16 +53,20 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
 def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
     """Rewrite all ClusterPolicies; exit with 1 if a policy is not rewritten."""
     # Imported late: nothing else in this module needs the engine.
-    from kyverno_mp.cli.fix.to_validating import rewrite
+    from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
 
     withheld = 0
-    for file in _yaml_files(paths):
-        documents = _documents(file) or []
+    files = {file: _documents(file) or [] for file in _yaml_files(paths)}
+    refused = _refused(chain.from_iterable(files.values()))
+    for file, documents in files.items():
         made = list(documents)
         for index, raw in enumerate(documents):
             if not _is_policy(raw) or raw["kind"] != "ClusterPolicy":
                 continue
-            found = rewrite(raw)
+            name = _name_of(raw)
+            found = (
+                Rewrite(name, None, refused[name]) if name in refused else rewrite(raw)
+            )
             _report(file, found)
             if found.document is None:
                 withheld += 1
@@ -73,6 +78,33 @@ def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
             _save(file, made, f"  Saving file ({file})...")
     if withheld:
         raise click.exceptions.Exit(FAILED)
+
+
+def _refused(documents: Iterable[Json]) -> dict[str, str]:
+    """Return why ClusterPolicies are not rewritten, by their names.
+
+    Exceptions do not apply to the new policy, and two ValidatingPolicies of one name
+    would replace each other.
+    """
+    found = {}
+    for raw in documents:
+        head = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
+        if not head:
+            continue
+        group, name, spec = head.partition("/")[0], _name_of(raw), raw.get("spec")
+        if (group, raw.get("kind")) == ("policies.kyverno.io", "ValidatingPolicy"):
+            found[name] = "a ValidatingPolicy has the same name"
+        if (group, raw.get("kind")) == ("kyverno.io", "PolicyException"):
+            for one in (spec.get("exceptions") if type(spec) is dict else None) or ():
+                if type(one) is dict:
+                    policy = str(one.get("policyName"))
+                    found[policy] = f"PolicyException {name} exempts from it"
+    return found
+
+
+def _name_of(raw: Json) -> str:
+    metadata = raw.get("metadata")
+    return str(metadata.get("name", "")) if type(metadata) is dict else ""
 
 
 def _report(file: Path, found: "Rewrite") -> None:

@@ -228,7 +228,7 @@ class _Linter:
         policy = decoded.document
         if policy is None:
             return
-        # Invalid names are reported below, with the service's other refusals.
+        # Invalid names are reported below, with the service's other rejections.
         already = {one.path for one in decoded.problems} | {"metadata.name"}
         yield from self._errors(
             one for one in storage_problems(raw) if one.path not in already
@@ -271,7 +271,7 @@ class _Linter:
     ) -> Iterator[Finding]:
         for concern in concerns(policy, self.document.raw):
             if self.for_server and is_sound and concern.code == "lint.unsupported":
-                continue  # the server's refusal has more detail
+                continue  # the server's rejection has more detail
             yield self.finding(concern.code, concern.level, concern.text, concern.path)
         for text in dict.fromkeys(warnings):
             if "failure actions" in text:
@@ -306,7 +306,7 @@ class _Linter:
     def _refusals(
         self, refusals: Iterable[Refusal], level: str = sarif.ERROR
     ) -> Iterator[Finding]:
-        """Yield the server's refusals; autogen rules have their rule's position."""
+        """Yield the server's rejections; autogen rules have their rule's position."""
         found = [
             self.finding(
                 one.code,

@@ -6,14 +6,18 @@ May touch: the files that the test names, the clock.
 Source: docs/behaviour/cli 14, 15.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING, AdmissionInput
-from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
+from kyverno_mp.cli.apply.stages.cel_policies import (
+    DELETING_POLICIES,
+    CelInput,
+    Payload,
+)
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.sources.compiled import (
@@ -46,6 +50,8 @@ from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.fields.mutation import CloneFrom
+from kyverno_mp.program.matching.subject import metadata_text
+from kyverno_mp.program.result import ERROR
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -140,16 +146,30 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
     if payload is not None:
         key = ("", "", "", name)
         responses.setdefault(key, []).extend(evaluator.apply(payload))
+    flat = [one for listed in responses.values() for one in listed]
+    for line in _failed_deletions(flat):
+        echo(line)
     echo("  Checking results ...")
     invalid = {name: error.message for name, error in compiled.invalid}
     run = compare(test, responses, invalid)
-    flat = [one for listed in responses.values() for one in listed]
     for row in check_rows(
         test.raw.get("checks", []), flat, policies.raw, str(test.path)
     ):
         run.add_check(row)
     run.unread = unread
     return run
+
+
+def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
+    """Yield a line for each error of a DeletingPolicy.
+
+    KYVERNO: the line has the name of the object where it says policy.
+    """
+    for response in responses:
+        name = metadata_text(response.resource, "name")
+        for rule in response.results:
+            if rule.status == ERROR and response.policy.kind in DELETING_POLICIES:
+                yield f"failed to apply policy {name} on resource: {rule.message}"
 
 
 def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:

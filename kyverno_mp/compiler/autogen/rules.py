@@ -31,6 +31,8 @@ POD_CONTROLLERS: Final = frozenset(
     }
 )
 _WORKLOADS: Final = POD_CONTROLLERS | {"Pod"}
+_NO_KINDS: Final = frozenset({"all", "none"})
+"""Entries of the annotation that are no kinds."""
 _PREFIX: Final = "autogen-"
 
 
@@ -63,16 +65,22 @@ def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
     ``autogen-`` does not exist for controllers. See ``expand_for_kind`` for one kind.
     """
     rules = policy.spec.rules
-    controllers = _controllers(policy) & POD_CONTROLLERS
-    generated = _generated(policy.spec, ",".join(sorted(controllers)))
-    if not generated:
+    named = _controllers(policy)
+    known = tuple(sorted(named & POD_CONTROLLERS))
+    generated = _generated(policy.spec, ",".join(known))
+    made = [RuleOfKinds(rule, only=_only_kinds(rule, known)) for rule in generated]
+    # KYVERNO: any other kind in the annotation, such as Pod, has generated rules, too.
+    others = [one for one in named - POD_CONTROLLERS - _NO_KINDS if one.isalnum()]
+    for kind in sorted(others):
+        generated = _generated(policy.spec, kind)
+        made += [RuleOfKinds(rule, only=(kind,)) for rule in generated]
+    if not made:
         return tuple([RuleOfKinds(rule) for rule in rules])
-    known = tuple(sorted(controllers))
+    never = (*known, *sorted(others))
     own = [
-        RuleOfKinds(rule, never=known if rule.name.startswith(_PREFIX) else ())
+        RuleOfKinds(rule, never=never if rule.name.startswith(_PREFIX) else ())
         for rule in rules
     ]
-    made = [RuleOfKinds(rule, only=_only_kinds(rule, known)) for rule in generated]
     return (*own, *made)
 
 

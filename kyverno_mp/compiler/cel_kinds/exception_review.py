@@ -3,7 +3,7 @@
 Room: compiler. Takes: decoded exceptions of either group. Gives: why an exception takes
 too many steps to compile. Next: webhook/policy_review.py. May touch: nothing outside
 its arguments.
-Source: docs/differences.md (policies that are refused).
+Source: docs/differences.md (policies that are rejected).
 
 The leader ignores such an exception, so its author gets the error on creation.
 """

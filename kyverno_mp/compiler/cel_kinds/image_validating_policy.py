@@ -1,7 +1,8 @@
 """Compile ImageValidatingPolicies with their autogen copies and exceptions.
 
 Room: compiler. Takes: decoded documents. Gives: ImageValidatingPolicyIR. If an
-expression does not compile, the whole policy is refused, as upstream does at admission.
+expression does not compile, the whole policy is rejected, as upstream does at
+admission.
 Next: program/image_policies. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/{evaluator/compiler.go,variables/attestors.go},

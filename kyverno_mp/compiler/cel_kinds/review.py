@@ -65,7 +65,7 @@ def faults(
 def review(
     document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
 ) -> Iterator[Problem]:
-    """Yield the remaining reasons to refuse the policy."""
+    """Yield the remaining reasons to reject the policy."""
     if isinstance(document, ImageValidatingPolicy):
         texts = _texts_of_images(document)
         yield from http_problems(document.metadata.namespace, texts)

@@ -1,6 +1,6 @@
 """Refuse a namespaced CEL policy that takes too much memory when it is linked.
 
-Room: compiler. Takes: decoded documents without faults. Gives: the refusal.
+Room: compiler. Takes: decoded documents without faults. Gives: the rejection.
 Next: webhook/policy_review.py. May touch: nothing outside its arguments.
 """
 
@@ -21,7 +21,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import AnyValidatingPolicy
 def too_large(
     document: AnyValidatingPolicy | MutatingPolicy | ImageValidatingPolicy,
 ) -> list[str]:
-    """Return the reason to refuse a namespaced policy; none for a cluster-wide policy.
+    """Return the reason to reject a namespaced policy; none for a cluster-wide policy.
 
     Raises: PolicyInvalid.
     """

@@ -1,7 +1,7 @@
 """Compile ValidatingPolicies with their autogen copies and exceptions.
 
 Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. If an expression
-does not compile, the whole policy is refused, as upstream does at admission.
+does not compile, the whole policy is rejected, as upstream does at admission.
 Next: program/validating_policy. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 6; Kyverno
 pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.

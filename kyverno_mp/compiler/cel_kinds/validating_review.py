@@ -42,7 +42,7 @@ def expression_faults_of(document: AnyValidatingPolicy) -> Iterator[Problem]:
 
 
 def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
-    """Yield the remaining reasons to refuse the policy."""
+    """Yield the remaining reasons to reject the policy."""
     yield from common_problems(
         document.spec.match_constraints, document.metadata.namespace, _texts(document)
     )

@@ -25,6 +25,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
 )
 from kyverno_mp.controllers.admission_policies.generated import Source
 from kyverno_mp.errors import Error, InputError
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
@@ -34,6 +35,7 @@ from kyverno_mp.policy.check import read
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
 _log = logging.getLogger(__name__)
@@ -104,16 +106,22 @@ def _ends_s(exception: AnyException) -> float:
 
 def _decoded(text: bytes) -> AnyException | None:
     try:
-        raw = msgspec.json.decode(text)
-        if is_validating_policy(raw):
-            found: object = decode_validating_policy(raw)
-        else:
-            found, _ = read(raw)
+        # SECURITY: the webhook's limits of one exception; its author is not trusted.
+        with bounded(CompileBudget()), for_exception():
+            return _usable(msgspec.json.decode(text))
     except Error as error:
         _log.warning("PolicyException is ignored: %s", error.message)
         return None
-    if isinstance(found, CelPolicyException):
-        builder = Builder(found.metadata.namespace, EXCEPTION_NAMES)
-        compile_exception(found, builder)
-        return None if builder.problems else found
-    return found if isinstance(found, PolicyException) else None
+
+
+def _usable(raw: Json) -> AnyException | None:
+    """Decode an exception; None if it does not compile. Raises: InputError."""
+    if not is_validating_policy(raw):
+        found: object = read(raw)[0]
+        return found if isinstance(found, PolicyException) else None
+    found = decode_validating_policy(raw)
+    if not isinstance(found, CelPolicyException):
+        return None
+    builder = Builder(found.metadata.namespace, EXCEPTION_NAMES)
+    compile_exception(found, builder)
+    return None if builder.problems else found

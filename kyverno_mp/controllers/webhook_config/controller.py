@@ -235,7 +235,9 @@ class WebhookController:
         )
         if self._computed is None or self._computed[0] != basis:
             if not basis.answers:
-                _log.error("the API server does not reach us; no policy is enforced")
+                _log.error(
+                    "the API server does not reach this service: no policy is enforced"
+                )
             self._computed = (basis, self._wanted(basis))
         self._write_all(*self._computed)
         self._health.tick(self._clock.now())

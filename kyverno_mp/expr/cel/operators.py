@@ -288,7 +288,7 @@ def index(container: Value, key: Value) -> Value:
         position = whole_index(key)
         if 0 <= position < len(container):
             return container[position]
-        raise CelFailed(f"index out of bounds: {position}")
+        raise CelFailed(f"index out of bounds: {key_text(key)}")
     raise CelFailed(f"no such key: {key_text(key)}")
 
 

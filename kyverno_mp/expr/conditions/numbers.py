@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from kyverno_mp.values.go.duration import float_to_int64, parse_duration, wrap_int64
+from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.jsonvalue import Json
 
 # PERF: possessive quantifiers keep these patterns linear on long strings that do not
@@ -18,7 +19,7 @@ _DECIMAL: Final = re.compile(
     r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z"
 )
 _HEX: Final = re.compile(
-    r"[+-]?0[xX][0-9a-fA-F_]*+(?:\.[0-9a-fA-F_]*+)?[pP][+-]?[0-9]++\Z"
+    r"[+-]?0[xX][0-9a-fA-F]*+(?:\.[0-9a-fA-F]*+)?[pP][+-]?[0-9]++\Z"
 )
 _INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
@@ -33,6 +34,10 @@ def parse_float(text: str) -> float | None:
     """Parse like strconv.ParseFloat(text, 64); None if it returns an error."""
     if len(text) > _NUMBER_CHARACTERS_MAX:
         return None
+    plain = without_underscores(text)
+    if plain is None:
+        return None
+    text = plain
     if _DECIMAL.match(text):
         value = float(text)
         return None if math.isinf(value) else value
@@ -42,7 +47,7 @@ def parse_float(text: str) -> float | None:
         return math.nan
     if _HEX.match(text):
         try:
-            return float.fromhex(text.replace("_", ""))
+            return float.fromhex(text)
         except (ValueError, OverflowError):
             return None
     return None

@@ -6,8 +6,10 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (parse_yaml); scalars are resolved as in Go's yaml.v2.
 """
 
+import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import yaml
@@ -15,11 +17,15 @@ from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
 
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.go.gotext import float_g
 from kyverno_mp.values.jsonvalue import Json
 
 _INT: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INT64_MIN: Final = -(2**63)
+_UINT64_MAX: Final = 2**64 - 1
+_NUMBER_START: Final = frozenset("+-.0123456789")
 _YAML_TAG: Final = "tag:yaml.org,2002:"
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
 _PLAIN: Final = (True, False)
@@ -175,14 +181,20 @@ def _scalar(node: yaml.ScalarNode) -> Json:
 
 
 def _number(text: str) -> Json:
-    if _INT.fullmatch(text):
-        plain = text.replace("_", "")
-        body = plain.lstrip("+-")
-        try:
-            octal = len(body) > 1 and body[0] == "0" and body[1].isdigit()
-            return float(int(plain, 8 if octal else 0))
-        except (ValueError, OverflowError):
-            pass
-    if _FLOAT.fullmatch(text):
-        return float(text)
+    """Return a plain scalar as a number, if it is one (goyaml.v2 resolve.go)."""
+    if text[:1] not in _NUMBER_START:
+        return text
+    plain: str | None = text.replace("_", "")
+    if text[:1] == ".":
+        plain = without_underscores(text)
+    elif _INT.fullmatch(text):
+        body = text.replace("_", "").lstrip("+-")
+        octal = len(body) > 1 and body[0] == "0" and body[1].isdigit()
+        with suppress(ValueError, OverflowError):
+            value = int(text.replace("_", ""), 8 if octal else 0)
+            if _INT64_MIN <= value <= _UINT64_MAX:
+                return float(value)
+    if plain is not None and _FLOAT.fullmatch(plain):
+        number = float(plain)
+        return text if math.isinf(number) else number
     return text

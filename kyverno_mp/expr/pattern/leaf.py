@@ -18,6 +18,7 @@ from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.effort import TEXT_LIGHT_MAX, Charge
 from kyverno_mp.values.go.duration import float_to_int64
+from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 
@@ -162,9 +163,10 @@ def _float_check(pattern: float) -> Check:
 
 
 def _parse_float(text: str) -> float | None:
-    if len(text) > _NUMBER_CHARACTERS_MAX or _GO_FLOAT.fullmatch(text) is None:
+    plain = without_underscores(text) if len(text) <= _NUMBER_CHARACTERS_MAX else None
+    if plain is None or _GO_FLOAT.fullmatch(plain) is None:
         return None
-    number = float(text)
+    number = float(plain)
     return number if abs(number) != _INFINITY else None
 
 

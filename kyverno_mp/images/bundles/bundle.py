@@ -23,6 +23,8 @@ _OLD: Final = "application/vnd.dev.sigstore.bundle+json;version="
 _NEW: Final = re.compile(r"application/vnd\.dev\.sigstore\.bundle\.v(\d+\.\d+)\+json")
 _VERSIONS: Final = ("0.1", "0.2", "0.3")
 _INVALID: Final = "validation error"
+_DECIMAL: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+"""SAFETY: a number of 64 bits has one spelling."""
 _NAMES: Final = {
     "bundle": frozenset(
         ("mediaType", "verificationMaterial", "dsseEnvelope", "messageSignature")
@@ -214,7 +216,7 @@ def _check_names(holder: Mapping[str, Json], kind: str) -> None:
 
 def _integer(value: Json) -> int:
     """Return an integer, which protobuf's JSON encodes as a string."""
-    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 20:  # noqa: PLR2004 - digits of 64 bits
+    if type(value) is str and _DECIMAL.fullmatch(value):
         return int(value)
     if type(value) is int and value >= 0:
         return value

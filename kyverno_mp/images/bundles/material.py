@@ -7,24 +7,23 @@ Source: docs/behaviour/images 5 (trusted root); sigstore/protobuf-specs
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 
 from cryptography import x509
 
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.keys import Unproved, load_certificate
 from kyverno_mp.images.sigstore.logkeys import (
-    DatedKeys,
-    LogKey,
+    EVER,
+    DatedKey,
+    LogKeys,
     Period,
     load_log_key,
 )
 from kyverno_mp.images.sigstore.timestamps import Authority
 from kyverno_mp.limits import IMAGE_TRUST_FILES_MAX
 from kyverno_mp.values.jsonvalue import Json
-
-_EVER: Final = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class CertificateAuthority(NamedTuple):
@@ -38,10 +37,10 @@ class CertificateAuthority(NamedTuple):
 class Material(NamedTuple):
     """The keys and certificates in the trusted root."""
 
-    logs: DatedKeys
+    logs: LogKeys
     authorities: tuple[CertificateAuthority, ...]
     stamping: tuple[tuple[Authority, Period], ...]
-    ctlogs: DatedKeys
+    ctlogs: LogKeys
     """Certificate transparency logs; a retired key verifies what it signed before."""
 
 
@@ -52,24 +51,22 @@ def parse_material(data: bytes) -> Material:
         if type(raw) is not dict:
             raise Unproved("it is not a JSON object")
         return Material(
-            DatedKeys(_logs(raw, "tlogs")),
+            dict(_logs(raw, "tlogs")),
             tuple(_authority(one) for one in _objects(raw, "certificateAuthorities")),
             tuple(_stamping(one) for one in _objects(raw, "timestampAuthorities")),
-            DatedKeys(_logs(raw, "ctlogs")),
+            dict(_logs(raw, "ctlogs")),
         )
     except (ValueError, TypeError) as error:
         raise Unproved(f"error creating trusted root: {error}") from None
 
 
-def _logs(
-    raw: Mapping[str, Json], field: str
-) -> Iterator[tuple[bytes, tuple[LogKey, Period]]]:
+def _logs(raw: Mapping[str, Json], field: str) -> Iterator[tuple[bytes, DatedKey]]:
     for one in _objects(raw, field):
         key = _object(one, "publicKey")
         name = base64_bytes(_object(one, "logId").get("keyId"))
         der = base64_bytes(key.get("rawBytes"))
         if name and der:
-            yield name, (load_log_key(der), _period(key))
+            yield name, DatedKey(load_log_key(der), _period(key))
 
 
 def _authority(one: Mapping[str, Json]) -> CertificateAuthority:
@@ -95,7 +92,7 @@ def _period(holder: Mapping[str, Json]) -> Period:
     given = holder.get("validFor")
     valid: Mapping[str, Json] = {} if given is None else _object(holder, "validFor")
     return Period(
-        _moment(valid.get("start"), _EVER[0]), _moment(valid.get("end"), _EVER[1])
+        _moment(valid.get("start"), EVER.start), _moment(valid.get("end"), EVER.end)
     )
 
 

@@ -9,6 +9,7 @@ A certificate is checked at each proved time: the time of a verified log entry o
 timestamp authority.
 """
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -34,6 +35,7 @@ from kyverno_mp.images.sigstore.certificates import (
 from kyverno_mp.images.sigstore.chains import verified_chain
 from kyverno_mp.images.sigstore.ctlog import check_scts
 from kyverno_mp.images.sigstore.identity import check_extensions, searches
+from kyverno_mp.images.sigstore.logkeys import DatedKey
 from kyverno_mp.images.sigstore.rekor import Promise, check_inclusion, promised_at
 from kyverno_mp.images.sigstore.rekor_entry import check_logged
 from kyverno_mp.images.sigstore.timestamps import verified_timestamp
@@ -128,9 +130,10 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
     the promise's (docs/behaviour/images 5). Raises: Unproved.
     """
     name = bytes.fromhex(entry.log_id)
-    key = material.logs.get(name)
-    if key is None:
+    known = material.logs.get(name)
+    if known is None:
         raise Unproved("rekor log public key not found for payload")
+    key = known.key
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise Unproved("unsupported key of a transparency log")
     if entry.proof is not None:
@@ -145,8 +148,8 @@ def _entry_time(entry: Entry, material: Material) -> datetime:
         entry.log_id,
         entry.promise,
     )
-    at = promised_at(promise, {name: key})
-    if not material.logs.periods[name].has(at):
+    at = promised_at(promise, {name: DatedKey(key)})
+    if not known.period.has(at):
         raise Unproved("the log was not trusted at the time of the entry")
     return at
 
@@ -165,19 +168,26 @@ def _check_checkpoint(
         raise Unproved("the checkpoint is malformed")
     if lines[1] != str(proof["treeSize"]) or base64_bytes(lines[2]) != root:
         raise Unproved("the checkpoint is of another tree")
-    for line in tail.splitlines():
+    if not tail.endswith("\n"):
+        raise Unproved("the checkpoint is malformed")
+    is_signed = False
+    for line in tail[:-1].split("\n"):
         name, _, encoded = line.removeprefix(_SIGNATURE).rpartition(" ")
         given = base64_bytes(encoded) if line.startswith(_SIGNATURE) and name else None
+        # SAFETY: a signature has one encoding only, as elsewhere in a bundle.
+        if given is None or b64encode(given).decode() != encoded:
+            raise Unproved("the checkpoint is malformed")
         is_own = name == lines[0].partition(" ")[0]
-        if not is_own or given is None or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
+        if not is_own or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
             continue
         try:
             signature = given[_HINT_BYTES:]
             key.verify(signature, f"{body}\n".encode(), ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             continue
-        return
-    raise Unproved("the checkpoint is not signed by the log")
+        is_signed = True
+    if not is_signed:
+        raise Unproved("the checkpoint is not signed by the log")
 
 
 def _stamped(bundle: Bundle, material: Material) -> list[datetime]:

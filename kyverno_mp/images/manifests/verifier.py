@@ -1,7 +1,7 @@
 """Verify that an object equals the YAML that a signer has signed.
 
 Room: images. Takes: ManifestQueries of rules. Gives: ManifestAnswers. Next:
-program/bodies/manifests. May touch: nothing outside its arguments.
+program/bodies/manifests. May touch: the network through its ports.
 Source: docs/behaviour/images 7.
 
 The object cannot influence how it is verified: its annotations contain the message and
@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.keys import Check, Unproved, certificate_key, static_key
-from kyverno_mp.images.manifests.compare import Difference, differences, shown
+from kyverno_mp.images.manifests.compare import Difference, Flat, differences, shown
+from kyverno_mp.images.manifests.dry_run import DryRunCreate, simulated
 from kyverno_mp.images.manifests.ignored import ignored_fields
 from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
 from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders, referenced_key
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
-from kyverno_mp.limits import MANIFEST_CANDIDATES_MAX, MANIFEST_SIGNATURES_MAX
+from kyverno_mp.limits import (
+    MANIFEST_CANDIDATES_MAX,
+    MANIFEST_COMPARED_MAX,
+    MANIFEST_FIELDS_MAX,
+    MANIFEST_SIGNATURES_MAX,
+)
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery
 from kyverno_mp.values.go.gotext import json_text
@@ -42,18 +48,21 @@ _NO_KEY: Final = (
 
 
 class ManifestVerifier:
-    """The port for ``validate.manifests`` rules; only ``trust`` needs the network."""
+    """The port for ``validate.manifests`` rules."""
 
     def __init__(
         self,
         trust: TrustRoot | None = None,
         until: Callable[[int], int] = int,
         providers: KeyProviders = NO_PROVIDERS,
+        dry_runs: DryRunCreate | None = None,
     ) -> None:
         """``until``: returns the end of one read within a review's deadline.
 
-        ``providers``: read the keys that references name.
+        ``providers``: read the keys that references name. ``dry_runs``: creates objects
+        in a dry run; None: without a cluster.
         """
+        self._dry_runs = dry_runs
         self._trust: TrustRoot = trust or NoTrustRoot()
         self._until = until
         self._providers = providers
@@ -85,8 +94,22 @@ class ManifestVerifier:
         else:
             asked = self._with_key(asked, self._until(deadline_ns))
             _check_signed(asked, message, signatures)
+        if found and asked.dry_run and self._dry_runs is not None:
+            # SAFETY: only a signed manifest is sent to the API server.
+            create = self._creating(self._dry_runs, asked.dry_run, deadline_ns)
+            again = simulated(candidates, asked.document, ignored, create)
+            found = found if again is None else again
         diff = shown(found) if found else ""
         return ManifestAnswer(is_verified=not found, signer=signer, diff=diff)
+
+    def with_dry_runs(self, dry_runs: DryRunCreate) -> "ManifestVerifier":
+        """Return a verifier that also compares with dry runs of the manifests."""
+        return ManifestVerifier(self._trust, self._until, self._providers, dry_runs)
+
+    def _creating(
+        self, create: DryRunCreate, namespace: str, deadline_ns: int
+    ) -> Callable[[dict[str, Json]], dict[str, Json] | None]:
+        return lambda one: create(one, namespace, self._until(deadline_ns))
 
     def _with_key(self, asked: ManifestQuery, until: int) -> ManifestQuery:
         if asked.certificate:
@@ -160,7 +183,11 @@ def _candidates(
         return [named[0] if len(named) == 1 or not exact else exact[0]]
     if not same:
         return []
-    counts = [len(differences(one, dict(document), ())) for one in same]
+    given = Flat(dict(document))
+    if len(same) * len(given.values) > MANIFEST_COMPARED_MAX:
+        text = f"more than {MANIFEST_COMPARED_MAX} fields in {len(same)} manifests"
+        raise ExpressionFailed("manifest.fields", text)
+    counts = [len(differences(one, given, (), 2 * MANIFEST_FIELDS_MAX)) for one in same]
     least = min(counts)
     chosen = [one for one, count in zip(same, counts, strict=True) if count == least]
     return chosen[:MANIFEST_CANDIDATES_MAX]
@@ -185,8 +212,9 @@ def _least(
 ) -> list[Difference]:
     """Return no differences if a candidate matches, else the first candidate's."""
     first: list[Difference] = []
+    given = Flat(dict(document))
     for candidate in candidates:
-        found = differences(candidate, dict(document), ignored)
+        found = differences(candidate, given, ignored)
         if not found:
             return []
         first = first or found

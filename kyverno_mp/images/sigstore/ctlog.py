@@ -25,7 +25,7 @@ from cryptography.x509.certificate_transparency import (
 
 from kyverno_mp.images.keys import Unproved
 from kyverno_mp.images.sigstore.certificates import extensions_of, key_bytes_of
-from kyverno_mp.images.sigstore.logkeys import LogKeys, is_valid_at
+from kyverno_mp.images.sigstore.logkeys import LogKeys
 from kyverno_mp.limits import IMAGE_SCTS_MAX
 
 _ABSENT: Final = (
@@ -95,10 +95,11 @@ def _signed(sct: SignedCertificateTimestamp, key_hash: bytes, body: bytes) -> by
 
 
 def _check(sct: SignedCertificateTimestamp, signed: bytes, keys: LogKeys) -> None:
-    key = keys.get(sct.log_id)
-    if key is None:
+    known = keys.get(sct.log_id)
+    if known is None:
         raise Unproved(_NO_KEY)
-    if not is_valid_at(keys, sct.log_id, _time_of(sct)):
+    key, period = known
+    if not period.has(_time_of(sct)):
         raise Unproved(f"{_FAILED}: the log's key was not valid at its time")
     if sct.entry_type is not LogEntryType.PRE_CERTIFICATE:
         raise Unproved(f"{_FAILED}: it is of another kind")

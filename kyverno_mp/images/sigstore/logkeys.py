@@ -1,6 +1,6 @@
 """Read public keys of transparency logs, by the log's identifier.
 
-Room: images. Takes: PEM strings. Gives: LogKeys, Period, DatedKeys. Next:
+Room: images. Takes: PEM strings. Gives: LogKeys. Next:
 images/sigstore/rekor.py, images/sigstore/ctlog.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5, 3.6; RFC 6962 3.2 (identifier of a log).
@@ -8,7 +8,7 @@ Source: docs/behaviour/images 3.5, 3.6; RFC 6962 3.2 (identifier of a log).
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -20,9 +20,6 @@ from kyverno_mp.images.keys import public_key_bytes
 LogKey: TypeAlias = (
     ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
 )
-LogKeys: TypeAlias = Mapping[bytes, LogKey]
-"""Keys by the SHA-256 of their SubjectPublicKeyInfo."""
-
 _UNDECODED: Final = "PEM decoding failed"
 
 
@@ -37,30 +34,28 @@ class Period(NamedTuple):
         return self.start <= at <= self.end
 
 
-class DatedKeys(dict[bytes, LogKey]):
-    """Keys of logs that have validity periods; ``periods`` has one for each key."""
-
-    def __init__(self, logs: Iterable[tuple[bytes, tuple[LogKey, Period]]]) -> None:
-        given = dict(logs)
-        super().__init__({name: key for name, (key, _) in given.items()})
-        self.periods: Mapping[bytes, Period] = {
-            name: period for name, (_, period) in given.items()
-        }
+EVER: Final = Period(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
 
-def is_valid_at(keys: LogKeys, name: bytes, at: datetime) -> bool:
-    """Return whether a log's key is valid at a time; keys of PEM always are."""
-    return not isinstance(keys, DatedKeys) or keys.periods[name].has(at)
+class DatedKey(NamedTuple):
+    """A log's key; it can only have signed entries within the period."""
+
+    key: LogKey
+    period: Period = EVER
 
 
-def log_keys(texts: Iterable[str]) -> dict[bytes, LogKey]:
-    """Return the first key of each PEM text. Raises: ValueError."""
-    found: dict[bytes, LogKey] = {}
+LogKeys: TypeAlias = Mapping[bytes, DatedKey]
+"""Keys by the SHA-256 of their SubjectPublicKeyInfo."""
+
+
+def log_keys(texts: Iterable[str]) -> dict[bytes, DatedKey]:
+    """Return the first key of each PEM text, always valid. Raises: ValueError."""
+    found: dict[bytes, DatedKey] = {}
     for text in texts:
         der = public_key_bytes(text)
         if der is None:
             raise ValueError(_UNDECODED)
-        found[log_id(der)] = load_log_key(der)
+        found[log_id(der)] = DatedKey(load_log_key(der))
     return found
 
 

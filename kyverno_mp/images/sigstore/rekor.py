@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.sigstore.logkeys import LogKeys, is_valid_at
+from kyverno_mp.images.sigstore.logkeys import LogKeys, Period
 from kyverno_mp.images.sigstore.rekor_entry import Signed, check_entry
 from kyverno_mp.limits import (
     IMAGE_LOG_BYTES_MAX,
@@ -84,8 +84,8 @@ def verified_bundle(promise: Promise, signed: Signed, keys: LogKeys) -> datetime
     key = _log_key(promise.log_id, keys)
     if key is None:
         raise Unproved(f"verifying bundle: {_NO_KEY}")
-    _check_promise(promise, key)
-    return _moment(promise, keys, "verifying bundle: ")
+    _check_promise(promise, key.key)
+    return _moment(promise, key.period, "verifying bundle: ")
 
 
 def promised_at(promise: Promise, keys: LogKeys) -> datetime:
@@ -96,20 +96,25 @@ def promised_at(promise: Promise, keys: LogKeys) -> datetime:
     key = _log_key(promise.log_id, keys)
     if key is None:
         raise Unproved(_NO_KEY)
-    _check_promise(promise, key)
-    return _moment(promise, keys)
+    _check_promise(promise, key.key)
+    return _moment(promise, key.period)
 
 
-def _log_key(log_id: str, keys: LogKeys) -> ec.EllipticCurvePublicKey | None:
+class _Known(NamedTuple):
+    key: ec.EllipticCurvePublicKey
+    period: Period
+
+
+def _log_key(log_id: str, keys: LogKeys) -> _Known | None:
     """Return the key. KYVERNO: all known keys must be ECDSA."""
-    for known, key in keys.items():
+    found = None
+    for known, (key, period) in keys.items():
         if not isinstance(key, ec.EllipticCurvePublicKey):
             text = f"rekor Public key for LogID {known.hex()} is not type"
             raise Unproved(f"{text} ecdsa.PublicKey")
-    for known, key in keys.items():
-        if known.hex() == log_id and isinstance(key, ec.EllipticCurvePublicKey):
-            return key
-    return None
+        if known.hex() == log_id:
+            found = _Known(key, period)
+    return found
 
 
 def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
@@ -128,13 +133,13 @@ def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
         raise Unproved("unable to verify SET") from None
 
 
-def _moment(promise: Promise, keys: LogKeys, prefix: str = "") -> datetime:
+def _moment(promise: Promise, period: Period, prefix: str = "") -> datetime:
     """Return the time of a promise, at which the log's key must have been valid."""
     try:
         found = datetime.fromtimestamp(promise.integrated_time, UTC)
     except (OverflowError, ValueError, OSError):
         raise Unproved("the log's time is out of range") from None
-    if not is_valid_at(keys, bytes.fromhex(promise.log_id), found):
+    if not period.has(found):
         raise Unproved(prefix + _OUTSIDE)
     return found
 
@@ -206,11 +211,11 @@ def _verified_entry(
     if key is None:
         raise Unproved(_NO_KEY + _HINT)
     try:
-        _check_promise(promise, key)
+        _check_promise(promise, key.key)
     except Unproved as error:
         raise Unproved(f"verifying signedEntryTimestamp: {error}") from None
     check_entry(promise.body, signed, "log entry")
-    return _moment(promise, keys)
+    return _moment(promise, key.period)
 
 
 def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:

@@ -61,8 +61,9 @@ def why_dropped(dropped: frozenset[str]) -> str:
     return (
         f"PolicyException {first}{others} ignored: the exceptions of a namespace may"
         f" take {LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX // _MIB} MiB of memory for one"
-        f" policy and {LINKED_EXCEPTIONS_BYTES_MAX // _MIB} MiB for all in every"
-        f" process [{EXCEPTION_TOO_LARGE}]"
+        " policy in every process, and"
+        f" {LINKED_EXCEPTIONS_BYTES_MAX // _MIB} MiB for all in admission and scans"
+        f" [{EXCEPTION_TOO_LARGE}]"
     )
 
 

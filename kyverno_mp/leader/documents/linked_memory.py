@@ -15,7 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from kyverno_mp.compiler.linked_size import linked_bytes
-from kyverno_mp.compiler.unlinked import unlinked, without_exceptions
+from kyverno_mp.compiler.unlinked import (
+    unlinked,
+    unlinked_namespace,
+    without_exceptions,
+)
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.documents.linked_exceptions import (
     dropped_exceptions,
@@ -23,9 +27,17 @@ from kyverno_mp.leader.documents.linked_exceptions import (
 )
 from kyverno_mp.leader.status import UNLINKED, PolicyStatus
 from kyverno_mp.leader.stored_document import Key
-from kyverno_mp.limits import LINKED_NAMESPACE_BYTES_MAX, LINKED_POLICY_BYTES_MAX
+from kyverno_mp.limits import (
+    LINKED_NAMESPACE_BYTES_MAX,
+    LINKED_POLICY_BYTES_MAX,
+    UNLINKED_NAMESPACE_BYTES_MAX,
+)
 
 _RULES_FAIL = "; its rules are errors where they match"
+_ALL_FAIL = (
+    "; the namespace has too many such policies, so with failurePolicy Fail each of its"
+    " objects that is reviewed is an error"
+)
 
 
 class Limited(NamedTuple):
@@ -41,7 +53,7 @@ class Limited(NamedTuple):
 class _Weighed:
     """A policy and its estimated memory, without its exceptions; 0: no budget."""
 
-    __slots__ = ("_instead", "_kind", "_without", "encoded", "size")
+    __slots__ = ("_instead", "_kind", "_of_all", "_without", "encoded", "size")
 
     def __init__(self, encoded: EncodedPolicy, kind: str, namespace: str) -> None:
         self.encoded = encoded
@@ -51,6 +63,7 @@ class _Weighed:
             self.size = linked_bytes(encoded) - exceptions
         self._kind = kind
         self._instead: tuple[EncodedPolicy | None] | None = None
+        self._of_all: tuple[EncodedPolicy | None] | None = None
         self._without: tuple[frozenset[str], EncodedPolicy] | None = None
 
     def instead(self) -> EncodedPolicy | None:
@@ -59,12 +72,46 @@ class _Weighed:
             self._instead = (unlinked(self.encoded, self._kind),)
         return self._instead[0]
 
+    def instead_of_all(self) -> EncodedPolicy | None:
+        """Return the replacement for all further policies of the namespace, cached."""
+        if self._of_all is None:
+            self._of_all = (unlinked_namespace(self.encoded, self._kind),)
+        return self._of_all[0]
+
     def without(self, dropped: frozenset[str]) -> EncodedPolicy:
         """Return the policy without some of its exceptions, encoded once."""
         if self._without is None or self._without[0] != dropped:
             encoded = without_exceptions(self.encoded, self._kind, dropped)
             self._without = dropped, encoded
         return self._without[1]
+
+
+class _Stubs:
+    """The stubs of each namespace, and their memory."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, int] = {}
+        self._replaced: set[str] = set()
+        """Namespaces with a policy that fails for every object."""
+
+    def take(
+        self, policy: _Weighed, namespace: str
+    ) -> tuple[EncodedPolicy | None, str]:
+        """Return the replacement to publish, if any, and its effect."""
+        used = self._used.get(namespace, 0)
+        if used <= UNLINKED_NAMESPACE_BYTES_MAX:
+            found = policy.instead()
+            if found is not None:
+                used += linked_bytes(found)
+                self._used[namespace] = used
+            if used <= UNLINKED_NAMESPACE_BYTES_MAX:
+                return found, _RULES_FAIL
+        if namespace in self._replaced:
+            return None, _ALL_FAIL
+        found = policy.instead_of_all()
+        if found is not None:
+            self._replaced.add(namespace)
+        return found, _ALL_FAIL
 
 
 class LinkedMemory:
@@ -80,6 +127,7 @@ class LinkedMemory:
         self._weigh(policies)
         found = self._without_exceptions(policies)
         used: dict[str, int] = {}
+        stubs = _Stubs()
         sizes = [(one.size, key) for key, one in self._weighed.items() if key[1]]
         for size, key in sorted(sizes):
             namespace = key[1]
@@ -92,15 +140,16 @@ class LinkedMemory:
             else:
                 used[namespace] = total
                 continue
+            encoded, then = stubs.take(self._weighed[key], namespace)
             text = (
                 f"it would take about {_mib(size)} MiB of memory in every process;"
-                f" {what} may take {_mib(most)} MiB{_RULES_FAIL}"
+                f" {what} may take {_mib(most)} MiB{then}"
             )
             status = policies[key][1]
             if not status.ready:
                 text = f"{status.message}; {text}"
             found[key] = Limited(
-                self._weighed[key].instead(),
+                encoded,
                 msgspec.structs.replace(
                     status, ready=False, code=UNLINKED, message=text
                 ),

@@ -152,7 +152,7 @@ class ResultWriter:
                 raise
             self._pair.forget()
             self._note(GIVEN_UP, len(new))
-            _log.error("the API server refuses results for reports: %s", error.code)
+            _log.error("the API server rejects results for reports: %s", error.code)
             return
         self._note(STORED, len(new))
         if lost:

@@ -90,6 +90,8 @@ class TriggerWriter:
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
+        self._accepted = 0
+        """Number of records whose requests were accepted since the first failure."""
         self._room = 0
         self._counted_s = float("-inf")
         self.outcomes = Tally()
@@ -111,6 +113,7 @@ class TriggerWriter:
 
     def step(self) -> bool:
         """Write pending records; return False if some must be retried."""
+        has_failed = False
         for records in chain.from_iterable(
             one.ahead(TRIGGERS_AT_ONCE_MAX) for one in self._readers
         ):
@@ -118,12 +121,16 @@ class TriggerWriter:
             try:
                 self._write(records)
             except DependencyError as error:
-                self._failures += 1
                 _log.warning("cannot write UpdateRequests, will retry: %s", error)
-                return False
+                has_failed = True
+                if not _is_refusal(error):
+                    break
             except _Full:
                 return False
-        self._failures = self.waiting = self.oldest_ns = 0
+        if has_failed:
+            self._failures += 1
+            return False
+        self._failures = self._accepted = self.waiting = self.oldest_ns = 0
         return True
 
     def count(self, recorder: Recorder) -> None:
@@ -155,12 +162,23 @@ class TriggerWriter:
             for number in numbers:
                 decoded = read[number][1]
                 if failed is None and decoded is not None:
-                    failed = self._stored(decoded)
-                ends[number] = failed
+                    ends[number] = self._stored(decoded)
+                    failed = None if _is_refusal(ends[number]) else ends[number]
+                else:
+                    ends[number] = failed
 
         list(self._pool.map(work, lanes.values()))
+        if self._failures:
+            self._accepted += sum(
+                decoded is not None and end is None
+                for (_, decoded), end in zip(read, ends, strict=True)
+            )
         for (record, decoded), end in zip(read, ends, strict=True):
             if decoded is None:
+                record.give_up()
+            elif _is_refusal(end) and self._accepted:
+                # Since the first rejection, the API server accepted other requests.
+                self.outcomes.add((GIVEN_UP,))
                 record.give_up()
             elif end is not None:
                 self.oldest_ns = decoded.at_ns
@@ -194,23 +212,22 @@ class TriggerWriter:
     def _store(self, decoded: TriggerRecord, wanted: Wanted) -> None:
         """Store an UpdateRequest; if it is rejected, store one that syncs the policy.
 
-        Raises: DependencyError.
+        Raises: DependencyError; KubeRefused if both are rejected.
         """
         try:
             _check_size(decoded, wanted)
             self._put(document_of(decoded, wanted, self._namespace))
         except KubeRefused as error:
-            if error.code not in _NEVER:
+            if not _is_refusal(error) or decoded.role == LOST_ROLE:
                 raise
-            self.outcomes.add((GIVEN_UP,))
             _log.error(
-                "the API server refuses an UpdateRequest of policy %s: %s",
+                "the API server rejects an UpdateRequest of policy %s: %s",
                 wanted.policy,
                 error.code,
             )
-            if decoded.role != LOST_ROLE:
-                lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
-                self._store(lost, lost.wanted[0])
+            lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
+            self._store(lost, lost.wanted[0])
+            self.outcomes.add((GIVEN_UP,))
 
     def _put(self, document: Json) -> None:
         """Create a request, or update the existing one. Raises: DependencyError."""
@@ -297,6 +314,14 @@ _MARKED: Final = "kyverno-mp.io/marked-at"
 
 def _mark_of() -> str:
     return str(time.time_ns())
+
+
+def _is_refusal(error: DependencyError | None) -> bool:
+    """Return whether the API server rejects the content.
+
+    K8S: another webhook or a ValidatingAdmissionPolicy causes the same status codes.
+    """
+    return error is not None and error.code in _NEVER
 
 
 def _check_size(decoded: TriggerRecord, wanted: Wanted) -> None:

@@ -10,10 +10,12 @@ import re
 import struct
 from typing import Final
 
+from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.jsonvalue import Json
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
+_UINT64_MAX: Final = 2**64 - 1
 
 _WORDS: Final[dict[str, Json]] = {
     **dict.fromkeys(["", "~", "null", "Null", "NULL"]),
@@ -50,14 +52,16 @@ def resolve(text: str) -> Json:
     if text[0] not in _NUMBER_START or len(text) > _DIGITS_MAX:
         return text
     if text[0] == ".":
-        return _float(text, text) if _GO_FLOAT.fullmatch(text) else text
+        # GO: strconv.ParseFloat accepts underscores only between digits.
+        number = without_underscores(text)
+        is_number = number is not None and _GO_FLOAT.fullmatch(number)
+        return _float(number or "", text) if is_number else text
     plain = text.replace("_", "")
     found = _INT.fullmatch(plain)
     if found is not None:
-        try:
-            return _integer(found)
-        except OverflowError:
-            return text
+        value = _integer(found)
+        if INT64_MIN <= value <= _UINT64_MAX:
+            return in_range(value)
     return _float(plain, text) if _FLOAT.fullmatch(plain) else text
 
 
@@ -75,11 +79,11 @@ def _float(plain: str, text: str) -> Json:
     return text if math.isinf(value) else whole(value)
 
 
-def _integer(found: "re.Match[str]") -> Json:
+def _integer(found: "re.Match[str]") -> int:
     for digits, base in zip(found.groups()[1:], _BASES, strict=True):
         if digits is not None:
             value = int(digits, base)
-            return in_range(-value if found[1] == "-" else value)
+            return -value if found[1] == "-" else value
     raise AssertionError("a branch of the pattern has matched")
 
 

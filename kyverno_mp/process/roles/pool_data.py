@@ -16,6 +16,7 @@ from typing import Final
 from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.clients import open_services
 from kyverno_mp.egress.config_maps import LiveConfigMaps
+from kyverno_mp.egress.dry_runs import LiveDryRuns
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS, LiveKinds
 from kyverno_mp.egress.lookups import Lookups
@@ -137,7 +138,9 @@ class PoolData:
             ),
             images=served.data,
             reviewed_images=served.begin,
-            manifests=served.manifests,
+            manifests=served.manifests.with_dry_runs(
+                LiveDryRuns(client, kinds, settings.namespace)
+            ),
             random_bytes=os.urandom,
             resolve_host=Lookups(resolve_host).soon,
             settings=self._rule_settings,

@@ -10,7 +10,8 @@ from kyverno_mp.process.startup.start import Start
 from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.webhook import server
-from kyverno_mp.webhook.start import Places, make_start
+from kyverno_mp.webhook.attach.places import Places
+from kyverno_mp.webhook.start import make_start
 
 
 def run(start: Start) -> None:

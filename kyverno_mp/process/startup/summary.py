@@ -27,7 +27,7 @@ class Summary:
     """Policies that only mutate or generate."""
     rules: int
     """Rules in force, including those of autogen."""
-    refused: tuple[str, ...]
+    rejected: tuple[str, ...]
     """Policies without a version in force."""
     partial: tuple[str, ...]
     """Policies with only an earlier version, or only some rules, in force."""
@@ -51,8 +51,8 @@ class Summary:
         if self.changing:
             line += f", {self.changing} mutate or generate"
         left_out = []
-        if self.refused:
-            left_out.append(_named(self.refused))
+        if self.rejected:
+            left_out.append(_named(self.rejected))
         if self.partial:
             left_out.append(f"parts of {_named(self.partial)}")
         if self.problems:
@@ -71,7 +71,7 @@ def summary_of(status: Status) -> Summary:
         enforcing=sum(one.mode == "enforce" for one in judging),
         changing=len(active) - len(judging),
         rules=sum(len(one.rules) for one in active),
-        refused=_keys(one for one in status.policies if not one.rules),
+        rejected=_keys(one for one in status.policies if not one.rules),
         partial=_keys(one for one in active if not one.ready),
         problems=len(status.problems),
         cel_kinds=tuple(sorted({one.kind for one in active} & SERVED_CEL_KINDS)),

@@ -191,7 +191,7 @@ class Supervisor:
                 self._refused += refuse_waiting(listener, self.settings.webhook_backlog)
 
     def _reload(self) -> None:
-        _log.info("reload")
+        _log.info("reloading")
         for child in self._children:
             if child.pid and child.role.reloads:
                 os.kill(child.pid, signal.SIGHUP)
@@ -255,7 +255,7 @@ class Supervisor:
         self._await_end(children, within_s)
         for child in children:
             if child.pid:
-                _log.error("killed", extra=fields(process=child.role.name))
+                _log.error("process killed", extra=fields(process=child.role.name))
                 _kill(child.pid, signal.SIGKILL)
         self._await_end(children, 1.0)
 

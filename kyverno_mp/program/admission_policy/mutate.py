@@ -135,7 +135,7 @@ def _configured(
     """Merge an apply configuration.
 
     KYVERNO: without schemas, maps are merged and lists are replaced; a server with the
-    kind's schema would refuse this or merge by key.
+    kind's schema would reject this or merge by key.
     """
     patch = configuration(value, spend)
     kind = {key: resource[key] for key in ("apiVersion", "kind") if key in resource}

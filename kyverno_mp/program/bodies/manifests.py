@@ -22,6 +22,8 @@ from kyverno_mp.program.ports import ManifestQuery, SignedManifests
 from kyverno_mp.values.jsonvalue import Json
 
 _DOMAIN: Final = "cosign.sigstore.dev"
+_DRY_RUNS: Final = "kyverno-dryrun"
+"""Upstream's default namespace for dry runs."""
 _ERROR: Final = "error occurred during manifest verification: "
 
 
@@ -150,7 +152,22 @@ class _Run:
             keyless=entry.keyless,
             ignored=self._given.ignore_fields,
             tenant=self._tenant,
+            dry_run=self._dry_run(),
         )
+
+    def _dry_run(self) -> str:
+        """Return the namespace for dry runs, "" without them.
+
+        SAFETY: messages contain fields of the created object, which the webhooks of its
+        namespace may have added. So a namespaced policy cannot choose another tenant's
+        namespace.
+        """
+        given = self._given.dry_run
+        if given is None or not given.enable:
+            return ""
+        place = given.namespace or _DRY_RUNS
+        is_allowed = self._tenant is None or place in (_DRY_RUNS, self._tenant)
+        return place if is_allowed else ""
 
 
 def _counted(outcome: str, held: int, wanted: int, texts: list[str]) -> str:

@@ -29,6 +29,14 @@ from kyverno_mp.values.jsonvalue import Json
 _ELEMENT_STEPS: Final = 20
 
 
+class ElementsFailed(ExpressionFailed):
+    """Some elements failed; ``made``: the objects of the other elements."""
+
+    def __init__(self, code: str, message: str, made: list[Generated]) -> None:
+        super().__init__(code, message)
+        self.made = made
+
+
 class _Pattern:
     """One linked pattern."""
 
@@ -166,10 +174,10 @@ class LinkedGeneration:
     def _elements(
         self, scope: RuleContext, trigger: dict[str, Json]
     ) -> list[Generated]:
-        """Build the objects of all elements; if one fails, the whole rule fails.
+        """Build the objects of all elements. Raises: ElementsFailed, BudgetExceeded.
 
-        KYVERNO: the rule's own preconditions are not evaluated again
-        (docs/behaviour/controllers 5.4).
+        KYVERNO: the rule's own preconditions are not evaluated again, and a failed
+        element does not stop the others (docs/behaviour/controllers 5.4).
         """
         made: list[Generated] = []
         problems, codes = [], set()
@@ -208,7 +216,7 @@ class LinkedGeneration:
         if problems:
             # The code is NO_SOURCE only if every failure is a missing source.
             code = NO_SOURCE if codes == {NO_SOURCE} else "generate.foreach"
-            raise ExpressionFailed(code, "; ".join(problems))
+            raise ElementsFailed(code, "; ".join(problems), made)
         return made
 
     def _element(

@@ -150,7 +150,7 @@ class _Kind:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the API server refuses the lists, perhaps permanently."""
+        """Whether the API server rejects the lists, perhaps permanently."""
         return any(
             not one.synced and _REFUSED.search(one.last_error) for one in self.informers
         )

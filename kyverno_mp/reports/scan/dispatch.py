@@ -123,7 +123,7 @@ class Dispatch:
         finally:
             for item in items:
                 settle(item, is_written=False)
-            self._feed.done(len(items))
+            self._feed.done(items)
 
     def _dispatch(self, items: list[Item]) -> None:
         current = [item for item in items if item.is_current]

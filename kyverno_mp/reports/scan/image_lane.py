@@ -1,18 +1,37 @@
 """Scan the objects whose images are verified, in a separate lane.
 
 Room: reports. Takes: the resources that the main lane determines for image rules.
-Gives: ImageScan, whose ``tick`` one thread calls. Next: reports/scan/resources.py,
-reports/scan/lane.py. May touch: the API server through kube, the clock.
+Gives: ImageScan, whose ``tick`` one thread calls; shares_of. Next:
+reports/scan/resources.py, reports/scan/lane.py. May touch: the API server through kube,
+the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/reports.md (images).
 
 The lane has its own watches, feed and evaluators, so an unresponsive registry does not
 delay other rules.
 """
 
-from kyverno_mp.reports.feed import Feed
+from contextlib import suppress
+
+import msgspec
+
+from kyverno_mp.queues.turns import Shares
+from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.resources import ObjectScan
+from kyverno_mp.values.kubernetes.image import registries_of
+
+
+def shares_of(item: Item) -> Shares:
+    """Return the namespace of an object and the registries of its images.
+
+    Images that only a policy's imageExtractors find count by their namespace.
+    """
+    hosts: list[str] = []
+    # The evaluation reports an error.
+    with suppress(msgspec.DecodeError, RecursionError):
+        hosts = registries_of(msgspec.json.decode(item.raw))
+    return (f"namespace {item.key[0]}", *hosts)
 
 
 class ImageScan(ObjectScan):

@@ -33,6 +33,14 @@ _REFERENCE: Final = re2.compile(
 _NAME: Final = re2.compile(rf"(?:({_DOMAIN})/)?({_PATH})")
 _HEX_DIGITS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 _LOWER_HEX: Final = frozenset("0123456789abcdef")
+_REGISTRIES_MAX: Final = 16
+_CONTAINERS_MAX: Final = 32
+_CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
+_POD_SPECS: Final = (
+    ("spec",),
+    ("spec", "template", "spec"),
+    ("spec", "jobTemplate", "spec", "template", "spec"),
+)
 
 
 class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
@@ -231,6 +239,29 @@ def list_images(
         for _, found in _listed(resource, kind, extractors, settings)
         for _, described in found
     ]
+
+
+def registries_of(resource: Json) -> list[str]:
+    """Return the registries of a Pod's or a Pod template's images, at most 16.
+
+    PERF: the event loop calls this for each review of images, so only the first
+    containers are read, and references are not parsed completely.
+    """
+    hosts: set[str] = set()
+    for place in _POD_SPECS:
+        spec = resource
+        for field in place:
+            spec = spec.get(field) if type(spec) is dict else None
+        if type(spec) is not dict:
+            continue
+        for name in _CONTAINERS:
+            listed = spec.get(name)
+            for one in listed[:_CONTAINERS_MAX] if type(listed) is list else ():
+                image = one.get("image") if type(one) is dict else None
+                if type(image) is str and image:
+                    full = _with_registry(image.strip(), DEFAULT_REGISTRY)
+                    hosts.add(full.partition("/")[0])
+    return sorted(hosts)[:_REGISTRIES_MAX]
 
 
 def _listed(

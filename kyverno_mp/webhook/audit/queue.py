@@ -25,12 +25,14 @@ class AuditQueue:
         *,
         on_drop: Callable[[], None],
         on_error: Callable[[Exception], None],
+        bytes_max: int = AUDIT_QUEUE_BYTES_MAX,
     ) -> None:
         """Create an audit queue that does not run yet.
 
         ``on_error`` receives each exception that a task raises; the next task runs
-        anyway.
+        anyway. ``bytes_max``: the size of the reviews that all waiting tasks hold.
         """
+        self._bytes_max = bytes_max
         # One extra place for the end marker. Also, 0 would mean an unbounded queue.
         self._tasks: queue.Queue[tuple[Task, int] | None] = queue.Queue(tasks_max + 1)
         self._bytes = 0
@@ -61,13 +63,13 @@ class AuditQueue:
         """Queue a task; return False if it is dropped because the queue is full.
 
         ``size_bytes`` is the size of the decoded review that the task holds. All
-        waiting tasks together can hold AUDIT_QUEUE_BYTES_MAX.
+        waiting tasks together can hold ``bytes_max``.
         """
         # SAFETY: several threads call this; a task queued before the end marker runs.
         with self._lock:
             is_full = (
                 self._tasks.qsize() >= self._tasks_max
-                or self._bytes + size_bytes > AUDIT_QUEUE_BYTES_MAX
+                or self._bytes + size_bytes > self._bytes_max
             )
             is_dropped = self._closed or is_full
             if is_dropped:

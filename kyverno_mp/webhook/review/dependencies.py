@@ -41,6 +41,9 @@ class Dependencies:
     live_namespaces: NamespaceObjects | None = None
     """Finds a namespace that is missing in ``namespaces``, in the slow lane."""
     audit_queue: AuditQueue | None = None
+    slow_audit_queue: AuditQueue | None = None
+    """For audits that can do I/O, so that a dead registry or service delays no other
+    audits. If None, they use ``audit_queue``."""
     sink: AuditSink | None = None
     triggers: Triggers | None = None
     """None if no background pool runs."""

@@ -10,12 +10,14 @@ others.
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 from kyverno_mp.errors import DeadlinePassed, Error, QueueFull
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.queues.turns import Shares, Turns
 from kyverno_mp.webhook.review.pace import LongEvaluations
 
 _LOG = logging.getLogger(__name__)
@@ -33,8 +35,18 @@ class LateAnswer(asyncio.Future[bytes]):
         self.ended: asyncio.Future[None] = loop.create_future()
 
 
+class _Waiting(NamedTuple):
+    work: Callable[[Pace], bytes]
+    answer: LateAnswer
+    timer: asyncio.TimerHandle
+
+
 class Lane:
-    """A bounded thread pool; it rejects reviews while ``waiting_max`` reviews wait."""
+    """A bounded thread pool; it rejects reviews while ``waiting_max`` reviews wait.
+
+    Reviews with the same share, e.g. a registry, get at most half of the threads and of
+    the places in the queue if the lane is shared (queues/turns.py).
+    """
 
     def __init__(
         self,
@@ -43,12 +55,25 @@ class Lane:
         waiting_max: int,
         monotonic_ns: Callable[[], int],
         long_evaluations: LongEvaluations | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
-        """``long_evaluations``: the evaluations with which these reviews take turns."""
+        """``long_evaluations``: the evaluations with which these reviews take turns.
+
+        ``is_shared``: whether shares are limited.
+        """
+        self._turns = Turns(max(1, threads // 2))
+        self._share_max = self._running_max = threads + waiting_max
+        if is_shared:
+            self._share_max = max(1, self._running_max // 2)
+        self._free = threads if is_shared else self._running_max
+        """Reviews that may start; without shares, the pool itself queues them."""
+        self._waiting: dict[Shares, deque[_Waiting]] = {}
+        self._shares: Counter[str] = Counter()
+        """The reviews of each share that run or wait."""
         self._long_evaluations = long_evaluations or LongEvaluations()
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="review")
-        self._running_max = threads + waiting_max
         self._monotonic_ns = monotonic_ns
         self._late: deque[tuple[LateAnswer, Callable[[Error], bytes]]] = deque()
         """Reviews past their deadline; the first one is being answered or was answered.
@@ -63,14 +88,18 @@ class Lane:
         work: Callable[[Pace], bytes],
         deadline_ns: int,
         on_error: Callable[[Error], bytes],
+        shares: Shares = (),
     ) -> LateAnswer:
         """Start ``work``; past the deadline, ``on_error`` returns the answer.
 
+        ``shares``: the review's namespace and the servers for which it may wait.
         ``work`` itself must not raise. A late thread continues until its own deadline
         checks stop it. It occupies the pool until then.
         """
         answer = LateAnswer(self._loop)
-        if self.running >= self._running_max:
+        if self.running >= self._running_max or any(
+            self._shares[one] >= self._share_max for one in shares
+        ):
             self.refused += 1
             answer.set_result(
                 on_error(QueueFull("webhook.slow_lane_full", "too many slow reviews"))
@@ -78,16 +107,44 @@ class Lane:
             answer.ended.set_result(None)
             return answer
         self.running += 1
+        self._shares.update(shares)
         left_s = max(0.0, (deadline_ns - self._monotonic_ns()) / 1e9)
         timer = self._loop.call_later(left_s, self._expire, answer, on_error)
+        waiting = self._waiting.setdefault(shares, deque())
+        waiting.append(_Waiting(work, answer, timer))
+        self._start_waiting()
+        return answer
 
+    def _start_waiting(self) -> None:
+        """Give the free threads to the reviews whose turn it is."""
+        while self._free and (shares := self._turns.choose(self._waiting)) is not None:
+            waiting = self._waiting.pop(shares)
+            one = waiting.popleft()
+            if waiting:
+                self._waiting[shares] = waiting
+            if one.answer.done():
+                self._leave(one.answer, shares)
+                continue
+            self._free -= 1
+            self._turns.begin(shares)
+            self._start(one, shares)
+
+    def _start(self, one: _Waiting, shares: Shares) -> None:
         def done(finished: Future[bytes]) -> None:
             # The loop can already be closed when a late thread ends.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._finish, finished, answer, timer)
+                self._loop.call_soon_threadsafe(self._finish, finished, one, shares)
 
-        self._pool.submit(self._work, work).add_done_callback(done)
-        return answer
+        self._pool.submit(self._work, one.work).add_done_callback(done)
+
+    def _leave(self, answer: LateAnswer, shares: Shares) -> None:
+        self.running -= 1
+        self._shares.subtract(shares)
+        for share in shares:
+            if not self._shares[share]:
+                del self._shares[share]
+        # First, so that the lane has a free place when the caller receives the answer.
+        answer.ended.set_result(None)
 
     def _work(self, work: Callable[[Pace], bytes]) -> bytes:
         with self._long_evaluations.pace() as pace:
@@ -96,16 +153,18 @@ class Lane:
     def stop(self) -> None:
         """Accept no more work and drop waiting work; running threads finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        for shares, waiting in self._waiting.items():
+            for one in waiting:
+                one.timer.cancel()
+                self._leave(one.answer, shares)
+        self._waiting.clear()
 
-    def _finish(
-        self,
-        finished: Future[bytes],
-        answer: LateAnswer,
-        timer: asyncio.TimerHandle,
-    ) -> None:
-        self.running -= 1
-        # First, so that the lane has a free place when the caller receives the answer.
-        answer.ended.set_result(None)
+    def _finish(self, finished: Future[bytes], one: _Waiting, shares: Shares) -> None:
+        answer, timer = one.answer, one.timer
+        self._free += 1
+        self._turns.end(shares, len(self._waiting))
+        self._leave(answer, shares)
+        self._start_waiting()
         if finished.cancelled():
             timer.cancel()
             return

@@ -26,6 +26,8 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
+from kyverno_mp.queues.turns import Shares
+from kyverno_mp.values.kubernetes.image import registries_of
 from kyverno_mp.values.kubernetes.selector import labels_of
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
@@ -147,6 +149,7 @@ class Service:
             lambda pace: review.evaluate(plan, pace),
             review.deadline_ns,
             lambda error: review.abandon(error, plan),
+            self._shares(lane, review),
         )
 
     def _lane_of(self, plan: PlanOf) -> Lane | None:
@@ -197,8 +200,19 @@ class Service:
             return review.evaluate(plan, pace)
 
         return lane.run(
-            evaluate, deadline_ns, lambda error: review.abandon(error, plan)
+            evaluate,
+            deadline_ns,
+            lambda error: review.abandon(error, plan),
+            self._shares(lane, review),
         )
+
+    def _shares(self, lane: Lane, review: Review) -> Shares:
+        """Return the namespace and the registries for which a review may wait."""
+        if lane is not self._dependencies.image_lane:
+            return ()
+        request = review.request
+        hosts = registries_of(request.object or request.old_object)
+        return (f"namespace {request.namespace}", *hosts)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
         """Return whether a plan depends on a namespace that is not published yet.

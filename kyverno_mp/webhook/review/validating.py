@@ -306,7 +306,10 @@ def _audit_later(
                 lambda response: plan.with_messages(response, deadline_ns, pace),
             )
 
-    dependencies.audit_queue.put(audit, review.size_bytes)
+    waiting = dependencies.audit_queue
+    if plan.needs_io and dependencies.slow_audit_queue is not None:
+        waiting = dependencies.slow_audit_queue
+    waiting.put(audit, review.size_bytes)
 
 
 def _note_left_out(review: Review, plan: Plan) -> None:

@@ -77,7 +77,7 @@ def _told(name: str, args: tuple[Any, ...]) -> str:
 
 
 @pytest.mark.parametrize("name", _TABLE)
-def test_many_small_calls_are_paid_for(name: str) -> None:
+def test_many_small_calls_are_charged(name: str) -> None:
     for overload in _TABLE[name]:
         for args in samples.combinations(overload.args, 2, hostile=False):
             found = gauge.problem(_work(overload, args, _TIMES))
@@ -85,7 +85,7 @@ def test_many_small_calls_are_paid_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _TABLE)
-def test_large_arguments_are_paid_for(name: str) -> None:
+def test_large_arguments_are_charged(name: str) -> None:
     for overload in _TABLE[name]:
         for args in samples.combinations(overload.args, 3, hostile=True):
             found = gauge.problem(_work(overload, args))
@@ -93,7 +93,7 @@ def test_large_arguments_are_paid_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _TABLE)
-def test_memory_is_paid_for(name: str) -> None:
+def test_memory_is_charged(name: str) -> None:
     for overload in _TABLE[name]:
         if not any(samples.is_growing(kind) for kind in overload.args):
             continue
@@ -110,7 +110,7 @@ def _warm(work: gauge.Work) -> None:
         work(gauge.RuleBudget())
 
 
-def test_the_gauge_finds_what_is_not_paid_for() -> None:
+def test_gauge_detects_uncharged_work() -> None:
     assert gauge.problem(lambda _budget: sum(range(1_000_000)))
     assert gauge.problem(_late)
     assert gauge.memory_problem(lambda _budget: [0] * 1_000_000)

@@ -95,7 +95,7 @@ _EXPRESSIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def test_every_operator_is_here() -> None:
+def test_every_operator_is_tested() -> None:
     tables = {
         *link_operator._OPERATORS,
         *(name for name, _ in link_operator._MEMBERS),
@@ -117,7 +117,7 @@ def _work(text: str) -> gauge.Work:
 
 
 @pytest.mark.parametrize("name", _EXPRESSIONS)
-def test_expressions_are_paid_for(name: str) -> None:
+def test_expressions_are_charged(name: str) -> None:
     for text in _EXPRESSIONS[name]:
         work = _work(text)
         found = gauge.problem(work) or gauge.memory_problem(work)

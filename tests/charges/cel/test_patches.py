@@ -148,18 +148,18 @@ _WORKS: dict[str, gauge.Work] = {
 
 
 @pytest.mark.parametrize("name", _WORKS)
-def test_work_is_paid_for(name: str) -> None:
+def test_work_is_charged(name: str) -> None:
     found = gauge.problem(_WORKS[name])
     assert not found, found
 
 
 @pytest.mark.parametrize("name", _WORKS)
-def test_memory_is_paid_for(name: str) -> None:
+def test_memory_is_charged(name: str) -> None:
     found = gauge.memory_problem(_WORKS[name], grace=2 << 20)
     assert not found, found
 
 
-def test_an_answer_is_bounded() -> None:
+def test_answer_size_is_bounded() -> None:
     text = "x" * 100_000
     budget = gauge.RuleBudget()
     budget.bytes_left = PATCH_ANSWER_BYTES_MAX

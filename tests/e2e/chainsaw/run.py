@@ -38,7 +38,7 @@ LONG_S: Final = 5.0
 FORGOTTEN_S: Final = 2.5
 """The API server re-reads its own admission policies each second.
 
-Until then it mutates or refuses objects of the next test
+Until then it mutates or rejects objects of the next test
 (policy/generic/policy_source.go).
 """
 _WRITES: Final = frozenset({"apply", "create", "patch", "update"})
@@ -138,7 +138,7 @@ def _run_step(run: _Run, step: Step, outer: Names) -> None:
 
 
 def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
-    """Delete and wait; a policy that was just deleted may refuse it for a moment."""
+    """Delete and wait; a policy that was just deleted may reject it for a moment."""
     while True:
         try:
             run.objects.delete(made)

@@ -41,7 +41,7 @@ def response(
     return PolicyResponse(policy, results, action=action)
 
 
-def test_allowed_says_only_what_is_needed() -> None:
+def test_allowed_answer_has_only_required_fields() -> None:
     assert json.loads(allowed('u"1')) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -54,7 +54,7 @@ def test_warnings_are_returned() -> None:
     assert answer == {"uid": "u", "allowed": True, "warnings": ["one", "zwei ü"]}
 
 
-def test_denied_has_a_message_and_no_code() -> None:
+def test_denial_has_a_message_and_no_code() -> None:
     """A kubectl user is shown the message in this place, as in the recorded webhook."""
     assert json.loads(denied("u", "\n\nno"))["response"] == {
         "uid": "u",
@@ -103,7 +103,7 @@ def test_verdicts_on_shared_responses() -> None:
     assert verdicts.of(failed) is verdicts.of(failed)
 
 
-def test_policies_of_one_name_share_an_entry() -> None:
+def test_policies_with_the_same_name_share_an_entry() -> None:
     """KYVERNO: the later policy's entry is kept (docs/behaviour/controllers 14.10)."""
     given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
     text = denial(POD, AdmissionVerdicts().of(given).refused)

@@ -52,7 +52,7 @@ def test_all_fields_are_read() -> None:
     assert request.review_request["uid"] == "u-1"
 
 
-def test_delete_has_an_old_object_only() -> None:
+def test_delete_has_only_an_old_object() -> None:
     """KYVERNO: DELETE is evaluated on the old object (docs/behaviour/engine 1.7)."""
     request = decode(review(operation="DELETE", object=None, oldObject=POD))
     assert (request.object, request.old_object) == ({}, POD)
@@ -79,7 +79,7 @@ def test_delete_has_an_old_object_only() -> None:
         ),
     ],
 )
-def test_a_subresource_is_matched_by_its_owner(
+def test_subresource_is_matched_by_its_parent(
     kind: tuple[str, str, str],
     resource: tuple[str, str, str],
     subresource: str,
@@ -98,7 +98,7 @@ def test_a_subresource_is_matched_by_its_owner(
     assert request.subresource == subresource
 
 
-def test_an_unknown_owner_of_a_subresource_is_an_error() -> None:
+def test_unknown_parent_of_a_subresource_is_an_error() -> None:
     """A failure to find the kind must not be treated as "no policy matches"."""
     body = review(
         kind={"group": "autoscaling", "version": "v1", "kind": "Scale"},
@@ -164,7 +164,7 @@ def test_nesting_is_bounded() -> None:
         decode(review(object={"a": nested(JSON_DEPTH_MAX - 2)}))
 
 
-def test_few_values_may_be_nested_deep() -> None:
+def test_few_values_can_be_deeply_nested() -> None:
     """Otherwise, one megabyte would block a worker while its levels are counted."""
     depth = 300
     fit = DEEP_CONTAINERS_MAX // depth - 1
@@ -176,7 +176,7 @@ def test_few_values_may_be_nested_deep() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1000])
-def test_the_keys_of_a_large_review_are_bounded(more: int) -> None:
+def test_key_count_of_a_large_review_is_bounded(more: int) -> None:
     keys = ",".join(f'"k{n}":1' for n in range(DECODED_KEYS_MAX - 500 + more))
     body = review(object={"a": "HERE"}).replace(b'"HERE"', b"{%s}" % keys.encode())
     if not more:
@@ -190,7 +190,7 @@ def test_the_keys_of_a_large_review_are_bounded(more: int) -> None:
 @pytest.mark.parametrize(
     "text", ["aa:bb:cc:dd:ee:ff\n", '{"a":1,"b":2},\n', '\\\\":":\\"', "::\\"]
 )
-def test_colons_in_texts_are_no_keys(text: str) -> None:
+def test_colons_in_strings_are_not_counted_as_keys(text: str) -> None:
     """Otherwise, an object with a list of addresses could never be changed again."""
     texts = text * (DECODED_KEYS_MAX // text.count(":") + 1)
     texts += " " * (4 << 20)
@@ -200,7 +200,7 @@ def test_colons_in_texts_are_no_keys(text: str) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1000])
-def test_keys_are_counted_beside_texts(more: int) -> None:
+def test_keys_beside_strings_are_counted(more: int) -> None:
     pair = '"\\\\":"\\":\\\\",'
     count = DECODED_KEYS_MAX - 500 + more
     pairs = "{" + pair + '"b" :1' + "}"
@@ -216,7 +216,7 @@ def test_keys_are_counted_beside_texts(more: int) -> None:
     assert caught.value.code == "admission.too_large"
 
 
-def test_decoding_takes_hardly_longer_than_parsing() -> None:
+def test_decoding_is_hardly_slower_than_parsing() -> None:
     """Decoding cannot be interrupted, and it delays all other answers."""
     lists = b"[" + b",".join([b"[[[]]]"] * 200_000) + b"]"
     body = review(object={"a": "HERE"}).replace(b'"HERE"', lists)
@@ -237,13 +237,13 @@ def _taken_ns(work: Callable[[bytes], object], body: bytes) -> int:
     return taken_ns
 
 
-def test_a_wide_object_is_not_a_deep_one() -> None:
+def test_wide_object_is_not_a_deep_one() -> None:
     wide: dict[str, object] = {"items": [{} for _ in range(5 * JSON_DEPTH_MAX)]}
     assert decode(review(object=wide)).object == wide
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_give_an_answer(body: bytes) -> None:
+def test_any_bytes_yield_an_answer(body: bytes) -> None:
     with contextlib.suppress(RequestInvalid):
         decode(body)
 
@@ -266,7 +266,7 @@ FIELDS = [
 
 
 @given(st.sampled_from(FIELDS), JSON_VALUES)
-def test_any_value_in_any_field_gives_an_answer(field: str, value: object) -> None:
+def test_any_value_in_any_field_yields_an_answer(field: str, value: object) -> None:
     with contextlib.suppress(RequestInvalid):
         decode(review(**{field: value}))
 
@@ -280,7 +280,7 @@ def test_any_value_in_any_field_gives_an_answer(field: str, value: object) -> No
         ({"kind": {"version": "v1"}}, "request.kind: names no kind"),
     ],
 )
-def test_a_review_without_required_fields_is_refused(
+def test_review_without_required_fields_is_rejected(
     changes: dict[str, object], reason: str
 ) -> None:
     """Otherwise, the review would be allowed because no policy matches it."""
@@ -289,6 +289,6 @@ def test_a_review_without_required_fields_is_refused(
     assert caught.value.code == "admission.incomplete"
 
 
-def test_a_deletion_has_no_new_object() -> None:
+def test_deletion_has_no_new_object() -> None:
     request = decode(review(object=None, oldObject=POD, operation="DELETE"))
     assert (request.object, request.old_object) == ({}, POD)

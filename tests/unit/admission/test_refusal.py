@@ -32,7 +32,7 @@ DEEP = '{"a":' * 9_000 + "1" + "}" * 9_000
         '{"request":{"uid":"\\u0061bc"}}',
     ],
 )
-def test_the_uid_is_found(text: str) -> None:
+def test_uid_is_found(text: str) -> None:
     assert uid_of(text.encode()) == "abc"
     assert uid_of(bytearray(text.encode())) == "abc"
 
@@ -59,7 +59,7 @@ def test_the_uid_is_found(text: str) -> None:
         b'{"request":{}},{"request":{"uid":"u"}}',
     ],
 )
-def test_a_body_that_is_no_review_has_no_uid(body: bytes) -> None:
+def test_body_that_is_no_review_has_no_uid(body: bytes) -> None:
     assert uid_of(body) is None
     assert refusal(body, "a.b", "c") is None
 
@@ -70,9 +70,7 @@ def test_any_bytes_are_scanned(body: bytes) -> None:
 
 
 @given(st.text(min_size=1), st.dictionaries(st.text(), st.text()))
-def test_a_valid_review_has_the_uid_that_decoding_finds(
-    uid: str, before: dict[str, str]
-) -> None:
+def test_scanned_uid_equals_the_decoded_one(uid: str, before: dict[str, str]) -> None:
     try:
         body = orjson.dumps({"request": {**before, "uid": uid}})
     except orjson.JSONEncodeError:
@@ -82,7 +80,7 @@ def test_a_valid_review_has_the_uid_that_decoding_finds(
 
 
 @pytest.mark.parametrize("piece", [b'\\"', b'a\\"', b'"",', b'{"a":', b"[{},"])
-def test_the_scan_is_bounded(piece: bytes) -> None:
+def test_scan_is_bounded(piece: bytes) -> None:
     """Otherwise, ten mebibytes of quotes would block a worker for seconds."""
     body = b'{"request":{"a":"' + piece * (5 << 20)
     start = time.process_time()
@@ -90,7 +88,7 @@ def test_the_scan_is_bounded(piece: bytes) -> None:
     assert time.process_time() - start < 1.0
 
 
-def test_the_denial_says_why() -> None:
+def test_denial_states_the_reason() -> None:
     body = b'{"request":{"uid":"abc","object":' + DEEP.encode() + b"}}"
     with pytest.raises(RequestInvalid) as caught:
         decode(body)
@@ -104,7 +102,7 @@ def test_the_denial_says_why() -> None:
     )
 
 
-def test_a_deep_patch_is_written() -> None:
+def test_deep_patch_is_encoded() -> None:
     """The fast encoder supports 254 levels, but reviews may be deeper."""
     value = json.loads('{"a":' * 400 + "1" + "}" * 400)
     answer = patched("u", [{"op": "add", "path": "/a", "value": value}])

@@ -51,13 +51,13 @@ def filled(piece: str, size: int) -> str:
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_no_value_takes_more_than_the_estimate(name: str) -> None:
+def test_estimate_covers_any_single_value(name: str) -> None:
     body = filled(DENSE[name], 200_000).encode()
     assert taken(body) <= decoded_bytes(body)
     assert decoded_bytes(body) <= DECODED_TIMES_MAX * len(body)
 
 
-def test_a_map_of_many_keys_takes_no_more_than_the_estimate() -> None:
+def test_estimate_covers_a_map_of_many_keys() -> None:
     body = json.dumps({f"{n:x}": n for n in range(30_000)}).encode()
     assert taken(body) <= decoded_bytes(body)
 
@@ -77,14 +77,14 @@ VALUES = st.recursive(
 
 @given(VALUES)
 @settings(max_examples=150, deadline=None)
-def test_any_value_takes_no_more_than_the_estimate(value: object) -> None:
+def test_estimate_covers_any_value(value: object) -> None:
     """A hundred copies make the fixed cost of decoding negligible."""
     body = json.dumps([value] * 100, separators=(",", ":")).encode()
     assert taken(body) <= decoded_bytes(body) + 4096
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
+def test_update_of_the_largest_etcd_object_is_accepted(name: str) -> None:
     """Otherwise, an object that is already in the cluster could not be changed."""
     stored = filled(DENSE[name], STORED_BYTES_MAX - 200)
     item = '{"metadata":{"name":"x"},"a":' + stored + "}"
@@ -96,7 +96,7 @@ def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["empty maps", "empty lists", "small maps"])
-def test_ten_mebibytes_of_nothing_are_not_decoded(name: str) -> None:
+def test_ten_mebibytes_of_empty_values_are_not_decoded(name: str) -> None:
     """Otherwise, 10 MiB of braces would take 256 MiB of memory."""
     body = filled(DENSE[name], 10 << 20).encode()
     assert decoded_bytes(body) > DECODED_BYTES_MAX
@@ -111,7 +111,7 @@ def test_ten_mebibytes_of_nothing_are_not_decoded(name: str) -> None:
     assert peak < 1 << 20
 
 
-def test_a_small_body_is_weighed_by_its_length() -> None:
+def test_small_body_is_estimated_by_its_length() -> None:
     assert about_decoded_bytes(b"x" * 100) == 1000
     large = b'{"a":"' + b"x" * 100_000 + b'"}'
     assert about_decoded_bytes(large) == decoded_bytes(large)

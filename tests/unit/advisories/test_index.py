@@ -19,17 +19,17 @@ def _functions(file: str) -> frozenset[str]:
     )
 
 
-def test_there_are_28() -> None:
+def test_table_has_28_advisories() -> None:
     assert list(INDEX) == list(range(1, 29))
 
 
-def test_no_advisory_is_there_twice() -> None:
+def test_advisories_are_unique() -> None:
     ids = [one for row in INDEX.values() for one in row.ids.split()]
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.parametrize("number", INDEX)
-def test_its_tests_are_there(number: int) -> None:
+def test_tests_of_each_advisory_exist(number: int) -> None:
     row = INDEX[number]
     assert row.ids
     assert row.tests or row.later

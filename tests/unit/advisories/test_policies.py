@@ -63,7 +63,7 @@ class Roles:
         return ("default:dev",), ("edit",)
 
 
-def test_fields_of_a_match_are_all_here() -> None:
+def test_all_match_fields_are_tested() -> None:
     """CVE-2025-29778 (GHSA-46mp-8w32-6g94): a field was parsed, but then ignored."""
     known = ResourceDescription.__struct_encode_fields__
     known += ResourceFilter.__struct_encode_fields__
@@ -71,7 +71,7 @@ def test_fields_of_a_match_are_all_here() -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_every_field_of_a_match_decides(name: str) -> None:
+def test_every_match_field_is_evaluated(name: str) -> None:
     """CVE-2025-29778 (GHSA-46mp-8w32-6g94): each field can prevent a match."""
     made = pod()
     made["metadata"] |= {"annotations": {"a": "1"}, "labels": {"l": "1"}}
@@ -94,7 +94,7 @@ def test_every_field_of_a_match_decides(name: str) -> None:
         "globalContext.Get('g', '') != null",
     ],
 )
-def test_cel_of_rules_reaches_nothing(text: str) -> None:
+def test_cel_of_rules_cannot_call_out(text: str) -> None:
     """CVE-2026-4789 (GHSA-rggm-jjmc-3394): http.Get allowed SSRF."""
     compiled = build_cel(CEL(expressions=(CELValidation(expression=text),)), "")
     (validation,) = compiled.validations
@@ -129,7 +129,7 @@ PATCHES = [
 
 @pytest.mark.parametrize("patch", PATCHES)
 @pytest.mark.parametrize("elements", ["[null]", "[1, x]", "{a: 1}", "null", "[[]]"])
-def test_malformed_patches_in_foreach_end_no_process(
+def test_malformed_patches_in_foreach_crash_no_process(
     tmp_path: Path, patch: str, elements: str
 ) -> None:
     """CVE-2026-41485 (GHSA-fpjq-c37h-cqcv): a nil patch caused a crash loop."""
@@ -147,7 +147,7 @@ SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 
 
 @pytest.mark.parametrize("form", ["junit", "markdown", "sarif"])
-def test_no_text_of_an_object_is_markup(
+def test_object_values_are_never_markup(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     """CVE-2026-44245 (GHSA-q98m-7w8c-w388): result properties were rendered as HTML."""

@@ -73,7 +73,7 @@ def _mutating(match: Json) -> Json:
 
 
 @pytest.mark.parametrize("kind", ["generate", "mutate"])
-def test_a_policy_that_matches_since_its_last_change(api: FakeApi, kind: str) -> None:
+def test_policy_matches_since_its_last_change(api: FakeApi, kind: str) -> None:
     """The rule in the cached older version does not match the trigger."""
     with term(api) as one:
         _store(api, kind, _of("Secret", selector={"matchLabels": {"team": "none"}}), 1)
@@ -95,7 +95,7 @@ def _store(api: FakeApi, kind: str, match: Json, generation: int) -> None:
     policy(api, made, generation=generation)
 
 
-def test_a_policy_that_matches_no_longer(api: FakeApi) -> None:
+def test_policy_no_longer_matches(api: FakeApi) -> None:
     """A request whose policy no longer applies costs one read and no write."""
     with term(api) as one:
         policy(api, rule(data=_DATA))
@@ -110,7 +110,7 @@ def test_a_policy_that_matches_no_longer(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_an_exception_that_is_gone(api: FakeApi, *, deletes: bool) -> None:
+def test_deleted_exception(api: FakeApi, *, deletes: bool) -> None:
     """A deleted exception neither prevents an object nor removes an existing one."""
     exceptions = Settings(
         namespace="kyverno", policy_exceptions=True, exception_namespace="kyverno"
@@ -132,7 +132,7 @@ def test_an_exception_that_is_gone(api: FakeApi, *, deletes: bool) -> None:
         assert stored(api, _OUT) is not None
 
 
-def test_an_exception_that_stands(api: FakeApi) -> None:
+def test_unchanged_exception(api: FakeApi) -> None:
     exceptions = Settings(
         namespace="kyverno", policy_exceptions=True, exception_namespace="kyverno"
     )
@@ -170,7 +170,7 @@ class _Labels:
 
 
 @pytest.mark.parametrize(("stored_label", "is_made"), [("a", True), ("b", False)])
-def test_labels_that_are_newer_than_the_copy(
+def test_labels_newer_than_the_cache(
     api: FakeApi, stored_label: str, *, is_made: bool
 ) -> None:
     client = api.client()
@@ -193,7 +193,7 @@ def test_labels_that_are_newer_than_the_copy(
         assert requests_left(api) == []
 
 
-def test_a_watch_that_is_interrupted(api: FakeApi) -> None:
+def test_interrupted_watch(api: FakeApi) -> None:
     """During the interruption, requests are processed with the stored policy."""
     with term(api) as one:
         policy(api, rule(sync=False, data={"data": {"from": "older"}}))
@@ -206,7 +206,7 @@ def test_a_watch_that_is_interrupted(api: FakeApi) -> None:
         assert (stored(api, _OUT) or {})["data"] == _DATA["data"]
 
 
-def test_a_policy_that_goes_between_its_record_and_the_write(api: FakeApi) -> None:
+def test_policy_deleted_between_record_and_write(api: FakeApi) -> None:
     """If its policy is deleted first, an object written afterwards is deleted, too."""
     with term(api) as one:
         policy(api, rule(data=_DATA))

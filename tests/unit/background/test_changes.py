@@ -65,7 +65,7 @@ def _review(user: User, path: str, operation: str, **fields: Json) -> None:
     user.write()
 
 
-def test_edit_that_is_stored_late(user: User) -> None:
+def test_update_stored_late(user: User) -> None:
     """A generated object is reverted even if its request arrived before the edit."""
     policy(user.api, rule(data=_DATA))
     with term(user.api) as one:
@@ -80,7 +80,7 @@ def test_edit_that_is_stored_late(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_deletion_that_is_stored_late(user: User) -> None:
+def test_deletion_stored_late(user: User) -> None:
     policy(user.api, rule(data=_DATA))
     with term(user.api) as one:
         _begin(user, one)
@@ -91,7 +91,7 @@ def test_deletion_that_is_stored_late(user: User) -> None:
         assert _object(user.api) == {"from": "rule"}
 
 
-def test_deletion_that_waits_for_a_finalizer(user: User) -> None:
+def test_deletion_blocked_by_a_finalizer(user: User) -> None:
     """The object is created again when its name is free, however long that takes."""
     policy(user.api, rule(data=_DATA))
     with term(user.api) as one:
@@ -110,7 +110,7 @@ def test_deletion_that_waits_for_a_finalizer(user: User) -> None:
         assert made["metadata"]["uid"] != old["metadata"]["uid"]
 
 
-def test_source_that_is_stored_late(user: User) -> None:
+def test_source_stored_late(user: User) -> None:
     policy(user.api, rule(clone=_CLONE))
     _source(user)
     with term(user.api) as one:
@@ -124,7 +124,7 @@ def test_source_that_is_stored_late(user: User) -> None:
         assert _object(user.api) == {"from": "2"}
 
 
-def test_source_that_is_deleted_late(user: User) -> None:
+def test_source_deleted_late(user: User) -> None:
     policy(user.api, rule(clone=_CLONE))
     _source(user)
     with term(user.api) as one:
@@ -164,7 +164,7 @@ def test_one_request_for_all_clones_of_a_source(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_a_source_of_one_element(user: User) -> None:
+def test_source_of_one_element(user: User) -> None:
     """When a source of a foreach rule is deleted, only its own clone is deleted."""
     clone = {"namespace": "b", "name": "{{element}}"}
     target = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"}
@@ -188,7 +188,7 @@ def test_a_source_of_one_element(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_writes_of_the_pool_start_nothing(user: User) -> None:
+def test_writes_of_the_pool_trigger_nothing(user: User) -> None:
     """The pool's own writes, including the labels of sources, cause no requests."""
     policy(user.api, rule(clone=_CLONE))
     _source(user)
@@ -201,7 +201,7 @@ def test_writes_of_the_pool_start_nothing(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_sources_are_left_alone_by_rules_without_synchronize(user: User) -> None:
+def test_rules_without_synchronize_leave_sources_alone(user: User) -> None:
     policy(user.api, rule(sync=False, clone=_CLONE))
     _source(user)
     with term(user.api) as one:
@@ -210,7 +210,7 @@ def test_sources_are_left_alone_by_rules_without_synchronize(user: User) -> None
         assert requests_left(user.api) == []
 
 
-def test_trigger_and_source_in_one(user: User) -> None:
+def test_object_that_is_trigger_and_source(user: User) -> None:
     """An object that is source and trigger of a rule is treated as both."""
     made = rule(clone=_CLONE)
     made["match"]["any"][0]["resources"] = {"kinds": ["ConfigMap"], "namespaces": ["b"]}
@@ -230,9 +230,7 @@ def test_trigger_and_source_in_one(user: User) -> None:
 
 
 @pytest.mark.parametrize("is_foreach", [True, False])
-def test_a_source_created_again_while_its_rule_fails(
-    user: User, *, is_foreach: bool
-) -> None:
+def test_source_recreated_while_its_rule_fails(user: User, *, is_foreach: bool) -> None:
     """Otherwise, a field missing in the trigger would look like a deleted source."""
     value = "{{request.object.metadata.annotations.value}}"
     clone = {"namespace": "b", "name": value}

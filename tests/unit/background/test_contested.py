@@ -101,7 +101,7 @@ def test_pauses_grow(user: User) -> None:
         assert _contested(one) >= 12
 
 
-def test_event_once(user: User) -> None:
+def test_event_is_created_once(user: User) -> None:
     with term(user.api) as one:
         _begin(user, one)
         _contest(user, one)
@@ -115,7 +115,7 @@ def test_event_once(user: User) -> None:
         )
 
 
-def test_many_changes_in_a_pause_write_nothing(user: User) -> None:
+def test_many_changes_in_a_pause_cause_no_write(user: User) -> None:
     with term(user.api) as one:
         _begin(user, one)
         _contest(user, one)
@@ -149,7 +149,7 @@ def test_server_side_apply(user: User) -> None:
         assert _data(user.api) == _OURS
 
 
-def test_new_content_is_written_at_once(user: User) -> None:
+def test_new_content_is_written_immediately(user: User) -> None:
     with term(user.api) as one:
         _begin(user, one)
         _contest(user, one)
@@ -161,7 +161,7 @@ def test_new_content_is_written_at_once(user: User) -> None:
         assert _data(user.api) == {"value": "2"}
 
 
-def test_others_that_give_in(user: User) -> None:
+def test_other_writer_stops(user: User) -> None:
     """The request ends without a write when the object is in its desired state."""
     with term(user.api) as one:
         _begin(user, one)
@@ -173,7 +173,7 @@ def test_others_that_give_in(user: User) -> None:
         assert user.api.count("PUT .*/configmaps/out-t") == before
 
 
-def test_other_objects_of_the_rule_are_not_put_off(user: User) -> None:
+def test_other_objects_of_the_rule_are_not_delayed(user: User) -> None:
     with term(user.api) as one:
         _begin(user, one)
         metadata = {"labels": MATCHED, "annotations": {"value": "1"}}
@@ -187,7 +187,7 @@ def test_other_objects_of_the_rule_are_not_put_off(user: User) -> None:
         assert (stored(user.api, path) or {})["data"] == _OURS
 
 
-def test_a_trigger_that_comes_and_goes_is_no_contest(user: User) -> None:
+def test_recreated_trigger_is_no_conflict(user: User) -> None:
     """An object that the pool itself deleted is always created again at once."""
     with term(user.api) as one:
         _begin(user, one)
@@ -201,7 +201,7 @@ def test_a_trigger_that_comes_and_goes_is_no_contest(user: User) -> None:
         assert _contested(one) == 0
 
 
-def test_the_contest_ends() -> None:
+def test_conflict_ends() -> None:
     now_s = [1000.0]
     written = Written(lambda: now_s[0])
     raw = _raw("one")
@@ -213,14 +213,14 @@ def test_the_contest_ends() -> None:
     assert written.pause_s(raw) == 0
 
 
-def test_a_write_that_changes_nothing_is_no_revert() -> None:
+def test_write_without_a_change_is_no_revert() -> None:
     written = Written(lambda: 1000.0)
     raw = _raw("one")
     made = {**raw, "metadata": {"resourceVersion": "7"}}
     assert [written.note(made, raw, "7") for _ in range(9)] == [0] * 9
 
 
-def test_the_oldest_are_forgotten() -> None:
+def test_oldest_entries_are_evicted() -> None:
     written = Written(lambda: 1000.0)
     for number in range(BACKGROUND_WRITTEN_MAX + 1):
         raw = _raw(f"o{number}")

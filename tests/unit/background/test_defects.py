@@ -73,7 +73,7 @@ def status_of(api: FakeApi, name: str) -> Any:
 
 
 @pytest.mark.parametrize("owner", [Generating, Runner])
-def test_a_defect_in_one_policy(
+def test_defect_in_one_policy(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, owner: type
 ) -> None:
     """Otherwise, a tenant's policy could block cluster policies for ever."""
@@ -104,7 +104,7 @@ def test_a_defect_in_one_policy(
     ("kind", "owner"),
     [("generate", Generator), ("mutate", Mutator), ("cel-mutate", MutatingRunner)],
 )
-def test_a_defect_in_a_request_of_another_kind(
+def test_defect_in_a_request_of_another_kind(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, kind: str, owner: type
 ) -> None:
     broken(monkeypatch, owner, lambda one: one.policy == "bad")
@@ -120,7 +120,7 @@ def test_a_defect_in_a_request_of_another_kind(
         assert status_of(api, "u1")["message"] == _MESSAGE
 
 
-def test_a_refused_deletion_of_one_request(api: FakeApi) -> None:
+def test_rejected_deletion_of_one_request(api: FakeApi) -> None:
     """Otherwise, requests of the same trigger would wait for the operator."""
     two_requests(api)
     api.fault("DELETE .*/updaterequests/u1$", *[403] * 1000)

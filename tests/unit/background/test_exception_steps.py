@@ -39,13 +39,13 @@ def _exempting(*exceptions: dict[str, Any]) -> set[str]:
     return {found.key for found in one.linked.ir.exceptions}
 
 
-def test_an_exception_of_too_many_steps_exempts_nothing() -> None:
+def test_exception_over_its_step_budget_exempts_nothing() -> None:
     assert _exempting(exception("x", 1)) == {"tenant/x"}
     assert _exempting(exception("x", 2_500)) == set()
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_exceptions_over_their_memory_exempt_nothing(
+def test_exceptions_over_their_memory_budget_exempt_nothing(
     monkeypatch: pytest.MonkeyPatch, *, is_reversed: bool
 ) -> None:
     """Small exceptions first, each namespace alone, as in the leader."""
@@ -69,7 +69,7 @@ def test_exceptions_over_their_memory_exempt_nothing(
     assert in_records(encoded) == kept
 
 
-def test_the_order_of_a_list_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_order_is_irrelevant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same exceptions get steps after each restart of the pool."""
     monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 2_000)
     given = [exception(f"x{at:03}", 5) for at in range(200)]

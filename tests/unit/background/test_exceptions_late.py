@@ -106,7 +106,7 @@ def late(api: FakeApi, case: _Case) -> Any:
 
 
 @pytest.mark.parametrize("is_exempt", [True, False])
-def test_exceptions_are_waited_for(
+def test_triggers_wait_for_exceptions(
     api: FakeApi, case: _Case, late: Term, *, is_exempt: bool
 ) -> None:
     if is_exempt:
@@ -123,7 +123,7 @@ def test_exceptions_are_waited_for(
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_exceptions_that_cannot_be_listed(
+def test_exceptions_cannot_be_listed(
     api: FakeApi, case: _Case, late: Term, status: int
 ) -> None:
     """Listing exceptions is forbidden, or their kind is defined but not served."""
@@ -138,9 +138,7 @@ def test_exceptions_that_cannot_be_listed(
     assert requests_left(api) == ["ur"]
 
 
-def test_exceptions_of_a_kind_that_does_not_exist(
-    api: FakeApi, case: _Case, late: Term
-) -> None:
+def test_exception_kind_does_not_exist(api: FakeApi, case: _Case, late: Term) -> None:
     """Otherwise, an older installation without this kind would wait for ever."""
     case.refuse_lists(api, *[404] * 1000)
     informer = case.informer(late.background)

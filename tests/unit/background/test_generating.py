@@ -11,6 +11,7 @@ import pytest
 from kyverno_mp.compiler import linked_size
 from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from tests.unit.background.generating_world import (
     CEL,
     CLONE,
@@ -48,7 +49,21 @@ def cluster(api: FakeApi) -> None:
     new_cluster(api)
 
 
-def test_an_object_has_upstreams_labels(api: FakeApi) -> None:
+def test_results_are_counted_with_the_labels_of_1_19(api: FakeApi) -> None:
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    family = GENERATING_RESULTS
+    (labels,) = [
+        labels for name, labels, _ in one.recorded.observed if name == family.name
+    ]
+    seen = dict(zip(family.labels, labels, strict=True))
+    assert seen["execution_cause"] == "background_scan"
+    assert seen["result"] == "pass"
+    assert family.counted_as == "kyverno_generating_policy_results_total"
+
+
+def test_object_has_upstreams_labels(api: FakeApi) -> None:
     """Otherwise, neither this program nor Kyverno would find its objects again."""
     policy(api)
     with held(api) as one:
@@ -78,7 +93,7 @@ def test_an_object_has_upstreams_labels(api: FakeApi) -> None:
     assert regarding.api_version == "policies.kyverno.io/v1beta1"
 
 
-def test_a_clone_names_its_source(api: FakeApi) -> None:
+def test_clone_names_its_source(api: FakeApi) -> None:
     """Otherwise, a clone would ignore changes of its source."""
     raw = source(api)
     policy(api, CLONES)
@@ -100,7 +115,7 @@ EDITS: list[tuple[str, Json]] = [
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize(("_name", "edit"), EDITS, ids=[one[0] for one in EDITS])
-def test_an_object_changed_by_hand(
+def test_object_changed_by_a_user(
     api: FakeApi, _name: str, edit: Json, *, sync: bool
 ) -> None:
     """Only a synchronised object is reverted; any other object keeps the change."""
@@ -123,7 +138,7 @@ def test_an_object_changed_by_hand(
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_an_object_deleted_by_hand(api: FakeApi, *, sync: bool) -> None:
+def test_object_deleted_by_a_user(api: FakeApi, *, sync: bool) -> None:
     """Only a synchronised object is created again."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -134,7 +149,7 @@ def test_an_object_deleted_by_hand(api: FakeApi, *, sync: bool) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_trigger_that_changes(api: FakeApi, *, sync: bool) -> None:
+def test_changed_trigger(api: FakeApi, *, sync: bool) -> None:
     """Otherwise, the object would become outdated or be missing for a moment."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -149,7 +164,7 @@ def test_a_trigger_that_changes(api: FakeApi, *, sync: bool) -> None:
     assert content(api) == ("2" if sync else "1")
 
 
-def test_an_update_that_the_policy_does_not_list(api: FakeApi) -> None:
+def test_update_that_the_policy_does_not_select(api: FakeApi) -> None:
     """Otherwise, the object would be deleted because its trigger got another label."""
     policy(api, operations=("CREATE",))
     with held(api) as one:
@@ -160,7 +175,7 @@ def test_an_update_that_the_policy_does_not_list(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
+def test_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
     """Only a synchronised object is deleted."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -171,7 +186,7 @@ def test_a_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
+def test_deleted_trigger(api: FakeApi, *, sync: bool) -> None:
     """Only a synchronised object is deleted."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -182,8 +197,8 @@ def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
     assert content(api) == (None if sync else "1")
 
 
-def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
-    """Admission precedes the deletion, which another webhook may still refuse."""
+def test_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
+    """Admission precedes the deletion, which another webhook may still reject."""
     policy(api)
     with held(api) as one:
         raw = generated(api, one)
@@ -202,7 +217,7 @@ def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
     assert requests_left(api) == []
 
 
-def test_what_a_deletion_has_generated_stays(api: FakeApi) -> None:
+def test_objects_generated_on_deletion_stay(api: FakeApi) -> None:
     """Otherwise, the next sync would delete the object because its trigger is gone."""
     expression = DATA.replace("object.", "oldObject.")
     policy(api, expression, operations=("DELETE",))
@@ -216,7 +231,7 @@ def test_what_a_deletion_has_generated_stays(api: FakeApi) -> None:
     assert content(api) == "1"
 
 
-def test_the_record_of_generate_rules_is_another(api: FakeApi) -> None:
+def test_generate_rules_have_a_separate_record(api: FakeApi) -> None:
     """With a shared record, one kind of policy would erase the other's entries.
 
     Objects that should be deleted with their policy would then remain.
@@ -231,7 +246,7 @@ def test_the_record_of_generate_rules_is_another(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("writes", range(10))
-def test_another_holder_goes_on_wherever_the_lease_was_lost(
+def test_new_holder_continues_after_a_lost_lease_at_any_point(
     api: FakeApi, writes: int
 ) -> None:
     """Otherwise, a trigger would be lost, or its object would remain."""
@@ -255,7 +270,7 @@ def test_another_holder_goes_on_wherever_the_lease_was_lost(
     assert requests_left(api) == []
 
 
-def test_a_policy_for_deletions(api: FakeApi) -> None:
+def test_policy_for_deletions(api: FakeApi) -> None:
     """Otherwise, a deletion would generate nothing, or it would generate too early."""
     expression = DATA.replace("object.", "oldObject.")
     policy(api, expression, operations=("DELETE",), sync=False)
@@ -270,7 +285,7 @@ def test_a_policy_for_deletions(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_source_that_changes_or_goes(api: FakeApi, *, sync: bool) -> None:
+def test_changed_or_deleted_source(api: FakeApi, *, sync: bool) -> None:
     """Otherwise, clones would keep outdated content, or change without permission."""
     source(api)
     policy(api, CLONES, sync=sync)
@@ -284,7 +299,7 @@ def test_a_source_that_changes_or_goes(api: FakeApi, *, sync: bool) -> None:
     assert content(api, CLONE) == (None if sync else "1")
 
 
-def test_a_policy_that_changes(api: FakeApi) -> None:
+def test_changed_policy(api: FakeApi) -> None:
     """Otherwise, an outdated object would remain, or the new one would be missing."""
     policy(api)
     with held(api) as one:
@@ -308,7 +323,7 @@ ENDS: list[tuple[str, Json, str | None]] = [
 
 @pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize(("_name", "spec", "left"), ENDS, ids=[e[0] for e in ENDS])
-def test_a_policy_that_is_deleted(
+def test_deleted_policy(
     api: FakeApi, _name: str, spec: Json, left: str | None, *, is_held: bool
 ) -> None:
     """Otherwise, objects would remain for ever, or be deleted without reason."""
@@ -327,7 +342,7 @@ def test_a_policy_that_is_deleted(
     assert content(api) == left
 
 
-def test_clones_stay_when_their_policy_goes(api: FakeApi) -> None:
+def test_clones_stay_when_their_policy_is_deleted(api: FakeApi) -> None:
     """KYVERNO: only objects generated from data are deleted with their policy."""
     source(api)
     policy(api, CLONES)
@@ -338,7 +353,7 @@ def test_clones_stay_when_their_policy_goes(api: FakeApi) -> None:
     assert content(api, CLONE) == "1"
 
 
-def test_synchronize_switched_off(api: FakeApi) -> None:
+def test_synchronize_disabled(api: FakeApi) -> None:
     """Otherwise, objects would still be updated, or be deleted with their policy."""
     policy(api)
     with held(api) as one:
@@ -361,7 +376,7 @@ def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
     assert content(api) == ("1" if existing else None)
 
 
-def test_an_object_of_others_stays_as_it_is(api: FakeApi) -> None:
+def test_unmanaged_object_stays_unchanged(api: FakeApi) -> None:
     """Otherwise, a policy would take over and later delete another writer's object."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api)
@@ -372,7 +387,7 @@ def test_an_object_of_others_stays_as_it_is(api: FakeApi) -> None:
     assert content(api) == "hand"
 
 
-def test_another_replica_writes_nothing(api: FakeApi) -> None:
+def test_standby_replica_writes_nothing(api: FakeApi) -> None:
     """Otherwise, each take-over would write every object again."""
     policy(api)
     with held(api) as one:
@@ -383,7 +398,7 @@ def test_another_replica_writes_nothing(api: FakeApi) -> None:
     assert stored(api, OUT) == before
 
 
-def test_a_replica_that_takes_over_watches(api: FakeApi) -> None:
+def test_replica_that_acquires_the_lease_watches(api: FakeApi) -> None:
     """Otherwise, only the replica that generated an object would notice its changes."""
     policy(api)
     with held(api) as one:
@@ -410,7 +425,7 @@ def test_a_namespaced_policy_stays_in_its_namespace(api: FakeApi) -> None:
     assert not api.count("POST .*/configmaps")
 
 
-def test_policies_of_one_name(api: FakeApi) -> None:
+def test_policies_with_the_same_name(api: FakeApi) -> None:
     """Otherwise, deleting one policy would delete the objects of the other."""
     policy(api, UPPER, namespace="a")
     policy(api)
@@ -446,7 +461,9 @@ FAILURES: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(
     ("_name", "text", "reason"), FAILURES, ids=[one[0] for one in FAILURES]
 )
-def test_failures_are_told(api: FakeApi, _name: str, text: str, reason: str) -> None:
+def test_failures_are_reported(
+    api: FakeApi, _name: str, text: str, reason: str
+) -> None:
     """Otherwise, users would not learn why nothing was generated."""
     policy(api, text)
     with held(api) as one:
@@ -461,7 +478,7 @@ def test_failures_are_told(api: FakeApi, _name: str, text: str, reason: str) -> 
     assert reason in event.note
 
 
-def test_nothing_is_left_of_a_policy_that_fails_in_part(api: FakeApi) -> None:
+def test_partly_failed_policy_leaves_no_objects(api: FakeApi) -> None:
     """Otherwise, an error would leave some of the objects behind."""
     policy(api, DATA, "generator.apply(object.none, [])")
     with held(api) as one:
@@ -492,7 +509,7 @@ def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
     assert requests_left(api) == []
 
 
-def test_exceptions_over_their_memory_exempt_nothing(
+def test_exceptions_over_their_memory_budget_exempt_nothing(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linked_size, "LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX", 1024)
@@ -544,7 +561,7 @@ NAMED_BY_LABELS = {
 
 @pytest.mark.parametrize("is_event", [True, False])
 @pytest.mark.parametrize("name", NAMED_BY_LABELS)
-def test_labels_show_a_tenant_no_object_of_others(
+def test_labels_reveal_no_foreign_object_to_a_tenant(
     api: FakeApi, name: str, *, is_event: bool
 ) -> None:
     """Otherwise, a tenant could read another namespace's Secret by setting labels."""
@@ -587,7 +604,7 @@ def test_labels_show_a_tenant_no_object_of_others(
 
 
 @pytest.mark.parametrize("is_event", [True, False])
-def test_labels_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
+def test_labels_alone_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
     """Otherwise, a user without a policy could create triggers by setting labels."""
     named = DATA.replace('"out"', '"out-" + object.metadata.name')
     trigger(api, "older")
@@ -609,7 +626,7 @@ def test_labels_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
 
 
 @pytest.mark.parametrize("created", ["2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z"])
-def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
+def test_policy_changed_while_unwatched(api: FakeApi, created: str) -> None:
     """Otherwise, an outdated object would remain after each take-over."""
     raw = policy(api)
     metadata = {**raw["metadata"], "creationTimestamp": "2026-01-01T00:00:01Z"}
@@ -651,7 +668,7 @@ def test_labels_of_two_triggers_delete_nothing(api: FakeApi) -> None:
     assert not api.count("DELETE .*/namespaces/a/configmaps/out")
 
 
-def test_labels_in_part_change_no_object(api: FakeApi) -> None:
+def test_incomplete_labels_change_no_object(api: FakeApi) -> None:
     """Otherwise, the object would name another trigger and outlive its own."""
     policy(api)
     with held(api) as one:
@@ -675,7 +692,7 @@ LABELS_OF_SOURCES = {
 
 
 @pytest.mark.parametrize("name", LABELS_OF_SOURCES)
-def test_a_clone_is_its_policys_whatever_its_source_was(
+def test_clone_belongs_to_its_policy_regardless_of_its_source(
     api: FakeApi, name: str
 ) -> None:
     """Otherwise, a clone would follow no source, or belong to a tenant's policy."""
@@ -696,7 +713,7 @@ def test_a_clone_is_its_policys_whatever_its_source_was(
         assert content(api, CLONE) == "2"
 
 
-def test_a_tenants_policy_deletes_in_its_namespace_alone(api: FakeApi) -> None:
+def test_tenants_policy_deletes_only_in_its_namespace(api: FakeApi) -> None:
     """Otherwise, labelled objects in other namespaces would also be deleted."""
     policy(api, UPPER, namespace="a")
     path = bait(api, "b", trigger_namespace="a", name="t", policy_namespace="a")
@@ -715,7 +732,7 @@ def unserved(api: FakeApi, plural: str) -> None:
         api.fault(f"GET .*/{plural}[/?]?.*", 404)
 
 
-def test_a_kind_that_is_not_served_deletes_nothing(api: FakeApi) -> None:
+def test_unserved_kind_deletes_nothing(api: FakeApi) -> None:
     """Otherwise, replacing a definition would delete all synchronised objects."""
     policy(api)
     with held(api) as one:
@@ -744,7 +761,7 @@ def test_a_kind_that_is_not_served_deletes_nothing(api: FakeApi) -> None:
         one.stop()
 
 
-def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
+def test_kind_that_is_never_served_blocks_no_object(api: FakeApi) -> None:
     """Without the namespaced kind, objects of deleted policies are still cleaned up."""
     policy(api)
     with held(api) as one:
@@ -763,7 +780,7 @@ def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
         one.stop()
 
 
-def test_synchronize_switched_off_and_on(api: FakeApi) -> None:
+def test_synchronize_disabled_and_enabled(api: FakeApi) -> None:
     """Otherwise, older objects would ignore changes and outlive their policy."""
     policy(api)
     with held(api) as one:

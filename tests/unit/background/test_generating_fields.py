@@ -30,7 +30,7 @@ metadata:
 data:
   from: (( object.metadata.annotations["value"] ))
 """
-APPLIES = r"PATCH .*/configmaps/out\?fieldManager=generate"
+APPLIES = r"PATCH .*/configmaps/out\?fieldManager=kyverno-generate"
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_template_follows_its_trigger(api: FakeApi, *, server_side: bool) -> N
     assert content(api) is None
 
 
-def test_an_object_of_others_is_not_applied(api: FakeApi) -> None:
+def test_unmanaged_object_is_not_applied(api: FakeApi) -> None:
     """Otherwise, server-side apply would take over another writer's fields."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api, useServerSideApply=True)
@@ -73,7 +73,7 @@ def test_an_object_of_others_is_not_applied(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("existed", [True, False])
-def test_an_object_that_others_create_in_between(
+def test_object_created_by_another_writer_meanwhile(
     api: FakeApi, *, existed: bool
 ) -> None:
     """Otherwise, it would be taken over, and deleted together with the policy."""
@@ -102,7 +102,7 @@ def test_an_object_that_others_create_in_between(
     assert content(api) == "hand"
 
 
-def test_an_object_whose_labels_others_remove_in_between(api: FakeApi) -> None:
+def test_object_whose_labels_were_removed_meanwhile(api: FakeApi) -> None:
     """An object without the labels of its policy belongs to the other writer."""
     policy(api, useServerSideApply=True)
     with held(api) as one:
@@ -122,7 +122,7 @@ def test_an_object_whose_labels_others_remove_in_between(api: FakeApi) -> None:
     assert content(api) == "hand"
 
 
-def test_an_applied_object_that_changes_all_the_time(api: FakeApi) -> None:
+def test_applied_object_that_changes_continuously(api: FakeApi) -> None:
     """The attempts are bounded; a failed request is reported and retried."""
     policy(api, useServerSideApply=True)
     left = 5
@@ -147,7 +147,7 @@ def test_an_applied_object_that_changes_all_the_time(api: FakeApi) -> None:
         assert content(api) == "2"
 
 
-def test_a_template_that_fails_leaves_nothing(api: FakeApi) -> None:
+def test_failed_template_leaves_nothing(api: FakeApi) -> None:
     """Otherwise, only some of the policy's objects would exist."""
     fails = TEMPLATE.replace("name: out", "name: (( object.x ))")
     policy(api, generate=templates(TEMPLATE, fails))

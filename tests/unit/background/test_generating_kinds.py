@@ -68,7 +68,7 @@ WANTED: list[tuple[str, Json, dict[str, int]]] = [
 @pytest.mark.parametrize(
     ("_name", "wanted", "counts"), WANTED, ids=[one[0] for one in WANTED]
 )
-def test_what_is_watched(_name: str, wanted: Json, counts: dict[str, int]) -> None:
+def test_watched_kinds(_name: str, wanted: Json, counts: dict[str, int]) -> None:
     """Otherwise, one author could use up the watches that others need."""
     found = chosen(wanted)
     groups = [group for group, _ in found]
@@ -110,7 +110,7 @@ def cluster(api: FakeApi) -> None:
     serve_kinds(api, ("example.com", "v1", kinds))
 
 
-def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
+def test_namespace_limit_is_reported(api: FakeApi) -> None:
     """Otherwise, one namespace could use up all slots without a message."""
     kind_policy(api, BEYOND + 1, namespace="a")
     policy(api)
@@ -144,7 +144,7 @@ def test_a_namespace_has_a_bound_and_is_told(api: FakeApi) -> None:
         assert "configmaps" not in watched(one)
 
 
-def test_a_kind_that_may_not_be_watched_is_told(api: FakeApi) -> None:
+def test_unwatchable_kind_is_reported(api: FakeApi) -> None:
     """Otherwise, users would not learn that changes go unnoticed."""
     for _ in range(20):
         api.fault("GET .*/k0s[?].*watch=1", FORBIDDEN)
@@ -165,7 +165,7 @@ def test_a_kind_that_may_not_be_watched_is_told(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) -> None:
+def test_kind_never_written_takes_no_slot(api: FakeApi, count: int) -> None:
     """Otherwise, a policy without permissions would use up slots for ever."""
     for _ in range(1000):
         api.fault("POST .*/k0s", FORBIDDEN)
@@ -186,7 +186,7 @@ def test_a_kind_that_was_never_written_takes_no_place(api: FakeApi, count: int) 
         assert recorded(api) == {f"K{number}" for number in range(count)}
 
 
-def test_an_object_of_others_takes_no_place(api: FakeApi) -> None:
+def test_unmanaged_object_takes_no_slot(api: FakeApi) -> None:
     """Otherwise, another writer's object would be watched for a policy."""
     api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
     policy(api)
@@ -199,7 +199,7 @@ def test_an_object_of_others_takes_no_place(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("writes", range(8))
-def test_a_holder_that_ends_between_record_and_write(api: FakeApi, writes: int) -> None:
+def test_holder_that_ends_between_record_and_write(api: FakeApi, writes: int) -> None:
     """Otherwise, an object would have no record, or a record would have no objects."""
     kind_policy(api, 1)
     request(api, trigger(api))

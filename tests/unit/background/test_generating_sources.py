@@ -60,9 +60,7 @@ def put_other(api: FakeApi, value: str = "1") -> None:
 
 @pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize("status", [403, 500])
-def test_a_source_that_cannot_be_read(
-    api: FakeApi, status: int, *, is_held: bool
-) -> None:
+def test_unreadable_source(api: FakeApi, status: int, *, is_held: bool) -> None:
     """Otherwise, a failed read of a recreated source would delete its clone."""
     policy(api, _PLAIN)
     source(api)
@@ -85,7 +83,7 @@ def test_a_source_that_cannot_be_read(
     assert content(api, CLONE) == "2"
 
 
-def test_a_source_created_again_while_the_trigger_fails(api: FakeApi) -> None:
+def test_source_recreated_while_the_trigger_fails(api: FakeApi) -> None:
     """Otherwise, a field missing in the trigger would look like a deleted source."""
     policy(api, _CONDITIONAL)
     source(api)
@@ -103,7 +101,7 @@ def test_a_source_created_again_while_the_trigger_fails(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("fault", [None, 403, 500])
-def test_an_object_of_another_kind_is_no_clone(api: FakeApi, fault: int | None) -> None:
+def test_object_of_another_kind_is_no_clone(api: FakeApi, fault: int | None) -> None:
     """Otherwise, its source would be searched for among objects of the wrong kind."""
     policy(api, _OTHER_KIND)
     source(api)
@@ -136,7 +134,7 @@ def test_clones_of_the_same_kind_name_their_source(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("expressions", [1, 2])
-def test_one_of_two_sources_is_created_again(
+def test_one_of_two_sources_is_recreated(
     api: FakeApi, expressions: int, *, is_first: bool
 ) -> None:
     """Otherwise, its clone would be deleted with the other source's clone."""
@@ -163,7 +161,7 @@ def test_one_of_two_sources_is_created_again(
     assert content(api, _OTHER_CLONE) == "3"
 
 
-def test_sources_of_two_expressions_go_together(api: FakeApi) -> None:
+def test_sources_of_two_expressions_are_deleted_together(api: FakeApi) -> None:
     """Otherwise, the first failing expression would hide the second one's source."""
     policy(api, _PLAIN, _OF_OTHER)
     source(api)
@@ -177,7 +175,7 @@ def test_sources_of_two_expressions_go_together(api: FakeApi) -> None:
     assert stored(api, _OTHER_CLONE) is None
 
 
-def test_a_source_that_goes_while_nothing_can_be_read(api: FakeApi) -> None:
+def test_source_deleted_while_nothing_is_readable(api: FakeApi) -> None:
     """Otherwise, the clone would remain for ever after the last failed attempt."""
     policy(api, _PLAIN)
     source(api)

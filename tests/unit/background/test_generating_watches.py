@@ -63,7 +63,7 @@ class LateAnswers(Client):
 
 
 class HeldLists(Client):
-    """Delays the watch of ConfigMaps until ``opened`` is set, or refuses it."""
+    """Delays the watch of ConfigMaps until ``opened`` is set, or rejects it."""
 
     def __init__(self, api: FakeApi, *, refuses: bool = False) -> None:
         super().__init__(Pool(api.access), "held")
@@ -107,9 +107,7 @@ def cluster(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("is_late", [True, False])
 @pytest.mark.parametrize("text", [RANDOM, RANDOM_NAMES], ids=["content", "names"])
-def test_a_policy_that_never_generates_the_same(
-    api: FakeApi, text: str, *, is_late: bool
-) -> None:
+def test_nondeterministic_policy(api: FakeApi, text: str, *, is_late: bool) -> None:
     """Otherwise, each write of the pool would look like a change and cause another."""
     aged(api, f"{CEL}/generatingpolicies/p", policy(api, text), "2026-01-01")
     client = LateAnswers(api)
@@ -128,7 +126,7 @@ def test_a_policy_that_never_generates_the_same(
     assert api.count("POST .*/a/configmaps") == 2
 
 
-def test_a_change_of_others_during_a_write_is_followed(api: FakeApi) -> None:
+def test_concurrent_change_during_a_write_is_processed(api: FakeApi) -> None:
     """Otherwise, another writer's change during a write would remain for an hour."""
     policy(api)
     client = LateAnswers(api)
@@ -148,7 +146,7 @@ def test_a_change_of_others_during_a_write_is_followed(api: FakeApi) -> None:
     assert content(api) == "2"
 
 
-def test_changes_that_wait_for_a_write_are_bounded() -> None:
+def test_pending_changes_during_a_write_are_bounded() -> None:
     """Otherwise, changes would use up memory while the API server does not answer."""
     written = Written(lambda: 0.0)
     decided: list[int] = []
@@ -178,7 +176,7 @@ def put_other(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize("gone", [[SOURCE], [SOURCE, OTHER], [OTHER, SOURCE]])
-def test_sources_that_go_together(
+def test_sources_deleted_together(
     api: FakeApi, gone: list[str], *, is_held: bool
 ) -> None:
     """Otherwise, some or all of the clones would remain for ever."""
@@ -202,7 +200,7 @@ def test_sources_that_go_together(
     assert content(api, OTHER_CLONE) == (None if OTHER in gone else "1")
 
 
-def test_a_source_that_goes_and_a_trigger_that_changes(api: FakeApi) -> None:
+def test_deleted_source_and_changed_trigger(api: FakeApi) -> None:
     """Otherwise, the later event would hide the earlier one and keep the clone."""
     source(api)
     policy(api, CLONES, DATA)
@@ -216,7 +214,7 @@ def test_a_source_that_goes_and_a_trigger_that_changes(api: FakeApi) -> None:
     assert stored(api, CLONE) is None
 
 
-def test_a_source_that_goes_before_its_clone_is_seen(api: FakeApi) -> None:
+def test_source_deleted_before_its_clone_is_seen(api: FakeApi) -> None:
     """Otherwise, a clone that was written a moment too late would remain for ever."""
     source(api)
     put_other(api)
@@ -254,7 +252,7 @@ def test_a_change_before_the_first_list_of_a_watch_is_reverted(api: FakeApi) -> 
     assert content(api) == "1"
 
 
-def test_a_watch_that_cannot_list_holds_nothing_up(api: FakeApi) -> None:
+def test_watch_that_cannot_list_delays_nothing(api: FakeApi) -> None:
     """Otherwise, changes made while no pool was running would remain."""
     policy(api)
     with held(api) as one:

@@ -10,6 +10,7 @@ from tests.unit.background.admission import User
 from tests.unit.background.world import (
     CONFIG_MAPS,
     MATCHED,
+    REQUESTS,
     SECRETS,
     new_cluster,
     policy,
@@ -45,6 +46,12 @@ def _path(name: str) -> str:
 
 def _made(api: FakeApi, name: str) -> Json:
     return (stored(api, f"{CONFIG_MAPS.format('a')}/out-{name}") or {}).get("data")
+
+
+def _states(api: FakeApi) -> list[str]:
+    """Return the states of the stored requests."""
+    found = [stored(api, f"{REQUESTS}/{name}") for name in requests_left(api)]
+    return [(one or {})["status"]["state"] for one in found]
 
 
 def _crowd(user: User) -> None:
@@ -121,6 +128,48 @@ def test_changed_source(user: User) -> None:
         _relieve(user)
         one.pass_s(40)
         assert _made(api, "t") == {"from": "2"}
+
+
+def test_removed_elements(user: User) -> None:
+    """A lost update has the effect of any update: old elements keep their objects."""
+    api = user.api
+    names = "split(request.object.metadata.annotations.value, ',')"
+    entry = {"list": names, "apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"}
+    made = rule()
+    body = {**entry, "name": "out-{{element}}", "data": _DATA}
+    made["generate"] = {"synchronize": True, "foreach": [body]}
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        user.create(_path("t"), **_fields("x,y"))
+        one.settle()
+        _crowd(user)
+        user.update(_path("t"), **_fields("x,z"))
+        _relieve(user)
+        one.pass_s(40)
+        found = [_made(api, name) for name in "xyz"]
+        assert found == [{"from": "x,z"}, {"from": "x,y"}, {"from": "x,z"}]
+
+
+def test_deleted_source(user: User) -> None:
+    """The clones of a lost deletion are deleted; the missing source is reported."""
+    api = user.api
+    source = f"{CONFIG_MAPS.format('b')}/source"
+    user.create(source, apiVersion="v1", kind="ConfigMap", data={"from": "1"})
+    policy(api, rule(clone={"namespace": "b", "name": "source"}))
+    with term(api) as one:
+        one.settle()
+        user.create(_path("t"), **_fields())
+        one.settle()
+        assert _made(api, "t") == {"from": "1"}
+        _crowd(user)
+        user.delete(source)
+        _relieve(user)
+        one.pass_s(40)
+        assert _made(api, "t") is None
+        assert set(_states(api)) == {"Failed"}
+        one.pass_s(900)
+        assert requests_left(api) == []
 
 
 def test_trigger_of_an_update_rule(user: User) -> None:

@@ -164,7 +164,7 @@ def test_targets_are_changed(api: FakeApi) -> None:
         assert "ConfigMap a/target is successfully mutated" in one.recorded.notes()
 
 
-def test_a_target_as_wanted_is_not_written(api: FakeApi) -> None:
+def test_target_in_the_desired_state_is_not_written(api: FakeApi) -> None:
     _target(api, "a", c="blue")
     _target(api, "b", c="blue")
     _policy(api)
@@ -194,7 +194,7 @@ def test_a_namespaced_policy_stays_in_its_namespace(api: FakeApi) -> None:
         ({"resourceRules": [{**_MAPS, "resources": ["*"]}]}, False),
     ],
 )
-def test_constraints_choose_the_targets(
+def test_constraints_select_the_targets(
     api: FakeApi, targets: Json, *, changed: bool
 ) -> None:
     _policy(api, targets={"resourceRules": [_MAPS], **targets})
@@ -204,7 +204,7 @@ def test_constraints_choose_the_targets(
         assert requests_left(api) == []
 
 
-def test_request_is_that_of_the_trigger(api: FakeApi) -> None:
+def test_expressions_see_the_triggers_request(api: FakeApi) -> None:
     """In the request, the object is the trigger; ``object`` is the target."""
     _policy(
         api,
@@ -219,7 +219,7 @@ def test_request_is_that_of_the_trigger(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_trigger_without_a_name_yet(api: FakeApi, count: int) -> None:
+def test_trigger_without_a_name(api: FakeApi, count: int) -> None:
     """A mutating webhook gets neither name nor uid of a ReplicaSet's new Pod."""
     _policy(
         api,
@@ -264,7 +264,7 @@ def _of_nameless(uid: str) -> Json:
     return document_of(record, record.wanted[0], "kyverno")
 
 
-def test_conditions_are_for_the_trigger(api: FakeApi) -> None:
+def test_match_conditions_apply_to_the_trigger(api: FakeApi) -> None:
     """Conditions apply to the trigger if the targets have separate constraints."""
     condition = [{"name": "c", "expression": "object.kind == 'Secret'"}]
     _policy(api, matchConditions=condition)
@@ -273,7 +273,7 @@ def test_conditions_are_for_the_trigger(api: FakeApi) -> None:
         assert "c" in _labels(api)
 
 
-def test_without_constraints_targets_are_as_the_trigger(api: FakeApi) -> None:
+def test_targets_default_to_the_triggers_constraints(api: FakeApi) -> None:
     condition = [{"name": "c", "expression": "object.metadata.name == 'chosen'"}]
     _policy(api, rules=(_MAPS,), targets={}, matchConditions=condition)
     _target(api, "b", "chosen")
@@ -284,7 +284,7 @@ def test_without_constraints_targets_are_as_the_trigger(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("met", [True, False])
-def test_an_unchecked_trigger_is_checked(api: FakeApi, *, met: bool) -> None:
+def test_unchecked_trigger_is_checked(api: FakeApi, *, met: bool) -> None:
     name = "t" if met else "other"
     condition = [{"name": "c", "expression": f"object.metadata.name == '{name}'"}]
     _policy(api, matchConditions=condition)
@@ -294,7 +294,7 @@ def test_an_unchecked_trigger_is_checked(api: FakeApi, *, met: bool) -> None:
         assert requests_left(api) == []
 
 
-def test_an_expression_finds_the_targets(api: FakeApi) -> None:
+def test_expression_selects_the_targets(api: FakeApi) -> None:
     targets = {
         "expression": "resource.Get('v1', 'configmaps', object.metadata.namespace,"
         " 'target')"
@@ -306,7 +306,7 @@ def test_an_expression_finds_the_targets(api: FakeApi) -> None:
         assert _labels(api, "b") == {"kept": "yes"}
 
 
-def test_an_expression_may_list(api: FakeApi) -> None:
+def test_expression_can_list(api: FakeApi) -> None:
     _target(api, "a", "more")
     targets = {
         "expression": "resource.List('v1', 'configmaps', object.metadata.namespace)"
@@ -359,7 +359,7 @@ def test_exceptions(api: FakeApi, *, is_exempt: bool) -> None:
         assert requests_left(api) == []
 
 
-def test_exceptions_over_their_memory_exempt_nothing(
+def test_exceptions_over_their_memory_budget_exempt_nothing(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linked_size, "LINKED_EXCEPTIONS_OF_POLICY_BYTES_MAX", 1024)
@@ -379,7 +379,7 @@ def test_exceptions_over_their_memory_exempt_nothing(
         assert "c" in _labels(api, "a")
 
 
-def test_a_failure_is_told_and_tried_again(api: FakeApi) -> None:
+def test_failure_is_reported_and_retried(api: FakeApi) -> None:
     _policy(api, "Object{metadata: Object.metadata{labels: object.nothing}}")
     pod = api.put(
         "/api/v1/namespaces/a/pods/t", apiVersion="v1", kind="Pod", metadata={}
@@ -398,7 +398,7 @@ def test_a_failure_is_told_and_tried_again(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
-def test_a_failure_quotes_no_secret(api: FakeApi) -> None:
+def test_failure_reveals_no_secret(api: FakeApi) -> None:
     """A target that is a Secret must not be quoted."""
     targets = {"resourceRules": [_SECRETS]}
     _policy(api, "Object{metadata: {'hush': object}}", targets=targets)
@@ -426,7 +426,7 @@ def test_conflict(api: FakeApi) -> None:
         assert _labels(api) == {"kept": "yes", "other": "writer", "c": "blue"}
 
 
-def test_a_policy_that_is_gone_is_no_failure(api: FakeApi) -> None:
+def test_deleted_policy_is_no_failure(api: FakeApi) -> None:
     with term(api) as one:
         _run(api, one)
         assert requests_left(api) == []
@@ -437,7 +437,7 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 @pytest.mark.parametrize("plural", ["mutatingpolicies", "policyexceptions"])
 @pytest.mark.parametrize("is_defined", [True, False])
-def test_a_kind_that_is_not_served_is_waited_for(
+def test_unserved_kind_is_retried(
     api: FakeApi, plural: str, *, is_defined: bool
 ) -> None:
     """Otherwise, a trigger would be dropped, or an exempt target would be changed."""
@@ -466,7 +466,7 @@ def test_a_kind_that_is_not_served_is_waited_for(
         assert ("c" in _labels(api)) is is_done
 
 
-def test_a_trigger_that_is_not_stored_is_waited_for(api: FakeApi) -> None:
+def test_trigger_that_is_not_stored_is_retried(api: FakeApi) -> None:
     _policy(api)
     raw = _trigger(api)
     version = {"kyverno-mp.io/trigger-resource-version": _version(raw)}
@@ -482,7 +482,7 @@ def _version(raw: Json) -> str:
     return str(raw["metadata"]["resourceVersion"])
 
 
-def test_lost_triggers_are_found(api: FakeApi) -> None:
+def test_lost_triggers_are_recovered(api: FakeApi) -> None:
     """After a lost record, the policy is synced with triggers written since then."""
     condition = [{"name": "c", "expression": "object.metadata.name == 't'"}]
     _policy(api, matchConditions=condition)

@@ -11,7 +11,8 @@ from kyverno_mp.background.update_request import (
     Task,
     Trigger,
 )
-from kyverno_mp.limits import BACKGROUND_ATTEMPTS_MAX
+from kyverno_mp.limits import BACKGROUND_ATTEMPTS_MAX, POOL_TENANT_S
+from kyverno_mp.pool import tenant_time
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,
@@ -37,6 +38,7 @@ Json = Any
 _OUT = f"{CONFIG_MAPS.format('a')}/out-t"
 _DATA = {"data": {"from": "rule"}}
 _TOTAL = "kyverno_mp_background_requests_total"
+_WRITES = "kyverno_mp_background_writes_total"
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +72,8 @@ def test_calls_per_object(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
-def test_failure_is_told_and_tried_again(api: FakeApi) -> None:
-    """A refused write records state, reason and count; a later retry succeeds."""
+def test_failure_is_reported_and_retried(api: FakeApi) -> None:
+    """A rejected write records state, reason and count; a later retry succeeds."""
     policy(api, of_open(rule(data=_DATA)))
     with term(api) as one:
         one.settle()
@@ -103,7 +105,7 @@ def test_last_attempt(api: FakeApi) -> None:
         assert _done(one, "dropped_failing") == 1
 
 
-def test_outage_counts_no_attempt(api: FakeApi) -> None:
+def test_outage_counts_as_no_attempt(api: FakeApi) -> None:
     """While the API server does not answer, no attempt is used up."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -131,7 +133,7 @@ def test_absent_trigger_is_dropped(api: FakeApi) -> None:
         assert stored(api, _OUT) is None
 
 
-def test_trigger_that_is_stored_late(api: FakeApi) -> None:
+def test_trigger_stored_late(api: FakeApi) -> None:
     """A request may arrive before its trigger is stored."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -146,7 +148,7 @@ def test_trigger_that_is_stored_late(api: FakeApi) -> None:
         assert stored(api, _OUT) is not None
 
 
-def test_update_that_is_stored_late(api: FakeApi) -> None:
+def test_update_stored_late(api: FakeApi) -> None:
     """The pool waits until the trigger has a newer version than before the request."""
     value = "{{request.object.metadata.annotations.value}}"
     policy(api, rule(data={"data": {"from": value}}))
@@ -180,7 +182,7 @@ def test_update_that_changes_nothing(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
-def test_another_object_of_the_name(api: FakeApi) -> None:
+def test_other_object_with_the_same_name(api: FakeApi) -> None:
     """A trigger that was recreated under its name is a different object."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -195,7 +197,7 @@ def test_another_object_of_the_name(api: FakeApi) -> None:
         assert stored(api, _OUT) is None
 
 
-def test_mark_survives(api: FakeApi) -> None:
+def test_label_survives(api: FakeApi) -> None:
     """A request that is marked during its processing is processed again."""
     value = "{{request.object.metadata.annotations.value}}"
     policy(api, rule(data={"data": {"from": value}}))
@@ -221,7 +223,7 @@ def test_mark_survives(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
-def test_mark_of_a_failing_request(api: FakeApi) -> None:
+def test_label_of_a_failing_request(api: FakeApi) -> None:
     """A mark makes a request due that is waiting for its next attempt."""
     policy(api, rule(clone={"namespace": "b", "name": "source"}))
     with term(api) as one:
@@ -252,7 +254,7 @@ def test_states(api: FakeApi, state: str, left: list[str]) -> None:
         assert made == (state in ("", "Pending"))
 
 
-def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
+def test_policy_not_yet_in_the_cache(api: FakeApi) -> None:
     """A request for a policy that is not in the cache yet is not lost."""
     with term(api) as one:
         _generate_unwatched(one)
@@ -260,7 +262,9 @@ def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_policy_that_comes_and_goes_unwatched(api: FakeApi, *, stays: bool) -> None:
+def test_policy_created_and_deleted_while_unwatched(
+    api: FakeApi, *, stays: bool
+) -> None:
     """The next holder deletes the policy's objects unless the rule keeps them."""
     with term(api) as one:
         _generate_unwatched(one, orphanDownstreamOnPolicyDelete=stays)
@@ -270,7 +274,7 @@ def test_policy_that_comes_and_goes_unwatched(api: FakeApi, *, stays: bool) -> N
         assert (stored(api, _OUT) is not None) == stays
 
 
-def test_policy_that_goes_while_its_rule_runs(api: FakeApi) -> None:
+def test_policy_deleted_while_its_rule_runs(api: FakeApi) -> None:
     """An object that is written after the policy was deleted is deleted as well."""
     with term(api) as one:
         one.settle()
@@ -302,7 +306,7 @@ def _generate_unwatched(one: Term, **fields: Json) -> None:
     one.background.controllers.work_due()
 
 
-def test_request_for_no_policy(api: FakeApi) -> None:
+def test_request_without_a_policy(api: FakeApi) -> None:
     """A request that names a deleted policy or rule is completed."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -314,7 +318,7 @@ def test_request_for_no_policy(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
-def test_named_resources_of_upstream(api: FakeApi) -> None:
+def test_upstreams_resource_names(api: FakeApi) -> None:
     """Of the objects that an upstream request names, only the rule's are deleted."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -356,7 +360,7 @@ def test_policy_with_300_objects(api: FakeApi) -> None:
         assert api.count(".") - before <= 300 + 10
 
 
-def test_deletions_name_the_version(api: FakeApi) -> None:
+def test_deletions_have_a_resource_version_precondition(api: FakeApi) -> None:
     """Each deletion has the uid and the version that were read."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
@@ -367,6 +371,22 @@ def test_deletions_name_the_version(api: FakeApi) -> None:
         one.settle()
         for _, options in api.deletions:
             assert set(options["preconditions"]) == {"uid", "resourceVersion"}
+
+
+def test_deleted_objects_are_counted(api: FakeApi) -> None:
+    """Otherwise, the metric would miss objects that are deleted with their trigger."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        request(api, raw := trigger(api))
+        one.settle()
+        assert stored(api, _OUT)
+        api.remove(f"{SECRETS.format('a')}/t")
+        request(api, raw, deletes=True, operation="DELETE")
+        one.settle()
+        assert stored(api, _OUT) is None
+        assert one.recorded.counts[_WRITES, ("created",)] == 1
+        assert one.recorded.counts[_WRITES, ("deleted",)] == 1
 
 
 def test_labels_that_change_during_the_deletion(api: FakeApi) -> None:
@@ -390,7 +410,7 @@ def test_labels_that_change_during_the_deletion(api: FakeApi) -> None:
         assert stored(api, _OUT) is not None
 
 
-def test_lease_that_is_lost(api: FakeApi) -> None:
+def test_lost_lease(api: FakeApi) -> None:
     """Without the lease nothing is written."""
     policy(api, rule(data=_DATA))
     with term(api, holds_lease=lambda: False) as one:
@@ -461,7 +481,7 @@ def test_source_is_labelled(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_source_changes_before_its_label(api: FakeApi, *, is_gone: bool) -> None:
+def test_source_changes_before_it_is_labelled(api: FakeApi, *, is_gone: bool) -> None:
     """Without the label, admission does not record changes, so the data is stale."""
     path = f"{CONFIG_MAPS.format('b')}/source"
     api.put(path, apiVersion="v1", kind="ConfigMap", data={"from": "first"})
@@ -490,7 +510,7 @@ def test_a_source_changes_before_its_label(api: FakeApi, *, is_gone: bool) -> No
 
 
 @pytest.mark.parametrize("synchronize", [True, False])
-def test_a_rule_gets_another_target(api: FakeApi, *, synchronize: bool) -> None:
+def test_rule_gets_another_target(api: FakeApi, *, synchronize: bool) -> None:
     """Triggers get the new object, although the old object no longer names them."""
     policy(api, rule(data=_DATA, synchronize=synchronize))
     with term(api) as one:
@@ -641,14 +661,16 @@ def test_deletion_that_generates(api: FakeApi) -> None:
 
 
 def test_server_side_apply(api: FakeApi) -> None:
-    """With useServerSideApply, the field manager ``generate`` applies objects."""
+    """With useServerSideApply, objects are applied, with upstream's field manager."""
     policy(api, rule(data=_DATA), useServerSideApply=True)
     with term(api) as one:
         one.settle()
         request(api, trigger(api))
         one.settle()
         assert stored(api, _OUT) is not None
-        assert api.count(r"PATCH .*/configmaps/out-t\?fieldManager=generate") == 1
+        assert (
+            api.count(r"PATCH .*/configmaps/out-t\?fieldManager=kyverno-generate") == 1
+        )
         assert api.count("POST /api/v1/namespaces/a/configmaps") == 0
 
 
@@ -680,7 +702,36 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
         assert not api.count("POST .*out-t")
 
 
-def test_last_attempt_at_what_a_policy_change_leads_to(
+def test_a_costly_policy_of_a_namespace_does_not_delay_others(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenant_time, "POOL_TENANT_S", 0)
+    api.put(
+        "/apis/kyverno.io/v1/namespaces/a/policies/p",
+        apiVersion="kyverno.io/v1",
+        kind="Policy",
+        metadata={"generation": 1},
+        spec={"rules": [rule(data=_DATA)]},
+    )
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        for number in range(3):
+            of_tenant = trigger(api, f"costly{number}")
+            request(api, of_tenant, name=f"costly{number}", policy="a/p")
+        request(api, trigger(api), name="last")
+        one.settle()
+        # After the first of them, the time is used up.
+        left = requests_left(api)
+        assert [name[:-1] for name in left] == ["costly"] * 2
+        assert stored(api, _OUT) is not None
+        monkeypatch.setattr(tenant_time, "POOL_TENANT_S", POOL_TENANT_S)
+        one.pass_s(200)
+        assert requests_left(api) == []
+        assert stored(api, f"{CONFIG_MAPS.format('a')}/out-costly2") is not None
+
+
+def test_last_attempt_after_a_policy_change(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last failure is counted and logged; the next scan tries again."""

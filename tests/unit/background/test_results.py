@@ -152,7 +152,7 @@ def test_a_patched_target_is_named(api: FakeApi) -> None:
         (_ALL, {"pass"}, "mutate", 1),
     ],
 )
-def test_the_operator_chooses(
+def test_reporting_is_configurable(
     api: FakeApi, types: Any, words: Any, kind: str, expected: int
 ) -> None:
     """The settings enableReporting and allowedResults select the rows."""
@@ -168,7 +168,7 @@ def test_the_operator_chooses(
     assert len(recorder.rows()) == expected
 
 
-def test_a_policy_that_is_not_reported(api: FakeApi) -> None:
+def test_excluded_policy_is_not_reported(api: FakeApi) -> None:
     """The label reports.kyverno.io/disabled prevents rows for the policy."""
     stored = policy(api, _generates())
     labels = {"reports.kyverno.io/disabled": "true"}
@@ -183,7 +183,7 @@ def test_a_policy_that_is_not_reported(api: FakeApi) -> None:
     assert not recorder.rows()
 
 
-def test_rows_quote_no_secret(api: FakeApi) -> None:
+def test_rows_reveal_no_secret(api: FakeApi) -> None:
     """Rows quote no Secret that is a trigger or a target, and no name built from it."""
     secret = api.put(
         f"{SECRETS.format('a')}/t",
@@ -204,7 +204,7 @@ def test_rows_quote_no_secret(api: FakeApi) -> None:
     assert "ahvu" not in str(row).lower()
 
 
-def test_a_failed_target_quotes_no_secret(api: FakeApi) -> None:
+def test_failed_target_reveals_no_secret(api: FakeApi) -> None:
     """A rule's error may quote its target."""
     api.put(
         f"{SECRETS.format('b')}/target",
@@ -234,7 +234,7 @@ def test_a_failed_target_quotes_no_secret(api: FakeApi) -> None:
         (1, 10, "background.result_too_large"),
     ],
 )
-def test_what_finds_no_room_is_counted(
+def test_dropped_results_are_counted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, room: int, limit: int, code: str
 ) -> None:
     """The rule runs even if its row does not fit into the journal."""

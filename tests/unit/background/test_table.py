@@ -253,6 +253,40 @@ def _rule_gone(play: Play) -> None:
     play.store()
 
 
+def _rule_orphans(play: Play) -> None:
+    play.store(play.rule(orphanDownstreamOnPolicyDelete=True))
+    play.play()
+    _rule_gone(play)
+
+
+def _moved_orphans(play: Play) -> None:
+    play.options = {"orphanDownstreamOnPolicyDelete": True}
+    play.store(play.rule())
+    play.play()
+    _moved(play)
+
+
+def _recreated(play: Play, made: Json | None = None) -> None:
+    """Delete the policy and create another one, which alone the pool sees."""
+    found = stored(play.api, _OUT)
+    assert found is not None
+    metadata = {**found["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
+    play.api.put(_OUT, **{**found, "metadata": metadata})
+    play.api.remove(f"{POLICIES}/p")
+    policy(
+        play.api,
+        play.rule() if made is None else made,
+        _other_rule(),
+        created="2026-01-01T00:00:01Z",
+    )
+
+
+def _recreated_elsewhere(play: Play) -> None:
+    made = play.rule()
+    made["generate"]["name"] = "moved-{{request.object.metadata.name}}"
+    _recreated(play, made)
+
+
 def _policy_gone(play: Play) -> None:
     play.api.remove(f"{POLICIES}/p")
 
@@ -294,25 +328,31 @@ _EVENTS: dict[str, Callable[[Play], None]] = {
     "trigger updated, value read by the rule changed": _value,
     "trigger no longer matches": _no_match,
     "trigger deleted": _trigger_gone,
-    "trigger deletion refused": _trigger_stays,
+    "trigger deletion rejected": _trigger_stays,
     "object deleted": _object_gone,
-    "object deletion refused": _object_stays,
+    "object deletion rejected": _object_stays,
     "object changed by hand": _changed_by_hand,
     "object changed by hand, its labels removed": _unlabelled,
     "object updated by hand, no change": _unchanged_by_hand,
-    "object's change refused": _change_refused,
+    "object's change rejected": _change_refused,
     "source changed": _source_changed,
-    "source's change refused": _source_kept,
+    "source's change rejected": _source_kept,
     "source deleted": _source_gone,
     "source deleted and created again": _source_renewed,
     "source deleted while nobody held the lease": _source_gone_unheld,
-    "source deletion refused": _source_stays,
+    "source deletion rejected": _source_stays,
     "rule changed": _rule_changed,
     "target of the rule changed": _moved,
+    "target of the rule changed, objects may be orphaned": _moved_orphans,
     "rule deleted": _rule_gone,
+    "rule deleted, objects may be orphaned": _rule_orphans,
     "policy deleted": _policy_gone,
     "policy deleted, objects may be orphaned": _policy_orphans,
     "policy deleted while nobody held the lease": _policy_gone_unheld,
+    "policy deleted and created again at once": _recreated,
+    "policy deleted and created again at once, with another target": (
+        _recreated_elsewhere
+    ),
     "synchronize switched off, then policy deleted": _switched_off,
     "another replica becomes the holder": _taken_over,
     "object deleted unnoticed, then the scan": _unnoticed,
@@ -387,7 +427,7 @@ def test_cell(api: FakeApi, tmp_path: Path, event: str, column: str, cell: str) 
             assert stored(api, f"{CONFIG_MAPS.format('a')}/{name}") is not None, name
 
 
-def test_all_rows_are_played() -> None:
+def test_all_rows_are_tested() -> None:
     """Every row of the page has an event in this test."""
     assert {one.values[0] for one in _cells()} == set(_EVENTS)
     assert MATCHED

@@ -100,7 +100,9 @@ def _end(user: User) -> None:
     user.api.put(_TRIGGER, **{**raw, "metadata": ending})
 
 
-def test_deletion_that_others_refuse(user: User, on_delete: tuple[Term, Any]) -> None:
+def test_deletion_denied_by_another_webhook(
+    user: User, on_delete: tuple[Term, Any]
+) -> None:
     """A denied deletion has no effect, and its request is deleted with a reason."""
     one, effect = on_delete
     user.refused_delete(_TRIGGER)
@@ -110,7 +112,7 @@ def test_deletion_that_others_refuse(user: User, on_delete: tuple[Term, Any]) ->
     assert _dropped(one) == 1
 
 
-def test_deletion_that_a_finalizer_delays(
+def test_deletion_delayed_by_a_finalizer(
     user: User, on_delete: tuple[Term, Any]
 ) -> None:
     """The rule runs when the trigger is deleted, however long that takes."""
@@ -124,7 +126,7 @@ def test_deletion_that_a_finalizer_delays(
     assert requests_left(user.api) == []
 
 
-def test_deletion_that_never_ends(user: User, on_delete: tuple[Term, Any]) -> None:
+def test_deletion_that_never_completes(user: User, on_delete: tuple[Term, Any]) -> None:
     """The wait has a limit."""
     one, effect = on_delete
     _end(user)
@@ -134,7 +136,9 @@ def test_deletion_that_never_ends(user: User, on_delete: tuple[Term, Any]) -> No
     assert _dropped(one) == 1
 
 
-def test_deletion_is_acted_on_at_once(user: User, on_delete: tuple[Term, Any]) -> None:
+def test_completed_deletion_is_processed_immediately(
+    user: User, on_delete: tuple[Term, Any]
+) -> None:
     one, effect = on_delete
     user.delete(_TRIGGER)
     one.settle()
@@ -155,7 +159,7 @@ def _from(api: FakeApi) -> str:
     return str(found["data"]["from"])
 
 
-def test_refused_update_after_an_accepted_one(user: User) -> None:
+def test_denied_update_after_an_accepted_one(user: User) -> None:
     """Both become one request; the accepted update takes effect after 30 s."""
     with term(user.api) as one:
         _synced(user, one)
@@ -167,7 +171,7 @@ def test_refused_update_after_an_accepted_one(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_updates_that_are_refused_again_and_again(user: User) -> None:
+def test_repeatedly_denied_updates(user: User) -> None:
     """Denied updates do not delay an accepted one."""
     with term(user.api) as one:
         _synced(user, one)
@@ -182,7 +186,7 @@ def test_updates_that_are_refused_again_and_again(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_update_that_is_stored_after_refused_ones(user: User) -> None:
+def test_update_stored_after_denied_ones(user: User) -> None:
     """The request is kept until the newest mark has waited, too."""
     with term(user.api) as one:
         _synced(user, one)
@@ -197,7 +201,7 @@ def test_update_that_is_stored_after_refused_ones(user: User) -> None:
         assert requests_left(user.api) == []
 
 
-def test_update_of_a_trigger_that_goes(user: User) -> None:
+def test_update_of_a_deleted_trigger(user: User) -> None:
     """A denied update does not recreate objects deleted with their trigger."""
     with term(user.api) as one:
         _synced(user, one)

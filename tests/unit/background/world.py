@@ -154,14 +154,22 @@ def rule(name: str = "r", *, sync: bool = True, **body: Json) -> Json:
 
 
 def policy(
-    api: FakeApi, *rules: Json, name: str = "p", generation: int = 1, **spec: Json
+    api: FakeApi,
+    *rules: Json,
+    name: str = "p",
+    generation: int = 1,
+    created: str = "",
+    **spec: Json,
 ) -> Json:
     """Store a ClusterPolicy."""
+    metadata: Json = {"generation": generation}
+    if created:
+        metadata["creationTimestamp"] = created
     return api.put(
         f"{POLICIES}/{name}",
         apiVersion="kyverno.io/v1",
         kind="ClusterPolicy",
-        metadata={"generation": generation},
+        metadata=metadata,
         spec={"rules": list(rules), **spec},
     )
 

@@ -25,17 +25,17 @@ NAMES = {"name": "p", "namespace": "ns", "count": 2.0, "error": None}
         ({"($name)": ["($name)", 1, True, None]}, {"($name)": ["p", 1, True, None]}),
     ],
 )
-def test_values_are_filled_and_keys_are_not(value: Any, filled: Any) -> None:
+def test_values_are_substituted_and_keys_are_not(value: Any, filled: Any) -> None:
     """Keys in parentheses are policy anchors or check expressions, so they are kept."""
     assert fill(value, NAMES) == filled
 
 
-def test_a_bad_expression_says_so() -> None:
+def test_invalid_expression_is_an_error() -> None:
     with pytest.raises(Error):
         fill("(nothing($name))", NAMES)
 
 
-def test_bindings_are_seen_with_their_dollar_sign() -> None:
+def test_bindings_are_visible_with_their_dollar_sign() -> None:
     assert evaluate("$test.metadata.name", {"test": {"metadata": {"name": "x"}}}) == "x"
 
 
@@ -59,7 +59,7 @@ def test_checks(check: Any, payload: Any, names: Any, *, is_met: bool) -> None:
     assert (not problems(check, payload, names)) is is_met
 
 
-def test_of_an_expected_object_only_the_reference_is_filled() -> None:
+def test_only_the_reference_of_an_expected_object_is_substituted() -> None:
     """The other fields are an assertion tree, evaluated against the actual values."""
     wanted = {
         "kind": "Pod",
@@ -73,7 +73,7 @@ def test_of_an_expected_object_only_the_reference_is_filled() -> None:
     }
 
 
-def test_files_give_their_objects_in_order(tmp_path: Path) -> None:
+def test_files_yield_their_objects_in_order(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("kind: B\n---\nkind: C\nwhen: 2020-01-01\n---\n")
     (tmp_path / "a.yaml").write_text("kind: XList\nitems: [{kind: X}, {kind: Y}]\n")
     objects = read_objects({"file": "*.yaml"}, tmp_path, {})
@@ -83,14 +83,14 @@ def test_files_give_their_objects_in_order(tmp_path: Path) -> None:
     assert [one["kind"] for one in named] == ["B", "C"]
 
 
-def test_a_text_at_the_end_of_a_file_ends_its_line(tmp_path: Path) -> None:
+def test_unterminated_last_line_is_ended(tmp_path: Path) -> None:
     """K8S: kubectl and chainsaw read files by line and terminate the last line."""
     (tmp_path / "a.yaml").write_text("kind: A\ntext: |\n  x")
     (found,) = read_objects({"file": "a.yaml"}, tmp_path, {})
     assert found["text"] == "x\n"
 
 
-def test_webhooks_called_by_address_are_shown_as_called_by_service() -> None:
+def test_webhooks_with_a_url_are_shown_with_a_service() -> None:
     url = {"url": "https://127.0.0.1:9443/validate/fail", "caBundle": "x"}
     found = {
         "kind": "ValidatingWebhookConfiguration",

@@ -65,7 +65,7 @@ def _write(folder: Path, text: str = TEST) -> Path:
     return path
 
 
-def test_a_template_is_put_in_with_its_bindings(tmp_path: Path) -> None:
+def test_template_is_inserted_with_its_bindings(tmp_path: Path) -> None:
     test = read_test(_write(tmp_path))
     step = test.steps[0]
     (create,) = step.tries
@@ -76,7 +76,7 @@ def test_a_template_is_put_in_with_its_bindings(tmp_path: Path) -> None:
     assert step.bindings[0] == Binding("file", "a.yaml")
 
 
-def test_timeouts_come_from_the_nearest_place(tmp_path: Path) -> None:
+def test_nearest_timeout_applies(tmp_path: Path) -> None:
     """An operation overrides its test, and a test overrides the configuration.
 
     A timeout that none of them sets has the default value.
@@ -89,7 +89,7 @@ def test_timeouts_come_from_the_nearest_place(tmp_path: Path) -> None:
     assert test.timeouts_s["delete"] == DEFAULT_TIMEOUTS_S["delete"]
 
 
-def test_templating_may_be_off(tmp_path: Path) -> None:
+def test_templating_can_be_disabled(tmp_path: Path) -> None:
     """The configuration applies unless the test or the operation overrides it."""
     path = _write(tmp_path)
     off = f"{CONFIGURATION}  templating: {{enabled: false}}\n"
@@ -99,7 +99,7 @@ def test_templating_may_be_off(tmp_path: Path) -> None:
     assert [one.is_templated for one in read_test(path).operations()][1] is True
 
 
-def test_what_runs_on_failure_and_always_is_kept_apart(tmp_path: Path) -> None:
+def test_catch_and_finally_blocks_are_separate(tmp_path: Path) -> None:
     step = read_test(_write(tmp_path)).steps[1]
     assert step.name == "step-02"
     assert [one.name for one in step.tries] == ["assert", "script"]
@@ -118,7 +118,7 @@ def test_what_runs_on_failure_and_always_is_kept_apart(tmp_path: Path) -> None:
         ("/steps/make.yaml", "/steps/none.yaml", "No such file"),
     ],
 )
-def test_what_is_not_understood_is_refused(
+def test_unsupported_fields_are_rejected(
     tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
     assert old in TEST
@@ -133,12 +133,12 @@ def test_durations(text: str, seconds: float) -> None:
     assert duration_s(text) == seconds
 
 
-def test_operations_of_the_task_are_known() -> None:
+def test_required_operations_are_supported() -> None:
     named = "create apply update patch delete assert error script wait sleep events"
     assert set(named.split()) <= set(FIELDS)
 
 
-def test_a_case_misses_what_its_tags_and_needs_say() -> None:
+def test_case_reports_missing_tags_and_needs() -> None:
     tags = frozenset({"kind:ClusterPolicy", "rule:mutate.psm", "uses:sleep"})
     missing = missing_of(tags, frozenset({"node", "kubeconfig-identity"}))
     assert "environment: node" in missing
@@ -146,7 +146,7 @@ def test_a_case_misses_what_its_tags_and_needs_say() -> None:
     assert "uses:sleep" not in missing
 
 
-def test_a_known_set_up_of_kyverno_is_none_that_is_missing() -> None:
+def test_known_kyverno_setup_step_is_not_missing() -> None:
     tags = frozenset({"kyverno-config:standard,force-failure-policy-ignore"})
     assert missing_of(tags, frozenset()) == ("other configurations of Kyverno",)
     assert missing_of(tags, frozenset(), "unheard-of") != ()
@@ -154,13 +154,13 @@ def test_a_known_set_up_of_kyverno_is_none_that_is_missing() -> None:
 
 
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
-def test_every_visible_case_is_understood() -> None:
+def test_every_visible_case_is_supported() -> None:
     for case in all_cases():
         assert read_test(ROOT / case.test).operations(), case.id
 
 
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
-def test_a_staged_case_has_its_scripts(tmp_path: Path) -> None:
+def test_staged_case_contains_its_scripts(tmp_path: Path) -> None:
     case = next(one for one in all_cases() if "uses:sh-file" in one.tags)
     test = read_test(stage(case, tmp_path))
     scripts = list(test.folder.rglob("*.sh"))

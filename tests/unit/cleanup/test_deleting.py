@@ -118,7 +118,7 @@ def constraints(**given: Json) -> Json:
     return {"resourceRules": [rule], **given}
 
 
-def test_a_run_deletes_what_matches_when_it_is_due(
+def test_scheduled_run_deletes_matching_objects(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, objects would remain, or be deleted too early or without a record."""
@@ -252,7 +252,9 @@ def test_constraints_and_conditions(
     assert names(api) == left
 
 
-def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> None:
+def test_namespaced_policy_deletes_nothing_outside_its_namespace(
+    api: FakeApi, due: Any
+) -> None:
     """Otherwise, a tenant could delete objects of another tenant or of the cluster."""
     deleting(api, namespace="a", resources=("configmaps", "namespaces"))
     for place in ("a", "b"):
@@ -266,9 +268,7 @@ def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> 
     assert deleting_status(api, namespace="a")["lastExecutionTime"]
 
 
-def test_a_namespaced_policy_reads_its_own_namespace_only(
-    api: FakeApi, due: Any
-) -> None:
+def test_namespaced_policy_reads_only_its_namespace(api: FakeApi, due: Any) -> None:
     """Otherwise, a tenant could read another tenant's objects through the pool."""
     text = "resource.get('v1', 'secrets', 'key').data.on == 'yes'"
     deleting(api, namespace="a", conditions=condition(text))
@@ -302,9 +302,7 @@ def test_resources_that_cannot_be_deleted_are_reported(
     assert names(api) == ["a/one"]
 
 
-def test_a_namespace_that_was_just_labelled_spares_its_objects(
-    api: FakeApi, due: Any
-) -> None:
+def test_newly_labelled_namespace_protects_its_objects(api: FakeApi, due: Any) -> None:
     """The leader's copy of a Namespace may be older than a label that exempts it."""
     text = "!('keep' in namespaceObject.metadata.labels)"
     deleting(api, conditions=condition(text))
@@ -323,7 +321,7 @@ def test_a_namespace_that_was_just_labelled_spares_its_objects(
     assert names(api) == ["a/one"]
 
 
-def test_deletions_have_the_policys_propagation_and_preconditions(
+def test_deletions_use_the_policys_propagation_and_preconditions(
     api: FakeApi, due: Any
 ) -> None:
     """Otherwise, dependents or recently changed objects could be deleted."""
@@ -343,7 +341,7 @@ def test_deletions_have_the_policys_propagation_and_preconditions(
         ({"matchConstraints": {}}, "resource rule is required"),
     ],
 )
-def test_a_policy_that_cannot_run_deletes_nothing(
+def test_invalid_policy_deletes_nothing(
     api: FakeApi, due: Any, recorded: Recorded, spec: Json, text: str
 ) -> None:
     """Otherwise, objects would be deleted by a malformed policy."""
@@ -370,7 +368,7 @@ def test_dry_run_and_budget(api: FakeApi, due: Any) -> None:
     assert reasons == {"dry": "DryRun", "halted": "BudgetExceeded"}
 
 
-def test_policies_of_both_families_with_one_name(api: FakeApi, due: Any) -> None:
+def test_policies_of_both_kinds_with_the_same_name(api: FakeApi, due: Any) -> None:
     """Otherwise, one policy would not run, or would run with the other's text."""
     policy(api, "same", match={"any": [{"resources": {"kinds": ["Secret"]}}]})
     deleting(api, "same")
@@ -383,7 +381,7 @@ def test_policies_of_both_families_with_one_name(api: FakeApi, due: Any) -> None
     assert "conditions" not in deleting_status(api, "same")
 
 
-def test_a_run_that_was_interrupted_is_resumed(api: FakeApi, due: Any) -> None:
+def test_interrupted_run_is_resumed(api: FakeApi, due: Any) -> None:
     """Otherwise, objects left by a dead holder would remain until the next run."""
     running = {
         "type": "CleanedUp",
@@ -452,7 +450,7 @@ def test_exceptions(
     assert names(api) == left
 
 
-def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) -> None:
+def test_exception_with_external_calls_keeps_everything(api: FakeApi, due: Any) -> None:
     """Otherwise, the exception's author could read with the policy's permissions."""
     deleting(api)
     text = "resource.get('v1', 'secrets', 'a', 's').data.on == 'yes'"
@@ -465,7 +463,7 @@ def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) ->
     assert found["reason"] == "Invalid"
 
 
-def test_exceptions_over_their_memory_keep_everything(
+def test_exceptions_over_their_memory_budget_keep_everything(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, objects that the exception's author wants to keep would be deleted."""
@@ -480,9 +478,7 @@ def test_exceptions_over_their_memory_keep_everything(
     assert "PolicyException e/x" in found["message"]
 
 
-def test_a_namespaced_policy_and_the_exceptions_of_others(
-    api: FakeApi, due: Any
-) -> None:
+def test_namespaced_policy_and_foreign_exceptions(api: FakeApi, due: Any) -> None:
     """Otherwise, another tenant could exempt objects from a policy."""
     deleting(api, namespace="a")
     deleting(api, namespace="b")
@@ -494,7 +490,7 @@ def test_a_namespaced_policy_and_the_exceptions_of_others(
     assert names(api) == ["b/one"]
 
 
-def test_no_run_while_exceptions_are_not_known(
+def test_no_run_before_exceptions_are_listed(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, exempt objects would be deleted while the watch is interrupted."""
@@ -517,7 +513,7 @@ def test_no_run_while_exceptions_are_not_known(
 
 
 @pytest.mark.parametrize("is_defined", [True, False])
-def test_exceptions_whose_kind_is_not_served(
+def test_exception_kind_is_not_served(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, *, is_defined: bool
 ) -> None:
     """A definition that is being replaced answers 404; exempt objects must remain."""
@@ -544,7 +540,7 @@ def test_exceptions_whose_kind_is_not_served(
     assert names(api) == (["a/one"] if is_defined else [])
 
 
-def test_an_exception_that_comes_during_a_run_ends_it(
+def test_exception_created_during_a_run_ends_it(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, the remaining objects would be deleted despite the exception."""
@@ -572,7 +568,7 @@ def test_an_exception_that_comes_during_a_run_ends_it(
     assert found["reason"] == "PolicyChanged"
 
 
-def test_an_installation_without_these_kinds_is_healthy(
+def test_installation_without_these_kinds_is_healthy(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, an older installation of Kyverno's CRDs would never be healthy."""
@@ -587,7 +583,7 @@ def test_an_installation_without_these_kinds_is_healthy(
         assert "namespaceddeletingpolicies" in one.cleanup.problems()[0]
 
 
-def test_a_policy_is_ready_before_its_first_run(
+def test_policy_is_ready_before_its_first_run(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, the policy would appear not ready until its first scheduled run."""
@@ -615,7 +611,7 @@ def test_a_policy_is_ready_before_its_first_run(
     ("denied", "namespace"),
     [("list", ""), ("delete", ""), ("list", "a"), ("delete", "a")],
 )
-def test_a_policy_without_permissions_is_not_ready(
+def test_policy_without_permissions_is_not_ready(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, denied: str, namespace: str
 ) -> None:
     """Otherwise, its author would learn about missing permissions at the first run."""
@@ -639,7 +635,7 @@ def test_a_policy_without_permissions_is_not_ready(
         assert told["conditions"][0]["status"] == "True"
 
 
-def test_a_grant_for_named_objects_is_enough(
+def test_grant_for_named_objects_suffices(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, a policy with minimal permissions would appear broken."""
@@ -657,7 +653,7 @@ def test_a_grant_for_named_objects_is_enough(
     assert deleting_status(api, namespace="a")["conditionStatus"]["ready"] is True
 
 
-def test_a_policy_that_is_corrected_becomes_ready(
+def test_corrected_policy_becomes_ready(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, the policy would remain not ready until its first run, or for ever."""
@@ -676,7 +672,7 @@ def test_a_policy_that_is_corrected_becomes_ready(
         assert list(conditions(api)) == ["RBACPermissionsGranted"]
 
 
-def test_a_status_that_cannot_be_written_is_reported_at_once(
+def test_unwritable_status_is_reported_immediately(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, users would not notice before the policy is due."""

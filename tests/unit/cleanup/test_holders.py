@@ -29,7 +29,7 @@ OBJECTS = 6
 
 
 @pytest.mark.parametrize("writes", range(0, 40, 3))
-def test_another_holder_goes_on_wherever_the_lease_was_lost(
+def test_new_holder_continues_after_a_lost_lease_at_any_point(
     api: FakeApi, writes: int
 ) -> None:
     """Otherwise, the rest of a run would be postponed, or objects deleted twice."""
@@ -61,7 +61,7 @@ def _is_first(api: FakeApi) -> bool:
     return bool(status_of(api)["lastExecutionTime"] == at(3600))
 
 
-def test_two_holders_at_a_time_delete_nothing_twice(api: FakeApi) -> None:
+def test_two_concurrent_holders_delete_nothing_twice(api: FakeApi) -> None:
     """A lease does not fence: a suspended holder may resume and continue."""
     serve_kinds(api)
     policy(api, schedule="@every 1s", created_s=0)
@@ -97,7 +97,7 @@ def test_run_ends_when_the_lease_is_lost(api: FakeApi) -> None:
     assert names(api) == ["a/late"]
 
 
-def test_health_names_what_fails(api: FakeApi) -> None:
+def test_health_names_the_failures(api: FakeApi) -> None:
     """Otherwise, a clean-up that does nothing would look healthy."""
     serve_kinds(api)
     api.fault("GET /apis/kyverno.io/v2/cleanuppolicies", *[403] * 100)

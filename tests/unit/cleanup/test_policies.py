@@ -61,7 +61,7 @@ def condition(key: str, operator: str, value: Json) -> Json:
     return {"any": [{"key": key, "operator": operator, "value": value}]}
 
 
-def test_a_run_deletes_what_matches_when_it_is_due(
+def test_scheduled_run_deletes_matching_objects(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, objects would remain or be deleted too early."""
@@ -178,7 +178,9 @@ def test_match_exclude_and_conditions(
     assert names(api) == left
 
 
-def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> None:
+def test_namespaced_policy_deletes_nothing_outside_its_namespace(
+    api: FakeApi, due: Any
+) -> None:
     """Otherwise, a namespaced policy's author could delete other tenants' objects."""
     kinds = {"any": [{"resources": {"kinds": ["ConfigMap", "Namespace"]}}]}
     policy(api, namespace="a", match=kinds)
@@ -193,7 +195,7 @@ def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> 
     )
 
 
-def test_objects_are_deleted_as_they_were_judged(
+def test_deletion_applies_to_the_evaluated_version(
     api: FakeApi, due: Any, recorded: Recorded
 ) -> None:
     """Without preconditions, a deletion would remove objects that changed meanwhile."""
@@ -219,7 +221,7 @@ def test_objects_are_deleted_as_they_were_judged(
     assert event.regarding.api_version == "kyverno.io/v2"
 
 
-def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -> None:
+def test_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -> None:
     """Otherwise, the run would start again after a crash."""
     policy(api)
     config_map(api, "one")
@@ -232,7 +234,7 @@ def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -
     assert writes == ["PUT", "DELETE", "PUT"]
 
 
-def test_a_deletion_costs_two_calls(api: FakeApi, due: Any) -> None:
+def test_deletion_takes_two_calls(api: FakeApi, due: Any) -> None:
     """More calls would make large runs a load on the API server."""
     policy(api)
     for number in range(200):
@@ -271,7 +273,7 @@ CHANGES: list[tuple[str, Json, list[str]]] = [
 @pytest.mark.parametrize(
     ("case", "change", "left"), CHANGES, ids=[one[0] for one in CHANGES]
 )
-def test_objects_are_judged_again_before_they_go(
+def test_objects_are_evaluated_again_before_deletion(
     api: FakeApi, due: Any, case: str, change: Json, left: list[str]
 ) -> None:
     """Otherwise, an object that was updated after the list would still be deleted."""
@@ -296,7 +298,7 @@ def test_objects_are_judged_again_before_they_go(
     assert condition_of(api)["reason"] == "Succeeded"
 
 
-def test_a_change_between_read_and_delete_is_noticed(api: FakeApi, due: Any) -> None:
+def test_change_between_read_and_delete_is_detected(api: FakeApi, due: Any) -> None:
     """When the precondition fails, the object is read, judged and deleted again."""
     policy(api)
     config_map(api, "one")
@@ -307,7 +309,7 @@ def test_a_change_between_read_and_delete_is_noticed(api: FakeApi, due: Any) -> 
 
 
 @pytest.mark.parametrize("verb", ["list", "delete"])
-def test_a_missing_permission_is_named_and_stops_nothing_else(
+def test_missing_permission_is_named_and_blocks_nothing_else(
     api: FakeApi, due: Any, recorded: Recorded, verb: str
 ) -> None:
     """Otherwise, the operator would not know which permission to grant."""
@@ -326,7 +328,7 @@ def test_a_missing_permission_is_named_and_stops_nothing_else(
     assert recorded.total("kyverno_cleanup_controller_errors_total") == 1
 
 
-def test_a_status_that_may_not_be_written_is_told_once(
+def test_unwritable_status_is_reported_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, nothing would be deleted any more, and only the log would say so."""
@@ -361,7 +363,7 @@ def test_a_status_that_may_not_be_written_is_told_once(
     ],
     ids=["invalid", "never due", "due later"],
 )
-def test_a_refusal_of_an_older_version_is_forgotten(
+def test_failure_of_an_older_version_is_dropped(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, edit: Json
 ) -> None:
     """Otherwise, /healthz would fail because of a run of an outdated policy version."""
@@ -383,7 +385,7 @@ def test_a_refusal_of_an_older_version_is_forgotten(
 
 
 @pytest.mark.parametrize("where", ["Role", "resourceNames", "named namespaces"])
-def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
+def test_grants_for_named_objects_suffice(api: FakeApi, due: Any, where: str) -> None:
     """Otherwise, a policy would need more permissions than it uses."""
     resources: Json = {"kinds": ["ConfigMap"]}
     if where == "resourceNames":
@@ -415,7 +417,7 @@ def test_an_account_without_get_reads_by_a_list(api: FakeApi, due: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["annotation", "setting"])
-def test_a_dry_run_deletes_nothing_and_lists_what_would_go(
+def test_dry_run_deletes_nothing_and_lists_candidates(
     api: FakeApi, due: Any, recorded: Recorded, source: str
 ) -> None:
     """Otherwise, a user who tries a policy would lose objects."""
@@ -436,7 +438,7 @@ def test_a_dry_run_deletes_nothing_and_lists_what_would_go(
     assert recorded.notes() == [text]
 
 
-def test_a_long_dry_run_is_shortened(api: FakeApi, due: Any) -> None:
+def test_long_dry_run_list_is_truncated(api: FakeApi, due: Any) -> None:
     """Otherwise, the API server would reject a status with ten thousand names."""
     policy(api, annotations={DRY_RUN: "true"})
     for number in range(60):
@@ -461,7 +463,7 @@ BUDGETS: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("annotation", "setting", "is_halted"), BUDGETS)
-def test_a_run_beyond_its_budget_deletes_nothing(
+def test_run_over_its_budget_deletes_nothing(
     api: FakeApi,
     due: Any,
     recorded: Recorded,
@@ -507,7 +509,7 @@ def test_a_run_beyond_its_budget_deletes_nothing(
         ({}, {"schedule": "0 0 30 2 *"}, "NeverDue"),
     ],
 )
-def test_a_policy_that_cannot_be_read_deletes_nothing(
+def test_unreadable_policy_deletes_nothing(
     api: FakeApi,
     due: Any,
     recorded: Recorded,
@@ -525,7 +527,7 @@ def test_a_policy_that_cannot_be_read_deletes_nothing(
     assert api.count("PUT") == 1
 
 
-def test_a_resumed_run_spares_what_is_younger(api: FakeApi, due: Any) -> None:
+def test_resumed_run_skips_younger_objects(api: FakeApi, due: Any) -> None:
     """A dead holder's run, started at 0:00:30, is resumed with its old objects."""
     running = {
         "type": "CleanedUp",
@@ -546,7 +548,7 @@ def test_a_resumed_run_spares_what_is_younger(api: FakeApi, due: Any) -> None:
     assert condition_of(api)["reason"] == "Succeeded"
 
 
-def test_a_run_of_an_edited_policy_is_not_resumed(api: FakeApi, due: Any) -> None:
+def test_run_of_an_edited_policy_is_not_resumed(api: FakeApi, due: Any) -> None:
     """Otherwise, the edited policy would delete outside its schedule."""
     running = {
         "type": "CleanedUp",
@@ -564,7 +566,9 @@ def test_a_run_of_an_edited_policy_is_not_resumed(api: FakeApi, due: Any) -> Non
     assert names(api) == ["a/older"]
 
 
-def test_a_run_stops_when_its_policy_goes_or_changes(api: FakeApi, due: Any) -> None:
+def test_run_stops_when_its_policy_changes_or_is_deleted(
+    api: FakeApi, due: Any
+) -> None:
     """Otherwise, objects would be deleted by a policy that no longer exists."""
     policy(api)
     for number in range(20):
@@ -573,7 +577,7 @@ def test_a_run_stops_when_its_policy_goes_or_changes(api: FakeApi, due: Any) -> 
     assert len(names(api)) >= 1
 
 
-def test_the_api_server_away_in_the_middle_of_a_run(
+def test_api_server_outage_during_a_run(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, the rest of the run would be lost."""
@@ -645,7 +649,7 @@ def test_newer_labels_of_a_namespace(api: FakeApi, due: Any, tier: str) -> None:
     assert names(api) == ([] if tier == "old" else ["a/one"])
 
 
-def test_labels_that_cannot_be_read_forget_nothing(
+def test_unreadable_labels_evict_nothing(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """The run continues when the API server is back."""
@@ -673,7 +677,7 @@ def test_labels_that_cannot_be_read_forget_nothing(
     assert names(api) == []
 
 
-def test_a_policy_that_changes_while_its_watch_is_interrupted(
+def test_policy_changes_during_an_interrupted_watch(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, objects would be deleted by a policy that no longer exists."""
@@ -752,7 +756,7 @@ def test_resource_filters_and_managed_resources(api: FakeApi, due: Any) -> None:
     assert set(asked) == {("ConfigMap", "ConfigMap")}
 
 
-def test_objects_that_are_being_deleted_are_left_alone(api: FakeApi, due: Any) -> None:
+def test_terminating_objects_are_skipped(api: FakeApi, due: Any) -> None:
     """Otherwise, each run would delete an object with a finalizer again."""
     policy(api)
     api.put(
@@ -764,7 +768,7 @@ def test_objects_that_are_being_deleted_are_left_alone(api: FakeApi, due: Any) -
     assert re.match("deleted 0 of 0", condition_of(api)["message"])
 
 
-def test_a_run_of_very_many_objects_goes_in_parts(
+def test_very_large_run_is_processed_in_batches(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, the names of a million objects would not fit into memory."""
@@ -778,7 +782,7 @@ def test_a_run_of_very_many_objects_goes_in_parts(
     assert api.count(r"GET /api/v1/configmaps\?limit") == 3
 
 
-def test_the_budget_counts_the_objects_of_all_parts(
+def test_budget_counts_the_objects_of_all_batches(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, each part alone would be within the budget."""
@@ -791,7 +795,7 @@ def test_the_budget_counts_the_objects_of_all_parts(
     assert "would delete 8 of 8 matching objects" in condition_of(api)["message"]
 
 
-def test_an_object_that_is_listed_twice_counts_once(api: FakeApi, due: Any) -> None:
+def test_object_listed_twice_counts_once(api: FakeApi, due: Any) -> None:
     """When pages expire, the list restarts; the restart must not inflate the total."""
     count = KUBE_PAGE_OBJECTS + 1
     policy(api, annotations={BUDGET: "60%"})
@@ -805,7 +809,7 @@ def test_an_object_that_is_listed_twice_counts_once(api: FakeApi, due: Any) -> N
     assert api.count(r"GET /api/v1/configmaps\?limit") == 4
 
 
-def test_a_run_that_takes_long_to_decide_ends(
+def test_slow_evaluation_ends_the_run(
     api: FakeApi, due: Any, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, one costly policy would occupy a thread for hours."""
@@ -821,7 +825,7 @@ def test_a_run_that_takes_long_to_decide_ends(
     assert len(recorded.events) == 1
 
 
-def test_answers_of_context_entries_are_bounded(
+def test_context_entry_answers_are_bounded(
     api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, the responses for all objects would be kept for the whole run."""
@@ -838,7 +842,7 @@ def test_answers_of_context_entries_are_bounded(
     assert "dry run: 2 of 5" in condition_of(api)["message"]
 
 
-def test_policies_of_one_namespace_run_one_at_a_time(
+def test_policies_of_one_namespace_run_sequentially(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, one namespace would occupy every thread."""
@@ -876,7 +880,7 @@ def test_policies_of_one_namespace_run_one_at_a_time(
         assert condition_of(api, "second", "a")["reason"] == "Succeeded"
 
 
-def test_policies_beyond_the_bound_are_reported_and_run_later(
+def test_policies_beyond_the_limit_are_reported_and_run_later(
     api: FakeApi,
     clock: TurnedClock,
     recorded: Recorded,
@@ -908,7 +912,7 @@ def test_policies_beyond_the_bound_are_reported_and_run_later(
         assert one.cleanup.problems() == []
 
 
-def test_an_edit_that_the_cache_has_not_seen_counts(
+def test_update_not_yet_in_the_cache_counts(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, a policy that was just set to a dry run would delete once more."""
@@ -924,9 +928,7 @@ def test_an_edit_that_the_cache_has_not_seen_counts(
     assert not api.count("/status")
 
 
-def test_a_run_that_another_replica_did_is_not_done_again(
-    api: FakeApi, due: Any
-) -> None:
+def test_run_of_another_replica_is_not_repeated(api: FakeApi, due: Any) -> None:
     """Otherwise, a holder that was suspended before its run would repeat the run."""
     policy(api)
     config_map(api, "one")
@@ -944,7 +946,7 @@ def test_a_run_that_another_replica_did_is_not_done_again(
 
 
 @pytest.mark.parametrize("tier", ["old", "new", ""])
-def test_namespaces_that_are_new_or_gone(api: FakeApi, due: Any, tier: str) -> None:
+def test_new_and_deleted_namespaces(api: FakeApi, due: Any, tier: str) -> None:
     """Otherwise, a run would fail because objects were deleted with their namespace."""
     selector = {"matchLabels": {"tier": "old"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
@@ -965,7 +967,7 @@ def test_namespaces_that_are_new_or_gone(api: FakeApi, due: Any, tier: str) -> N
     assert asked == (3 if tier == "old" else 1)
 
 
-def test_a_kind_that_is_removed_during_a_run(api: FakeApi, due: Any) -> None:
+def test_kind_removed_during_a_run(api: FakeApi, due: Any) -> None:
     """Otherwise, a run would fail because objects were deleted with their kind."""
     policy(api)
     config_map(api, "one")
@@ -978,7 +980,7 @@ def test_a_kind_that_is_removed_during_a_run(api: FakeApi, due: Any) -> None:
     assert not api.deletions
 
 
-def test_a_holder_that_ends_leaves_no_alert(
+def test_ended_holder_leaves_no_alert(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, its replica would always report a policy that another one runs."""

@@ -47,7 +47,7 @@ def _run(api: FakeApi, **spec: Json) -> Recorded:
         "{{ parse_json(target.data.key) }}",
     ],
 )
-def test_conditions_that_fail(
+def test_failed_conditions(
     api: FakeApi, caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
     """Otherwise, a user who can read policies but no Secrets could read a Secret."""
@@ -63,7 +63,7 @@ def test_conditions_that_fail(
 
 
 @pytest.mark.parametrize("code", [400, 403, 422])
-def test_deletions_that_webhooks_refuse(
+def test_deletions_denied_by_webhooks(
     api: FakeApi, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     """A webhook's denial may quote the object."""

@@ -65,7 +65,7 @@ TIMES: list[tuple[str, float]] = [
 
 
 @pytest.mark.parametrize(("value", "second"), TIMES)
-def test_an_object_goes_at_its_time(
+def test_expired_object_is_deleted(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, value: str, second: float
 ) -> None:
     """Otherwise, objects would be deleted too early, or never."""
@@ -86,7 +86,7 @@ def test_an_object_goes_at_its_time(
     assert recorded.total(ERRORS) == 0
 
 
-def test_a_deletion_is_one_call_with_preconditions(
+def test_deletion_is_one_call_with_preconditions(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Without preconditions, a changed object would be deleted."""
@@ -109,7 +109,7 @@ def test_a_deletion_is_one_call_with_preconditions(
     ("said", "sent"),
     [("Foreground", "Foreground"), ("Orphan", "Orphan"), ("foreground", None)],
 )
-def test_the_propagation_policy(
+def test_propagation_policy(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, said: str, sent: str | None
 ) -> None:
     """Otherwise, dependents would be deleted or kept against the annotation.
@@ -124,7 +124,7 @@ def test_the_propagation_policy(
     assert [options.get("propagationPolicy") for _, options in api.deletions] == [sent]
 
 
-def test_an_invalid_value_is_reported_once(
+def test_invalid_value_is_reported_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, each change of the object and each round would cause an Event."""
@@ -150,7 +150,7 @@ def test_an_invalid_value_is_reported_once(
     assert info.note.startswith(said)
 
 
-def test_a_changed_label_counts(
+def test_changed_label_takes_effect(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, an object with a removed or postponed label would be deleted."""
@@ -169,7 +169,7 @@ def test_a_changed_label_counts(
         assert names(api) == ["a/later", "a/off"]
 
 
-def test_one_failing_kind_does_not_stop_the_others(
+def test_failing_kind_blocks_no_other(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """In upstream, one failing kind stops all clean-up (controllers 14.29)."""
@@ -191,10 +191,10 @@ def test_one_failing_kind_does_not_stop_the_others(
     assert recorded.total(ERRORS) == 1
 
 
-def test_a_refused_deletion_waits_a_minute_or_for_a_change(
+def test_denied_deletion_is_retried_after_a_minute_or_a_change(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, each round of the timers would repeat the refused call."""
+    """Otherwise, each round of the timers would repeat the rejected call."""
     serve_kinds(api)
     for name in ("same", "changed"):
         labelled(api, name, "1s")
@@ -219,10 +219,10 @@ def test_a_refused_deletion_waits_a_minute_or_for_a_change(
     assert names(api) == []
 
 
-def test_only_what_the_account_may_clean_up_is_watched(
+def test_only_permitted_kinds_are_watched(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """Otherwise, the API server would refuse a watch every half minute."""
+    """Otherwise, the API server would reject a watch every half minute."""
     serve_kinds(api)
 
     def may(asked: Json) -> bool:
@@ -274,7 +274,7 @@ def test_kinds_and_permissions_are_refreshed(
         assert ("", "secrets", "") not in one.cleanup.ttl.watches.all()
 
 
-def test_a_refresh_costs_few_calls_when_nothing_changed(
+def test_refresh_without_changes_takes_few_calls(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Upstream sends three access reviews for each kind every minute."""
@@ -286,7 +286,7 @@ def test_a_refresh_costs_few_calls_when_nothing_changed(
         assert calls(api) - before == 3
 
 
-def test_the_number_of_watches_is_bounded(
+def test_watch_count_is_bounded(
     api: FakeApi,
     clock: TurnedClock,
     recorded: Recorded,
@@ -302,7 +302,7 @@ def test_the_number_of_watches_is_bounded(
     assert problem.startswith("2 resources above the limit of 2")
 
 
-def test_objects_beyond_the_timers_are_found_again(
+def test_objects_beyond_the_timer_limit_are_found_again(
     api: FakeApi,
     clock: TurnedClock,
     recorded: Recorded,
@@ -324,7 +324,7 @@ def test_objects_beyond_the_timers_are_found_again(
     assert recorded.total(DELETED) == 12
 
 
-def test_a_step_of_the_wall_clock_delays_nothing_for_long(
+def test_wall_clock_step_causes_only_a_short_delay(
     api: FakeApi, recorded: Recorded
 ) -> None:
     """Timers use monotonic time, but the label refers to the wall clock."""
@@ -341,7 +341,7 @@ def test_a_step_of_the_wall_clock_delays_nothing_for_long(
     assert names(api) == []
 
 
-def test_a_conflict_is_tried_again(
+def test_conflict_is_retried(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, an object that changes often would never be deleted."""
@@ -358,7 +358,7 @@ def test_a_conflict_is_tried_again(
     assert recorded.total(ERRORS) == 0
 
 
-def test_a_dry_run_tells_each_object_once(
+def test_dry_run_reports_each_object_once(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, a user who tries a label would lose objects."""
@@ -376,7 +376,7 @@ def test_a_dry_run_tells_each_object_once(
     assert recorded.notes() == ["dry run: the TTL 1s expired; it would be deleted"]
 
 
-def test_objects_being_deleted_are_left_alone(
+def test_terminating_objects_are_skipped(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
     """Otherwise, an object with a finalizer would be deleted again and again."""
@@ -394,7 +394,7 @@ def test_objects_being_deleted_are_left_alone(
 
 
 @pytest.mark.parametrize("writes", range(0, 12, 2))
-def test_another_holder_goes_on(
+def test_new_holder_continues(
     api: FakeApi, clock: TurnedClock, recorded: Recorded, writes: int
 ) -> None:
     """Otherwise, objects would be deleted twice or forgotten."""

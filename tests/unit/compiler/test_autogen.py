@@ -136,6 +136,25 @@ def test_annotation(annotation: str, expanded: list[str], validated: list[str]) 
     assert [each.rule.name for each in rules_of_kinds(document)] == validated
 
 
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        ("Pod", [(("Pod",), "v1/Pod")]),
+        ("Deployment,Pod", [((), "apps/v1/Deployment"), (("Pod",), "v1/Pod")]),
+        ("ConfigMap", [(("ConfigMap",), "ConfigMap")]),
+        ("none,Pod", [(("Pod",), "v1/Pod")]),
+    ],
+)
+def test_any_other_kind_in_the_annotation_has_a_rule(
+    annotation: str, expected: list[tuple[tuple[str, ...], str]]
+) -> None:
+    """Compared with the real program, which computes rules for one kind at a time."""
+    own, *made = rules_of_kinds(policy(annotation))
+    assert own.rule.name == "r0"
+    assert {one.rule.name for one in made} == {"autogen-r0"}
+    assert [(one.only, *kinds(one.rule)) for one in made] == expected
+
+
 def test_untrimmed_annotation_loses_the_second_kind() -> None:
     rules = expand(policy("Deployment, Job"))
     assert kinds(rules[1]) == ["apps/v1/Deployment"]

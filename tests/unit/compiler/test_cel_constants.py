@@ -60,7 +60,7 @@ ENVIRONMENT = cel_environment({}, params=False, authorizer=False)
         ("[1, 2][5] == 1", ""),
     ],
 )
-def test_a_constant_that_cannot_be_converted(text: str, failure: str) -> None:
+def test_inconvertible_constant(text: str, failure: str) -> None:
     """Otherwise, a rule would pass objects that Kyverno always denies."""
     found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
     wanted = f"program instantiation failed: {failure}" if failure else ""
@@ -79,7 +79,7 @@ def test_a_constant_that_cannot_be_converted(text: str, failure: str) -> None:
         ("timestamp(253402300799) > timestamp(0)", ""),
     ],
 )
-def test_a_constant_number_that_is_no_time(text: str, message: str) -> None:
+def test_number_constant_that_is_no_time(text: str, message: str) -> None:
     found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
     assert message in found.error
     assert bool(found.error) is bool(message)

@@ -6,7 +6,7 @@ from kyverno_mp.compiler.rules.conditions import build_conditions
 from kyverno_mp.policy.fields.conditions import AnyAllConditions, AnyAllConditionsV2
 
 
-def test_an_empty_any_differs_from_an_absent_one() -> None:
+def test_empty_any_differs_from_an_absent_one() -> None:
     """Otherwise, a foreach entry would run or be skipped despite its preconditions."""
     absent = build_conditions(msgspec.convert({"all": []}, AnyAllConditions))
     empty = build_conditions(msgspec.convert({"any": []}, AnyAllConditions))

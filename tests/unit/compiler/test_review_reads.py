@@ -77,7 +77,7 @@ ELEMENT = [{"list": "request.object.spec.containers", **denies("{{ element.name 
         {"validate": {"assert": {"object": {"spec": {"(length(x))": 1}}}}},
     ],
 )  # fmt: skip
-def test_a_scan_derives(rule: dict[str, Any]) -> None:
+def test_derived_by_a_scan(rule: dict[str, Any]) -> None:
     assert not reads_review(**rule)
 
 
@@ -122,5 +122,5 @@ def test_a_scan_derives(rule: dict[str, Any]) -> None:
         {"reportProperties": {"by": "{{ request.userInfo.username }}"}},
     ],
 )  # fmt: skip
-def test_only_a_review_knows(rule: dict[str, Any]) -> None:
+def test_known_only_to_a_review(rule: dict[str, Any]) -> None:
     assert reads_review(**rule)

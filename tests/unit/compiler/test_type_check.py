@@ -101,7 +101,7 @@ def known(text: str) -> str:
     return text.partition(";ERROR:")[0].rstrip(";")
 
 
-def test_every_verdict_equals_that_of_the_type_checker() -> None:
+def test_every_verdict_equals_the_type_checkers() -> None:
     cases = VERDICTS["cases"]
     parameters = {"paramKind": {"apiVersion": "things.test/v1", "kind": "Limit"}}
     named = VERDICTS["variables"].items()
@@ -120,7 +120,7 @@ def test_every_verdict_equals_that_of_the_type_checker() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ClusterPolicy", "Policy"])
-def test_the_text_of_a_warning(kind: str) -> None:
+def test_warning_text(kind: str) -> None:
     assert warnings_of(WRONG, kind=kind) == [EXPECTED_WARNING]
 
 

@@ -178,7 +178,7 @@ def trusts(api: FakeApi, leaf: bytes, at: datetime) -> bool:
     return is_trusted(certificates_of(leaf), certificates_of(bundle_of(api)), at)
 
 
-def test_without_discovery_nothing_registered_is_emptied(api: FakeApi) -> None:
+def test_registrations_are_kept_without_discovery(api: FakeApi) -> None:
     """Otherwise, requests would bypass policies after a start with failed discovery."""
     first = Replica(api)
     assert first.election.step()
@@ -197,7 +197,7 @@ def test_without_discovery_nothing_registered_is_emptied(api: FakeApi) -> None:
     assert registered(api)["webhooks"] == before["webhooks"]
 
 
-def test_a_deleted_authority_is_trusted_until_its_leaf_is_gone(api: FakeApi) -> None:
+def test_deleted_ca_stays_trusted_until_its_certificate_expires(api: FakeApi) -> None:
     """Both replicas are trusted at any time, whichever pair they serve."""
     holder, other = Replica(api), Replica(api, "two")
     assert holder.election.step()
@@ -226,7 +226,7 @@ def test_a_deleted_authority_is_trusted_until_its_leaf_is_gone(api: FakeApi) -> 
     assert old_bundle.strip() not in bundle_of(api)
 
 
-def test_a_replica_serves_on_when_the_pair_was_deleted(api: FakeApi) -> None:
+def test_replica_keeps_serving_a_deleted_certificate(api: FakeApi) -> None:
     """The replica remains ready because its workers still hold the pair."""
     holder, other = Replica(api), Replica(api, "two")
     assert holder.election.step()
@@ -237,7 +237,7 @@ def test_a_replica_serves_on_when_the_pair_was_deleted(api: FakeApi) -> None:
     assert other.certificates.is_trusted()
 
 
-def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
+def test_expired_certificate_is_replaced_immediately(api: FakeApi) -> None:
     holder = Replica(api)
     assert holder.election.step()
     holder.rounds(NOW, 6)
@@ -248,7 +248,7 @@ def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
     assert holder.certificates.is_trusted()
 
 
-def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> None:
+def test_last_valid_version_of_a_rejected_policy_is_registered(api: FakeApi) -> None:
     """Workers evaluate the last valid version, so its requests must arrive."""
     holder = Replica(api)
     assert holder.election.step()
@@ -264,7 +264,7 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
         at = holder.rounds(at, 1)
         holder.event(CHANGED)
         assert registered(api)["webhooks"] == before
-    # The refusal becomes known only after the version was registered.
+    # The rejection becomes known only after the version was registered.
     holder.documents, holder.kept = [other], {}
     holder.event(CHANGED)
     assert registered(api)["webhooks"] != before
@@ -273,7 +273,7 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
     assert registered(api)["webhooks"] == before
 
 
-def test_a_refused_configuration_is_registered_without_conditions(api: FakeApi) -> None:
+def test_rejected_configuration_is_registered_without_conditions(api: FakeApi) -> None:
     """One policy must not prevent the registration of all others."""
     holder = Replica(api)
     hooks = {"matchConditions": [{"name": "a", "expression": "true"}]}
@@ -314,7 +314,7 @@ def resources(api: FakeApi) -> list[str]:
     ]
 
 
-def test_a_changed_policy_is_registered_by_one_reading_and_one_writing(
+def test_changed_policy_takes_one_read_and_one_write(
     api: FakeApi,
 ) -> None:
     replica = led(api)
@@ -330,7 +330,7 @@ def test_a_changed_policy_is_registered_by_one_reading_and_one_writing(
     assert api.requests[before:] == []
 
 
-def test_our_own_writing_is_no_reason_to_compare_and_that_of_others_is(
+def test_own_writes_trigger_no_comparison_and_foreign_ones_do(
     api: FakeApi,
 ) -> None:
     replica = led(api)
@@ -353,14 +353,14 @@ def test_our_own_writing_is_no_reason_to_compare_and_that_of_others_is(
     assert "secrets" in resources(api)
 
 
-def test_what_somebody_deleted_is_mended_without_an_event(api: FakeApi) -> None:
+def test_deleted_objects_are_restored_without_an_event(api: FakeApi) -> None:
     replica = led(api)
     api.remove(CONFIGURATION)
     replica.rounds(replica.turned.now() + SECOND, 10)
     assert registered(api)["webhooks"]
 
 
-def test_a_burst_of_policies_is_registered_together(api: FakeApi) -> None:
+def test_burst_of_policies_is_registered_together(api: FakeApi) -> None:
     """Changes wait for later changes of the burst, but not for the next resync."""
     replica = led(api)
     written: list[float] = []
@@ -379,7 +379,7 @@ def test_a_burst_of_policies_is_registered_together(api: FakeApi) -> None:
     assert "secrets" in resources(api), "the last is not forgotten"
 
 
-def test_a_version_that_turns_out_refused_is_registered_by_at_once(
+def test_late_rejected_version_is_replaced_immediately(
     api: FakeApi,
 ) -> None:
     """Workers still use the earlier version, so requests for its kinds must arrive."""
@@ -397,14 +397,14 @@ def test_a_version_that_turns_out_refused_is_registered_by_at_once(
     assert api.requests[before:] == [], "nothing else was refused"
 
 
-def test_a_changed_configuration_computes_everything_again(api: FakeApi) -> None:
+def test_changed_configuration_recomputes_everything(api: FakeApi) -> None:
     replica = led(api)
     replica.documents = []
     replica.event(CONFIGURATION_CHANGED)
     assert registered(api)["webhooks"] == []
 
 
-def test_who_does_not_hold_the_lease_registers_nothing(api: FakeApi) -> None:
+def test_standby_registers_nothing(api: FakeApi) -> None:
     led(api)
     replica = Replica(api, "two")
     replica.rounds(NOW, 6)
@@ -416,7 +416,7 @@ def test_who_does_not_hold_the_lease_registers_nothing(api: FakeApi) -> None:
     assert replica.webhooks.registered is None
 
 
-def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> None:
+def test_former_holder_registers_nothing_from_stale_state(api: FakeApi) -> None:
     """A replica that regains the lease compares everything first."""
     replica = led(api)
     replica.election.release()
@@ -431,7 +431,7 @@ def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> N
     assert replica.webhooks.registered.term == replica.election.terms_held == 2
 
 
-def test_who_holds_the_lease_again_mends_what_another_holder_left(
+def test_reacquired_lease_repairs_another_holders_writes(
     api: FakeApi,
 ) -> None:
     """The webhooks are restored even if this replica received no event meanwhile."""
@@ -443,7 +443,7 @@ def test_who_holds_the_lease_again_mends_what_another_holder_left(
     assert registered(api)["webhooks"]
 
 
-def test_who_does_not_hold_the_lease_serves_a_pair_that_is_to_be_renewed(
+def test_standby_serves_a_certificate_due_for_renewal(
     api: FakeApi,
 ) -> None:
     """The lease holder renews the pair; until then, the old pair is valid."""
@@ -453,7 +453,7 @@ def test_who_does_not_hold_the_lease_serves_a_pair_that_is_to_be_renewed(
     assert replica.certificates.is_trusted()
 
 
-def test_what_could_not_be_written_at_once_is_tried_again_soon(api: FakeApi) -> None:
+def test_failed_writes_are_retried_soon(api: FakeApi) -> None:
     replica = led(api)
     replica.documents = []
     api.fault("PUT .*webhookconfigurations", *[500] * 20)
@@ -483,7 +483,7 @@ def test_nothing_is_registered_before_workers_can_answer(api: FakeApi) -> None:
     assert registered(api)["webhooks"]
 
 
-def test_while_the_api_server_does_not_reach_us_nobody_waits_for_us(
+def test_unreachable_webhooks_are_unregistered(
     api: FakeApi,
 ) -> None:
     """No API server calls this replica, so the time in the health lease is constant."""
@@ -497,7 +497,7 @@ def test_while_the_api_server_does_not_reach_us_nobody_waits_for_us(
     assert not replica.webhooks.answers()
 
 
-def test_a_clock_that_is_set_back_takes_no_certificate_from_the_workers(
+def test_clock_set_back_takes_no_certificate_from_the_workers(
     api: FakeApi,
 ) -> None:
     """Otherwise, a trusted replica would lose its readiness and its CA bundle."""

@@ -63,7 +63,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         one.journal.close()
 
 
-def test_a_record_is_taken_when_all_its_events_are_written(bench: Bench) -> None:
+def test_record_is_acknowledged_after_all_its_events(bench: Bench) -> None:
     """Events that were written before the outage are not counted twice."""
     bench.tell("a", "r", blocked=False)
     bench.tell("b", "r")
@@ -80,14 +80,14 @@ def test_a_record_is_taken_when_all_its_events_are_written(bench: Bench) -> None
     assert bench.api.count("PATCH") == 0, "nothing happened twice"
 
 
-def test_what_is_not_wanted_is_taken_unwritten(bench: Bench) -> None:
+def test_unwanted_events_are_acknowledged_unwritten(bench: Bench) -> None:
     bench.tell("a", "r", status="skip")
     bench.tell("b")
     assert bench.writing.step()
     assert (bench.told(), bench.journal.waiting, bench.events.dropped) == ([], 0, 0)
 
 
-def test_a_bad_record_bars_no_other(bench: Bench) -> None:
+def test_invalid_record_blocks_no_other(bench: Bench) -> None:
     assert bench.journal.append(b"nonsense")
     bench.tell("a", "r")
     assert bench.writing.step()
@@ -95,7 +95,7 @@ def test_a_bad_record_bars_no_other(bench: Bench) -> None:
     assert bench.journal.dropped == 1
 
 
-def test_an_event_that_never_gets_through_is_given_up(bench: Bench) -> None:
+def test_event_that_keeps_failing_is_dropped(bench: Bench) -> None:
     bench.api.fault("POST", *[500] * 12)
     bench.tell("a", "r")
     bench.tell("b", "r")
@@ -105,7 +105,7 @@ def test_an_event_that_never_gets_through_is_given_up(bench: Bench) -> None:
     assert bench.journal.dropped == 1
 
 
-def test_the_thread_writes_and_ends(bench: Bench) -> None:
+def test_thread_writes_and_stops(bench: Bench) -> None:
     bench.writing.start()
     bench.tell("a", "r")
     wait_for(lambda: bench.told() == ["Pod a/a: [r]"])

@@ -1,6 +1,6 @@
 """The webhooks of policies in CEL.
 
-A failure means: the API server does not call us, or one policy makes it refuse the
+A failure means: the API server does not call us, or one policy makes it reject the
 webhooks of all policies.
 """
 
@@ -63,7 +63,7 @@ def path_of(webhook: dict[str, Any]) -> str:
     return str(webhook["clientConfig"]["service"]["path"])
 
 
-def test_policies_share_a_webhook_by_their_failure_policy() -> None:
+def test_policies_share_a_webhook_for_each_failure_policy() -> None:
     found = webhooks(
         policy("b"), policy("a"), policy("c", failurePolicy="Ignore", rules=(PODS,))
     )
@@ -101,7 +101,7 @@ def test_force_ignore_and_admission_off() -> None:
         {"webhookConfiguration": {"timeoutSeconds": 3}},
     ],
 )
-def test_some_policies_have_a_webhook_of_their_own(spec: dict[str, Any]) -> None:
+def test_some_policies_have_a_separate_webhook(spec: dict[str, Any]) -> None:
     found = webhooks(policy("own", **spec), policy("shared"))
     own = found["vpol.validate.kyverno.svc-fail-finegrained-own"]
     assert path_of(own) == "/vpol/own"
@@ -112,7 +112,7 @@ def test_some_policies_have_a_webhook_of_their_own(spec: dict[str, Any]) -> None
     assert own["matchPolicy"] == ("Exact" if "constraints" in spec else "Equivalent")
 
 
-def test_conditions_of_a_policy_with_copies_name_their_kinds() -> None:
+def test_conditions_of_a_policy_with_autogen_name_their_kinds() -> None:
     condition = {"name": "c", "expression": "object.metadata.name != 'x'"}
     found = webhooks(policy(rules=(PODS,), matchConditions=[condition]))
     (own,) = found.values()
@@ -130,7 +130,7 @@ def test_conditions_of_a_policy_with_copies_name_their_kinds() -> None:
 
 
 @pytest.mark.parametrize("expression", OLD)
-def test_a_condition_that_every_api_server_accepts_is_registered(
+def test_condition_that_every_api_server_accepts_is_registered(
     expression: str,
 ) -> None:
     condition = {"name": "c", "expression": expression}
@@ -147,7 +147,7 @@ def test_a_condition_that_every_api_server_accepts_is_registered(
         *({"name": "c", "expression": text} for text in NEWER),
     ],
 )
-def test_a_condition_that_the_api_server_refuses_stays_with_us(
+def test_condition_that_the_api_server_rejects_is_evaluated_here(
     condition: dict[str, str],
 ) -> None:
     (found,) = webhooks(policy(matchConditions=[condition])).values()
@@ -155,7 +155,7 @@ def test_a_condition_that_the_api_server_refuses_stays_with_us(
     assert "matchConditions" not in found
 
 
-def test_rules_that_the_api_server_refuses_are_left_out() -> None:
+def test_rules_that_the_api_server_rejects_are_omitted() -> None:
     odd = (
         SERVICES | {"resources": ["*", "services", "", "services/"]},
         SERVICES | {"operations": ["CREATE", "EAT"]},
@@ -168,13 +168,13 @@ def test_rules_that_the_api_server_refuses_are_left_out() -> None:
         assert rule["resources"] == ["*"] or "*" not in rule["resources"]
 
 
-def test_a_webhook_for_everything_spares_what_the_cluster_needs() -> None:
+def test_webhook_for_everything_exempts_required_kinds() -> None:
     everything = PODS | {"resources": ["*"], "apiGroups": ["*"], "operations": ["*"]}
     (found,) = webhooks(policy(rules=(everything,))).values()
     assert "leases" in found["matchConditions"][0]["expression"]
 
 
-def test_a_namespaced_policy_gets_objects_of_its_namespace_only() -> None:
+def test_namespaced_policy_gets_only_objects_of_its_namespace() -> None:
     found = webhooks(policy("p", "a"), policy("p", "b"), policy("q", "c"))
     (one,) = found.values()
     assert one["name"] == "nvpol.validate.kyverno.svc-fail"
@@ -223,7 +223,7 @@ ANY = SCALERS | {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}
     ],
 )
 @pytest.mark.parametrize("namespaces", [("", ""), ("a", "b")])
-def test_policies_for_other_versions_share_no_webhook(
+def test_policies_for_different_versions_share_no_webhook(
     first: dict[str, Any],
     second: dict[str, Any],
     namespaces: tuple[str, str],
@@ -238,7 +238,7 @@ def test_policies_for_other_versions_share_no_webhook(
     assert len(found) == (1 if share else 2)
 
 
-def test_a_rule_with_many_resources_keeps_its_versions() -> None:
+def test_rule_with_many_resources_keeps_its_versions() -> None:
     many = [f"r{number}" for number in range(INDEX_KEYS_PER_FILTER_MAX + 1)]
     (found,) = webhooks(policy(rules=(SCALERS | {"resources": many},))).values()
     (rule,) = found["rules"]
@@ -264,7 +264,7 @@ def test_names_of_namespaced_policies_do_not_collide() -> None:
     assert len(found) == 2
 
 
-def test_selectors_are_registered_unless_the_api_server_refuses_them() -> None:
+def test_selectors_are_registered_unless_the_api_server_rejects_them() -> None:
     timed: dict[str, Any] = {"webhookConfiguration": {"timeoutSeconds": 3}}
     good = {"objectSelector": {"matchLabels": {"a": "b"}}}
     (one,) = webhooks(policy(constraints=good, **timed)).values()
@@ -275,7 +275,7 @@ def test_selectors_are_registered_unless_the_api_server_refuses_them() -> None:
     assert one["objectSelector"] == {}
 
 
-def test_a_policys_own_webhook_has_the_rules_of_each_copy() -> None:
+def test_separate_webhook_has_the_rules_of_each_autogen_variant() -> None:
     timed: dict[str, Any] = {"webhookConfiguration": {"timeoutSeconds": 3}}
     (one,) = webhooks(policy(rules=(PODS,), **timed)).values()
     assert [(rule["apiGroups"], rule["resources"]) for rule in one["rules"]] == [
@@ -286,7 +286,7 @@ def test_a_policys_own_webhook_has_the_rules_of_each_copy() -> None:
     ]
 
 
-def test_a_long_path_is_split() -> None:
+def test_long_path_is_split() -> None:
     names = [f"{'n' * 200}-{number:03}" for number in range(50)]
     found = webhooks(*(policy(name) for name in names))
     paths = [path_of(one) for one in found.values()]
@@ -295,7 +295,7 @@ def test_a_long_path_is_split() -> None:
     assert sorted(served) == names
 
 
-def test_the_status_is_upstreams() -> None:
+def test_status_equals_upstreams() -> None:
     (one,) = documents(policy(rules=(PODS,)))
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     status = cel_status_of(one, {}, now, ready=True, message="Ready")
@@ -356,7 +356,7 @@ def mutating_webhooks(*raws: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestMutatingPolicies:
-    def test_each_kind_has_its_configuration(self) -> None:
+    def test_each_kind_has_a_separate_configuration(self) -> None:
         given = (policy("v"), mutating("b"), mutating("a"), mutating("n", "space"))
         assert set(webhooks(*given)) == {"vpol.validate.kyverno.svc-fail"}
         found = mutating_webhooks(*given)
@@ -369,14 +369,16 @@ class TestMutatingPolicies:
         selector = found["nmpol.validate.kyverno.svc-fail"]["namespaceSelector"]
         assert ["space"] in [one["values"] for one in selector["matchExpressions"]]
 
-    def test_one_with_conditions_has_a_webhook_of_its_own(self) -> None:
+    def test_policy_with_conditions_has_a_separate_webhook(self) -> None:
         condition = {"name": "c", "expression": "request.name != 'x'"}
         (found,) = mutating_webhooks(mutating(matchConditions=[condition])).values()
         assert found["name"] == "mpol.validate.kyverno.svc-fail-finegrained-m"
         assert found["matchConditions"] == [condition]
 
     @pytest.mark.parametrize("name", ["variables.v == 'x'", "namespaceObject == null"])
-    def test_conditions_that_the_api_server_lacks_stay_here(self, name: str) -> None:
+    def test_conditions_unknown_to_the_api_server_are_evaluated_here(
+        self, name: str
+    ) -> None:
         condition = {"name": "c", "expression": name}
         variables = [{"name": "v", "expression": "'x'"}]
         given = mutating(matchConditions=[condition], variables=variables)
@@ -384,7 +386,7 @@ class TestMutatingPolicies:
         assert found["name"] == "mpol.validate.kyverno.svc-fail"
         assert "matchConditions" not in found
 
-    def test_copies_are_covered(self) -> None:
+    def test_autogen_variants_are_covered(self) -> None:
         (found,) = mutating_webhooks(mutating(rules=(PODS,))).values()
         covered = {name for rule in found["rules"] for name in rule["resources"]}
         assert {"pods", "deployments", "cronjobs"} <= covered
@@ -393,7 +395,7 @@ class TestMutatingPolicies:
         off = {"admission": {"enabled": False}}
         assert mutating_webhooks(mutating(evaluation=off)) == {}
 
-    def test_the_status_has_the_copies(self) -> None:
+    def test_status_lists_the_autogen_variants(self) -> None:
         (given,) = documents(mutating(rules=(PODS,)))
         now = datetime(2026, 1, 1, tzinfo=UTC)
         found = cel_status_of(given, {}, now, ready=True, message="")

@@ -76,7 +76,7 @@ def test_secrets_have_upstreams_names_keys_and_label() -> None:
         assert read(Objects(api.client()), RULES) == secrets
 
 
-def test_the_leaf_is_renewed_fifteen_days_before_its_end() -> None:
+def test_certificate_is_renewed_fifteen_days_before_expiry() -> None:
     with running() as api:
         before = keep(api, NOW)
         after = keep(api, NOW + 136 * DAY)
@@ -85,7 +85,7 @@ def test_the_leaf_is_renewed_fifteen_days_before_its_end() -> None:
         assert leads(after, NOW + 200 * DAY)
 
 
-def test_old_and_new_authority_overlap() -> None:
+def test_old_and_new_ca_overlap() -> None:
     """Replicas that still serve the old leaf are trusted by the new bundle."""
     with running() as api:
         keep(api, NOW)
@@ -99,7 +99,7 @@ def test_old_and_new_authority_overlap() -> None:
         assert leads(new, at)
 
 
-def test_a_users_secret_with_a_chain_is_respected() -> None:
+def test_users_secret_with_a_chain_is_kept() -> None:
     """Upstream overwrites it (14.37)."""
     root_key, middle_key, key = (make_key("ECDSA") for _ in range(3))
     root = make_ca(root_key, NOW, RULES)
@@ -118,7 +118,7 @@ def test_a_users_secret_with_a_chain_is_respected() -> None:
         assert api.version == before
 
 
-def test_a_secret_of_another_type_is_made_anew() -> None:
+def test_secret_of_another_type_is_recreated() -> None:
     with running() as api:
         label = {"labels": {"cert.kyverno.io/managed-by": "kyverno"}}
         put_secret(api, "ca", b"", b"", type="Opaque", metadata=label)
@@ -126,7 +126,7 @@ def test_a_secret_of_another_type_is_made_anew() -> None:
         assert leads(secrets, NOW)
 
 
-def test_a_deleted_or_broken_secret_is_mended() -> None:
+def test_deleted_or_invalid_secret_is_restored() -> None:
     with running() as api:
         keep(api, NOW)
         api.remove(PATH + "pair")
@@ -136,7 +136,7 @@ def test_a_deleted_or_broken_secret_is_mended() -> None:
         assert leads(keep(api, NOW), NOW)
 
 
-def test_a_key_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # RSA keys are checked when they are loaded, which takes 40 ms each.
     loaded: list[bytes] = []
     load = serialization.load_pem_private_key
@@ -158,7 +158,7 @@ def test_a_key_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(loaded) == 3
 
 
-def test_few_parsed_keys_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsed_keys_cache_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[bytes] = []
 
     def counting(pem: bytes, _password: bytes | None) -> Any:
@@ -175,7 +175,7 @@ def test_few_parsed_keys_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loads.count(b"key 0") == 2
 
 
-def test_a_renamed_service_gets_a_new_leaf() -> None:
+def test_renamed_service_gets_a_new_certificate() -> None:
     with running() as api:
         keep(api, NOW)
         other = CertificateRules(
@@ -191,7 +191,9 @@ def test_a_renamed_service_gets_a_new_leaf() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RSA", "ECDSA", "Ed25519"])
-def test_a_tls_client_accepts_them(algorithm: Algorithm, tmp_path: Path) -> None:
+def test_tls_client_accepts_the_certificates(
+    algorithm: Algorithm, tmp_path: Path
+) -> None:
     """OpenSSL checks name, chain and usages, as the API server does."""
     with running() as api:
         secrets = keep(api, datetime.now(UTC), CertificateRules(algorithm=algorithm))

@@ -40,7 +40,7 @@ def left(api: FakeApi) -> set[str]:
     ],
     ids=["gone", "scaled to 0", "being deleted"],
 )
-def test_the_last_replica_takes_all_along(deployment: Any) -> None:
+def test_last_replica_deletes_all_configurations(deployment: Any) -> None:
     with running() as api:
         fill(api)
         if deployment:
@@ -50,7 +50,7 @@ def test_the_last_replica_takes_all_along(deployment: Any) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_one_that_is_followed_leaves_all(replicas: int) -> None:
+def test_replica_with_successors_deletes_nothing(replicas: int) -> None:
     with running() as api:
         fill(api)
         api.put(DEPLOYMENT, spec={"replicas": replicas})
@@ -59,7 +59,7 @@ def test_one_that_is_followed_leaves_all(replicas: int) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_one_that_may_not_ask_leaves_all(status: int) -> None:
+def test_replica_without_permission_to_ask_deletes_nothing(status: int) -> None:
     with running() as api:
         fill(api)
         api.faults.extend([("GET .*deployments", status)] * 10)
@@ -67,7 +67,7 @@ def test_one_that_may_not_ask_leaves_all(status: int) -> None:
         assert "ours" in left(api)
 
 
-def test_the_owner_is_the_first_clusterrole_of_the_name() -> None:
+def test_owner_is_the_first_clusterrole_of_the_name() -> None:
     with running() as api:
         ours = {"app.kubernetes.io/component": "kyverno"}
         assert find_owner(api.client()) is None

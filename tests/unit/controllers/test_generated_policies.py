@@ -136,7 +136,7 @@ def conditions(policy: ClusterPolicy, *exceptions: PolicyException) -> list[str]
     return [one["expression"] for one in given]
 
 
-def test_names_labels_owner_and_binding_are_upstreams() -> None:
+def test_names_labels_owner_and_binding_equal_upstreams() -> None:
     policy = cluster_policy({"any": [filtered("Deployment")]})
     found = made(policy)
     metadata = {
@@ -191,7 +191,7 @@ def test_actions_of_the_binding(more: Json, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("given", ["Ignore", "Fail"])
-def test_a_failure_policy_is_not_copied(given: str) -> None:
+def test_failure_policy_is_not_copied(given: str) -> None:
     found = made(
         cluster_policy({"any": [filtered("Secret")]}, spec_failurePolicy=given)
     )
@@ -290,7 +290,7 @@ def test_namespaces_and_selectors() -> None:
         (filtered("*"), []),
     ],
 )
-def test_objects_without_a_namespace_are_in_none(given: Json, expected: Json) -> None:
+def test_objects_without_a_namespace(given: Json, expected: Json) -> None:
     """For the API server, a namespace selector matches objects without a namespace."""
     assert conditions(cluster_policy({"any": [given]})) == expected
 
@@ -433,7 +433,7 @@ REASONS: list[tuple[ClusterPolicy, str]] = [
 
 
 @pytest.mark.parametrize(("policy", "reason"), REASONS)
-def test_why_nothing_is_generated(policy: ClusterPolicy, reason: str) -> None:
+def test_reasons_against_generating(policy: ClusterPolicy, reason: str) -> None:
     assert made(policy) == Generated(message=f"{SKIP}{reason}")
 
 
@@ -455,7 +455,7 @@ def test_why_nothing_is_generated(policy: ClusterPolicy, reason: str) -> None:
         (exception({**filtered("Pod"), "roles": ["r"]}), USERS),
     ],
 )
-def test_exceptions_that_the_api_server_cannot_honour(
+def test_exceptions_that_the_api_server_cannot_apply(
     given: PolicyException, reason: str
 ) -> None:
     assert made(cluster_policy(PODS), given).message == f"{SKIP}{reason}"
@@ -552,7 +552,7 @@ def exempting(*given: str, name: str = "e", **spec: Json) -> CelPolicyException:
     return found
 
 
-def test_a_validating_policy_is_copied_without_its_failure_policy() -> None:
+def test_validating_policy_is_copied_without_its_failure_policy() -> None:
     policy = validating(
         failurePolicy="Ignore",
         matchConditions=[{"name": "c", "expression": "d"}],
@@ -586,7 +586,7 @@ def test_without_actions_the_binding_denies() -> None:
     assert found.binding["spec"]["validationActions"] == ["Deny"]
 
 
-def test_a_mutating_policy_keeps_its_selectors() -> None:
+def test_mutating_policy_keeps_its_selectors() -> None:
     policy = mutating(failurePolicy="Ignore", reinvocationPolicy="IfNeeded")
     found = from_mutating_policy(policy, [])
     assert found.kind == "MutatingAdmissionPolicy"
@@ -678,7 +678,7 @@ CEL_REASONS: list[tuple[Generated, str]] = [
 
 
 @pytest.mark.parametrize(("found", "reason"), CEL_REASONS)
-def test_why_nothing_is_generated_from_a_policy_in_cel(
+def test_reasons_against_generating_from_a_cel_policy(
     found: Generated, reason: str
 ) -> None:
     assert found.policy is None
@@ -705,7 +705,7 @@ EXEMPTIONS: list[tuple[list[CelPolicyException], list[str], Json]] = [
 
 
 @pytest.mark.parametrize(("exceptions", "expected", "variables"), EXEMPTIONS)
-def test_exceptions_of_a_policy_in_cel(
+def test_exceptions_of_a_cel_policy(
     exceptions: list[CelPolicyException], expected: list[str], variables: Json
 ) -> None:
     found = from_validating_policy(validating(), exceptions)
@@ -746,7 +746,7 @@ def over(group: str, resource: str, *operations: str) -> Json:
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"images": ["i"]}, {"allowedValues": ["x"]}])
-def test_an_exception_whose_condition_may_fail_keeps_the_policy_in_the_webhook(
+def test_exception_with_a_fallible_condition_keeps_the_webhook(
     expression: str, more: Json
 ) -> None:
     """A match condition that fails denies the request."""
@@ -778,7 +778,7 @@ def test_an_exception_whose_condition_may_fail_keeps_the_policy_in_the_webhook(
         (over("apps", "replicasets", "UPDATE"), True, True),
     ],
 )
-def test_a_condition_is_translated_only_where_each_object_has_its_field(
+def test_condition_is_translated_only_if_its_fields_exist(
     matched: Json, *, validates: bool, mutates: bool
 ) -> None:
     given = [exempting(NAME)]

@@ -61,7 +61,7 @@ def test_policies_share_a_webhook_for_every_operation() -> None:
         {"webhookConfiguration": {"timeoutSeconds": 3}},
     ],
 )
-def test_some_policies_have_a_webhook_of_their_own(spec: dict[str, Any]) -> None:
+def test_some_policies_have_a_separate_webhook(spec: dict[str, Any]) -> None:
     found = webhooks(policy("own", **spec), policy("shared"))
     own = found["gpol.validate.kyverno.svc-ignore-finegrained-own"]
     assert own["clientConfig"]["service"]["path"] == "/gpol/own"
@@ -70,7 +70,7 @@ def test_some_policies_have_a_webhook_of_their_own(spec: dict[str, Any]) -> None
     assert shared["clientConfig"]["service"]["path"] == "/gpol/shared"
 
 
-def test_a_namespaced_policy_gets_the_objects_of_its_namespace() -> None:
+def test_namespaced_policy_gets_only_objects_of_its_namespace() -> None:
     """Upstream registers none of these policies."""
     (found,) = webhooks(policy(namespace="ns")).values()
     assert found["clientConfig"]["service"]["path"] == "/ngpol-keys/ns/p"
@@ -86,7 +86,7 @@ def test_admission_off() -> None:
     assert not webhooks(policy(evaluation={"admission": {"enabled": False}}))
 
 
-def test_the_status_has_conditions_alone() -> None:
+def test_status_has_only_conditions() -> None:
     """The API server would drop other fields, so each pass would write them again."""
     (document,) = DecodedCelPolicies().decode([json.dumps(policy()).encode()])
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -102,7 +102,7 @@ def test_the_status_has_conditions_alone() -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_conditions_of_a_policy_that_synchronises(*, sync: bool) -> None:
+def test_conditions_of_a_synchronizing_policy(*, sync: bool) -> None:
     """A deletion has no object, so the conditions would hide it from the policy."""
     conditions = [{"name": "c", "expression": "object.metadata.name == 'x'"}]
     evaluation = {"synchronize": {"enabled": sync}}

@@ -157,7 +157,7 @@ def names(api: FakeApi) -> set[str]:
     return {key[3] for key in api.objects if key[0].startswith(f"/apis/{GROUP}")}
 
 
-def test_what_was_generated_is_told_when_it_is_loaded(rig: Rig) -> None:
+def test_status_is_reported_once_api_servers_have_loaded_the_policy(rig: Rig) -> None:
     rig.policies = [policy("a")]
     rig.run()
     assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
@@ -169,7 +169,7 @@ def test_what_was_generated_is_told_when_it_is_loaded(rig: Rig) -> None:
     assert rig.controller.counts()["ValidatingAdmissionPolicy"] == 1
 
 
-def test_a_status_is_submitted_although_a_later_policy_fails(rig: Rig) -> None:
+def test_status_is_submitted_despite_a_later_failing_policy(rig: Rig) -> None:
     rig.settle("a", "b")
     before = rig.announced
     rig.policies = [policy("a", generated=True, asks=False), policy("b")]
@@ -187,7 +187,7 @@ def test_a_status_is_submitted_although_a_later_policy_fails(rig: Rig) -> None:
     assert rig.status_of("a") == found
 
 
-def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
+def test_failing_policies_do_not_starve_the_others(rig: Rig) -> None:
     """Failed policies are tried last in the next pass; each pass has few failures."""
     bad = [f"a{number}" for number in range(GENERATED_POLICY_FAILURES_MAX + 1)]
     rig.settle(*bad, "z")
@@ -208,7 +208,7 @@ def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
         assert found["spec"]["validations"][0]["message"] == "other"
 
 
-def test_objects_go_when_api_servers_have_loaded_the_webhook(rig: Rig) -> None:
+def test_objects_are_deleted_after_the_webhook_is_loaded(rig: Rig) -> None:
     rig.settle("a")
     rig.policies = [policy("a", asks=False)]
     rig.in_force = False
@@ -239,7 +239,7 @@ OWNER = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "uid": "u"}
         [{**OWNER, "kind": "ConfigMap", "name": "a"}],
     ],
 )
-def test_objects_of_others_with_the_label_stay(rig: Rig, owners: Json) -> None:
+def test_foreign_objects_with_the_label_stay(rig: Rig, owners: Json) -> None:
     label = {"app.kubernetes.io/managed-by": "kyverno"}
     metadata = {"labels": label, "ownerReferences": owners}
     rig.api.put(f"{POLICIES}/cpol-a", metadata=metadata, spec={"x": 1})
@@ -256,7 +256,7 @@ def test_objects_of_others_with_the_label_stay(rig: Rig, owners: Json) -> None:
 
 
 @pytest.mark.parametrize("gone", ["policies/cpol-a", "policybindings/cpol-a-binding"])
-def test_the_webhook_enforces_a_policy_whose_objects_were_deleted(
+def test_webhook_enforces_a_policy_whose_objects_were_deleted(
     rig: Rig, gone: str
 ) -> None:
     rig.settle("a")

@@ -25,7 +25,7 @@ def condition(status: str, message: str, since: str = "2026-01-01T00:00:00Z") ->
     }
 
 
-def test_status_says_whether_the_entry_can_be_read() -> None:
+def test_status_reports_whether_the_entry_is_readable() -> None:
     ready = status_of((True, "", NOW), {"ready": True}, NOW)
     assert ready == {
         "conditions": [condition("True", "Ready")],
@@ -40,7 +40,7 @@ def test_status_says_whether_the_entry_can_be_read() -> None:
     assert status_of((True, "", None), {}, NOW).keys() == {"conditions"}
 
 
-def test_each_state_is_written_once_and_a_failure_is_no_others() -> None:
+def test_each_state_is_written_once_and_failures_are_isolated() -> None:
     with running() as api:
         api.put(f"{ENTRIES}/a", spec={})
         api.put(f"{ENTRIES}/b", spec={})

@@ -31,7 +31,7 @@ def writes(api: FakeApi) -> list[str]:
     return [method for method, _, _ in api.requests if method != "GET"]
 
 
-def test_the_lease_is_made_as_upstream_makes_it() -> None:
+def test_lease_is_created_like_upstreams() -> None:
     with running() as api:
         lease = HealthLease(Objects(api.client()), "kyverno", Clock())
         assert lease.answers()
@@ -41,7 +41,7 @@ def test_the_lease_is_made_as_upstream_makes_it() -> None:
         assert metadata["annotations"] == {LAST_REQUEST: "2026-01-01T00:00:00Z"}
 
 
-def test_it_is_written_every_ten_seconds_and_not_oftener() -> None:
+def test_lease_is_written_every_ten_seconds() -> None:
     clock = Clock()
     with running() as api:
         lease = HealthLease(Objects(api.client()), "kyverno", clock)
@@ -51,7 +51,7 @@ def test_it_is_written_every_ten_seconds_and_not_oftener() -> None:
         assert writes(api) == ["POST", "PUT", "PUT"]
 
 
-def test_without_a_stamp_for_100_seconds_we_are_not_reached() -> None:
+def test_missing_stamp_for_100_seconds_means_unreachable() -> None:
     clock = Clock()
     with running() as api:
         lease = HealthLease(Objects(api.client()), "kyverno", clock)
@@ -69,7 +69,7 @@ def test_without_a_stamp_for_100_seconds_we_are_not_reached() -> None:
         assert lease.answers()
 
 
-def test_an_old_stamp_says_nothing_to_who_takes_over() -> None:
+def test_new_holder_ignores_an_old_stamp() -> None:
     """After an outage of all replicas, an old stamp must not remove the webhooks."""
     clock = Clock()
     with running() as api:
@@ -84,7 +84,7 @@ def test_an_old_stamp_says_nothing_to_who_takes_over() -> None:
         assert lease.answers()
 
 
-def test_a_refused_write_is_no_end() -> None:
+def test_rejected_write_is_no_outage_for_100_seconds() -> None:
     clock = Clock()
     with running() as api:
         lease = HealthLease(Objects(api.client()), "kyverno", clock)

@@ -51,7 +51,7 @@ def webhooks(*raws: dict[str, Any]) -> dict[str, Any]:
     return {one["name"]: one for one in cel_webhooks(found, options)}
 
 
-def test_policies_share_a_webhook_with_their_copies() -> None:
+def test_policies_share_a_webhook_with_their_autogen_variants() -> None:
     ((name, found),) = webhooks(policy("b"), policy("a")).items()
     assert name == "ivpol.validate.kyverno.svc-fail"
     assert found["clientConfig"]["service"]["path"] == "/ivpol/validate/a/b"
@@ -59,7 +59,7 @@ def test_policies_share_a_webhook_with_their_copies() -> None:
     assert {"pods", "deployments", "cronjobs"} <= resources
 
 
-def test_conditions_make_a_webhook_of_its_own() -> None:
+def test_conditions_require_a_separate_webhook() -> None:
     given = policy(matchConditions=[LABELLED], failurePolicy="Ignore")
     ((name, found),) = webhooks(given).items()
     assert name == "ivpol.validate.kyverno.svc-ignore-finegrained-p"
@@ -71,7 +71,7 @@ def test_conditions_make_a_webhook_of_its_own() -> None:
     ]
 
 
-def test_namespaced_policies_get_their_own_namespace_alone() -> None:
+def test_namespaced_policies_get_only_their_namespace() -> None:
     ((name, found),) = webhooks(policy(namespace="a")).items()
     assert name == "nivpol.validate.kyverno.svc-fail"
     assert found["clientConfig"]["service"]["path"] == "/nivpol-keys/a/p"
@@ -83,12 +83,12 @@ def test_namespaced_policies_get_their_own_namespace_alone() -> None:
     assert expected in found["namespaceSelector"]["matchExpressions"]
 
 
-def test_what_is_off_or_of_payloads_is_not_registered() -> None:
+def test_disabled_and_json_policies_are_not_registered() -> None:
     off = policy("a", evaluation={"admission": {"enabled": False}})
     assert webhooks(off, policy("b", evaluation={"mode": "JSON"})) == {}
 
 
-def test_the_status_has_the_copies() -> None:
+def test_status_lists_the_autogen_variants() -> None:
     (given,) = decoded(policy(matchConditions=[LABELLED]))
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = cel_status_of(given, {}, now, ready=True, message="")

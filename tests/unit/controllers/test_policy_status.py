@@ -63,7 +63,7 @@ def test_status_has_upstreams_fields() -> None:
     assert "ready" not in status
 
 
-def test_the_time_changes_only_with_the_condition() -> None:
+def test_time_changes_only_with_the_condition() -> None:
     before = status_of(policy(), {}, NOW, ready=True, message="")
     assert status_of(policy(), before, LATER, ready=True, message="") == before
     after = status_of(policy(), before, LATER, ready=False, message="why")
@@ -72,7 +72,7 @@ def test_the_time_changes_only_with_the_condition() -> None:
     assert (condition["reason"], condition["message"]) == ("Failed", "why")
 
 
-def test_each_policy_is_written_once_and_when_it_changes() -> None:
+def test_each_policy_status_is_written_once_per_change() -> None:
     with running() as api:
         api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
         statuses = PolicyStatuses(Objects(api.client()))
@@ -90,7 +90,7 @@ def test_each_policy_is_written_once_and_when_it_changes() -> None:
         assert raw["status"]["conditions"][0]["message"] == "broken"
 
 
-def test_a_version_that_is_not_in_force_yet_gets_no_status() -> None:
+def test_version_that_is_not_enforced_yet_gets_no_status() -> None:
     """Users who wait for Ready after an edit must wait for the new version."""
     edited = decode({**RAW, "metadata": {"name": "p", "generation": 2}})
     assert isinstance(edited, ClusterPolicy)
@@ -106,7 +106,7 @@ def test_a_version_that_is_not_in_force_yet_gets_no_status() -> None:
         assert api.count("PUT .*/status") == 1
 
 
-def test_a_policy_is_ready_when_all_replicas_enforce_it() -> None:
+def test_policy_is_ready_when_all_replicas_enforce_it() -> None:
     with running() as api:
         api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
         statuses = PolicyStatuses(Objects(api.client()))
@@ -140,7 +140,7 @@ def many(api: FakeApi, count: int) -> tuple[list[ClusterPolicy], Served]:
     return made, served
 
 
-def test_a_refused_status_delays_no_other_policy() -> None:
+def test_rejected_status_delays_no_other_policy() -> None:
     with running() as api:
         policies, served = many(api, 2)
         statuses = PolicyStatuses(Objects(api.client()))
@@ -153,7 +153,7 @@ def test_a_refused_status_delays_no_other_policy() -> None:
 
 
 def test_many_changed_policies_are_written_in_several_passes() -> None:
-    """Each pass continues where the last one stopped, despite refused policies."""
+    """Each pass continues where the last one stopped, despite rejected policies."""
     with running() as api:
         policies, served = many(api, 120)
         statuses = PolicyStatuses(Objects(api.client()))

@@ -39,7 +39,7 @@ def read_reports(api: FakeApi, *replicas: Replicas) -> dict[str, str]:
     return dict(found.get("data") or {})
 
 
-def test_a_version_is_waited_for_until_the_other_has_it(api: FakeApi) -> None:
+def test_readiness_waits_for_the_other_replica(api: FakeApi) -> None:
     clock = Clock()
     one, two = replica(api, "one", clock), replica(api, "two", clock)
     assert one.report({"clusterpolicies": 12, "policies": 5})
@@ -58,7 +58,7 @@ def test_a_version_is_waited_for_until_the_other_has_it(api: FakeApi) -> None:
     assert one.lagging("clusterpolicies", 12) == ()
 
 
-def test_who_is_silent_is_not_waited_for_and_then_forgotten(api: FakeApi) -> None:
+def test_silent_replica_is_not_waited_for_and_later_removed(api: FakeApi) -> None:
     clock = Clock()
     one, two = replica(api, "one", clock), replica(api, "two", clock)
     one.report({"policies": 9})
@@ -78,7 +78,7 @@ def test_who_is_silent_is_not_waited_for_and_then_forgotten(api: FakeApi) -> Non
     assert set(read_reports(api)) == {"one"}
 
 
-def test_who_leaves_is_not_waited_for(api: FakeApi) -> None:
+def test_departing_replica_is_not_waited_for(api: FakeApi) -> None:
     clock = Clock()
     one, two = replica(api, "one", clock), replica(api, "two", clock)
     one.report({"policies": 9})
@@ -88,7 +88,7 @@ def test_who_leaves_is_not_waited_for(api: FakeApi) -> None:
     assert one.lagging("policies", 9) == ()
 
 
-def test_what_somebody_wrote_by_hand_holds_up_nothing(api: FakeApi) -> None:
+def test_manual_edits_block_nothing(api: FakeApi) -> None:
     api.put(PATH, data={"x": "no JSON", "y": '{"versions": 3}', "z": "{}"})
     clock = Clock()
     one = replica(api, "one", clock)
@@ -96,7 +96,7 @@ def test_what_somebody_wrote_by_hand_holds_up_nothing(api: FakeApi) -> None:
     assert one.lagging("policies", 9) == ()
 
 
-def test_a_refusal_is_no_loop(api: FakeApi) -> None:
+def test_rejected_report_is_not_retried_in_a_loop(api: FakeApi) -> None:
     """Without the permission, nothing is reported, and no replica waits."""
     clock = Clock()
     one = replica(api, "one", clock)
@@ -107,7 +107,7 @@ def test_a_refusal_is_no_loop(api: FakeApi) -> None:
     assert api.count("PATCH") == 1
 
 
-def test_who_keeps_policies_from_ready_is_named(
+def test_replicas_that_delay_readiness_are_named(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()

@@ -68,7 +68,7 @@ def decoded(document: dict[str, Any]) -> AnyServedPolicy:
     return found
 
 
-def test_each_missing_permission_is_named_as_upstream_names_it() -> None:
+def test_missing_permissions_are_named_like_upstreams() -> None:
     missing = scan_permissions(Granted({("list", "widgets")}), ACCOUNT)
     assert missing(decoded(raw("widgets"))) == [
         "get apps/v1, Resource=widgets: ",
@@ -79,18 +79,18 @@ def test_each_missing_permission_is_named_as_upstream_names_it() -> None:
     )
 
 
-def test_an_unknown_account_lacks_nothing() -> None:
+def test_unknown_account_lacks_nothing() -> None:
     granted = Granted()
     assert not scan_permissions(granted, "")(decoded(raw("widgets")))
     assert granted.asked == []
 
 
-def test_who_may_not_ask_says_so() -> None:
+def test_missing_permission_to_ask_is_reported() -> None:
     found = scan_permissions(Forbidden(), ACCOUNT)(decoded(raw("widgets")))
     assert list(found) == ["may not ask"] * 3
 
 
-def test_one_policy_asks_for_so_many_resources_only() -> None:
+def test_resource_checks_of_a_policy_are_bounded() -> None:
     granted = Granted()
     many = raw(
         *(f"kind{number}" for number in range(2 * SCAN_PERMISSION_RESOURCES_MAX))
@@ -110,7 +110,7 @@ def test_one_policy_asks_for_so_many_resources_only() -> None:
         ),
     ],
 )
-def test_a_policy_that_scans_cannot_report_is_not_ready(
+def test_scanning_policy_without_permissions_is_not_ready(
     missing: tuple[str, ...], value: str, message: str
 ) -> None:
     status = cel_status_of(
@@ -124,7 +124,7 @@ def test_a_policy_that_scans_cannot_report_is_not_ready(
     assert told["ready"] is (value == "True")
 
 
-def test_a_long_list_of_permissions_is_cut() -> None:
+def test_long_list_of_permissions_is_truncated() -> None:
     missing = ["x" * 500] * 10
     status = cel_status_of(
         decoded(raw("widgets")), {}, NOW, ready=True, message="", missing=missing
@@ -133,7 +133,7 @@ def test_a_long_list_of_permissions_is_cut() -> None:
     assert len(found) == 1024
 
 
-def test_the_permissions_are_asked_for_when_a_status_is_written() -> None:
+def test_permissions_are_checked_when_a_status_is_written() -> None:
     with running() as api:
         path = "/apis/policies.kyverno.io/v1beta1/validatingpolicies/p"
         api.put(path, **raw("widgets"))

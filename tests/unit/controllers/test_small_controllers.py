@@ -108,7 +108,7 @@ class Statuses:
         return str(status) if status else None
 
 
-def test_a_status_is_written_once_webhooks_and_workers_are_as_far(
+def test_status_follows_webhooks_and_workers(
     api: FakeApi,
 ) -> None:
     statuses = Statuses(api)
@@ -127,7 +127,7 @@ def test_a_status_is_written_once_webhooks_and_workers_are_as_far(
     assert len(api.requests) == before
 
 
-def test_a_policy_is_not_ready_while_the_api_server_does_not_reach_us(
+def test_policy_is_not_ready_while_the_webhook_is_unreachable(
     api: FakeApi,
 ) -> None:
     statuses = Statuses(api)
@@ -157,7 +157,7 @@ def test_policies_registered_in_another_term_get_no_status(api: FakeApi) -> None
     assert statuses.ready() == "True"
 
 
-def test_a_new_term_checks_every_status_again(api: FakeApi) -> None:
+def test_new_term_checks_every_status_again(api: FakeApi) -> None:
     statuses = Statuses(api)
     statuses.register()
     statuses.serve()
@@ -201,13 +201,13 @@ class Directory:
         ]
 
 
-def test_after_a_change_the_api_server_is_asked_once_more() -> None:
+def test_discovery_is_repeated_once_after_a_change() -> None:
     directory = Directory(True, False, False, True)
     assert directory.pauses(6) == [1, 60, 60, 1, 60, 60]
     assert directory.noted == ["changed", "changed"]
 
 
-def test_discovery_runs_five_times_for_new_kinds() -> None:
+def test_discovery_retries_five_times_for_new_kinds() -> None:
     directory = Directory()
     assert directory.pauses(1) == [60]
     assert directory.controller.reconcile(discovery_controller.CRDS) == ENDED
@@ -219,13 +219,13 @@ def test_discovery_runs_five_times_for_new_kinds() -> None:
     assert directory.pauses(5) == [1, 1, 1, 1, 60], "counted from the last one"
 
 
-def test_who_was_silent_is_asked_sooner() -> None:
+def test_silent_server_is_checked_sooner() -> None:
     directory = Directory()
     directory.refreshes.stale = ("metrics.k8s.io/v1beta1",)
     assert directory.pauses(2) == [10, 10]
 
 
-def test_states_that_change_all_the_time_are_written_once_a_second(
+def test_frequently_changing_states_are_written_once_a_second(
     api: FakeApi,
 ) -> None:
     api.put(ENTRY, spec={})
@@ -267,7 +267,7 @@ def test_states_that_change_all_the_time_are_written_once_a_second(
     assert found["lastRefreshTime"] == status["lastRefreshTime"]
 
 
-def test_a_replica_tells_again_before_others_take_it_for_silent(
+def test_replica_reports_before_it_counts_as_silent(
     api: FakeApi,
 ) -> None:
     turned = TurnedClock()
@@ -290,7 +290,7 @@ def test_a_replica_tells_again_before_others_take_it_for_silent(
     assert msgspec.json.decode(data["one"]) == {"versions": {"policies": 2}, "beat": 3}
 
 
-def test_only_what_others_enforce_is_news(api: FakeApi) -> None:
+def test_only_versions_enforced_by_others_are_reported(api: FakeApi) -> None:
     moved = list[int]()
     replicas = Replicas(
         Objects(api.client()),

@@ -50,7 +50,7 @@ def kinds_sorted(block: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_rule_on_any_filter() -> None:
+def test_rule_with_any_filter() -> None:
     made = stored(validate={"message": "m", "pattern": {"a": "?*"}})
     (only,) = made.pop("match")["any"]
     assert kinds_sorted(only) == {"resources": {"kinds": sorted(_TEMPLATED)}}
@@ -64,7 +64,7 @@ def test_a_rule_on_any_filter() -> None:
     }
 
 
-def test_resources_are_held_by_value_wherever_they_stand() -> None:
+def test_resources_are_stored_by_value_everywhere() -> None:
     users = [{"kind": "User", "name": "u"}]
     made = stored(
         match={"all": [{"resources": {"kinds": ["Pod"]}}, {"subjects": users}]},
@@ -90,11 +90,11 @@ def test_resources_are_held_by_value_wherever_they_stand() -> None:
         ({"context": [], "validate": {"deny": {}}}, "context"),
     ],
 )
-def test_what_go_leaves_out_when_empty(rule: dict[str, Any], gone: str) -> None:
+def test_go_omits_empty_fields(rule: dict[str, Any], gone: str) -> None:
     assert gone not in stored(**rule)
 
 
-def test_calls_say_more_than_was_written() -> None:
+def test_calls_get_additional_fields() -> None:
     entries = [
         {"name": "a", "apiCall": {"urlPath": "/api/v1/namespaces"}},
         {"name": "b", "apiCall": {"method": "POST", "service": {"url": "https://x"}}},
@@ -118,7 +118,7 @@ def test_calls_say_more_than_was_written() -> None:
     assert made["validate"]["foreach"] == [{**loop, "context": wanted}]
 
 
-def test_a_nested_loop_is_free_json_to_the_crd() -> None:
+def test_nested_foreach_is_free_form_json() -> None:
     """The API server adds no defaults to free JSON; Go's empty strings are written."""
     call = {"name": "a", "apiCall": {"service": {"url": "https://x"}}}
     inner = {"list": "y", "context": [call], "deny": {}}
@@ -135,7 +135,7 @@ def test_a_nested_loop_is_free_json_to_the_crd() -> None:
     ]
 
 
-def test_defaults_of_the_crd() -> None:
+def test_crd_defaults() -> None:
     cel = {"expressions": [{"expression": "true"}]}
     made = stored(skipBackgroundRequests=False, validate={"cel": cel})
     assert made["skipBackgroundRequests"] is False
@@ -147,7 +147,7 @@ def test_defaults_of_the_crd() -> None:
     assert own["validate"] == {"allowExistingViolations": False, "deny": {}}
 
 
-def test_a_merge_has_nothing_added() -> None:
+def test_merge_patch_gets_no_additional_fields() -> None:
     merged = stored(mutate={"patchStrategicMerge": {"a": {}}})
     assert merged["mutate"] == {
         "patchStrategicMerge": {"spec": {"template": {"a": {}}}}
@@ -161,7 +161,7 @@ def test_a_merge_has_nothing_added() -> None:
     }
 
 
-def test_images_are_the_most_talkative() -> None:
+def test_image_rules_get_the_most_additional_fields() -> None:
     keyless = {"issuer": "i", "rekor": {"pubkey": "p"}}
     entry = {
         "imageReferences": ["*"],

@@ -148,13 +148,13 @@ def test_operations_of_the_block_replace_the_default() -> None:
 
 
 @pytest.mark.parametrize("nothing", [{}, {"resources": {}}])
-def test_an_exclusion_of_nothing_takes_nothing_away(nothing: dict[str, Any]) -> None:
+def test_empty_exclusion_excludes_nothing(nothing: dict[str, Any]) -> None:
     """Upstream registers no webhook for such a rule and would allow all requests."""
     document = policy(rule("Secret", validate=PATTERN, exclude={"any": [nothing]}))
     assert validating(document) == [f"/v1 secrets {ALL} Namespaced"]
 
 
-def test_plain_exclusions_are_subtracted_and_others_are_not() -> None:
+def test_only_plain_exclusions_are_subtracted() -> None:
     plain = {"resources": {"kinds": ["ConfigMap"], "operations": ["DELETE", "CONNECT"]}}
     named = {"resources": {"kinds": ["Secret"], "names": ["x"]}}
     document = policy(
@@ -166,7 +166,7 @@ def test_plain_exclusions_are_subtracted_and_others_are_not() -> None:
     ]
 
 
-def test_autogen_rules_count() -> None:
+def test_autogen_rules_are_included() -> None:
     document = policy(rule("Pod"))
     assert isinstance(document, ClusterPolicy)
     raw = {
@@ -184,7 +184,7 @@ def test_autogen_rules_count() -> None:
     assert f"apps/v1 deployments {ALL} Namespaced" in validating(expanded)
 
 
-def test_mutation_goes_into_the_other_configuration() -> None:
+def test_mutate_rules_use_the_mutating_configuration() -> None:
     found = computed(policy(rule("ConfigMap", mutate=PATCH)))
     assert found.validating["webhooks"] == []
     (webhook,) = found.mutating["webhooks"]
@@ -194,7 +194,7 @@ def test_mutation_goes_into_the_other_configuration() -> None:
     assert shown(webhook["rules"]) == ["/v1 configmaps CREATE,UPDATE Namespaced"]
 
 
-def test_generation_sees_triggers_and_targets() -> None:
+def test_generate_rules_select_triggers_and_targets() -> None:
     generate = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -210,7 +210,7 @@ def test_generation_sees_triggers_and_targets() -> None:
     ]
 
 
-def test_failure_policies_split_and_the_longest_time_wins() -> None:
+def test_failure_policies_are_split_and_the_longest_timeout_applies() -> None:
     found = computed(
         policy(rule("Secret"), name="a", failurePolicy="Ignore"),
         policy(rule("ConfigMap"), name="b", webhookTimeoutSeconds=25),
@@ -226,12 +226,12 @@ def test_failure_policies_split_and_the_longest_time_wins() -> None:
     assert ignore["clientConfig"]["service"]["path"] == "/validate/ignore"
 
 
-def test_force_ignore_leaves_nothing_that_blocks() -> None:
+def test_force_ignore_leaves_no_failing_webhook() -> None:
     found = computed(policy(rule("Secret")), force_ignore=True)
     assert [one["failurePolicy"] for one in found.validating["webhooks"]] == ["Ignore"]
 
 
-def test_conditions_give_a_policy_its_own_webhook() -> None:
+def test_conditions_require_a_separate_webhook() -> None:
     condition = {"name": "c", "expression": "request.operation == 'CREATE'"}
     own = {"matchConditions": [condition]}
     general = {"name": "g", "expression": "true"}
@@ -252,7 +252,7 @@ def test_conditions_give_a_policy_its_own_webhook() -> None:
     assert paths == ["/validate/fail/finegrained/a/p", "/validate/fail/finegrained/p"]
 
 
-def test_names_that_would_collide_get_a_suffix() -> None:
+def test_colliding_names_get_a_suffix() -> None:
     """A repeated name makes the API server reject the whole configuration."""
     own = {"matchConditions": [{"name": "c", "expression": "true"}]}
     found = computed(
@@ -269,7 +269,7 @@ def test_admission_false_has_no_rules_and_is_ready() -> None:
     assert found.ready == {"p"}
 
 
-def test_a_rule_for_everything_exempts_what_the_cluster_needs_to_start() -> None:
+def test_rule_for_everything_exempts_kinds_required_at_startup() -> None:
     (webhook,) = computed(policy(rule("*"))).validating["webhooks"]
     assert "leases" in webhook["matchConditions"][0]["expression"]
     assert webhook["namespaceSelector"]["matchExpressions"] == [
@@ -289,7 +289,7 @@ def test_a_rule_for_everything_exempts_what_the_cluster_needs_to_start() -> None
     assert "matchConditions" not in webhook
 
 
-def test_without_auto_update_all_is_caught() -> None:
+def test_without_auto_update_everything_is_matched() -> None:
     found = computed(auto_update=False)
     assert [one["name"] for one in found.mutating["webhooks"]] == [
         "mutate.kyverno.svc-fail",
@@ -310,7 +310,7 @@ def test_without_auto_update_all_is_caught() -> None:
         (["pods/*", "*/*", "*/scale"], ["*/*"]),
     ],
 )
-def test_the_lattice_of_resources(names: list[str], expected: list[str]) -> None:
+def test_included_resources_are_omitted(names: list[str], expected: list[str]) -> None:
     entries = []
     for name in names:
         one, _, part = name.partition("/")
@@ -319,7 +319,7 @@ def test_the_lattice_of_resources(names: list[str], expected: list[str]) -> None
     assert found["resources"] == expected
 
 
-def test_wider_groups_versions_and_scopes_cover() -> None:
+def test_wider_groups_versions_and_scopes_include_narrower_ones() -> None:
     narrow = Entry("apps", "v1", "deployments", "", "Namespaced", "CREATE")
     for wide in (
         narrow._replace(group="*"),
@@ -373,7 +373,7 @@ def all_of(found: Desired) -> list[Any]:
     return [found.validating, found.mutating, *admission_configurations(OPTIONS)]
 
 
-def test_reconcile_writes_once_and_mends_what_somebody_changed() -> None:
+def test_reconcile_writes_once_and_repairs_foreign_changes() -> None:
     with running() as api:
         objects = Objects(api.client())
         wanted = all_of(computed(policy(rule("Secret"), rule("Pod", mutate=PATCH))))
@@ -393,7 +393,7 @@ def test_reconcile_writes_once_and_mends_what_somebody_changed() -> None:
         assert reconcile(objects, wanted, create_only=kept) == 0
 
 
-def test_what_others_keep_is_left_to_them_but_for_the_authority() -> None:
+def test_foreign_fields_are_kept_except_the_ca_bundle() -> None:
     """autoUpdateWebhooks=false: created once, edits are kept, the CA is renewed."""
     with running() as api:
         objects = Objects(api.client())
@@ -429,7 +429,7 @@ def _fill_in_as_the_server_does(api: FakeApi) -> None:
         api.store(key, {**raw, "metadata": {**raw["metadata"], "generation": 2}})
 
 
-def test_remove_all_takes_only_what_is_ours() -> None:
+def test_remove_all_deletes_only_own_objects() -> None:
     with running() as api:
         client = api.client()
         objects = Objects(client)
@@ -457,7 +457,7 @@ def conditional(*conditions: dict[str, str]) -> ClusterPolicy | Policy:
         *([{"name": "a", "expression": text}] for text in NEWER),
     ],
 )
-def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
+def test_rejected_conditions_do_not_block_registration(
     conditions: list[dict[str, str]],
 ) -> None:
     """The API server would reject all webhooks; workers still evaluate conditions."""
@@ -478,7 +478,7 @@ def test_conditions_that_every_api_server_accepts_are_registered(
     assert webhook["name"] == "validate.kyverno.svc-fail"
 
 
-def test_the_name_of_what_is_spared_gives_way() -> None:
+def test_name_of_the_exempting_condition_is_unique() -> None:
     """The API server rejects two conditions with one name."""
     own = {"matchConditions": [{"name": "kyverno-mp-spared", "expression": "true"}]}
     document = policy(rule("*", validate=PATTERN), webhookConfiguration=own)

@@ -30,7 +30,7 @@ def counts(number: int) -> Counts:
     return Counts({**dict.fromkeys(RESULTS, 0), "pass": number})
 
 
-def test_a_chart_begins_at_the_start_however_long_that_is_ago() -> None:
+def test_chart_begins_at_the_start_however_old() -> None:
     """Memory is bounded: the interval doubles, and the steps stay equal."""
     history, moment = History(60.0), 0.0
     one = Series("reports")
@@ -58,21 +58,21 @@ def test_groups_above_the_limit_have_no_chart() -> None:
     assert found == [2] * DASHBOARD_SERIES_MAX + [0] * 5
 
 
-def test_a_group_that_came_later_was_not_there_before() -> None:
+def test_later_group_has_no_earlier_values() -> None:
     history, late = History(60.0), Series("reports", "policy", "late")
     history.add(0, {Series("reports"): counts(3)})
     history.add(60, {Series("reports"): counts(4), late: counts(1)})
     assert [one.counts.total for one in history.course(late)] == [0, 1]
 
 
-def test_a_counter_that_falls_has_no_increase() -> None:
+def test_decreasing_counter_has_no_increase() -> None:
     """After one of several workers restarts, the remaining sum contains nothing new."""
     numbers = (5000, 9000, 6002, 6002, 6005)
     course = [Point(at, counts(number)) for at, number in enumerate(numbers)]
     assert [one.counts.of["pass"] for one in increases(course)] == [4000, 0, 0, 3]
 
 
-def test_charts_do_not_begin_before_the_reports_were_read() -> None:
+def test_charts_begin_when_the_reports_were_read() -> None:
     """Charts would begin with zeros; the chart of reviews waits only one minute."""
     world = World()
     read: list[bool] = []
@@ -169,7 +169,7 @@ def watching(api: FakeApi, results: Results) -> Iterator[ReportWatch]:
 LONG = "x" * 100_000
 
 
-def test_texts_of_other_programs_are_cut_and_their_links_work() -> None:
+def test_foreign_texts_are_truncated_and_their_links_work() -> None:
     """A report of 1 MB must not cost 1 MB for each of its names."""
     fields = ("policy", "rule", "severity", "category", "source", "message")
     target = {"kind": LONG, "namespace": LONG, "name": LONG}
@@ -194,7 +194,7 @@ def test_texts_of_other_programs_are_cut_and_their_links_work() -> None:
 @pytest.mark.parametrize(
     "room", [Room(results=20), Room(size=20 * 400), Room(reports=20)]
 )
-def test_what_is_kept_is_bounded(room: Room) -> None:
+def test_cached_data_is_bounded(room: Room) -> None:
     """The limits are for results, bytes and reports; a metric counts omissions."""
     results = Results(lambda: 0.0, room)
     for number in range(50):
@@ -206,7 +206,7 @@ def test_what_is_kept_is_bounded(room: Room) -> None:
     assert results.reports <= max(room.reports, 50)
 
 
-def test_one_report_that_is_too_large_does_not_keep_out_others() -> None:
+def test_oversized_report_does_not_displace_others() -> None:
     results = Results(lambda: 0.0, Room(results=4))
     for name, number in (("a", 4), ("large", 9), ("b", 2)):
         results.put(("PolicyReport", "", name), [entry()] * number, "1")
@@ -219,7 +219,7 @@ def test_one_report_that_is_too_large_does_not_keep_out_others() -> None:
     assert results.left_out == 9
 
 
-def test_a_report_that_found_no_room_is_listed_when_there_is_room() -> None:
+def test_dropped_report_is_listed_when_space_is_free() -> None:
     results = Results(lambda: 0.0, Room(results=2))
     with running() as api, watching(api, results):
         api.put(f"{PATH}a", **report("a", "pass", "fail"))
@@ -231,7 +231,7 @@ def test_a_report_that_found_no_room_is_listed_when_there_is_room() -> None:
         assert results.listed(Query(result="warn"), 1, 10).count == 2
 
 
-def test_a_list_that_fails_takes_no_room() -> None:
+def test_failed_list_takes_no_space() -> None:
     """A failed list takes no memory after any number of failures.
 
     Objects that only the failed list contained are dropped.
@@ -249,7 +249,7 @@ def test_a_list_that_fails_takes_no_room() -> None:
             assert results.listed(Query(), 1, 1).count == 509
 
 
-def test_reports_above_the_number_are_counted_anew_by_each_list() -> None:
+def test_reports_above_the_limit_are_recounted_by_each_list() -> None:
     results = Results(lambda: 0.0, Room(reports=3))
     with running() as api:
         for number in range(5):

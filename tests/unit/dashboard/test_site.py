@@ -95,7 +95,7 @@ def targets_of(world: World) -> list[str]:
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("standalone", [False, True])
-def test_names_are_no_markup(text: str, *, standalone: bool) -> None:
+def test_names_are_escaped(text: str, *, standalone: bool) -> None:
     """The name is in every field of every page, and on the pages linked with it."""
     world = full(text, standalone=standalone)
     targets = targets_of(world)
@@ -111,7 +111,7 @@ def test_names_are_no_markup(text: str, *, standalone: bool) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(min_size=1, max_size=40))
-def test_no_text_is_markup(text: str) -> None:
+def test_texts_are_escaped(text: str) -> None:
     world = full(text)
     for target in TARGETS:
         status, page = world.get(target)
@@ -119,7 +119,7 @@ def test_no_text_is_markup(text: str) -> None:
         check_is_ours(page)
 
 
-def test_a_link_of_a_hostile_name_leads_to_its_results() -> None:
+def test_link_with_a_hostile_name_leads_to_its_results() -> None:
     world = full(SCRIPT)
     links = [
         one["href"]
@@ -135,7 +135,7 @@ def test_a_link_of_a_hostile_name_leads_to_its_results() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_policy_of_the_page_allows_nothing_but_its_style(target: str) -> None:
+def test_content_security_policy_allows_only_its_style(target: str) -> None:
     path, _, query = target.partition("?")
     found = full().site.respond("GET", path, query, LOCAL)
     given_policy = found.headers["Content-Security-Policy"]
@@ -158,7 +158,7 @@ def test_the_policy_of_the_page_allows_nothing_but_its_style(target: str) -> Non
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_page_can_be_used_without_a_mouse_or_eyes(target: str) -> None:
+def test_page_is_usable_without_mouse_or_sight(target: str) -> None:
     """One heading, labels, named regions, the current page, a way past the menu."""
     page = parsed(full().get(target)[1])
     ids = [one["id"] for _, one in page.elements if "id" in one]
@@ -209,7 +209,7 @@ def test_a_page_can_be_used_without_a_mouse_or_eyes(target: str) -> None:
         ("GET", "/policies?name=x", 400, UNKNOWN),
     ],
 )
-def test_what_no_page_means_is_an_error(
+def test_unknown_pages_and_parameters_are_an_error(
     method: str, target: str, status: int, outcome: str
 ) -> None:
     path, _, query = target.partition("?")
@@ -220,7 +220,7 @@ def test_what_no_page_means_is_an_error(
     assert ("Allow" in found.headers) == (status == 405)
 
 
-def test_a_page_that_fails_says_so_and_the_next_one_is_served(
+def test_failed_page_is_an_error_and_the_next_one_is_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = full()
@@ -258,7 +258,7 @@ def basic(text: str) -> str:
         (f"Digest {TOKEN}", False),
     ],
 )
-def test_a_token_is_required_if_there_is_one(
+def test_configured_token_is_required(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     authorization: str,
@@ -284,9 +284,7 @@ def test_a_token_is_required_if_there_is_one(
 @pytest.mark.parametrize(
     "content", ["", "\n", "x" * (DASHBOARD_TOKEN_CHARACTERS_MIN - 1), None]
 )
-def test_without_a_usable_token_nobody_is_admitted(
-    tmp_path: Path, content: str | None
-) -> None:
+def test_unusable_token_admits_no_one(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
@@ -296,7 +294,7 @@ def test_without_a_usable_token_nobody_is_admitted(
         assert (found.status.value, found.outcome) == (503, REFUSED)
 
 
-def test_a_new_token_is_in_force_at_once(tmp_path: Path) -> None:
+def test_new_token_is_effective_immediately(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("y" * DASHBOARD_TOKEN_CHARACTERS_MIN)
     world = World(token_file=file)
@@ -321,13 +319,13 @@ def test_a_new_token_is_in_force_at_once(tmp_path: Path) -> None:
         ({}, 421),
     ],
 )
-def test_without_a_token_no_other_site_can_read_it_by_a_name_of_its_own(
+def test_dns_rebinding_is_rejected_without_a_token(
     headers: Mapping[str, str], status: int
 ) -> None:
     assert World().site.respond("GET", "/", "", headers).status.value == status
 
 
-def test_turning_the_pages_of_many_results_costs_what_they_show() -> None:
+def test_paging_costs_only_the_shown_results() -> None:
     """100,000 results are sorted once and filtered once for any number of pages."""
     world, per_report = World(), 20
     count = 100_000
@@ -353,7 +351,7 @@ def test_turning_the_pages_of_many_results_costs_what_they_show() -> None:
     assert world.results.looked_at == 2 * count
 
 
-def test_a_list_is_sorted_again_only_after_a_while() -> None:
+def test_list_is_sorted_again_only_after_a_while() -> None:
     world = World()
     world.report("a", entry(1))
     world.get("/results")
@@ -393,7 +391,7 @@ def test_filters_select_and_groups_count() -> None:
     assert "message 1" in world.get("/report?namespace=team-1&kind=Pod&name=pod-1")[1]
 
 
-def test_a_result_that_is_gone_is_no_longer_counted() -> None:
+def test_deleted_result_is_no_longer_counted() -> None:
     world = World()
     world.report("a", entry(1, policy="gone"))
     world.report("b", entry(2, policy="here"))
@@ -404,7 +402,7 @@ def test_a_result_that_is_gone_is_no_longer_counted() -> None:
     assert world.results.totals().total == 1
 
 
-def test_policies_tell_their_state_and_cost() -> None:
+def test_policies_show_their_state_and_cost() -> None:
     world = full()
     _, text = world.get("/policies")
     texts = parsed(text).texts
@@ -433,7 +431,7 @@ def test_many_policies_are_paged() -> None:
     assert "Page 100 of 100" in text
 
 
-def test_without_a_cluster_the_pages_say_what_they_cannot_know() -> None:
+def test_pages_without_a_cluster_name_missing_data() -> None:
     world = full(standalone=True)
     for target in ("/", "/results", "/groups"):
         assert "no stored reports without a cluster" in world.get(target)[1]
@@ -441,7 +439,7 @@ def test_without_a_cluster_the_pages_say_what_they_cannot_know() -> None:
     assert "3,156 results of rules" in world.get("/")[1]
 
 
-def test_the_pages_name_what_may_be_missing() -> None:
+def test_pages_name_possibly_missing_data() -> None:
     world = World()
     assert world.watch is not None
     world.watch.synced = False
@@ -452,7 +450,7 @@ def test_the_pages_name_what_may_be_missing() -> None:
     assert "are listed" in world.get("/exceptions")[1]
 
 
-def test_charts_show_the_course_since_the_start() -> None:
+def test_charts_show_the_history_since_the_start() -> None:
     world = full()
     course = world.history.course(Series(REPORTS))
     assert [one.counts.total for one in course] == [20 * n for n in range(1, 13)]

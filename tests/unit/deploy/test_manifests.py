@@ -90,7 +90,7 @@ def rules(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from one.get("rules") or ()
 
 
-def test_the_files_are_made_of_their_parts() -> None:
+def test_manifests_are_generated_from_their_parts() -> None:
     assert (DEPLOY / "install.yaml").read_text() == compose.install()
     assert (DEPLOY / "install-split.yaml").read_text() == compose.install_split()
     without = (DEPLOY / "install-without-crds.yaml").read_text()
@@ -98,7 +98,7 @@ def test_the_files_are_made_of_their_parts() -> None:
     assert (DEPLOY / "kustomization.yaml").read_text() == compose.kustomization()
 
 
-def test_one_manifest_leaves_the_definitions_out() -> None:
+def test_one_manifest_omits_the_crds() -> None:
     """Deleting the manifest's objects therefore keeps definitions and policies."""
     whole = documents("install.yaml")
     kept = [one for one in whole if one["kind"] != "CustomResourceDefinition"]
@@ -123,7 +123,7 @@ def test_every_object_has_the_recommended_labels(objects: list[dict[str, Any]]) 
             }
 
 
-def test_no_object_is_there_twice_and_none_elsewhere(
+def test_objects_are_unique_and_in_no_other_namespace(
     objects: list[dict[str, Any]],
 ) -> None:
     places = [
@@ -134,7 +134,7 @@ def test_no_object_is_there_twice_and_none_elsewhere(
     assert {namespace for _, namespace, _ in places} == {None, "kyverno"}
 
 
-def test_every_definition_is_there(objects: list[dict[str, Any]]) -> None:
+def test_every_crd_is_included(objects: list[dict[str, Any]]) -> None:
     found = {
         one["metadata"]["name"] for one in of_kind(objects, "CustomResourceDefinition")
     }
@@ -145,7 +145,7 @@ def test_every_definition_is_there(objects: list[dict[str, Any]]) -> None:
     }
 
 
-def test_accounts_are_upstreams(objects: list[dict[str, Any]], manifest: str) -> None:
+def test_accounts_equal_upstreams(objects: list[dict[str, Any]], manifest: str) -> None:
     """Each account has a `:core` role, and another role that users can extend."""
     names = ROLES[manifest]
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
@@ -166,7 +166,7 @@ def test_accounts_are_upstreams(objects: list[dict[str, Any]], manifest: str) ->
         assert selectors == [users, ours]
 
 
-def test_bindings_lead_to_what_is_there(objects: list[dict[str, Any]]) -> None:
+def test_bindings_refer_to_existing_roles(objects: list[dict[str, Any]]) -> None:
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
     names = {
         kind: {one["metadata"]["name"] for one in of_kind(objects, kind)}
@@ -184,7 +184,7 @@ def test_bindings_lead_to_what_is_there(objects: list[dict[str, Any]]) -> None:
             assert subject["namespace"] == "kyverno"
 
 
-def test_every_role_that_exists_has_its_deployment(
+def test_every_existing_role_has_its_deployment(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
     found = {one["metadata"]["name"] for one in of_kind(objects, "Deployment")}
@@ -192,7 +192,7 @@ def test_every_role_that_exists_has_its_deployment(
     assert found == {f"kyverno-{role}-controller" for role in wanted}
 
 
-def test_each_pool_runs_once_and_as_its_own_account(
+def test_each_pool_runs_once_with_its_own_account(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
     """In a shared pod, pools use tokens; otherwise, they use the pod's account."""
@@ -241,7 +241,7 @@ def test_each_pool_runs_once_and_as_its_own_account(
         assert tokens == []
 
 
-def test_each_pool_may_take_its_lease(objects: list[dict[str, Any]]) -> None:
+def test_each_pool_can_acquire_its_lease(objects: list[dict[str, Any]]) -> None:
     """A role's part of deploy/ grants the lease to the account in the role's entry."""
     for entry in roles.ROLES:
         if not entry.account:
@@ -259,11 +259,11 @@ def test_each_pool_may_take_its_lease(objects: list[dict[str, Any]]) -> None:
         assert any({"get", "update"} <= verbs for verbs in granted)
 
 
-def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
+def test_no_role_has_wildcard_permissions(objects: list[dict[str, Any]]) -> None:
     """No wildcards, no verbs that can extend permissions, only our own two Secrets.
 
     Tokens are allowed only for the named accounts
-    (test_each_pool_runs_once_and_as_its_own_account).
+    (test_each_pool_runs_once_with_its_own_account).
     """
     for rule in rules(objects):
         assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
@@ -288,7 +288,7 @@ def writes_of(objects: list[dict[str, Any]], role: str) -> dict[str, set[str]]:
     return found
 
 
-def test_the_background_role_writes_what_it_uses(
+def test_background_role_can_write_only_required_kinds(
     objects: list[dict[str, Any]],
 ) -> None:
     """Besides generated objects: requests, Events, results, its Lease, its record."""
@@ -308,7 +308,9 @@ def test_the_background_role_writes_what_it_uses(
     }
 
 
-def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
+def test_reports_role_can_write_only_required_kinds(
+    objects: list[dict[str, Any]],
+) -> None:
     """The role writes reports and its Lease, and deletes the records of reviews."""
     changes = {"create", "delete", "update"}
     patched = {*changes, "patch"}
@@ -323,7 +325,7 @@ def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> 
     }
 
 
-def test_the_admission_role_writes_what_it_uses(
+def test_admission_role_can_write_only_required_kinds(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
     """An attacker who controls a pod gets only these permissions."""
@@ -363,13 +365,15 @@ def test_the_admission_role_writes_what_it_uses(
     }
 
 
-def test_secrets_stay_in_our_namespace(objects: list[dict[str, Any]]) -> None:
+def test_secrets_are_accessed_only_in_our_namespace(
+    objects: list[dict[str, Any]],
+) -> None:
     for one in of_kind(objects, "ClusterRole"):
         for rule in one.get("rules") or ():
             assert "secrets" not in rule["resources"]
 
 
-def test_services_reach_the_pods(objects: list[dict[str, Any]], manifest: str) -> None:
+def test_services_select_the_pods(objects: list[dict[str, Any]], manifest: str) -> None:
     ports = {}
     for role in DEPLOYMENTS[manifest]:
         template = deployment(objects, role)["spec"]["template"]
@@ -395,7 +399,7 @@ def test_services_reach_the_pods(objects: list[dict[str, Any]], manifest: str) -
                 assert port["targetPort"] in ports[component]
 
 
-def test_the_port_of_probes_is_not_for_any_pod(
+def test_probe_port_is_closed_to_other_pods(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
     """The API server has no address to allow; clients of metrics have a namespace."""
@@ -415,7 +419,7 @@ def test_the_port_of_probes_is_not_for_any_pod(
         assert {"namespaceSelector": {}} not in rules["metrics-port"]
 
 
-def test_the_environment_of_a_pool_is_one_that_we_take(
+def test_environment_of_a_pool_is_valid(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
     for role in DEPLOYMENTS[manifest] - {"admission"}:
@@ -434,7 +438,7 @@ def test_the_environment_of_a_pool_is_one_that_we_take(
         assert spec["terminationGracePeriodSeconds"] >= 15
 
 
-def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> None:
+def test_environment_is_valid(objects: list[dict[str, Any]]) -> None:
     """Each variable is a valid setting, and addresses are consistent."""
     given = {
         one["name"]: one.get("value", "from-the-pod")
@@ -458,7 +462,7 @@ def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> N
     assert settings.runtime_dir != mount
 
 
-def test_pods_are_kept_apart_and_first(objects: list[dict[str, Any]]) -> None:
+def test_pods_are_spread_and_prioritized(objects: list[dict[str, Any]]) -> None:
     """If a node or a zone fails or is full, one replica continues to answer."""
     spec = deployment(objects)["spec"]
     pod = spec["template"]["spec"]
@@ -480,7 +484,7 @@ def test_pods_are_kept_apart_and_first(objects: list[dict[str, Any]]) -> None:
     assert 0 < budget["spec"]["maxUnavailable"] < spec["replicas"]
 
 
-def test_probes_ask_where_we_answer(objects: list[dict[str, Any]]) -> None:
+def test_probes_use_existing_endpoints(objects: list[dict[str, Any]]) -> None:
     """A pod that only has to leave the service must not be killed."""
     one = container(objects)
     paths = {kind: one[f"{kind}Probe"]["httpGet"]["path"] for kind in PROBES}
@@ -492,7 +496,7 @@ def test_probes_ask_where_we_answer(objects: list[dict[str, Any]]) -> None:
     assert start["periodSeconds"] * start["failureThreshold"] >= 120
 
 
-def test_an_end_has_the_time_it_may_take(objects: list[dict[str, Any]]) -> None:
+def test_grace_period_covers_the_shutdown(objects: list[dict[str, Any]]) -> None:
     given = {one["name"]: one.get("value", "x") for one in container(objects)["env"]}
     settings = read(given)
     spec = deployment(objects)["spec"]["template"]["spec"]
@@ -500,12 +504,12 @@ def test_an_end_has_the_time_it_may_take(objects: list[dict[str, Any]]) -> None:
     assert spec["terminationGracePeriodSeconds"] >= needed_s
 
 
-def test_the_image_is_this_version(objects: list[dict[str, Any]]) -> None:
+def test_image_tag_equals_this_version(objects: list[dict[str, Any]]) -> None:
     assert container(objects)["image"] == f"kyverno-mp:{__version__}"
 
 
 @pytest.mark.parametrize("kind", ["policies", "cel"])
-def test_our_pods_pass_our_own_pod_security_policies(manifest: str, kind: str) -> None:
+def test_our_pods_pass_our_pod_security_policies(manifest: str, kind: str) -> None:
     """All seventeen policies, baseline and restricted, apply through autogen."""
     path = str(DEPLOY / manifest)
     policies = str(ROOT / "config" / "samples" / kind)
@@ -516,14 +520,14 @@ def test_our_pods_pass_our_own_pod_security_policies(manifest: str, kind: str) -
     assert passed >= 17, done.output
 
 
-def test_no_pod_of_ours_is_more_than_restricted(objects: list[dict[str, Any]]) -> None:
+def test_our_pods_are_restricted(objects: list[dict[str, Any]]) -> None:
     (namespace,) = of_kind(objects, "Namespace")
     labels = namespace["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     assert container(objects)["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> None:
+def test_dockerfile_matches_tree_and_manifest(objects: list[dict[str, Any]]) -> None:
     """The image runs as the manifest's user and has the expected entry point."""
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = {
@@ -544,7 +548,7 @@ def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> No
     assert "command" not in container(objects)
 
 
-def test_the_image_has_what_setup_asks_for() -> None:
+def test_image_has_the_declared_dependencies() -> None:
     """The image contains all requirements except omitted ones, in allowed versions."""
     text = (DEPLOY / "requirements.txt").read_text()
     pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
@@ -558,7 +562,7 @@ def test_the_image_has_what_setup_asks_for() -> None:
     assert len(hashed) == len(pinned)
 
 
-def test_nothing_imports_what_the_image_leaves_out() -> None:
+def test_no_module_imports_what_the_image_omits() -> None:
     """One module is an exception and names the missing package (test_login.py)."""
     does_without = ROOT / "kyverno_mp" / "cli" / "cluster" / "kubeconfig.py"
     assert does_without.exists()
@@ -572,13 +576,13 @@ def test_nothing_imports_what_the_image_leaves_out() -> None:
             assert not {name.split(".")[0] for name in names} & {*pin.LEFT_OUT}, module
 
 
-def test_an_overlay_can_be_laid_over_it() -> None:
+def test_overlay_applies() -> None:
     base = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
     assert base["kind"] == "Kustomization"
     assert all((DEPLOY / name).is_file() for name in base["resources"])
 
 
-def test_the_servicemonitor_selects_our_metrics(objects: list[dict[str, Any]]) -> None:
+def test_servicemonitor_selects_our_metrics(objects: list[dict[str, Any]]) -> None:
     monitor = yaml.safe_load((DEPLOY / "servicemonitor.yaml").read_text())
     assert monitor["spec"]["selector"]["matchLabels"] == SELECTOR
     ports = {

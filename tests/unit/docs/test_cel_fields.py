@@ -92,7 +92,7 @@ def _spec(fields: Any) -> Any:
     return (fields() if callable(fields) else fields)["spec*"]
 
 
-def test_each_field_has_one_row_and_each_row_a_field() -> None:
+def test_fields_and_rows_correspond() -> None:
     table = rows(0)
     fields = declared()
     assert len(fields) > 200
@@ -136,7 +136,7 @@ def _read() -> set[str]:
     return found
 
 
-def test_what_nobody_reads_has_no_effect() -> None:
+def test_unread_fields_have_no_effect() -> None:
     """Otherwise, a new field would be accepted and ignored."""
     read, table = _read(), rows(0)
     silent = {
@@ -161,7 +161,7 @@ def test_what_nobody_reads_has_no_effect() -> None:
 
 
 @pytest.mark.parametrize("letter", LETTERS)
-def test_an_unknown_field_is_refused(letter: str) -> None:
+def test_unknown_field_is_rejected(letter: str) -> None:
     """Otherwise, a field of a later version would be accepted and ignored."""
     kind = LETTERS[letter][0]
     raw = {

@@ -9,7 +9,7 @@ from kyverno_mp import __version__
 from tests.unit.docs.citing import ROOT
 
 
-def test_the_newest_version_is_this_one() -> None:
+def test_newest_version_is_the_current_one() -> None:
     headings = re.findall(
         r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE
     )

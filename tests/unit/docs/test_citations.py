@@ -51,7 +51,7 @@ ROOMS = "|".join(path.name for path in (ROOT / "kyverno_mp").iterdir() if path.i
         ('"/spec/containers/0"', []),
     ],
 )
-def test_citations_are_understood(text: str, said: list[str]) -> None:
+def test_citations_are_parsed(text: str, said: list[str]) -> None:
     """The test below finds a citation in every notation and across wrapped lines."""
     assert list(faults(text)) == said
 
@@ -62,12 +62,12 @@ def test_sections_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_cited_exists(path: Path) -> None:
+def test_cited_sections_exist(path: Path) -> None:
     assert list(faults(path.read_text())) == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_card_names_modules_that_exist(path: Path) -> None:
+def test_cards_name_existing_modules(path: Path) -> None:
     """``Source: leader/cluster_data.py`` names a module of this program."""
     card = ast.get_docstring(ast.parse(path.read_text())) or ""
     source = card.partition("Source:")[2].partition("\n\n")[0]

@@ -59,7 +59,7 @@ def _run(command: str, folder: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("command", "said"), SESSIONS, ids=[one[0] for one in SESSIONS]
 )
-def test_a_session_is_true(folder: Path, command: str, said: str) -> None:
+def test_sessions_are_accurate(folder: Path, command: str, said: str) -> None:
     code, shown = _run(command, folder)
     assert _lines(shown) == _lines(said)
     assert code == (1 if "fail: 1" in said else 0)
@@ -69,7 +69,7 @@ def test_every_command_has_a_session() -> None:
     assert [command.split()[1] for command, _ in SESSIONS] == ["lint", "apply", "test"]
 
 
-def test_the_mistake_is_reported_as_shown(folder: Path) -> None:
+def test_example_mistake_is_reported_as_shown(folder: Path) -> None:
     policy = folder / "policies/require-team.yaml"
     policy.write_text(policy.read_text().replace("pattern:", "patern:"))
     found = re.search(r"^```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

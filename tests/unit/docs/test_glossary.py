@@ -23,7 +23,7 @@ def test_places_exist() -> None:
             assert list(PACKAGE.glob(name.rstrip("/"))), name
 
 
-def test_a_word_stands_once() -> None:
+def test_words_are_unique() -> None:
     """Two meanings of one word belong in one row."""
     text = (ROOT / "docs/glossary.md").read_text()
     words = [

@@ -83,7 +83,7 @@ def told(page: str) -> dict[str, list[list[str]]]:
     return found
 
 
-def test_every_record_is_a_struct_of_the_page() -> None:
+def test_every_documented_record_is_a_struct() -> None:
     """Records that are no msgspec structs would be missed by the tests below."""
     names = set()
     for path in MODULES:
@@ -96,27 +96,27 @@ def test_every_record_is_a_struct_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(records()))
-def test_fields_are_told(name: str) -> None:
+def test_fields_are_documented(name: str) -> None:
     """The page lists fields in layout order, with type, default and meaning."""
     rows = told(PAGE)[name]
     assert [_words(*row[:3]) for row in rows] == records()[name]
     assert all(len(row) == 4 and row[3] for row in rows)
 
 
-def test_constants_are_told() -> None:
+def test_constants_are_documented() -> None:
     rows = [
         cells(line) for line in PAGE.splitlines() if re.match(r"\| `[A-Z_]+` \|", line)
     ]
     assert {row[0]: row[1].replace("'", '"') for row in rows} == constants()
 
 
-def test_the_version_is_told() -> None:
+def test_layout_version_is_documented() -> None:
     found = re.search(r"`LAYOUT_VERSION` \(now (\d+)\)", PAGE)
     assert found is not None
     assert found[1] == constants()["LAYOUT_VERSION"]
 
 
-def test_the_example_is_what_the_compiler_makes() -> None:
+def test_example_equals_the_compilers_output() -> None:
     text = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert text is not None
     compiled, entries = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)

@@ -53,11 +53,11 @@ def dead_links(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     assert dead_links(page, page.read_text()) == []
 
 
-def test_dead_links_are_seen() -> None:
+def test_dead_links_are_detected() -> None:
     text = (
         "[a](setup.cfg) [b](nowhere.md) [c](README.md#licence) [d](README.md#nothing)"
         " [e](https://kyverno.io) [f](#nothing) `[g](nowhere.md)`"
@@ -66,7 +66,7 @@ def test_dead_links_are_seen() -> None:
     assert dead_links(page, text) == ["nowhere.md", "README.md#nothing", "#nothing"]
 
 
-def test_every_page_is_reached() -> None:
+def test_every_page_is_linked() -> None:
     """Every page in docs/ has a link to it."""
     reached: set[Path] = set()
     queue = [ROOT / "README.md"]
@@ -82,7 +82,7 @@ def test_every_page_is_reached() -> None:
     assert set((ROOT / "docs").rglob("*.md")) <= reached
 
 
-def test_the_site_leads_to_every_page_once() -> None:
+def test_site_navigation_lists_every_page_once() -> None:
     """No page links to files outside docs/, which the site does not contain."""
     docs = ROOT / "docs"
     pages = sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
@@ -92,7 +92,7 @@ def test_the_site_leads_to_every_page_once() -> None:
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=str)
-def test_pages_of_the_site_link_within_it(page: Path) -> None:
+def test_pages_link_only_within_the_site(page: Path) -> None:
     for found in _LINK.finditer(_CODE.sub("``", page.read_text())):
         name = found["target"].partition("#")[0]
         if name and not _FOREIGN.match(name):

@@ -60,10 +60,10 @@ def _why(before: str, line: str) -> str:
         ("| a |\nText\n", ["2: an empty line after a table"]),
     ],
 )
-def test_differences_are_seen(text: str, said: list[str]) -> None:
+def test_differences_are_detected(text: str, said: list[str]) -> None:
     assert list(faults(text)) == said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_reads_the_same_everywhere(page: Path) -> None:
+def test_pages_render_equally_everywhere(page: Path) -> None:
     assert list(faults(page.read_text())) == []

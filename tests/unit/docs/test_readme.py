@@ -30,14 +30,12 @@ def _figures() -> list[tuple[str, str]]:
     ]
 
 
-def test_it_is_read_to_the_end() -> None:
+def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= LINES_MAX
 
 
 @pytest.mark.parametrize(("figure", "command"), _figures())
-def test_a_figure_stands_where_its_command_is_described(
-    figure: str, command: str
-) -> None:
+def test_figures_are_documented_with_their_command(figure: str, command: str) -> None:
     """docs/performance.md describes the method; the README repeats no other figure."""
     page = (ROOT / "docs/performance.md").read_text()
     assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", page)
@@ -46,7 +44,7 @@ def test_a_figure_stands_where_its_command_is_described(
     assert (ROOT / script).is_file()
 
 
-def test_the_first_denial_is_what_the_server_answers() -> None:
+def test_first_denial_equals_the_servers_answer() -> None:
     samples = ROOT / "config/samples"
     files = sorted((samples / "policies").glob("*.yaml"))
     bench = Bench("\n---\n".join(path.read_text() for path in files))
@@ -58,7 +56,7 @@ def test_the_first_denial_is_what_the_server_answers() -> None:
     ]
 
 
-def test_the_gate_runs_the_command_for_tests() -> None:
+def test_ci_runs_the_documented_test_command() -> None:
     assert f"{TESTS}\n" in BLOCKS
     gate = (ROOT / ".ci/run").read_text()
     for part in TESTS.split(" && "):

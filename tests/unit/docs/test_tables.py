@@ -64,7 +64,7 @@ def _section(name: str) -> re.Pattern[str]:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_generated_part_equals_the_code(name: str) -> None:
+def test_generated_parts_equal_the_code(name: str) -> None:
     page, render = PARTS[name]
     found = _section(name).findall((ROOT / page).read_text())
     assert [text.strip() for _, text, _ in found] == [render().strip()]
@@ -80,7 +80,7 @@ def test_every_marked_part_is_checked() -> None:
     assert marked == {(name, page) for name, (page, _) in PARTS.items()}
 
 
-def test_the_alerts_are_on_metrics_that_exist() -> None:
+def test_alerts_use_existing_metrics() -> None:
     alerts = (ROOT / "deploy/monitoring/alerts.yaml").read_text()
     known = re.findall(r"^\| `(kyverno_\w+)` \|", metrics_table(), re.MULTILINE)
     named = {
@@ -90,7 +90,7 @@ def test_the_alerts_are_on_metrics_that_exist() -> None:
     assert named <= set(known)
 
 
-def test_the_help_names_every_command() -> None:
+def test_help_names_every_command() -> None:
     """Sub-commands are included: only this page lists all of them."""
     text = help_pages()
     for path in ("apply", "json scan", "create cluster-role", "snapshot inspect"):

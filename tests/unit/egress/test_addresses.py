@@ -80,7 +80,7 @@ def is_open(address: str, rules: UrlRules, host: str = "x.test") -> bool:
 
 
 @pytest.mark.parametrize("address", [*METADATA, *SPECIAL, *IN_DISGUISE])
-def test_what_is_special_is_closed(address: str) -> None:
+def test_special_addresses_are_closed(address: str) -> None:
     assert not is_open(address, UrlRules())
 
 
@@ -90,12 +90,12 @@ def test_a_trusted_name_does_not_open_metadata(address: str) -> None:
     assert not is_open(address, read_rules("x.test", ""))
 
 
-def test_a_private_address_in_disguise_is_private() -> None:
+def test_encoded_private_address_is_private() -> None:
     for address in disguised("10.0.0.1"):
         assert not is_open(address, UrlRules())
 
 
-def test_a_range_opens_metadata_only_by_the_address_alone() -> None:
+def test_range_opens_metadata_only_as_a_single_address() -> None:
     """The shared range contains Pod addresses, but also a metadata address."""
     wide = read_rules("100.64.0.0/10, 169.254.0.0/16, fd00::/8", "")
     assert is_open("100.64.0.1", wide)
@@ -117,6 +117,6 @@ def test_neighbours_of_special_addresses_are_open(address: str) -> None:
     "host",
     ["metadata", "metadata.google.internal", "Metadata.Google.INTERNAL"],
 )
-def test_names_of_metadata_are_closed_whatever_they_resolve_to(host: str) -> None:
+def test_metadata_names_are_closed_whatever_they_resolve_to(host: str) -> None:
     assert not is_open("93.184.216.34", UrlRules(), host)
     assert not is_open("93.184.216.34", read_rules(host.lower(), ""), host)

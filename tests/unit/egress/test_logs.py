@@ -73,7 +73,7 @@ def asked(
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("is_tenants", [False, True])
 @pytest.mark.parametrize("address", ["10.96.0.77", "127.0.0.1", "fd00::1"])
-def test_a_service_of_the_cluster_is_no_log(
+def test_cluster_service_is_no_transparency_log(
     server: type[_Server],
     port: str,
     scheme: str,
@@ -86,9 +86,7 @@ def test_a_service_of_the_cluster_is_no_log(
     assert server.paths == []
 
 
-def test_plain_http_is_for_logs_that_the_operator_names(
-    server: type[_Server], port: str
-) -> None:
+def test_plain_http_only_for_configured_logs(server: type[_Server], port: str) -> None:
     public = asked(f"http://log.test:{port}", address="93.184.216.34")
     assert public.endswith("calls to log.test are not allowed without TLS")
     server.status = 200
@@ -106,7 +104,7 @@ def test_plain_http_is_for_logs_that_the_operator_names(
 @pytest.mark.parametrize(
     "tail", ["/api/delete?all=1&x=", "?", "/x#", "/#/y", "/%2e%2e?x"]
 )
-def test_a_policy_does_not_choose_what_is_asked(
+def test_policy_cannot_choose_the_request(
     server: type[_Server], port: str, tail: str
 ) -> None:
     text = asked(f"http://127.0.0.1:{port}{tail}", allow="127.0.0.0/8")
@@ -116,9 +114,7 @@ def test_a_policy_does_not_choose_what_is_asked(
     assert server.paths == []
 
 
-def test_a_tenant_does_not_learn_what_a_server_answers(
-    server: type[_Server], port: str
-) -> None:
+def test_tenant_cannot_see_server_answers(server: type[_Server], port: str) -> None:
     url = f"http://127.0.0.1:{port}"
     texts = {
         asked(one, allow="127.0.0.0/8", is_tenants=True, for_namespaced=True).replace(
@@ -136,7 +132,7 @@ def test_a_tenant_does_not_learn_what_a_server_answers(
     assert asked(url, allow="127.0.0.0/8").endswith("status 418")
 
 
-def test_a_mirror_follows_the_same_rules() -> None:
+def test_mirror_follows_the_same_rules() -> None:
     logs = open_logs(read_rules("", ""), lambda _host: ["10.0.0.1"])
     fetch = mirror_reader(logs, "t")
     with pytest.raises(ExpressionFailed, match="mirror"):

@@ -98,7 +98,7 @@ def soon() -> int:
         ("v1/Namespace", {"namespace": "a"}, [], ""),
     ],
 )
-def test_objects_are_found_by_place(
+def test_objects_are_looked_up_by_resource(
     text: str, where: dict[str, str], expected: list[str], path: str, api: FakeApi
 ) -> None:
     assert find(api, text, **where) == expected
@@ -106,20 +106,18 @@ def test_objects_are_found_by_place(
         assert api.requests[-1][1] == path
 
 
-def test_a_kind_that_nobody_serves_is_an_error(api: FakeApi) -> None:
+def test_unserved_kind_is_an_error(api: FakeApi) -> None:
     with pytest.raises(ExpressionFailed, match="failed to get GVR for kind"):
         find(api, "example.com/v1/Foo")
 
 
-def test_what_one_question_brings_is_bounded(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_size_is_bounded(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIVE_OBJECTS_BYTES_MAX", 100)
     with pytest.raises(ExpressionFailed, match="has more than"):
         find(api, "v1/ConfigMap")
 
 
-def test_a_collection_is_read_page_by_page(
+def test_collection_is_read_page_by_page(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KUBE_PAGE_OBJECTS", 1)
@@ -127,7 +125,7 @@ def test_a_collection_is_read_page_by_page(
     assert api.count("GET /api/v1/configmaps") == 3
 
 
-def test_subresources_are_those_of_the_objects_that_are_there(api: FakeApi) -> None:
+def test_subresources_of_existing_objects_are_found(api: FakeApi) -> None:
     api.put("/apis/apps/v1/namespaces/a/deployments/d")
     path = "/apis/apps/v1/namespaces/a/deployments/d/scale"
     metadata = {"name": "d", "namespace": "a"}
@@ -139,11 +137,11 @@ def test_subresources_are_those_of_the_objects_that_are_there(api: FakeApi) -> N
     assert find(api, "apps/v1/Deployment/scale") == ["a/d"]
 
 
-def test_the_directory_survives_its_journey() -> None:
+def test_directory_survives_a_round_trip() -> None:
     assert directory_of(rows_of(DIRECTORY)) == DIRECTORY
 
 
-def test_kinds_of_a_worker_are_those_of_discovery(api: FakeApi) -> None:
+def test_workers_use_the_discovered_kinds(api: FakeApi) -> None:
     kinds = known(api)
     assert kinds.is_complete
     (found,) = kinds.find(parse_kind("Deployment/scale"))
@@ -153,8 +151,8 @@ def test_kinds_of_a_worker_are_those_of_discovery(api: FakeApi) -> None:
     assert not api.requests
 
 
-def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
-    """A policy that follows its CRD at once is not refused for a missing kind."""
+def test_unknown_kinds_are_looked_up_but_not_each_time(api: FakeApi) -> None:
+    """A policy that follows its CRD at once is not rejected for a missing kind."""
     api.answers["/api"] = {"versions": []}
     api.answers["/apis"] = {
         "groups": [{"versions": [{"groupVersion": "example.com/v1"}]}]
@@ -169,7 +167,7 @@ def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
     assert len(api.requests) == asked
 
 
-def test_the_kind_of_a_resource_is_known_without_a_call(api: FakeApi) -> None:
+def test_kind_of_a_resource_takes_no_call(api: FakeApi) -> None:
     """A review of a subresource is decoded where no I/O is possible."""
     kinds = known(api)
     assert kinds.kind_of("apps", "v1", "deployments") == "Deployment"
@@ -177,7 +175,7 @@ def test_the_kind_of_a_resource_is_known_without_a_call(api: FakeApi) -> None:
     assert not api.requests
 
 
-def test_nothing_published_yet_is_nothing_complete(api: FakeApi) -> None:
+def test_unpublished_data_is_incomplete(api: FakeApi) -> None:
     kinds = LiveKinds(lambda: None, api.client())
     assert not kinds.is_complete
 
@@ -187,7 +185,7 @@ def target(namespace: str = "") -> PermissionTarget:
     return PermissionTarget(pods, namespace=namespace)
 
 
-def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:
+def test_permissions_are_cached_for_a_while(api: FakeApi) -> None:
     api.answers[REVIEWS] = {"status": {"allowed": True}}
     permissions = LivePermissions(api.client())
     account = "system:serviceaccount:kyverno:background"
@@ -202,7 +200,7 @@ def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:
     assert permissions.allows(account, "get", target("a"))
 
 
-def test_no_answer_is_no_permission(api: FakeApi) -> None:
+def test_missing_answer_is_no_permission(api: FakeApi) -> None:
     api.fault("POST", 403)
     with pytest.raises(KubeRefused):
         LivePermissions(api.client()).allows("alice", "get", target())

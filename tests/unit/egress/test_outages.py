@@ -70,9 +70,7 @@ def fixture_registries() -> Registries:
         DeadlinePassed("registry.deadline", "slow"),
     ],
 )
-def test_an_outage_is_remembered_for_a_moment(
-    registries: Registries, error: Exception
-) -> None:
+def test_outage_is_remembered_briefly(registries: Registries, error: Exception) -> None:
     """The times are REGISTRY_OUTAGE_S and REGISTRY_SCAN_CALL_S."""
     registries.error = error
     with pytest.raises(RegistryUnavailable):
@@ -97,7 +95,7 @@ def test_an_outage_is_remembered_for_a_moment(
         (DeadlinePassed("registry.deadline", "the object's"), 2),
     ],
 )
-def test_what_says_nothing_about_the_registry_is_forgotten(
+def test_unrelated_errors_are_not_remembered(
     registries: Registries, error: Exception, deadline_ns: int
 ) -> None:
     registries.error = error
@@ -122,7 +120,7 @@ def test_what_says_nothing_about_the_registry_is_forgotten(
         DeadlinePassed("registry.deadline", "slow"),
     ],
 )
-def test_what_hangs_is_one_repository(
+def test_hanging_calls_are_remembered_per_repository(
     registries: Registries,
     error: DeadlinePassed | RegistryUnavailable,
     path: str,
@@ -138,7 +136,7 @@ def test_what_hangs_is_one_repository(
 
 
 @pytest.mark.parametrize("how", [{"is_verified": False}, {"is_redirected": True}])
-def test_an_outage_is_one_of_calls_in_the_same_way(
+def test_outage_applies_to_calls_with_the_same_tls_settings(
     registries: Registries, how: dict[str, bool]
 ) -> None:
     """An untrusted certificate is no outage for callers that do not verify it."""
@@ -155,7 +153,7 @@ def _hang_up(server: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("takes", [False, True])
-def test_an_error_says_whether_the_registry_took_the_connection(*, takes: bool) -> None:
+def test_error_states_whether_a_connection_was_made(*, takes: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if takes:
@@ -171,7 +169,7 @@ def test_an_error_says_whether_the_registry_took_the_connection(*, takes: bool) 
     assert raised.value.is_connected is takes
 
 
-def test_the_memory_is_bounded(registries: Registries) -> None:
+def test_memory_is_bounded(registries: Registries) -> None:
     """The limit is REGISTRY_HOSTS_MAX."""
     registries.error = RegistryUnavailable("registry.network", "refused")
     for number in range(REGISTRY_HOSTS_MAX + 1):

@@ -89,14 +89,14 @@ def test_upstreams_texts() -> None:
     )
 
 
-def test_cluster_policies_may_go_anywhere_in_normal_form() -> None:
+def test_cluster_policies_can_use_any_normalized_path() -> None:
     assert normal_path("//api/v1/./pods?limit=1") == "/api/v1/pods?limit=1"
     with pytest.raises(ExpressionFailed):
         normal_path("/api/v1/x%2fy")
 
 
 @given(st.text(alphabet="/.%2eEfF5cC\\?aownsamepi1v", max_size=60))
-def test_no_spelling_leaves_the_namespace(tail: str) -> None:
+def test_no_encoding_escapes_the_namespace(tail: str) -> None:
     """The path stays below the namespace however often it is decoded."""
     try:
         path = namespaced_path(f"{OWN}/{tail}", "own")

@@ -103,7 +103,7 @@ def call(host: str, path: str = "/v2/") -> RegistryCall:
     )
 
 
-def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> None:
+def test_connection_is_reused(registry: type[_Registry], host: str) -> None:
     outcomes: list[tuple[str, str]] = []
     transport = RegistryTransport(
         _OPEN, to_loopback, lambda *call: outcomes.append(call)
@@ -118,7 +118,7 @@ def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> Non
     transport.close()
 
 
-def test_few_calls_at_once(
+def test_concurrent_calls_are_bounded(
     registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", _WAIT_S)
@@ -144,7 +144,7 @@ def test_few_calls_at_once(
     transport.close()
 
 
-def test_a_registry_that_hangs_leaves_half_of_the_threads(
+def test_hanging_registry_takes_at_most_half_the_threads(
     registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call without a free slot fails quickly, and its thread becomes free."""
@@ -169,7 +169,7 @@ def test_a_registry_that_hangs_leaves_half_of_the_threads(
     transport.close()
 
 
-def test_helpers_take_no_place_of_others(registry: type[_Registry], host: str) -> None:
+def test_helpers_use_no_other_slots(registry: type[_Registry], host: str) -> None:
     """A review waits for its helpers: a hanging registry takes only one slot."""
     own = threading.local()
     transport = RegistryTransport(
@@ -192,7 +192,7 @@ def test_helpers_take_no_place_of_others(registry: type[_Registry], host: str) -
     transport.close()
 
 
-def test_a_name_that_an_expression_looks_up_has_a_bound(
+def test_name_lookups_of_expressions_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kyverno_mp.egress.lookups.LOOKUP_S_MAX", 0)
@@ -210,7 +210,7 @@ def test_a_name_that_an_expression_looks_up_has_a_bound(
     assert Lookups(resolve).soon("a.example") == ["127.0.0.1"]
 
 
-def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_name_server_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver of the C library has no deadline."""
     monkeypatch.setattr("kyverno_mp.egress.lookups.REGISTRY_LOOKUPS_MAX", 2)
     gate, asked = threading.Event(), []
@@ -234,7 +234,7 @@ def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     transport.close()
 
 
-def test_few_registries_are_remembered(
+def test_remembered_registries_are_bounded(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_HOSTS_MAX", 3)
@@ -275,7 +275,7 @@ def test_addresses_are_checked(
 
 
 @pytest.mark.parametrize("tag", ["moved", "private"])
-def test_a_registry_sends_nobody_elsewhere(
+def test_registry_cannot_redirect_elsewhere(
     registry: type[_Registry], host: str, tag: str
 ) -> None:
     """Neither a redirect nor a token service can lead to a closed address."""
@@ -296,7 +296,7 @@ def test_a_registry_sends_nobody_elsewhere(
     ("allow", "is_followed"),
     [("*", False), ("*.*", False), ("*,*.example", True), ("*,10.0.0.0/8", True)],
 )
-def test_a_redirect_into_a_private_network_needs_its_name(
+def test_redirect_into_a_private_network_needs_its_name(
     registry: type[_Registry],
     host: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -323,7 +323,7 @@ def test_a_redirect_into_a_private_network_needs_its_name(
     transport.close()
 
 
-def test_a_registry_that_is_away(host: str) -> None:
+def test_unavailable_registry(host: str) -> None:
     outcomes: list[tuple[str, str]] = []
     transport = RegistryTransport(
         _OPEN, to_loopback, lambda *call: outcomes.append(call)

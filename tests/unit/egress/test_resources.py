@@ -33,7 +33,7 @@ def listed(answer: object) -> Any:
         ({"apiVersion": "v2"}, {"apiVersion": "v2"}),
     ],
 )
-def test_items_of_a_list_have_its_kind(
+def test_list_items_have_the_lists_kind(
     item: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """The API server omits the kind; unstructured.decodeToList sets it."""
@@ -44,5 +44,5 @@ def test_items_of_a_list_have_its_kind(
 @pytest.mark.parametrize(
     "answer", [{"kind": "List"}, {"kind": "List", "items": [1]}, {"items": [{}]}, []]
 )
-def test_odd_answers_stay_as_they_are(answer: object) -> None:
+def test_other_answers_are_unchanged(answer: object) -> None:
     assert listed(answer) == answer

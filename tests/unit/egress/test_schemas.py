@@ -43,7 +43,7 @@ def asked(api: FakeApi) -> list[str]:
     return found
 
 
-def test_a_document_is_read_once_and_again_when_it_changed(api: FakeApi) -> None:
+def test_document_is_read_again_only_after_a_change(api: FakeApi) -> None:
     live = LiveSchemas(api.client())
     found = live.schemas([APPS, CORE])
     assert found[APPS]["Deployment"].type == "object"
@@ -60,7 +60,7 @@ def test_a_document_is_read_once_and_again_when_it_changed(api: FakeApi) -> None
     assert asked(api) == ["/openapi/v3", "/openapi/v3/apis/apps/v1?hash=2"]
 
 
-def test_what_is_not_published_is_left_out(api: FakeApi) -> None:
+def test_unpublished_documents_are_omitted(api: FakeApi) -> None:
     assert LiveSchemas(api.client()).schemas([("none.test", "v1")]) == {}
     assert asked(api) == ["/openapi/v3"]
 
@@ -79,7 +79,7 @@ def test_what_is_not_published_is_left_out(api: FakeApi) -> None:
         ),
     ],
 )
-def test_no_answer_or_nonsense_means_no_schemas_for_a_while(
+def test_failed_reads_are_cached_for_a_while(
     api: FakeApi, path: str, answer: Any
 ) -> None:
     if answer is None:
@@ -95,12 +95,12 @@ def test_no_answer_or_nonsense_means_no_schemas_for_a_while(
     assert asked(api) == []
 
 
-def test_what_was_read_before_a_failure_is_used(api: FakeApi) -> None:
+def test_schemas_read_before_a_failure_are_used(api: FakeApi) -> None:
     del api.answers["/openapi/v3/apis/apps/v1"]
     assert list(LiveSchemas(api.client()).schemas([CORE, APPS])) == [CORE]
 
 
-def test_a_slow_server_holds_nobody_up(
+def test_slow_server_delays_no_review(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OPENAPI_WAIT_S_MAX", 0.2)
@@ -110,7 +110,7 @@ def test_a_slow_server_holds_nobody_up(
     assert time.monotonic() - since_s < 2
 
 
-def test_a_document_beyond_the_limit_is_not_read(
+def test_document_above_the_limit_is_not_read(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(json.dumps(api.answers["/openapi/v3"])) + 10
@@ -123,7 +123,7 @@ def test_a_document_beyond_the_limit_is_not_read(
     assert live.schemas([APPS]) == {}
 
 
-def test_the_oldest_documents_are_forgotten(
+def test_oldest_documents_are_evicted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveSchemas(api.client())

@@ -58,7 +58,7 @@ def test_ghsa_459x_q9hg_4gpq_ssrf(address: str) -> None:
     assert raised.value.code == "egress.denied"
 
 
-def test_addresses_of_the_world_are_open() -> None:
+def test_public_addresses_are_open() -> None:
     target = target_of("https://example.com/a?b=c")
     (address,) = allowed(target, ["93.184.216.34"], CLOSED)
     assert str(address) == "93.184.216.34"
@@ -71,7 +71,7 @@ def test_one_denied_address_denies_all() -> None:
         allowed(target_of("http://x.test"), ["93.184.216.34", "127.0.0.1"], CLOSED)
 
 
-def test_names_open_private_ranges_but_never_ourselves() -> None:
+def test_names_open_private_ranges_but_never_loopback() -> None:
     rules = read_rules("*.svc, *.svc.cluster.local", "")
     target = target_of("http://echo.default.svc:8080")
     assert allowed(target, ["10.96.0.10"], rules)
@@ -82,7 +82,7 @@ def test_names_open_private_ranges_but_never_ourselves() -> None:
         allowed(target_of("http://other.test"), ["10.96.0.10"], rules)
 
 
-def test_ranges_open_and_close() -> None:
+def test_ranges_can_be_opened_and_closed() -> None:
     rules = read_rules("10.0.0.0/8", "10.1.0.0/16, evil.test")
     assert allowed(target_of("http://x.test"), ["10.2.0.1"], rules)
     for host, address in (("x.test", "10.1.0.1"), ("evil.test", "93.184.216.34")):
@@ -91,7 +91,7 @@ def test_ranges_open_and_close() -> None:
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.0/99", "10.0.0.999", "[[", "a b", "x:80"])
-def test_what_is_neither_a_host_nor_a_range_is_refused(entry: str) -> None:
+def test_invalid_hosts_and_ranges_are_rejected(entry: str) -> None:
     with pytest.raises(SettingInvalid, match="neither a host nor a range"):
         read_rules(f"10.0.0.0/8, {entry}", "")
 
@@ -111,7 +111,7 @@ def test_what_is_neither_a_host_nor_a_range_is_refused(entry: str) -> None:
         "",
     ],
 )
-def test_what_is_no_url_is_not_called(url: str) -> None:
+def test_invalid_urls_are_not_called(url: str) -> None:
     with pytest.raises(ExpressionFailed) as raised:
         target_of(url)
     assert raised.value.code == "egress.url"
@@ -177,14 +177,14 @@ def call(
     return services.call(request, time.monotonic_ns() + int(seconds * 1e9))
 
 
-def test_the_evaluated_address_is_called_under_the_services_name() -> None:
+def test_checked_address_is_called_with_the_services_name() -> None:
     """Row 13: resolve once, and connect to that address."""
     with answering(reply(OK)) as (port, seen):
         assert call(port) == b'{"a": 1}'
         assert f"Host: svc.test:{port}\r\n".encode() in seen[0]
 
 
-def test_cve_2026_41323_and_40868_no_token_goes_to_services(tmp_path: object) -> None:
+def test_cve_2026_41323_and_40868_services_get_no_token(tmp_path: object) -> None:
     """Rows 19-21: our token is never sent, and a service token needs TLS."""
     token = f"{tmp_path}/token"
     with open(token, "w") as file:  # noqa: PTH123 - a test's file
@@ -212,7 +212,7 @@ def test_redirects_are_not_followed() -> None:
         assert len(seen) == 1
 
 
-def test_an_endless_answer_is_cut() -> None:
+def test_endless_answer_is_cut_off() -> None:
     def flood(peer: socket.socket) -> None:
         peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         while True:
@@ -223,6 +223,34 @@ def test_an_endless_answer_is_cut() -> None:
     assert raised.value.message == (
         "response length must be less than max allowed response length of 1000"
     )
+
+
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"x: y\r\n",
+        ),
+    ],
+)
+def test_an_answer_without_a_body_has_an_end(begin: bytes, again: bytes) -> None:
+    ended = []
+
+    def endless(peer: socket.socket) -> None:
+        peer.sendall(begin)
+        for _ in range(64):
+            peer.sendall(again * (1024 * 1024 // len(again)))
+        ended.append(True)
+
+    with (
+        answering(endless) as (port, _),
+        pytest.raises(ExpressionFailed, match="ResponseTooLong"),
+    ):
+        call(port, seconds=600, timeout_s=600)
+    assert not ended
 
 
 def test_a_slow_answer_ends_at_its_deadline() -> None:
@@ -285,7 +313,7 @@ def soon() -> int:
     return time.monotonic_ns() + 5 * 10**9
 
 
-def test_live_calls_reach_the_api_server_in_normal_form() -> None:
+def test_live_calls_use_the_normalized_path() -> None:
     with running() as api:
         api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
         path = "/api/v1/namespaces/other/../own/configmaps/m"
@@ -300,7 +328,7 @@ def test_live_calls_reach_the_api_server_in_normal_form() -> None:
         assert len(api.requests) == 1
 
 
-def test_refusals_have_upstreams_words() -> None:
+def test_denials_have_upstreams_texts() -> None:
     with running() as api:
         request = ApiRequest(method="GET", path="/api/v1/pods")
         for code, words in (
@@ -319,7 +347,7 @@ def test_refusals_have_upstreams_words() -> None:
             )
 
 
-def test_a_post_carries_its_data() -> None:
+def test_post_sends_its_data() -> None:
     with running() as api:
         body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
         path = "/api/v1/namespaces/own/configmaps"
@@ -328,7 +356,7 @@ def test_a_post_carries_its_data() -> None:
         assert api.count("POST") == 1
 
 
-def test_a_query_goes_out_as_it_is() -> None:
+def test_query_is_sent_unchanged() -> None:
     with running() as api:
         path = "/api/v1/pods?labelSelector=a%3Db,c!=d&limit=1&continue=0"
         live(api).call(ApiRequest(method="GET", path=path), soon())
@@ -338,7 +366,7 @@ def test_a_query_goes_out_as_it_is() -> None:
         assert api.requests[1][1] == "/api/v1/pods?labelSelector=a%20in%20(%C3%A9)"
 
 
-def test_our_token_goes_to_the_api_server() -> None:
+def test_api_server_receives_our_token() -> None:
     with running() as api:
         api.token = "ours"
         api.put("/api/v1/namespaces/own/configmaps/m")
@@ -359,7 +387,7 @@ class _Stale:
         return {"metadata": {"namespace": namespace, "name": name}, "data": {}}
 
 
-def test_config_maps_are_asked_for_each_time_when_told_so() -> None:
+def test_config_maps_are_read_live_if_configured() -> None:
     """enableConfigMapCaching=false (docs/behaviour/controllers 11.5)."""
     with running() as api:
         api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
@@ -385,7 +413,7 @@ def test_config_maps_fall_back_to_the_live_client() -> None:
         assert raised.value.message == 'configmaps "none" not found'
 
 
-def test_a_config_map_is_not_waited_for_after_the_deadline() -> None:
+def test_config_map_read_ends_at_the_deadline() -> None:
     """A live read ends with its review instead of a separate time-out."""
     with running() as api:
         api.faults.append(("GET .*configmaps", "hang"))

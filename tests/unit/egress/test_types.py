@@ -51,7 +51,7 @@ def publish(api: FakeApi, document: bytes, version: str) -> None:
     api.answers[f"/openapi/v3/{PATH}"] = json.loads(document)
 
 
-def test_a_kind_is_asked_for_once_in_a_while(api: FakeApi, clock: Clock) -> None:
+def test_kind_lookups_are_cached(api: FakeApi, clock: Clock) -> None:
     live = LiveTypes(LiveSchemas(api.client()))
     found = live.types(API, KIND, 0)
     assert found is not None
@@ -71,11 +71,11 @@ def test_a_kind_is_asked_for_once_in_a_while(api: FakeApi, clock: Clock) -> None
     assert changed is not found
 
 
-def test_a_kind_that_is_not_served(api: FakeApi) -> None:
+def test_unserved_kind(api: FakeApi) -> None:
     assert LiveTypes(LiveSchemas(api.client())).types("other.org/v1", "X", 0) is None
 
 
-def test_an_api_server_that_cannot_answer(api: FakeApi) -> None:
+def test_api_server_without_an_answer(api: FakeApi) -> None:
     api.fault("GET /openapi", *[500] * 50)
     with pytest.raises(DependencyError):
         LiveTypes(LiveSchemas(api.client())).types(API, KIND, 0)

@@ -313,7 +313,7 @@ def test_a_namespaced_policy_cannot_name_another(text: str) -> None:
         evaluate(text, namespace="team")
 
 
-def test_a_namespaced_policy_calls_no_service() -> None:
+def test_namespaced_policy_cannot_call_services() -> None:
     with pytest.raises(ExpressionFailed) as failed:
         evaluate("http.get('u')", namespace="team")
     assert failed.value.message == (
@@ -339,7 +339,7 @@ def test_an_absent_port_is_an_error() -> None:
             evaluate(text, ports=None)
 
 
-def test_nothing_absorbs_a_deadline() -> None:
+def test_deadline_is_never_absorbed() -> None:
     with pytest.raises(DeadlinePassed):
         evaluate("resource.get('v1', 'pods', 'n', 'late') == {} || true")
 
@@ -353,7 +353,7 @@ def test_calls_have_a_cost() -> None:
     assert evaluate(text.replace(str(many), str(many[:150]))) == 150
 
 
-def test_neither_time_nor_chance_is_folded() -> None:
+def test_time_and_randomness_are_not_constant_folded() -> None:
     """A constant expression is evaluated once; these expressions are not constant."""
     library = kyverno_library()
     environment = Environment(NAMES, library=library)
@@ -395,7 +395,7 @@ def test_compressed_bytes_are_deterministic() -> None:
     assert evaluate(f"gzip.decompress(base64.decode('{text}'))") == "abc"
 
 
-def test_a_bomb_is_stopped() -> None:
+def test_decompression_bomb_is_stopped() -> None:
     bomb = base64.b64encode(gzip.compress(b"\0" * 500_000_000)).decode()
     with pytest.raises(BudgetExceeded):
         evaluate("gzip.decompress(base64.decode(object)).size()", obj=bomb)

@@ -25,7 +25,7 @@ _OUTSIDE = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["e"][:60] for row in ROWS])
-def test_the_outcome_is_that_of_the_real_program(row: dict[str, Any]) -> None:
+def test_outcome_equals_kyvernos(row: dict[str, Any]) -> None:
     found = outcome(row["e"], OBJECT, row.get("x"))
     assert [*found] == row["real"]
 

@@ -82,7 +82,7 @@ def _spent(name: str, pattern: str) -> int:
 
 
 @pytest.mark.parametrize("name", REGEX_CALLS)
-def test_a_regex_costs_the_same_whoever_asked_before(name: str) -> None:
+def test_regex_cost_does_not_depend_on_earlier_callers(name: str) -> None:
     unknown = f"[a-z]{{10}}|never asked for by {name}"
     assert _spent(name, unknown) == _spent(name, unknown)
 
@@ -91,12 +91,12 @@ def test_a_regex_costs_the_same_whoever_asked_before(name: str) -> None:
 @pytest.mark.parametrize(
     "letters", ["\\pL" * 32, "\\pL{100}" * 12, "(a{100}){10}" * 20]
 )
-def test_a_regex_is_paid_for_by_what_it_is_compiled_to(name: str, letters: str) -> None:
+def test_regex_cost_follows_its_compiled_size(name: str, letters: str) -> None:
     """Charges depend on the compiled size; these regexes take some 20 ms."""
     assert _spent(name, letters) > 20_000
 
 
-def test_a_policy_pays_for_a_regex_once() -> None:
+def test_policy_is_charged_for_a_regex_once() -> None:
     given = runtime()
     call = link_call(KYVERNO, "regex_match", _constants(["\\pL+x", "a"]))
     left = [given.steps_left]
@@ -113,7 +113,7 @@ def test_a_policy_pays_for_a_regex_once() -> None:
 
 
 @pytest.mark.parametrize("name", REGEX_CALLS)
-def test_the_length_of_a_regex_is_bounded(name: str) -> None:
+def test_regex_length_is_bounded(name: str) -> None:
     """RE2 blocks all threads while it compiles."""
     _spent(name, "a" * REGEX_CHARACTERS_MAX)
     with pytest.raises(BudgetExceeded) as caught:

@@ -70,7 +70,7 @@ def test_missing_key_is_absorbed(text: str, expected: Json) -> None:
     ],
 )
 @pytest.mark.parametrize("dialect", [link, link_dialect])
-def test_a_spent_budget_is_never_swallowed(
+def test_exhausted_budget_is_never_absorbed(
     text: str, dialect: Callable[[Node], Query]
 ) -> None:
     """Otherwise, functions that return null on errors would hide excessive cost."""

@@ -266,7 +266,7 @@ def test_standard(expression: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("expression", REFUSED)
-def test_refused(expression: str) -> None:
+def test_rejected(expression: str) -> None:
     with pytest.raises(jmespath.exceptions.ParseError):
         jmespath.compile(expression)
     with pytest.raises(ExpressionInvalid):
@@ -282,7 +282,7 @@ def test_difference(row: Difference) -> None:
 
 
 @pytest.mark.parametrize("expression", SWALLOWED.values())
-def test_missing_key_is_null_here_as_in_the_standard(expression: str) -> None:
+def test_missing_key_is_null_as_in_the_standard(expression: str) -> None:
     expected = standard(expression, {"n": None, "a": 1})
     assert expected not in (MISSING, FAILED)
     for evaluate in (dialect, ours):
@@ -290,14 +290,14 @@ def test_missing_key_is_null_here_as_in_the_standard(expression: str) -> None:
         assert equal(found, expected), evaluate.__name__
 
 
-def test_the_oracle_differs_only_where_a_row_says_so() -> None:
+def test_oracle_differs_only_in_listed_rows() -> None:
     """An override without a row could hide a defect in our code."""
     rows = {row.overrides for row in DIFFERENCES} | SWALLOWED.keys()
     assert set(overrides()) == rows
 
 
 @pytest.mark.parametrize(("expression", "_reason"), PARSED_ONLY_HERE)
-def test_read_by_go_alone(expression: str, _reason: str) -> None:
+def test_accepted_only_by_go(expression: str, _reason: str) -> None:
     with pytest.raises(jmespath.exceptions.JMESPathError):
         jmespath.compile(expression)
     assert ours(expression, DOCUMENT) is FAILED
@@ -305,7 +305,7 @@ def test_read_by_go_alone(expression: str, _reason: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:deprecated string literal syntax")
 @pytest.mark.parametrize(("expression", "_reason"), REFUSED_ONLY_HERE)
-def test_refused_by_go_alone(expression: str, _reason: str) -> None:
+def test_rejected_only_by_go(expression: str, _reason: str) -> None:
     jmespath.compile(expression)
     with pytest.raises(ExpressionInvalid):
         parse(expression)
@@ -313,7 +313,14 @@ def test_refused_by_go_alone(expression: str, _reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0x1p3", 8.0), ("0x10", None), ("inf", math.inf), ("1_0", None), ("1e999", None)],
+    [
+        ("0x1p3", 8.0),
+        ("0x10", None),
+        ("inf", math.inf),
+        ("1_0", 10.0),
+        ("1_", None),
+        ("1e999", None),
+    ],
 )
-def test_numbers_as_go_reads_them(text: str, expected: float | None) -> None:
+def test_numbers_are_parsed_like_gos(text: str, expected: float | None) -> None:
     assert ours("to_number(@)", text) == expected

@@ -84,7 +84,7 @@ def user_for(
         ((), ""),
     ],
 )
-def test_secrets_of_a_block(names: tuple[str, ...], user: str) -> None:
+def test_secrets_in_a_block(names: tuple[str, ...], user: str) -> None:
     """Secrets of other namespaces are not found; unrelated Secrets are skipped."""
     known = {"mine": secret(r_test="mine"), "elsewhere": secret(x_test="x")}
     access = RegistryAccess(secrets=names)
@@ -129,7 +129,7 @@ def _common(
         (RegistryAccess(secrets=("own",), is_tenants=True), False, "own"),
     ],
 )
-def test_a_policy_does_not_expose_the_operators_credentials(
+def test_policy_does_not_expose_the_operators_credentials(
     access: RegistryAccess,
     is_insecure: bool,  # noqa: FBT001 - a parameter
     user: str,
@@ -141,7 +141,7 @@ def test_a_policy_does_not_expose_the_operators_credentials(
 
 @pytest.mark.parametrize("is_insecure", [True, False])
 @pytest.mark.parametrize("named", [{"secrets": ("own",)}, {"providers": ("default",)}])
-def test_a_tenants_block_has_no_credentials_where_it_is_insecure(
+def test_insecure_tenant_block_gets_no_credentials(
     named: dict[str, tuple[str, ...]],
     is_insecure: bool,  # noqa: FBT001 - a parameter
 ) -> None:
@@ -175,7 +175,7 @@ def test_dockers_configuration(
         ("github", "r.test/p/i:v1", False),
     ],
 )
-def test_a_cloud_is_an_error_for_its_own_registries(
+def test_cloud_helper_is_an_error_for_its_own_registries(
     provider: str,
     image: str,
     is_known: bool,  # noqa: FBT001 - a parameter
@@ -222,7 +222,7 @@ def test_a_forbidden_secret_is_an_error() -> None:
         ("evil.test/r.test", "r.test", "a", False),
     ],
 )
-def test_keys_of_a_secret(
+def test_keys_in_a_secret(
     key: str,
     host: str,
     repository: str,
@@ -233,7 +233,7 @@ def test_keys_of_a_secret(
     assert (SecretKeys(data).credentials(host, repository) is not None) is holds
 
 
-def test_the_longest_key_wins_and_damage_is_nothing() -> None:
+def test_longest_key_wins_and_invalid_entries_are_ignored() -> None:
     auths = {"r.test": entry("all"), "r.test/team": entry("team")}
     old = base64.b64encode(json.dumps(auths).encode()).decode()
     keys = SecretKeys({".dockercfg": old})
@@ -245,7 +245,7 @@ def test_the_longest_key_wins_and_damage_is_nothing() -> None:
         assert damaged.credentials("r.test", "a") is None
 
 
-def test_clients_are_few() -> None:
+def test_clients_are_bounded() -> None:
     clients = ServedClients(
         RegistrySettings(namespace="kyverno"),
         Asked(),
@@ -271,7 +271,7 @@ def host(contents: Contents) -> Iterator[str]:
         yield found
 
 
-def test_data_of_an_image(contents: Contents, host: str) -> None:
+def test_image_data(contents: Contents, host: str) -> None:
     """Context entries of the type imageRegistry receive this data."""
     repository = Repository("app")
     digest = repository.image()

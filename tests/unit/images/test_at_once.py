@@ -33,7 +33,7 @@ class _Crowd:
             self.done += 1
 
 
-def test_as_many_parts_at_once_as_the_bound_says() -> None:
+def test_concurrency_equals_the_limit() -> None:
     most = limits.IMAGES_AT_ONCE_MAX
     crowd = _Crowd(most)
     helpers = Helpers(most - 1)
@@ -43,7 +43,7 @@ def test_as_many_parts_at_once_as_the_bound_says() -> None:
     helpers.stop()
 
 
-def test_a_review_works_alone_while_the_helpers_are_busy() -> None:
+def test_review_works_alone_while_the_helpers_are_busy() -> None:
     helpers, release, crowd = Helpers(1), threading.Event(), _Crowd(2)
 
     def hang() -> None:
@@ -62,7 +62,7 @@ def test_a_review_works_alone_while_the_helpers_are_busy() -> None:
     helpers.stop()
 
 
-def test_nobody_waits_past_the_deadline() -> None:
+def test_waiting_ends_at_the_deadline() -> None:
     helpers, release, crowd = Helpers(1), threading.Event(), _Crowd(2)
     ended: list[bool] = []
 
@@ -78,7 +78,7 @@ def test_nobody_waits_past_the_deadline() -> None:
     helpers.stop()
 
 
-def test_a_defect_reaches_the_review() -> None:
+def test_defect_is_raised_in_the_review() -> None:
     helpers = Helpers(2)
 
     def broken() -> None:

@@ -48,7 +48,7 @@ def cache_in(
     return ImageCache(options, events.append, clock or Clock())
 
 
-def test_a_value_is_there_for_its_time_and_for_all(tmp_path: Path) -> None:
+def test_value_is_shared_until_it_expires(tmp_path: Path) -> None:
     events: list[str] = []
     clock = Clock()
     cache_in(tmp_path, events, clock=clock).put(KEY, [{"a": 1}])
@@ -61,7 +61,7 @@ def test_a_value_is_there_for_its_time_and_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"x" * 200])
-def test_a_damaged_entry_is_no_hit(tmp_path: Path, damage: bytes) -> None:
+def test_corrupt_entry_is_no_hit(tmp_path: Path, damage: bytes) -> None:
     events: list[str] = []
     cache = cache_in(tmp_path, events)
     cache.put(KEY, "sha256:1")
@@ -75,7 +75,7 @@ def test_a_damaged_entry_is_no_hit(tmp_path: Path, damage: bytes) -> None:
     assert FAILED in events
 
 
-def test_the_first_entries_make_room(tmp_path: Path) -> None:
+def test_oldest_entries_are_evicted(tmp_path: Path) -> None:
     events: list[str] = []
     cache = cache_in(tmp_path, events, entries_max=2)
     for number in range(4):
@@ -99,7 +99,7 @@ def test_all_entries_together_are_bounded(
     assert sum(one.stat().st_size for one in tmp_path.iterdir()) <= 3000
 
 
-def test_a_large_value_is_not_kept(tmp_path: Path) -> None:
+def test_large_value_is_not_stored(tmp_path: Path) -> None:
     events: list[str] = []
     cache = cache_in(tmp_path, events)
     cache.put(KEY, "x" * limits.IMAGE_CACHED_BYTES_MAX)
@@ -107,7 +107,7 @@ def test_a_large_value_is_not_kept(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_gone_costs_results_only(tmp_path: Path) -> None:
+def test_missing_folder_loses_only_results(tmp_path: Path) -> None:
     events: list[str] = []
     cache = cache_in(tmp_path / "gone", events)
     with cache.flight(KEY, 0):
@@ -116,7 +116,7 @@ def test_a_folder_that_is_gone_costs_results_only(tmp_path: Path) -> None:
     assert set(events) == {FAILED, MISS}
 
 
-def test_one_flight_at_a_time(tmp_path: Path) -> None:
+def test_concurrent_misses_compute_once(tmp_path: Path) -> None:
     cache = cache_in(tmp_path, [])
     running, most = 0, 0
     lock = threading.Lock()
@@ -139,7 +139,7 @@ def test_one_flight_at_a_time(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_holder_stops_nobody(
+def test_killed_lock_holder_blocks_no_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the death of the holder ends the other process's wait."""
@@ -169,7 +169,7 @@ def test_a_killed_holder_stops_nobody(
         holder.communicate()
 
 
-def test_nobody_waits_long_for_another(
+def test_waiting_for_another_process_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kyverno_mp.images.cache.IMAGE_FLIGHT_WAIT_S", 0.05)
@@ -178,7 +178,7 @@ def test_nobody_waits_long_for_another(
         pass
 
 
-def test_nobody_waits_for_a_result_that_is_not_kept(tmp_path: Path) -> None:
+def test_oversized_results_are_not_locked(tmp_path: Path) -> None:
     events: list[str] = []
     cache = cache_in(tmp_path, events)
     cache.put(KEY, "x" * (limits.IMAGE_CACHED_BYTES_MAX + 1))

@@ -162,11 +162,11 @@ def test_algorithms(
         ("", "md5", "invalid signature algorithm provided md5"),
     ],
 )
-def test_keys_that_are_none(text: str, algorithm: str, reason: str) -> None:
+def test_invalid_keys(text: str, algorithm: str, reason: str) -> None:
     assert _reason(lambda: static_key(text, algorithm)) == reason
 
 
-def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
+def test_key_reference_opens_no_file(tmp_path: Any) -> None:
     """Upstream reads any file that a policy's author names."""
     file = tmp_path / "cosign.pub"
     file.write_text(Signer().pem)
@@ -198,7 +198,7 @@ def test_claims(signed: bytes, reason: str) -> None:
     assert text == f"no matching signatures: {reason}"
 
 
-def test_one_good_signature_is_enough_and_none_is_not() -> None:
+def test_one_valid_signature_suffices_and_none_does_not() -> None:
     signer, stranger = Signer(), Signer()
     payload = payload_for(DIGEST)
     good, bad = (_layer(payload, one.sign(payload)) for one in (signer, stranger))
@@ -247,7 +247,7 @@ def _certificate(key: ec.EllipticCurvePrivateKey, until: dt.datetime) -> str:
     return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def test_a_certificate_beside_a_good_key_must_be_valid_now() -> None:
+def test_certificate_beside_a_valid_key_must_be_valid_now() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     payload = payload_for(DIGEST)
     signature = key.sign(payload, ec.ECDSA(hashes.SHA256()))
@@ -281,7 +281,7 @@ def _odd_certificates() -> list[str]:
     return odd
 
 
-def test_a_certificate_of_any_bytes_is_a_reason_and_no_crash() -> None:
+def test_certificate_of_any_bytes_is_a_failure_without_a_crash() -> None:
     """Anyone who can push to a registry can set such an annotation."""
     signer = Signer()
     payload = payload_for(DIGEST)
@@ -322,7 +322,7 @@ def test_no_mutation_of_a_signature_verifies() -> None:
             verified_payloads([layer], DIGEST, _terms(check))
 
 
-def test_no_mutation_of_an_envelope_changes_what_is_stated() -> None:
+def test_no_mutation_of_an_envelope_changes_the_statement() -> None:
     signer = Signer()
     envelope = envelope_for(STATEMENT, signer)
     check = static_key(signer.pem, "sha256")
@@ -369,7 +369,7 @@ _FEW = limits.IMAGE_ENVELOPE_SIGNATURES_MAX
 
 
 @pytest.mark.parametrize(("others", "checked"), [(_FEW - 1, _FEW), (_FEW, 0)])
-def test_an_envelope_has_few_signatures(others: int, checked: int) -> None:
+def test_signatures_of_an_envelope_are_bounded(others: int, checked: int) -> None:
     """Each signature is checked over the whole body, so their number costs time."""
     signer = Signer()
     raw = json.loads(envelope_for(STATEMENT, signer))
@@ -394,7 +394,7 @@ def test_an_envelope_has_few_signatures(others: int, checked: int) -> None:
     assert len(calls) == checked
 
 
-def test_an_empty_signature_is_not_checked() -> None:
+def test_empty_signature_is_not_checked() -> None:
     raw = json.loads(envelope_for(STATEMENT, Signer()))
     raw["signatures"] = [{"sig": ""}, {}, 1]
     layer = _layer(json.dumps(raw).encode(), b"")

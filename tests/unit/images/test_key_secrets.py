@@ -105,7 +105,7 @@ def pem_of(key: Any, form: Any = PublicFormat.SubjectPublicKeyInfo) -> str:
     return text.decode()
 
 
-def test_the_first_public_key_of_the_secret_counts() -> None:
+def test_first_public_key_of_the_secret_is_used() -> None:
     one, other = Signer(), Signer()
     found = reader_of(secret(one.pem + other.pem))(_REFERENCE, None, 0)
     assert found == one.pem
@@ -143,9 +143,7 @@ _PRIVATE_PEM = _PRIVATE.private_bytes(
         (secret(pem_of(dsa.generate_private_key(2048))), "unsupported public key type"),
     ],
 )
-def test_secrets_without_a_key_tell_nothing_of_their_content(
-    content: Any, reason: str
-) -> None:
+def test_secrets_without_a_key_reveal_no_content(content: Any, reason: str) -> None:
     read = reader_of(content)
     text = told(lambda: referenced_key(_REFERENCE, None, {"k8s": read}, _LATER_NS))
     assert text.startswith(f"failed to load public key from {_REFERENCE}: ")
@@ -175,7 +173,7 @@ def test_references_that_name_no_secret(reference: str, reason: str) -> None:
     assert reader.read == []
 
 
-def test_a_namespaced_policy_reads_its_own_namespace_only() -> None:
+def test_namespaced_policy_reads_only_its_namespace() -> None:
     """SAFETY: the check includes keys that were read earlier for another policy."""
     signer = Signer()
     known: Secrets = {("keys", "cosign"): secret(signer.pem)}
@@ -264,7 +262,7 @@ def test_a_failed_read_is_not_repeated_for_each_manifest(
     assert reader.read == [("keys", "cosign")]
 
 
-def test_no_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_read_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
     signer = Signer()
     reader = Reader({("keys", "cosign"): secret(signer.pem)})
@@ -335,7 +333,7 @@ def test_threads_share_a_read(
     assert result() == texts[1]
 
 
-def test_failures_take_no_place_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_evict_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_secrets, "monotonic_ns", lambda: 10**9)
     monkeypatch.setattr(key_secrets, "IMAGE_KEY_SECRETS_MAX", 1)
     monkeypatch.setattr(key_secrets, "IMAGE_KEY_FAILURES_MAX", 2)
@@ -349,7 +347,7 @@ def test_failures_take_no_place_of_a_key(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [name for _, name in reader.read] == ["cosign", "a", "b", "c", "a"]
 
 
-def test_the_keys_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_secrets, "IMAGE_KEY_SECRETS_MAX", 2)
     assert limits.IMAGE_KEY_SECRETS_MAX >= 2
     names = ("a", "b", "c")
@@ -368,7 +366,7 @@ def test_the_keys_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         (DeadlinePassed("kube.deadline", "too late"), DeadlinePassed),
     ],
 )
-def test_no_permission_is_a_failure_and_no_answer_an_error(
+def test_missing_permission_is_a_failure_and_an_outage_an_error(
     error: Exception, kind: type[Exception]
 ) -> None:
     reader = Reader({})
@@ -378,7 +376,7 @@ def test_no_permission_is_a_failure_and_no_answer_an_error(
         referenced_key(_REFERENCE, None, providers, 0)
 
 
-def test_the_secret_of_a_cluster() -> None:
+def test_secret_of_a_cluster() -> None:
     signer = Signer()
     with running() as api:
         api.put("/api/v1/namespaces/keys/secrets/cosign", **secret(signer.pem))
@@ -446,7 +444,7 @@ def block(**entry: Any) -> ImageVerification:
         {"kms": _REFERENCE},
     ],
 )
-def test_the_forms_of_a_reference(place: Place, entry: dict[str, Any]) -> None:
+def test_reference_formats(place: Place, entry: dict[str, Any]) -> None:
     def failures(namespace: str) -> list[str]:
         reader = BlockReader(
             block(**entry), place.review(), 0, bool(namespace), namespace
@@ -477,7 +475,7 @@ def test_types_without_keys_read_no_secret(place: Place, form: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["signature", "statements"])
-def test_a_kept_result_is_bound_to_the_key_in_the_secret(
+def test_cached_result_is_bound_to_the_key_in_the_secret(
     place: Place, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A result by a key that was removed from the Secret is no longer valid."""
@@ -521,7 +519,7 @@ def _nothing(*_: Any) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_the_key_of_an_image_validating_policy(
+def test_key_of_an_image_validating_policy(
     place: Place,
     tmp_path: Path,
     is_kept: bool,  # noqa: FBT001 - a column
@@ -555,7 +553,7 @@ def test_the_key_of_an_image_validating_policy(
     assert "no matching signatures" in told(verify)
 
 
-def test_data_of_an_attestor_comes_before_a_reference(place: Place) -> None:
+def test_attestor_data_has_precedence_over_a_reference(place: Place) -> None:
     reader = PolicyReader(
         client=place.client,
         now=lambda: rig.NOW,
@@ -573,7 +571,7 @@ def test_data_of_an_attestor_comes_before_a_reference(place: Place) -> None:
     assert place.reader.read == []
 
 
-def test_the_key_of_a_signed_manifest() -> None:
+def test_key_of_a_signed_manifest() -> None:
     signer = Signer()
     message = manifest_rig.of_objects(MAP)
     signed = manifest_rig.annotated(MAP, message, signer.sign(message))

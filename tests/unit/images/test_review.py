@@ -72,7 +72,7 @@ def test_a_provider_reads_the_key_that_a_reference_names(
         one.verify(asked._replace(key="nokms://key"), 0)
 
 
-def test_a_digest_belongs_to_one_access(contents: Contents, host: str) -> None:
+def test_digest_is_cached_per_access(contents: Contents, host: str) -> None:
     repository = Repository("app")
     first = repository.image()
     repository.load(contents)
@@ -120,9 +120,7 @@ def _reason(host: str) -> str:
     return caught.value.message
 
 
-def test_layers_that_fail_count_by_what_was_received(
-    contents: Contents, host: str
-) -> None:
+def test_failed_layers_count_the_received_bytes(contents: Contents, host: str) -> None:
     """The bytes of a wrong blob cost as much as the bytes of a right one."""
     layers = [b"%d" % i for i in range(3)]
     _signatures(contents, *layers)
@@ -132,7 +130,7 @@ def test_layers_that_fail_count_by_what_was_received(
     assert f"more than {limits.IMAGE_SIGNATURE_BYTES_MAX} bytes" in _reason(host)
 
 
-def test_a_blob_of_many_layers_is_read_once(contents: Contents, host: str) -> None:
+def test_blob_used_by_many_layers_is_read_once(contents: Contents, host: str) -> None:
     _signatures(contents, b"{}", b"{}")
     path = ("GET", f"/v2/app/blobs/{digest_of(b'{}')}")
     contents.once[path] = contents.answers.pop(path)
@@ -146,7 +144,7 @@ def test_a_blob_of_many_layers_is_read_once(contents: Contents, host: str) -> No
         b"a\x1b[31mb" + b"y" * 5000,
     ],
 )
-def test_a_registry_has_few_and_plain_words(
+def test_registry_texts_are_short_and_plain(
     contents: Contents, host: str, body: bytes
 ) -> None:
     contents.answers["GET", "/v2/app/manifests/v1"] = (418, {}, body)
@@ -155,7 +153,7 @@ def test_a_registry_has_few_and_plain_words(
     assert len(text) < 1300
 
 
-def test_a_count_above_the_entries_says_so(contents: Contents, host: str) -> None:
+def test_count_above_the_entries_is_reported(contents: Contents, host: str) -> None:
     repository, signer = Repository("app"), Signer()
     repository.sign(repository.image(), signer)
     repository.load(contents)

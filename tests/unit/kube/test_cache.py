@@ -64,7 +64,7 @@ def test_changes_arrive_as_keys_and_projections(api: FakeApi) -> None:
         assert keys == [("a", name) for name in ("one", "two", "one", "two")]
 
 
-def test_an_expired_page_restarts_the_list(api: FakeApi) -> None:
+def test_expired_page_restarts_the_list(api: FakeApi) -> None:
     for number in range(1201):
         pod(api, f"p{number}")
     api.fault("continue=500", "expire")
@@ -77,7 +77,7 @@ def test_an_expired_page_restarts_the_list(api: FakeApi) -> None:
     assert api.count("GET .*limit=500") == 5
 
 
-def test_a_page_that_is_too_large_is_halved(api: FakeApi) -> None:
+def test_oversized_page_is_halved(api: FakeApi) -> None:
     for number in range(40):
         path = f"/api/v1/namespaces/a/pods/p{number}"
         api.put(path, data="x" * (1024 * 1024))
@@ -107,7 +107,7 @@ def test_gone_causes_a_new_list_and_reports_the_difference(api: FakeApi) -> None
         wait_for(lambda: sorted(keys) == [("a", "comes"), ("a", "goes")])
 
 
-def test_a_dropped_watch_continues_where_it_stopped(api: FakeApi) -> None:
+def test_dropped_watch_resumes_where_it_stopped(api: FakeApi) -> None:
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
         pod(api, "one")
@@ -118,7 +118,7 @@ def test_a_dropped_watch_continues_where_it_stopped(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_throttled_watch_honours_retry_after(api: FakeApi) -> None:
+def test_throttled_watch_honours_retry_after(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("watch=1", ("retry", 429, 1))
     started = time.monotonic()
@@ -128,7 +128,7 @@ def test_a_throttled_watch_honours_retry_after(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_silent_watch_is_replaced(api: FakeApi) -> None:
+def test_silent_watch_is_replaced(api: FakeApi) -> None:
     """A server that is silent without closing must not freeze the cache."""
     with informing(api, silence_s=0.2) as (informer, _):
         wait_for(lambda: api.watching >= 1)
@@ -141,7 +141,7 @@ def test_a_silent_watch_is_replaced(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_defect_of_ours_causes_a_new_list(
+def test_internal_error_causes_a_new_list(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     with informing(api) as (informer, keys):
@@ -160,14 +160,14 @@ def test_a_defect_of_ours_causes_a_new_list(
     assert "unexpected error, listing again" in caplog.text
 
 
-def test_failures_at_the_start_only_delay(api: FakeApi) -> None:
+def test_failures_at_the_start_only_cause_a_delay(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("GET", 500, "cut", ("retry", 429, 0), 503)
     with informing(api) as (informer, _):
         assert len(informer) == 1
 
 
-def test_failures_are_reset_as_soon_as_the_server_serves_again(
+def test_failures_are_reset_after_a_success(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If nothing changes for minutes, no event shows that the server has recovered."""
@@ -184,7 +184,7 @@ def test_failures_are_reset_as_soon_as_the_server_serves_again(
         wait_for(lambda: informer.failures == 0)
 
 
-def test_a_server_that_stays_silent_is_unhealthy(api: FakeApi) -> None:
+def test_silent_server_is_unhealthy(api: FakeApi) -> None:
     api.bookmarks = False
     with informing(api, silence_s=0.05) as (informer, _):
         wait_for(lambda: informer.failures > 3)
@@ -192,7 +192,7 @@ def test_a_server_that_stays_silent_is_unhealthy(api: FakeApi) -> None:
         wait_for(lambda: informer.failures == 0)
 
 
-def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_now_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_PAUSE_S", 60.0)
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
@@ -204,10 +204,10 @@ def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> No
         wait_for(lambda: api.watching == 1)
 
 
-def test_a_resource_version_in_the_future_is_dropped(
+def test_resource_version_in_the_future_is_dropped(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restore from a backup, the server refuses our version for ever."""
+    """After a restore from a backup, the server rejects our version for ever."""
     pod(api, "one")
     monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
     with informing(api) as (informer, _):
@@ -223,7 +223,7 @@ def test_cluster_scoped_objects_have_no_namespace(api: FakeApi) -> None:
         assert informer.get(("", "a")) == {"team": "x"}
 
 
-def test_an_object_of_another_structure_is_left_out(api: FakeApi) -> None:
+def test_malformed_object_is_skipped(api: FakeApi) -> None:
     api.put("/api/v1/namespaces/a/pods/odd", metadata={"labels": {"n": 1}})
     pod(api, "even")
     with informing(api) as (informer, _):
@@ -231,11 +231,11 @@ def test_an_object_of_another_structure_is_left_out(api: FakeApi) -> None:
         assert informer.malformed == 1
 
 
-def test_whole_keeps_the_text() -> None:
+def test_whole_projection_keeps_the_text() -> None:
     assert whole(msgspec.Raw(b'{"a": 1}')) == b'{"a": 1}'
 
 
-def test_pages_come_as_they_are_and_say_when_they_begin_again(api: FakeApi) -> None:
+def test_pages_are_passed_on_and_announce_a_restart(api: FakeApi) -> None:
     """A caller that forwards pages has to know which pages to discard."""
     for number in range(5):
         api.put(f"/api/v1/namespaces/default/pods/p{number}")

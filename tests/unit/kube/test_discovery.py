@@ -69,7 +69,7 @@ def test_selectors(api: FakeApi, selector: str, expected: list[str]) -> None:
     assert shown == expected
 
 
-def test_a_group_whose_server_is_down_stays(api: FakeApi) -> None:
+def test_group_of_an_unavailable_server_stays(api: FakeApi) -> None:
     """An unresponsive aggregated API must not remove rules from the webhooks."""
     serve_aggregated(api, APPS)
     discovery = Discovery(api.client())
@@ -80,7 +80,7 @@ def test_a_group_whose_server_is_down_stays(api: FakeApi) -> None:
     assert discovery.directory.of_kind("apps/v1", "Deployment") is not None
 
 
-def test_a_new_kind_is_a_change(api: FakeApi) -> None:
+def test_new_kind_is_a_change(api: FakeApi) -> None:
     serve_aggregated(api)
     discovery = Discovery(api.client())
     discovery.refresh()

@@ -47,7 +47,7 @@ def events(api: FakeApi, clock: list[int], **options: Any) -> Events:
     )
 
 
-def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
+def test_event_has_upstreams_fields(api: FakeApi) -> None:
     sink = events(api, [0])
     sink.submit(event_info())
     sink.flush()
@@ -61,7 +61,7 @@ def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
     assert "related" not in raw
 
 
-def test_an_event_is_in_the_namespace_of_its_object(api: FakeApi) -> None:
+def test_event_is_in_the_namespace_of_its_object(api: FakeApi) -> None:
     sink = events(api, [0])
     pod = Reference("v1", "Pod", "web", "shop")
     sink.write(event_info(regarding=pod, related=Reference("v1", "Node", "n")))
@@ -71,7 +71,7 @@ def test_an_event_is_in_the_namespace_of_its_object(api: FakeApi) -> None:
     assert raw["related"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
 
 
-def test_repeats_become_a_count(api: FakeApi) -> None:
+def test_repeated_events_are_counted(api: FakeApi) -> None:
     clock = [0]
     sink = events(api, clock)
     for _ in range(100):
@@ -87,7 +87,7 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
 
 
 def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
-    """K8S: a refused object has another uid at each attempt."""
+    """K8S: a rejected object has another uid at each attempt."""
     sink = events(api, [0])
     for number in range(30):
         thing = Reference("v1", "Pod", "web", "a", uid=f"{number}")
@@ -98,7 +98,7 @@ def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
     assert sink.written == 2, "a policy made again has events of its own"
 
 
-def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:
+def test_events_with_other_messages_have_a_budget(api: FakeApi) -> None:
     sink = events(api, [0])
     for number in range(100):
         sink.write(event_info(str(number)))
@@ -106,7 +106,7 @@ def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("told_apart_by", ["related", "topic", "reason"])
-def test_the_first_of_each_kind_is_never_dropped(
+def test_first_event_of_each_kind_is_never_dropped(
     api: FakeApi, told_apart_by: str
 ) -> None:
     """If a hundred objects or rules violate a policy at once, all are reported."""
@@ -120,7 +120,7 @@ def test_the_first_of_each_kind_is_never_dropped(
     assert (sink.written, sink.dropped) == (100, 0)
 
 
-def test_the_queue_is_bounded_and_drops_are_counted(api: FakeApi) -> None:
+def test_queue_is_bounded_and_drops_are_counted(api: FakeApi) -> None:
     sink = events(api, [0], queued_max=2)
     assert [sink.submit(event_info()) for _ in range(3)] == [True, True, False]
     assert sink.dropped == 1
@@ -137,7 +137,7 @@ def test_the_queue_is_bounded_and_drops_are_counted(api: FakeApi) -> None:
         ((), "PolicySkipped", "Resource Passed", False),
     ],
 )
-def test_the_operator_chooses(
+def test_events_are_configurable(
     successes: tuple[str, ...] | None,
     reason: str,
     action: str,
@@ -148,13 +148,13 @@ def test_the_operator_chooses(
     assert chosen(event_info(reason=reason, action=action)) is wanted
 
 
-def test_an_object_without_a_name_gets_no_event(api: FakeApi) -> None:
+def test_object_without_a_name_gets_no_event(api: FakeApi) -> None:
     sink = events(api, [0])
     assert not sink.submit(event_info(regarding=Reference("v1", "Pod", "", "a")))
     assert sink.dropped == 0
 
 
-def test_a_seeded_event_is_one_event_however_often_it_is_written(
+def test_event_with_a_seed_is_written_once(
     api: FakeApi,
 ) -> None:
     """A leader that was killed before it recorded the write repeats the write."""
@@ -171,7 +171,7 @@ def test_a_seeded_event_is_one_event_however_often_it_is_written(
     assert all(abs(stamp - AT_NS - 123456789) < 2 * 10**6 for stamp in stamps)
 
 
-def test_an_event_that_cannot_be_written_now_waits(api: FakeApi) -> None:
+def test_event_that_cannot_be_written_is_retried(api: FakeApi) -> None:
     sink = events(api, [0])
     api.fault("POST", 500, 500, 500)
     with pytest.raises(KubeUnavailable):
@@ -185,9 +185,7 @@ def test_an_event_that_cannot_be_written_now_waits(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(("code", "dropped"), [(403, 1), (422, 1), (404, 0)])
-def test_an_event_that_is_refused_for_good_is_dropped(
-    api: FakeApi, code: int, dropped: int
-) -> None:
+def test_rejected_event_is_dropped(api: FakeApi, code: int, dropped: int) -> None:
     sink = events(api, [0])
     api.fault("POST", code)
     sink.write(event_info())
@@ -196,7 +194,7 @@ def test_an_event_that_is_refused_for_good_is_dropped(
     assert sink.written == 1, "a refused event starts no series"
 
 
-def test_a_count_outlives_its_event(api: FakeApi) -> None:
+def test_count_outlives_its_event(api: FakeApi) -> None:
     clock = [0]
     sink = events(api, clock)
     sink.write(event_info())
@@ -217,6 +215,6 @@ def test_event_names(name: str, expected: str) -> None:
     assert event_name(name) == expected
 
 
-def test_notes_are_cut_as_upstream_does() -> None:
+def test_notes_are_truncated_like_upstreams() -> None:
     assert cut_note("x" * 1024) == "x" * 1024
     assert cut_note("x" * 1025) == "x" * 1021 + "..."

@@ -34,7 +34,7 @@ def spec(api: FakeApi) -> dict[str, object]:
     return found
 
 
-def test_the_first_creates_it_with_upstreams_fields(api: FakeApi) -> None:
+def test_first_replica_creates_it_with_upstreams_fields(api: FakeApi) -> None:
     one = election(api, "one", Clock())
     assert one.step()
     assert spec(api) == {
@@ -46,7 +46,7 @@ def test_the_first_creates_it_with_upstreams_fields(api: FakeApi) -> None:
     }
 
 
-def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
+def test_other_replica_acquires_it_only_after_its_duration(api: FakeApi) -> None:
     """The replicas' clocks differ by years, and neither reads the other's clock."""
     first, second = Clock(10), Clock(9_999_999)
     one, two = election(api, "one", first), election(api, "two", second)
@@ -61,7 +61,7 @@ def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
     assert spec(api)["leaseTransitions"] == 1
 
 
-def test_a_stopped_holder_must_not_write_when_it_resumes(api: FakeApi) -> None:
+def test_resumed_holder_must_not_write(api: FakeApi) -> None:
     """During SIGSTOP, the clock continues; the guard raises before any later write."""
     clock = Clock()
     one = election(api, "one", clock)
@@ -73,7 +73,7 @@ def test_a_stopped_holder_must_not_write_when_it_resumes(api: FakeApi) -> None:
         one.guard()
 
 
-def test_the_holder_stops_before_others_may_begin(api: FakeApi) -> None:
+def test_holder_stops_before_others_can_acquire(api: FakeApi) -> None:
     first, second = Clock(0), Clock(0)
     one, two = election(api, "one", first), election(api, "two", second)
     one.step()
@@ -86,7 +86,7 @@ def test_the_holder_stops_before_others_may_begin(api: FakeApi) -> None:
     assert two.holds()
 
 
-def test_an_api_server_outage_ends_the_lease_only_at_its_fence(
+def test_api_server_outage_ends_the_lease_only_at_its_deadline(
     api: FakeApi,
 ) -> None:
     clock = Clock()
@@ -100,14 +100,14 @@ def test_an_api_server_outage_ends_the_lease_only_at_its_fence(
     assert one.step()
 
 
-def test_a_write_that_was_done_and_repeated_keeps_the_lease(api: FakeApi) -> None:
+def test_repeated_successful_write_keeps_the_lease(api: FakeApi) -> None:
     one = election(api, "one", Clock())
     one.step()
     api.fault("PUT", 409)
     assert one.step()
 
 
-def test_a_released_lease_is_free_at_once(api: FakeApi) -> None:
+def test_released_lease_is_free_immediately(api: FakeApi) -> None:
     one, two = election(api, "one", Clock()), election(api, "two", Clock())
     one.step()
     one.release()
@@ -115,7 +115,7 @@ def test_a_released_lease_is_free_at_once(api: FakeApi) -> None:
     assert two.step()
 
 
-def test_a_stolen_lease_is_noticed(api: FakeApi) -> None:
+def test_stolen_lease_is_detected(api: FakeApi) -> None:
     one = election(api, "one", Clock())
     one.step()
     api.put(PATH, spec={"holderIdentity": "thief", "leaseDurationSeconds": 12})

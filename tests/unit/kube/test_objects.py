@@ -33,7 +33,7 @@ def test_create_find_delete(api: FakeApi) -> None:
     assert not objects.delete(MAPS, KEY)
 
 
-def test_change_reads_again_after_a_lost_race(api: FakeApi) -> None:
+def test_change_retries_after_a_conflict(api: FakeApi) -> None:
     objects = Objects(api.client())
     objects.create(MAPS, config_map(n="0"))
     raced = threading.Event()
@@ -50,7 +50,7 @@ def test_change_reads_again_after_a_lost_race(api: FakeApi) -> None:
     assert objects.change(MAPS, ("a", "none"), edit) is None
 
 
-def test_a_lost_lease_stops_every_write(api: FakeApi) -> None:
+def test_lost_lease_stops_every_write(api: FakeApi) -> None:
     def lost() -> None:
         raise LeaseLost("kube.lease_lost", "lost")
 
@@ -76,7 +76,7 @@ def test_apply_names_its_manager(api: FakeApi) -> None:
     assert headers["content-type"] == "application/apply-patch+yaml"
 
 
-def test_a_write_is_not_repeated_past_a_lost_lease(api: FakeApi) -> None:
+def test_write_is_not_retried_after_a_lost_lease(api: FakeApi) -> None:
     """The server may request a longer wait than the lease lasts."""
     held = [True, False]
 
@@ -91,7 +91,7 @@ def test_a_write_is_not_repeated_past_a_lost_lease(api: FakeApi) -> None:
     assert not api.objects
 
 
-def test_a_deletion_names_the_version_that_it_was_decided_for(api: FakeApi) -> None:
+def test_deletion_has_the_version_as_precondition(api: FakeApi) -> None:
     made = api.put("/api/v1/namespaces/a/configmaps/m")["metadata"]
     changed = api.put("/api/v1/namespaces/a/configmaps/m", data={"k": "v"})["metadata"]
     objects = Objects(api.client())
@@ -117,7 +117,7 @@ def test_a_deletion_names_the_version_that_it_was_decided_for(api: FakeApi) -> N
     }
 
 
-def test_each_manager_owns_what_it_applies(api: FakeApi) -> None:
+def test_each_manager_owns_its_applied_fields(api: FakeApi) -> None:
     objects = Objects(api.client(), manager="kyverno-mp-pool")
     objects.guarded(lambda: None).apply(MAPS, config_map(k="v"))
     assert "fieldManager=kyverno-mp-pool" in api.requests[-1][1]

@@ -71,7 +71,7 @@ def access(tmp_path: Path) -> tuple[Access, ssl.SSLContext]:
     return found, context
 
 
-def test_a_tunnel_is_made(access: tuple[Access, ssl.SSLContext]) -> None:
+def test_tunnel_is_opened(access: tuple[Access, ssl.SSLContext]) -> None:
     target, context = access
     with proxying("200 OK", context) as (port, heads):
         proxy = f"http://me:p%40ss@127.0.0.1:{port}"
@@ -88,7 +88,7 @@ def test_a_tunnel_is_made(access: tuple[Access, ssl.SSLContext]) -> None:
     assert login not in inner
 
 
-def test_a_proxy_that_refuses(access: tuple[Access, ssl.SSLContext]) -> None:
+def test_proxy_that_rejects(access: tuple[Access, ssl.SSLContext]) -> None:
     target, context = access
     with proxying("407 Proxy Authentication Required", context) as (port, heads):
         proxy = f"http://me:secret@127.0.0.1:{port}"

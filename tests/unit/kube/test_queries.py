@@ -66,7 +66,7 @@ METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
         ("GET", "/apis", (), JSON, "get apiserver"),
     ],
 )
-def test_a_call_is_counted_by_its_labels(
+def test_call_is_counted_by_its_labels(
     method: str,
     path: str,
     query: tuple[tuple[str, str], ...],

@@ -46,7 +46,7 @@ def test_one_connection_serves_many_calls(api: FakeApi) -> None:
         (422, KubeRefused, "kube.invalid"),
     ],
 )
-def test_refusals_are_classified_and_not_repeated(
+def test_errors_are_classified_and_not_retried(
     api: FakeApi, code: int, kind: type[DependencyError], name: str
 ) -> None:
     api.fault("GET", code)
@@ -56,7 +56,7 @@ def test_refusals_are_classified_and_not_repeated(
     assert len(api.requests) == 1
 
 
-def test_reads_are_repeated_after_server_errors_and_cut_connections(
+def test_reads_are_retried_after_server_errors_and_cut_connections(
     api: FakeApi,
 ) -> None:
     api.put(f"{PODS}/p")
@@ -65,7 +65,7 @@ def test_reads_are_repeated_after_server_errors_and_cut_connections(
     assert len(api.requests) == 4
 
 
-def test_creation_is_repeated_only_when_it_did_not_start(api: FakeApi) -> None:
+def test_creation_is_retried_only_if_it_was_not_sent(api: FakeApi) -> None:
     """A broken POST may have been executed; a throttled one was not."""
     body = b'{"metadata": {"name": "p"}}'
     call = Call(method="POST", path=PODS, body=body)
@@ -91,7 +91,7 @@ def test_retry_after_is_honoured_within_the_deadline(api: FakeApi, code: int) ->
     assert raised.value.retry_after_s == 50
 
 
-def test_a_peer_that_drips_bytes_cannot_outlive_the_deadline() -> None:
+def test_slow_peer_cannot_exceed_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
@@ -116,7 +116,7 @@ def test_a_peer_that_drips_bytes_cannot_outlive_the_deadline() -> None:
         thread.join()
 
 
-def test_nobody_listens() -> None:
+def test_connection_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     client = Client(Pool(at_url(f"http://127.0.0.1:{port}")), "test")
@@ -125,7 +125,7 @@ def test_nobody_listens() -> None:
     assert raised.value.code == "kube.connection"
 
 
-def test_an_answer_beyond_its_limit_is_refused(api: FakeApi) -> None:
+def test_answer_above_its_limit_is_rejected(api: FakeApi) -> None:
     api.put(f"{PODS}/p", data="x" * 1000)
     call = Call(method="GET", path=f"{PODS}/p", bytes_max=500)
     with pytest.raises(KubeRefused) as raised:
@@ -133,7 +133,7 @@ def test_an_answer_beyond_its_limit_is_refused(api: FakeApi) -> None:
     assert raised.value.code == "kube.too_large"
 
 
-def test_a_rotated_token_is_read_again(api: FakeApi, tmp_path: Path) -> None:
+def test_rotated_token_is_read_again(api: FakeApi, tmp_path: Path) -> None:
     api.put(f"{PODS}/p")
     file = tmp_path / "token"
     file.write_text("old\n")
@@ -153,7 +153,7 @@ def test_a_rotated_token_is_read_again(api: FakeApi, tmp_path: Path) -> None:
     assert raised.value.code == "kube.unauthorized"
 
 
-def test_secrets_appear_in_no_message(api: FakeApi) -> None:
+def test_messages_contain_no_secrets(api: FakeApi) -> None:
     access = Access(
         scheme="http", host=api.access.host, port=api.access.port, token="s3cret"
     )
@@ -165,7 +165,7 @@ def test_secrets_appear_in_no_message(api: FakeApi) -> None:
     assert len(raised.value.message) < 700
 
 
-def test_a_silent_reused_connection_costs_only_a_part_of_the_time(
+def test_silent_reused_connection_takes_only_part_of_the_time(
     api: FakeApi,
 ) -> None:
     """Other old connections are closed too; unsafe calls are not repeated."""
@@ -183,7 +183,7 @@ def test_a_silent_reused_connection_costs_only_a_part_of_the_time(
     assert api.count("POST") == 1
 
 
-def test_a_dead_reused_connection_is_replaced(api: FakeApi) -> None:
+def test_dead_reused_connection_is_replaced(api: FakeApi) -> None:
     api.put(f"{PODS}/p")
     client = api.client()
     client.get(f"{PODS}/p")

@@ -47,7 +47,7 @@ class Bench:
         return self.api.count(ASKED)
 
 
-def test_a_token_is_requested_once_and_renewed_before_it_expires(api: FakeApi) -> None:
+def test_token_is_requested_once_and_renewed_before_it_expires(api: FakeApi) -> None:
     bench = Bench(api)
     for bench.now_s in (1000.0, 1001.0, 1359.0):
         assert bench.tokens.token() == "token-1"
@@ -58,7 +58,7 @@ def test_a_token_is_requested_once_and_renewed_before_it_expires(api: FakeApi) -
     assert bench.asked() == 2
 
 
-def test_what_the_api_server_grants_counts(api: FakeApi) -> None:
+def test_granted_lifetime_is_used(api: FakeApi) -> None:
     """The granted lifetime may be shorter or longer than requested."""
     bench = Bench(api, granted_s=3600)
     bench.tokens.token()
@@ -70,7 +70,7 @@ def test_what_the_api_server_grants_counts(api: FakeApi) -> None:
     assert bench.asked() == 2
 
 
-def test_while_no_token_can_be_had_the_last_one_serves_until_it_expires(
+def test_last_token_is_used_until_it_expires(
     api: FakeApi,
 ) -> None:
     bench = Bench(api)
@@ -86,7 +86,7 @@ def test_while_no_token_can_be_had_the_last_one_serves_until_it_expires(
     assert "no token for ServiceAccount worker" in caught.value.message
 
 
-def test_failed_requests_are_repeated_after_growing_pauses(api: FakeApi) -> None:
+def test_failed_requests_are_retried_with_backoff(api: FakeApi) -> None:
     bench = Bench(api)
     asked_at = []
     for second in range(120):
@@ -103,7 +103,7 @@ def test_failed_requests_are_repeated_after_growing_pauses(api: FakeApi) -> None
     assert bench.tokens.token() == "token-1"
 
 
-def test_a_refused_token_is_replaced_but_not_at_each_call(api: FakeApi) -> None:
+def test_rejected_token_is_replaced_but_not_at_each_call(api: FakeApi) -> None:
     """After 401, the connection pool requests a new token, once for each call."""
     bench = Bench(api)
     assert bench.tokens.token() == "token-1"
@@ -115,7 +115,7 @@ def test_a_refused_token_is_replaced_but_not_at_each_call(api: FakeApi) -> None:
     assert bench.asked() == 2
 
 
-def test_calls_are_made_with_the_token_and_nothing_else_of_the_pod(
+def test_calls_use_only_the_token(
     api: FakeApi,
 ) -> None:
     bench = Bench(api)

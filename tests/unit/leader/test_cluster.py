@@ -35,7 +35,7 @@ def api() -> Iterator[FakeApi]:
         yield server
 
 
-def test_policies_come_and_go(api: FakeApi) -> None:
+def test_policies_are_created_and_deleted(api: FakeApi) -> None:
     api.put(f"{POLICIES}/one", **POLICY)
     source = ClusterPolicies(api.client())
     for informer in source.informers:
@@ -70,7 +70,7 @@ def no_calls(request: ApiRequest, deadline_ns: int) -> bytes:
     raise AssertionError((request, deadline_ns))
 
 
-def test_without_caching_no_config_maps_are_held(api: FakeApi) -> None:
+def test_no_config_maps_without_caching(api: FakeApi) -> None:
     client = api.client()
     context = ClusterGlobalContext(client, no_calls)
     cluster_data = LiveClusterData(
@@ -82,7 +82,7 @@ def test_without_caching_no_config_maps_are_held(api: FakeApi) -> None:
     assert cluster_data.segments()["configmaps"] == {}
 
 
-def test_the_world_becomes_segments(api: FakeApi) -> None:
+def test_cluster_data_becomes_segments(api: FakeApi) -> None:
     api.put("/api/v1/namespaces/a", metadata={"labels": {"x": "y"}})
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     api.put(
@@ -140,7 +140,7 @@ def stop(data: LiveClusterData) -> None:
         informer.stop()
 
 
-def test_only_a_changed_object_is_encoded_again(
+def test_only_changed_objects_are_encoded_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
@@ -165,7 +165,7 @@ def test_only_a_changed_object_is_encoded_again(
         stop(data)
 
 
-def test_changes_lead_to_what_a_new_leader_reads(api: FakeApi) -> None:
+def test_incremental_state_equals_a_fresh_read(api: FakeApi) -> None:
     path = "/api/v1/namespaces"
     api.put(f"{path}/stays", metadata={"labels": {"x": "y"}})
     api.put(f"{path}/changes", metadata={"labels": {"x": "y"}})

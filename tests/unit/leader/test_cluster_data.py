@@ -100,7 +100,7 @@ def test_namespaces_and_config_maps(cluster_data: SharedClusterData) -> None:
         cluster_data.config_map("a", "no", 0)
 
 
-def test_roles_are_those_of_the_namespace_and_of_the_cluster(
+def test_roles_include_namespaced_and_cluster_bindings(
     cluster_data: SharedClusterData,
 ) -> None:
     assert cluster_data.roles_of("a", "alice", ["devs"]) == (("a:editor",), ("admin",))
@@ -117,14 +117,14 @@ def test_roles_are_those_of_the_namespace_and_of_the_cluster(
         ("/api/v1/namespaces/a/configmaps", ["cm"]),
     ],
 )
-def test_lists_are_answered(
+def test_lists_are_returned(
     cluster_data: SharedClusterData, path: str, names: list[str]
 ) -> None:
     answer = cluster_data.call(ApiRequest("GET", path), 0)
     assert [item["metadata"]["name"] for item in answer["items"]] == names
 
 
-def test_objects_and_given_answers(cluster_data: SharedClusterData) -> None:
+def test_objects_and_provided_answers(cluster_data: SharedClusterData) -> None:
     one = cluster_data.call(ApiRequest("GET", "/api/v1/namespaces/a/configmaps/cm"), 0)
     assert one["data"] == {"k": "v"}
     assert cluster_data.call(ApiRequest("GET", "/version"), 0) == {"major": "1"}
@@ -152,7 +152,7 @@ def test_global_context(cluster_data: SharedClusterData) -> None:
         assert raised.value.message == text
 
 
-def test_a_broken_file_keeps_the_last_world(tmp_path: Path) -> None:
+def test_invalid_file_keeps_the_last_data(tmp_path: Path) -> None:
     path = tmp_path / "world.yaml"
     path.write_text(WORLD)
     folder = ClusterDataFolder(Folder(tmp_path))

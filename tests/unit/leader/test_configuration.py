@@ -70,7 +70,7 @@ def publish(publisher: Publisher, configured: Configured) -> None:
     )
 
 
-def test_a_worker_evaluates_by_the_newest_generation(tmp_path: Path) -> None:
+def test_worker_uses_the_newest_generation(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path)
     refused: list[str] = []
     follower: Follower[Compiled] = Follower(
@@ -103,7 +103,7 @@ def test_a_worker_evaluates_by_the_newest_generation(tmp_path: Path) -> None:
     assert refused == ["snapshot.record"]
 
 
-def test_a_new_leader_keeps_the_last_good_values(tmp_path: Path) -> None:
+def test_new_leader_keeps_the_last_valid_values(tmp_path: Path) -> None:
     assert last_published(tmp_path) is None
     publish(Publisher(tmp_path), FULL)
     last = last_published(tmp_path)
@@ -148,7 +148,7 @@ def test_match_conditions_must_compile(expression: str, words: str) -> None:
     assert len(found.configuration.match_conditions) == (0 if words else 1)
 
 
-def test_without_a_cluster_the_settings_decide() -> None:
+def test_settings_apply_without_a_cluster() -> None:
     fixed = FixedConfiguration(Settings(resource_filters="[Pod,*,*]"))
     assert fixed.poll() is False
     assert fixed.current.configuration.resource_filters == "[Pod,*,*]"

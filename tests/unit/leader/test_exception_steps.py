@@ -1,10 +1,11 @@
 """PolicyExceptions have separate compile steps, so they disable no policy.
 
 A failure means: a user who can create a PolicyException in one namespace causes cluster
-policies to be refused, and a new pod allows requests that they deny.
+policies to be rejected, and a new pod allows requests that they deny.
 """
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_DELETING,
     compile_deleting_policy,
 )
+from kyverno_mp.controllers.admission_policies.exceptions import KnownExceptions
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr import compile_budget
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception, spend
@@ -22,6 +24,7 @@ from kyverno_mp.limits import COMPILE_EXCEPTION_STEPS_MAX
 from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy, decode_cel_policy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
+    ValidatingPolicy,
     decode_validating_policy,
 )
 from kyverno_mp.policy.problems import DocumentInvalid
@@ -110,7 +113,7 @@ def new_store(*documents: dict[str, Any]) -> PolicySet:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
+def test_costly_exception_rejects_no_cel_policy(kind: str) -> None:
     # Together, they exceed the steps of a policy, which are ten times an exception's.
     found = new_store(
         of_cel(kind),
@@ -125,7 +128,7 @@ def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
     assert [len(one) for one in found.cel.values()] == [1]
 
 
-def test_a_costly_exception_refuses_no_cluster_policy() -> None:
+def test_costly_exception_rejects_no_cluster_policy() -> None:
     costly = [exception(f"costly{at}", 2_500) for at in range(5)]
     found = new_store(CLUSTER_POLICY, exception("zz", 1), *costly)
     (status,) = found.policies
@@ -136,7 +139,7 @@ def test_a_costly_exception_refuses_no_cluster_policy() -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "ClusterPolicy"])
-def test_many_exceptions_refuse_no_policy(
+def test_many_exceptions_reject_no_policy(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the steps of all exceptions are used up, further ones have no effect."""
@@ -156,7 +159,9 @@ def test_many_exceptions_refuse_no_policy(
 
 
 @pytest.mark.parametrize("kind", ["ValidatingPolicy", "ClusterPolicy"])
-def test_namespaces_share_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exceptions_of_a_namespace_share_the_steps(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tenant whose exceptions are near the limit leaves none to others' otherwise."""
     monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 6_000)
     text = " || ".join(["object.a == 'b'"] * 20)
@@ -176,7 +181,7 @@ def test_namespaces_share_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) 
     assert "other/" not in status.message
 
 
-def test_an_exception_of_many_rules_is_charged_for_each(
+def test_exception_for_many_rules_is_charged_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each rule's record has a copy of it."""
@@ -196,7 +201,7 @@ def test_an_exception_of_many_rules_is_charged_for_each(
     assert b"tenant/wide" not in published, "it would exempt all the same"
 
 
-def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
+def test_deleting_policy_is_rejected_only_for_the_exception() -> None:
     """Objects that the exception's author wants to keep are not deleted."""
     kind = "DeletingPolicy"
     policy = decode_cel_policy(
@@ -221,7 +226,7 @@ def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
     assert [one.code for one in refused.value.problems] == ["exception.too_costly"]
 
 
-def test_an_exception_spends_no_step_of_its_policy() -> None:
+def test_exception_uses_no_steps_of_its_policy() -> None:
     with bounded(CompileBudget()) as budget:
         spend(7)
         with for_exception():
@@ -234,7 +239,20 @@ def test_an_exception_spends_no_step_of_its_policy() -> None:
     assert budget.exception_steps == 2 * COMPILE_EXCEPTION_STEPS_MAX + 1
 
 
-def test_exceptions_are_limited_where_a_policy_is() -> None:
+def test_exceptions_are_limited_like_policies() -> None:
     """The command line compiles without limits, as upstream does."""
     with for_exception():
         spend(2 * COMPILE_EXCEPTION_STEPS_MAX)
+
+
+def test_a_costly_exception_is_not_in_a_generated_policy() -> None:
+    policy = decode_validating_policy(of_cel("ValidatingPolicy"))
+    assert isinstance(policy, ValidatingPolicy)
+    known = KnownExceptions(lambda _namespace: True)
+    given = [
+        cel_exception("ValidatingPolicy", "costly", *[COSTLY] * 10),
+        cel_exception("ValidatingPolicy", "light", "object.a == 'b'"),
+    ]
+    known.read(json.dumps(one).encode() for one in given)
+    found = known.of(policy, datetime.now(UTC))
+    assert [one.key for one in found] == ["tenant/light"]

@@ -11,7 +11,7 @@ LATER = 10**19  # every time stamp is old by then
 NOW = 0  # every time stamp is young
 
 
-def test_only_changed_files_are_told(tmp_path: Path) -> None:
+def test_only_changed_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a")
     (tmp_path / "b.txt").write_text("b")
     folder = Folder(tmp_path)
@@ -25,7 +25,7 @@ def test_only_changed_files_are_told(tmp_path: Path) -> None:
     assert second.removed == (str(tmp_path / "a.yaml"),)
 
 
-def test_a_touched_file_with_the_same_content_is_no_change(tmp_path: Path) -> None:
+def test_touched_file_with_the_same_content_is_no_change(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a")
     folder = Folder(tmp_path)
@@ -34,7 +34,7 @@ def test_a_touched_file_with_the_same_content_is_no_change(tmp_path: Path) -> No
     assert not folder.poll(LATER)
 
 
-def test_two_writes_within_one_time_stamp_are_both_seen(tmp_path: Path) -> None:
+def test_two_writes_with_one_timestamp_are_both_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a")
     folder = Folder(tmp_path)
@@ -45,7 +45,7 @@ def test_two_writes_within_one_time_stamp_are_both_seen(tmp_path: Path) -> None:
     assert folder.poll(NOW).changed == {str(path): b"b"}
 
 
-def test_the_atomic_writer_of_config_map_mounts_is_followed(tmp_path: Path) -> None:
+def test_atomic_updates_of_config_map_volumes_are_followed(tmp_path: Path) -> None:
     for name, text in (("..1", "one"), ("..2", "two")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.yaml").write_text(text)
@@ -58,7 +58,7 @@ def test_the_atomic_writer_of_config_map_mounts_is_followed(tmp_path: Path) -> N
     assert folder.poll(LATER).changed == {str(tmp_path / "a.yaml"): b"two"}
 
 
-def test_a_folder_that_vanishes_changes_nothing(tmp_path: Path) -> None:
+def test_missing_folder_changes_nothing(tmp_path: Path) -> None:
     sub = tmp_path / "policies"
     sub.mkdir()
     (sub / "a.yaml").write_text("a")
@@ -70,7 +70,7 @@ def test_a_folder_that_vanishes_changes_nothing(tmp_path: Path) -> None:
     assert "No such file" in gone.problems[0]
 
 
-def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_partially_written_file_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a: 1\n")
     parts = ["b: 2\n", "c: 3\n"]
@@ -86,13 +86,13 @@ def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert not folder.poll(LATER)
 
 
-def test_a_file_that_vanishes_while_it_is_awaited_is_no_change(tmp_path: Path) -> None:
+def test_file_deleted_while_awaited_is_no_change(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a")
     assert not Folder(tmp_path).poll(LATER, wait=lambda: path.unlink(missing_ok=True))
 
 
-def test_an_unreadable_subfolder_costs_only_itself(
+def test_unreadable_subfolder_affects_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The subfolder's files keep their last content; other files are still followed."""
@@ -121,7 +121,7 @@ def test_an_unreadable_subfolder_costs_only_itself(
     assert folder.poll(LATER).removed == (str(closed / "a.yaml"),)
 
 
-def test_what_is_no_readable_file_is_told_and_left_out(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_and_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (tmp_path / "gone.yaml").symlink_to("nowhere")

@@ -12,6 +12,7 @@ import pytest
 
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.leader.status import PolicyStatus
+from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 from tests.unit.kube.test_discovery import group, resource
 from tests.unit.leader.test_wire import POLICY, Leader, in_force
@@ -147,7 +148,7 @@ def webhooks(leader: Leader) -> str:
     return " ".join(leader.resources())
 
 
-def test_a_policy_moves_to_the_api_server(leader: Leader, old: Generation) -> None:
+def test_policy_moves_to_the_api_server(leader: Leader, old: Generation) -> None:
     old.put(policy())
     leader.until(lambda: leader.at(GENERATED) and leader.at(BINDING))
     leader.until(lambda: "secrets" in webhooks(leader))
@@ -168,7 +169,7 @@ def moved(of: Generation, raw: Json, made: str) -> None:
     leader.until(lambda: "secrets" not in webhooks(leader))
 
 
-def test_it_is_deleted_only_when_the_workers_have_the_policy_again(
+def test_generated_policy_is_deleted_after_workers_have_the_policy(
     leader: Leader, old: Generation
 ) -> None:
     moved(old, policy(), GENERATED)
@@ -185,7 +186,7 @@ def test_it_is_deleted_only_when_the_workers_have_the_policy_again(
     assert leader.at(BINDING) is None
 
 
-def test_a_changed_object_is_repaired(leader: Leader, old: Generation) -> None:
+def test_changed_object_is_repaired(leader: Leader, old: Generation) -> None:
     moved(old, policy(), GENERATED)
     stored = leader.at(GENERATED)
     metadata = {**stored["metadata"], "generation": 7}
@@ -203,7 +204,7 @@ def test_nothing_is_written_twice(leader: Leader, old: Generation) -> None:
     assert leader.api.count("(POST|PUT|DELETE) .*admissionpolic") == before
 
 
-def test_a_changed_policy_changes_what_is_enforced(
+def test_changed_policy_changes_the_enforced_object(
     leader: Leader, old: Generation
 ) -> None:
     moved(old, policy(), GENERATED)
@@ -215,7 +216,7 @@ def test_a_changed_policy_changes_what_is_enforced(
     assert told(old)["generated"] is True
 
 
-def test_what_somebody_else_made_stays(leader: Leader, old: Generation) -> None:
+def test_foreign_objects_stay(leader: Leader, old: Generation) -> None:
     leader.api.put(GENERATED, spec={"theirs": True})
     old.put(policy())
     leader.until(lambda: (told(old) or {}).get("message"))
@@ -231,7 +232,7 @@ def test_what_somebody_else_made_stays(leader: Leader, old: Generation) -> None:
         ("POST .*bindings", "ValidatingAdmissionPolicyBindings"),
     ],
 )
-def test_without_permission_the_webhook_enforces_it(
+def test_webhook_enforces_the_policy_without_permission(
     leader: Leader, old: Generation, pattern: str, kinds: str
 ) -> None:
     leader.api.fault(pattern, *[403] * 20)
@@ -242,7 +243,7 @@ def test_without_permission_the_webhook_enforces_it(
     assert "secrets" in webhooks(leader)
 
 
-def test_a_policy_that_the_api_server_refuses_stays_in_the_webhook(
+def test_policy_rejected_by_the_api_server_stays_in_the_webhook(
     leader: Leader, old: Generation
 ) -> None:
     leader.api.fault("POST .*admissionpolicies", 422)
@@ -254,7 +255,7 @@ def test_a_policy_that_the_api_server_refuses_stays_in_the_webhook(
     assert leader.at(GENERATED), "it is offered again"
 
 
-def test_a_policy_in_cel_moves_and_comes_back(leader: Leader, cel: Generation) -> None:
+def test_cel_policy_moves_and_returns(leader: Leader, cel: Generation) -> None:
     moved(cel, validating_policy(), OF_VALIDATING)
     assert cel.status()["generated"] is True
     cel.put(validating_policy(enabled=False))
@@ -268,9 +269,7 @@ def test_a_policy_in_cel_moves_and_comes_back(leader: Leader, cel: Generation) -
     leader.until(lambda: leader.at(OF_VALIDATING) is None)
 
 
-def test_exceptions_count_only_where_the_operator_allows_them(
-    leader: Leader, cel: Generation
-) -> None:
+def test_exceptions_apply_only_where_allowed(leader: Leader, cel: Generation) -> None:
     """By default, exceptions have no effect in a cluster."""
     moved(cel, validating_policy(), OF_VALIDATING)
     spec = leader.at(OF_VALIDATING)["spec"]
@@ -285,9 +284,28 @@ def test_exceptions_count_only_where_the_operator_allows_them(
     assert leader.at(OF_VALIDATING)["spec"] == spec
 
 
-def test_a_replica_without_the_lease_writes_nothing(
-    leader: Leader, old: Generation
-) -> None:
+def test_exception_takes_effect_without_a_resync(api: FakeApi, tmp_path: Path) -> None:
+    """Otherwise, the API server would deny exempt requests for ten seconds."""
+    settings = Settings(policy_exceptions=True, exception_namespace="kyverno")
+    leader = Leader(api, tmp_path, settings)
+    try:
+        leader.start()
+        made = Generation(leader, VALIDATING, leader.policies.cel_informers[0])
+        moved(made, validating_policy(), OF_VALIDATING)
+        spec = leader.at(OF_VALIDATING)["spec"]
+        leader.api.put(
+            EXCEPTION,
+            apiVersion="policies.kyverno.io/v1beta1",
+            kind="PolicyException",
+            spec={"policyRefs": [{"name": "v", "kind": "ValidatingPolicy"}]},
+        )
+        wait_for(lambda: len(leader.policies.cel_informers[-1]) == 1)
+        leader.until(lambda: (leader.at(OF_VALIDATING) or {}).get("spec") != spec)
+    finally:
+        leader.stop()
+
+
+def test_standby_writes_nothing(leader: Leader, old: Generation) -> None:
     leader.election.release()
     leader.api.put(POLICY, **policy())
     leader.pass_s(12)

@@ -92,7 +92,7 @@ def decoded(context: ClusterGlobalContext) -> dict[str, Any]:
     return {name: msgspec.json.decode(value) for name, value in values.items()}
 
 
-def test_a_resource_is_listed_watched_and_projected(
+def test_resource_is_listed_watched_and_projected(
     api: FakeApi, services: Services
 ) -> None:
     metadata = {"managedFields": [{"manager": "m"}]}
@@ -115,14 +115,14 @@ def test_a_resource_is_listed_watched_and_projected(
         assert message.startswith('failed to apply projection "bad": ')
 
 
-def test_an_empty_resource_is_an_empty_list(api: FakeApi, services: Services) -> None:
+def test_empty_resource_is_an_empty_list(api: FakeApi, services: Services) -> None:
     put(api, "pods", PODS)
     with kept(api.client(), services) as context:
         wait_for(lambda: decoded(context) == {"pods": {"data": []}})
         assert context.states() == {"pods": (True, "", None)}
 
 
-def test_a_call_gives_data_and_projections(api: FakeApi, services: Services) -> None:
+def test_call_returns_data_and_projections(api: FakeApi, services: Services) -> None:
     put(api, "version", VERSION, major="major", none="`null`")
     with kept(api.client(), services) as context:
         wait_for(lambda: "version.major" in decoded(context))
@@ -144,7 +144,7 @@ def test_a_call_gives_data_and_projections(api: FakeApi, services: Services) -> 
         (b"null", "no data available"),
     ],
 )
-def test_what_is_no_data_cannot_be_read(
+def test_invalid_data_cannot_be_read(
     answer: bytes, error: str, api: FakeApi, services: Services
 ) -> None:
     services.answers["/version"] = answer
@@ -154,9 +154,7 @@ def test_what_is_no_data_cannot_be_read(
         wait_for(lambda: decoded(context)["version"] == {"error": error})
 
 
-def test_a_projection_of_a_call_that_fails_fails_every_read(
-    api: FakeApi, services: Services
-) -> None:
+def test_failing_projection_fails_every_read(api: FakeApi, services: Services) -> None:
     put(api, "version", VERSION, bad="abs(major)")
     with kept(api.client(), services) as context:
         wait_for(lambda: bool(context.poll() and context.states()))
@@ -165,7 +163,7 @@ def test_a_projection_of_a_call_that_fails_fails_every_read(
         assert "Invalid type" in values["version"]["error"]
 
 
-def test_calls_are_tried_again_and_old_data_is_not_served(
+def test_calls_are_retried_and_stale_data_is_not_served(
     api: FakeApi, services: Services
 ) -> None:
     spec = call("/version", refreshInterval="1s", retryLimit=2)
@@ -180,9 +178,7 @@ def test_calls_are_tried_again_and_old_data_is_not_served(
         wait_for(lambda: "data" in decoded(context)["version"])
 
 
-def test_a_post_sends_its_data_as_it_is_written(
-    api: FakeApi, services: Services
-) -> None:
+def test_post_sends_its_data_unchanged(api: FakeApi, services: Services) -> None:
     data = [{"key": "a", "value": "{{ request.object }}"}]
     headers = [{"key": "x", "value": "y"}]
     service = {"url": "https://s.example", "headers": headers, "caBundle": "pem"}
@@ -199,7 +195,7 @@ def test_a_post_sends_its_data_as_it_is_written(
         )
 
 
-def test_one_entry_holds_up_no_other(api: FakeApi, services: Services) -> None:
+def test_slow_entry_delays_no_other(api: FakeApi, services: Services) -> None:
     """K#15856: a missing kind, a silent peer or a bad spec delays no other entry."""
     put(api, "a-hangs", call("/hangs"))
     resource = {"group": "example.com", "version": "v1", "resource": "foos"}
@@ -226,7 +222,7 @@ def test_one_entry_holds_up_no_other(api: FakeApi, services: Services) -> None:
         wait_for(lambda: decoded(context)["a-hangs"] == {"data": 1})
 
 
-def test_a_resource_that_comes_later_is_found(api: FakeApi, services: Services) -> None:
+def test_resource_served_later_is_found(api: FakeApi, services: Services) -> None:
     resource = {"group": "example.com", "version": "v1", "resource": "foos"}
     put(api, "foos", {"kubernetesResource": resource})
     with kept(api.client(), services) as context:
@@ -236,7 +232,7 @@ def test_a_resource_that_comes_later_is_found(api: FakeApi, services: Services) 
         wait_for(lambda: decoded(context).get("foos") == {"data": []})
 
 
-def test_new_kinds_end_the_pause_before_the_next_try(
+def test_new_kinds_trigger_an_immediate_retry(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(global_context_resources, "_SETTLE_S", 30.0)
@@ -251,7 +247,7 @@ def test_new_kinds_end_the_pause_before_the_next_try(
         wait_for(lambda: api.count("GET /apis/example.com/v1/foos") > 0)
 
 
-def test_states_are_told_as_they_change_and_data_is_not(
+def test_state_changes_are_reported_and_data_is_not(
     api: FakeApi, services: Services
 ) -> None:
     put(api, "pods", PODS)
@@ -265,7 +261,7 @@ def test_states_are_told_as_they_change_and_data_is_not(
         assert told == [""]
 
 
-def test_a_huge_entry_is_an_error_of_its_own(
+def test_oversized_entry_fails_alone(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (global_context_calls, global_context_resources):
@@ -287,7 +283,7 @@ def test_a_huge_entry_is_an_error_of_its_own(
         assert api.count("GET /api/v1/pods") == lists, "listed again and again"
 
 
-def test_a_resource_that_grows_too_large_ends(
+def test_resource_that_grows_too_large_is_stopped(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (global_context_calls, global_context_resources):
@@ -300,7 +296,7 @@ def test_a_resource_that_grows_too_large_ends(
         wait_for(lambda: "error" in decoded(context)["pods"])
 
 
-def test_all_entries_together_have_a_bound(
+def test_total_size_is_bounded(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(global_context_cluster, "GLOBAL_CONTEXT_BYTES_MAX", 900)
@@ -315,7 +311,7 @@ def test_all_entries_together_have_a_bound(
         assert "left out" in message
 
 
-def test_entries_have_a_number(
+def test_entry_count_is_bounded(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(global_context_cluster, "GLOBAL_CONTEXT_ENTRIES_MAX", 1)
@@ -329,7 +325,7 @@ def test_entries_have_a_number(
         wait_for(lambda: "data" in decoded(context)["b"])
 
 
-def test_only_a_new_spec_begins_an_entry_anew(api: FakeApi, services: Services) -> None:
+def test_only_a_new_spec_restarts_an_entry(api: FakeApi, services: Services) -> None:
     put(api, "version", VERSION)
     with kept(api.client(), services) as context:
         wait_for(lambda: "data" in decoded(context).get("version", {}))
@@ -342,7 +338,7 @@ def test_only_a_new_spec_begins_an_entry_anew(api: FakeApi, services: Services) 
         wait_for(lambda: decoded(context)["version"] == {"data": 2})
 
 
-def test_what_did_not_change_is_not_published_again(
+def test_unchanged_data_is_not_published_again(
     api: FakeApi, services: Services
 ) -> None:
     put(api, "version", call("/version", refreshInterval="1s"))

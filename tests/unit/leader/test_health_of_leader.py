@@ -32,17 +32,17 @@ S = 1_000_000_000
         (None, "the leader has not reported on the cluster yet"),
     ],
 )
-def test_what_speaks_against_a_pod(health: LeaderHealth | None, words: str) -> None:
+def test_reasons_for_unreadiness(health: LeaderHealth | None, words: str) -> None:
     found = reasons_against(health, now_ns=1000 * S, age_s_max=600)
     assert " / ".join(found) == words
 
 
-def test_any_age_is_good_enough_when_told_so() -> None:
+def test_any_age_is_accepted_if_configured() -> None:
     old = LeaderHealth(trusted=True, confirmed_ns=0)
     assert reasons_against(old, now_ns=10**6 * S, age_s_max=0) == ()
 
 
-def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
+def test_health_file_round_trip(tmp_path: Path) -> None:
     assert read_leader_health(tmp_path) is None
     failing = FailingResource("policies", 5, "refused")
     written = LeaderHealth(trusted=True, confirmed_ns=7, failing=(failing,))
@@ -52,8 +52,8 @@ def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
     assert read_leader_health(tmp_path) is None
 
 
-def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
-    """A leader may receive policies while another required list is always refused."""
+def test_leader_without_a_publication_has_no_health() -> None:
+    """A leader may receive policies while another required list is always rejected."""
     words = (900 * S, 950 * S)
     assert confirmed_at(words, publishes=True, before_ns=5 * S) == 900 * S
     assert confirmed_at(words, publishes=False, before_ns=5 * S) == 5 * S
@@ -80,9 +80,7 @@ def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
         ),
     ],
 )
-def test_what_could_not_be_read_for_long_is_told(
-    failing: FailingResource, words: str
-) -> None:
+def test_long_read_failures_are_reported(failing: FailingResource, words: str) -> None:
     health = LeaderHealth(trusted=True, confirmed_ns=999 * S, failing=(failing,))
     found = " / ".join(stale_resources(health, now_ns=1000 * S))
     assert found.endswith(words)
@@ -90,5 +88,5 @@ def test_what_could_not_be_read_for_long_is_told(
     assert reasons_against(health, now_ns=1000 * S, age_s_max=600) == ()
 
 
-def test_nothing_is_old_before_the_leader_tells() -> None:
+def test_nothing_is_stale_before_the_first_report() -> None:
     assert stale_resources(None, now_ns=1) == ()

@@ -124,7 +124,7 @@ def test_the_exceptions_of_a_namespace_share_a_budget(
     )
 
 
-def test_each_rule_that_an_exception_names_counts(
+def test_each_rule_named_by_an_exception_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wide = exception("wide", 1)
@@ -148,7 +148,7 @@ def test_each_rule_that_an_exception_names_counts(
     assert many == 3 * 20 * one
 
 
-def test_an_exception_of_another_namespace_makes_no_rule_an_error(
+def test_exception_of_another_namespace_causes_no_rule_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The policy of a tenant is as large as its author wrote it."""
@@ -166,7 +166,7 @@ def test_an_exception_of_another_namespace_makes_no_rule_an_error(
     assert sizes(found)["tenant/large"] > 500 * KIB
 
 
-def test_a_dropped_exception_does_not_admit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_exception_admits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     one = exception("large", 1)
     del one["spec"]["conditions"]
     pattern = {"metadata": {"name": "no"}}
@@ -177,7 +177,7 @@ def test_a_dropped_exception_does_not_admit(monkeypatch: pytest.MonkeyPatch) -> 
     assert not asked(new_store(policy, one), monkeypatch)["allowed"]
 
 
-def test_room_that_is_made_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_budget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 400 * KIB, 400 * KIB)
     store = PolicyStore(lambda _namespace: True)
     documents = [CLUSTER_POLICY, exception("a", 15), exception("b", 16)]

@@ -100,7 +100,7 @@ def asked(
     return Bench("").ask(pod, path, namespace=namespace)
 
 
-def test_a_policy_beyond_its_budget_is_an_error_where_it_matches(
+def test_policy_over_its_budget_is_an_error_where_it_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small = {"validate": {"message": "m", "pattern": {"metadata": {"name": "x"}}}}
@@ -121,7 +121,7 @@ def test_a_policy_beyond_its_budget_is_an_error_where_it_matches(
     ("failure_policy", "path"),
     [("Fail", b"/validate/fail"), ("Ignore", b"/validate/ignore")],
 )
-def test_its_failure_policy_decides(
+def test_failure_policy_applies(
     failure_policy: str, path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, large = [
@@ -154,11 +154,11 @@ def test_its_failure_policy_decides(
     assert wanted == large
 
 
-def test_the_policies_of_a_namespace_share_a_budget() -> None:
+def test_policies_of_a_namespace_share_a_budget() -> None:
     given = [policy(f"p{n}", "a", rules=HALF * 2 + n) for n in range(6)]
     others = [policy("q", "b", rules=HALF * 2), policy("c", "", rules=HALF * 4)]
     found = stored(*given, *others)
-    # The namespace's largest policies are refused; cluster policies are kept.
+    # The namespace's largest policies are rejected; cluster policies are kept.
     refused = {name for name, code in codes(found).items() if code == CODE}
     assert refused
     assert refused < {"p3", "p4", "p5"}
@@ -170,7 +170,38 @@ def test_the_policies_of_a_namespace_share_a_budget() -> None:
     assert sum(sizes) > LINKED_NAMESPACE_BYTES_MAX - LINKED_POLICY_BYTES_MAX
 
 
-def test_room_that_is_made_is_used() -> None:
+def test_stubs_of_many_small_policies_share_a_budget_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linked_memory, "LINKED_NAMESPACE_BYTES_MAX", 0)
+    small = {"validate": {"message": "m", "pattern": {"metadata": {"name": "?*"}}}}
+    given = [policy(f"p{n}", body=small) for n in range(20)]
+    # The first of those beyond the budget denies nothing when it fails.
+    ignored = policy("p04", body=small, failurePolicy="Ignore")
+    elsewhere = policy("p", "other", body=small)
+    size = linked_bytes(stored(given[0]).encoded[0])
+    monkeypatch.setattr(linked_memory, "UNLINKED_NAMESPACE_BYTES_MAX", 4 * size)
+    found = stored(*given, ignored, elsewhere)
+    assert set(codes(found).values()) == {CODE}
+    assert len(found.encoded) == 4 + 1 + 1
+    assert "too many such policies" in found.policies[-2].message
+    for path in (b"/validate/fail", b"/mutate/fail"):
+        answer = asked(found, monkeypatch, path)
+        assert not answer["allowed"]
+        assert "is not evaluated" in answer["status"]["message"]
+    assert asked(found, monkeypatch, namespace="third")["allowed"]
+    # An object of a kind that only policies beyond the budget match is not admitted.
+    for one in given:
+        one["spec"]["rules"][0]["match"] = {
+            "any": [{"resources": {"kinds": ["Secret"]}}]
+        }
+    late = policy("z", rules=2, body=small)
+    found = stored(*given, late)
+    assert len(found.encoded) <= 4 + 1
+    assert not asked(found, monkeypatch)["allowed"]
+
+
+def test_freed_budget_is_used() -> None:
     store = PolicyStore(lambda _: True)
     files = {
         f"p{n}": json.dumps(policy(f"p{n}", "a", rules=HALF * 2)).encode()
@@ -180,7 +211,7 @@ def test_room_that_is_made_is_used() -> None:
     assert set(codes(store.update(Changes({}, ("p0", "p1")))).values()) == {""}
 
 
-def test_match_blocks_beyond_the_budget_match_everything(
+def test_match_blocks_over_the_budget_match_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = policy("p", rules=HALF * 4)
@@ -208,7 +239,7 @@ IMAGES = [
         ({"verifyImages": IMAGES}, 40, b"/mutate/fail"),
     ],
 )
-def test_rules_that_change_objects_are_errors_as_well(
+def test_mutate_rules_are_errors_too(
     body: Any, rules: int, path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = stored(policy("p", rules=rules, body=body))
@@ -269,7 +300,7 @@ OF_CEL = [
 
 
 @pytest.mark.parametrize("document", OF_CEL, ids=lambda one: str(one["kind"]))
-def test_policies_in_cel_are_errors_as_well(
+def test_cel_policies_are_errors_too(
     document: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An expression for the real budget would be too costly to compile.
@@ -315,7 +346,7 @@ def results(kind: str, encoded: EncodedPolicy) -> list[tuple[str, str]]:
     return [(one.result.status, one.result.message) for one in answers if one.result]
 
 
-def test_a_policy_that_waits_for_no_review_is_left_out() -> None:
+def test_oversized_policy_without_admission_rules_is_omitted() -> None:
     generate = {
         "generate": {
             "apiVersion": "v1",
@@ -330,7 +361,7 @@ def test_a_policy_that_waits_for_no_review_is_left_out() -> None:
     assert found.encoded == ()
 
 
-def test_the_status_of_an_earlier_version_is_kept() -> None:
+def test_status_of_an_earlier_version_is_kept() -> None:
     store = PolicyStore(lambda _: True)
     large = json.dumps(policy("p", rules=HALF * 4)).encode()
     store.update(Changes({"x": large}, ()))

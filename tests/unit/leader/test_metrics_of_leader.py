@@ -13,7 +13,7 @@ from kyverno_mp.leader.control.metrics import LeaderMetrics
 from tests.unit.kube.fake_api import running, wait_for
 
 
-def test_a_resource_that_is_refused_is_named_until_it_is_served() -> None:
+def test_denied_resource_is_named_until_it_is_served() -> None:
     with running() as api:
         informers = [
             Informer(
@@ -44,7 +44,7 @@ def test_a_resource_that_is_refused_is_named_until_it_is_served() -> None:
     assert served == ()
 
 
-def test_a_kind_that_is_not_served_is_no_failure() -> None:
+def test_unserved_kind_is_no_failure() -> None:
     """An older installation lacks the kind; a forbidden kind is named in full."""
     with running() as api:
         informers = [

@@ -66,7 +66,7 @@ def names(policy_set: PolicySet) -> list[str]:
     return [encoded.key for encoded in policy_set.encoded]
 
 
-def test_policies_come_in_order_with_their_status() -> None:
+def test_policies_are_ordered_and_have_a_status() -> None:
     policy_set = Shelf().write(x=policy("b") + policy("a"), y=policy("c", "Policy"))
     assert names(policy_set) == ["a", "b", "default/c"]
     status = policy_set.policies[0]
@@ -75,7 +75,7 @@ def test_policies_come_in_order_with_their_status() -> None:
     assert [change for change, _ in policy_set.changes] == ["created"] * 3
 
 
-def test_a_refused_policy_keeps_its_last_valid_version() -> None:
+def test_rejected_policy_keeps_its_last_valid_version() -> None:
     shelf = Shelf()
     good = shelf.write(x=policy("a"))
     bad = shelf.write(x=policy("a", patern={}))
@@ -90,7 +90,7 @@ def test_a_refused_policy_keeps_its_last_valid_version() -> None:
     assert [change for change, _ in again.changes] == ["updated"]
 
 
-def test_a_policy_that_was_never_valid_harms_no_other() -> None:
+def test_policy_that_was_never_valid_affects_no_other() -> None:
     policy_set = Shelf().write(x=policy("a", patern={}) + policy("b"))
     assert names(policy_set) == ["b"]
     assert [(p.name, p.ready) for p in policy_set.policies] == [
@@ -99,7 +99,7 @@ def test_a_policy_that_was_never_valid_harms_no_other() -> None:
     ]
 
 
-def test_an_unsupported_rule_is_refused_by_name() -> None:
+def test_unsupported_rule_is_rejected_by_name() -> None:
     keys = {"keys": {"kms": "k"}}
     manifests = {"attestors": [{"entries": [keys]}]}
     policy_set = Shelf().write(x=policy("a", manifests=manifests))
@@ -121,7 +121,7 @@ EXISTING = {"mutate": {"targets": [TARGET], "patchStrategicMerge": {"data": {}}}
         (EXISTING, "mutate existing"),
     ],
 )
-def test_of_a_rule_that_no_process_acts_on_the_status_tells(
+def test_status_names_rules_that_no_process_runs(
     body: dict[str, object], needed: str
 ) -> None:
     document = yaml.safe_load(policy("a").removesuffix("---\n"))
@@ -152,7 +152,7 @@ def test_of_a_rule_that_no_process_acts_on_the_status_tells(
 
 
 @pytest.mark.parametrize("body", [{"generate": {**TARGET, "data": {}}}, EXISTING])
-def test_a_background_pool_carries_out_every_rule(body: dict[str, object]) -> None:
+def test_background_pool_runs_every_rule(body: dict[str, object]) -> None:
     document = yaml.safe_load(policy("a").removesuffix("---\n"))
     rules = document["spec"]["rules"]
     rules.append({"name": "other", "match": rules[0]["match"], **body})
@@ -163,7 +163,7 @@ def test_a_background_pool_carries_out_every_rule(body: dict[str, object]) -> No
     assert [rule.name for rule in status.rules] == ["r", "other"]
 
 
-def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
+def test_failures_of_all_policies_can_be_ignored() -> None:
     """The policies' webhooks call the Ignore path.
 
     No policy with Fail is evaluated there. See docs/behaviour/controllers 2.5
@@ -179,7 +179,7 @@ def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
         assert head.failure_policy == expected
 
 
-def test_a_status_says_of_which_version_it_is() -> None:
+def test_status_names_its_version() -> None:
     document = yaml.safe_load(policy("a").removesuffix("---\n"))
     document["metadata"]["generation"] = 3
     shelf = Shelf()
@@ -190,7 +190,7 @@ def test_a_status_says_of_which_version_it_is() -> None:
     assert (status.ready, status.generation) == (False, 4)
 
 
-def test_of_a_refused_version_the_status_says_what_is_in_force() -> None:
+def test_status_of_a_rejected_version_names_the_active_one() -> None:
     """Webhooks are registered for this version, so its requests must still arrive."""
     shelf = Shelf()
     assert shelf.write(x=policy("a")).policies[0].in_force == ""
@@ -206,7 +206,7 @@ def test_of_a_refused_version_the_status_says_what_is_in_force() -> None:
     assert fresh.in_force == ""
 
 
-def test_a_half_written_file_keeps_its_policies() -> None:
+def test_half_written_file_keeps_its_policies() -> None:
     shelf = Shelf()
     shelf.write(x=policy("a"))
     for half in ("", "kind: [", "a: b: c"):
@@ -217,7 +217,7 @@ def test_a_half_written_file_keeps_its_policies() -> None:
     assert names(shelf.remove("x")) == []
 
 
-def test_a_document_that_is_no_policy_is_told() -> None:
+def test_non_policy_document_is_reported() -> None:
     policy_set = Shelf().write(
         x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
     )
@@ -240,7 +240,7 @@ def test_a_document_that_is_no_policy_is_told() -> None:
     assert policy_set.problems == (f"x, line 1: {text}",)
 
 
-def test_of_two_policies_with_one_name_the_later_counts() -> None:
+def test_later_of_two_policies_with_one_name_wins() -> None:
     policy_set = Shelf().write(x=policy("a"), y=policy("a"))
     assert names(policy_set) == ["a"]
     assert policy_set.problems == (
@@ -248,7 +248,7 @@ def test_of_two_policies_with_one_name_the_later_counts() -> None:
     )
 
 
-def test_exceptions_change_the_policies_they_name() -> None:
+def test_exceptions_change_the_named_policies() -> None:
     shelf = Shelf()
     bare = shelf.write(x=policy("a") + policy("b"))
     exempt = shelf.write(y=exception("e", "a"))
@@ -258,7 +258,7 @@ def test_exceptions_change_the_policies_they_name() -> None:
     assert shelf.remove("y").encoded == bare.encoded
 
 
-def test_exceptions_of_other_namespaces_do_not_count() -> None:
+def test_exceptions_of_other_namespaces_have_no_effect() -> None:
     shelf = Shelf(honoured="only")
     bare = shelf.write(x=policy("a"))
     policy_set = shelf.write(y=exception("e", "a"))
@@ -266,7 +266,7 @@ def test_exceptions_of_other_namespaces_do_not_count() -> None:
     assert "PolicyException ex/e is ignored" in policy_set.problems[0]
 
 
-def test_only_what_changed_is_compiled() -> None:
+def test_only_changed_policies_are_compiled() -> None:
     shelf = Shelf()
     before = shelf.write(x=policy("a"), y=policy("b"))
     after = shelf.write(y=policy("b", message="new", pattern={"kind": "?*"}))
@@ -274,7 +274,7 @@ def test_only_what_changed_is_compiled() -> None:
     assert after.encoded[1] != before.encoded[1]
 
 
-def test_a_name_that_no_api_server_takes_is_refused() -> None:
+def test_invalid_name_is_rejected() -> None:
     """Names appear in logs, metrics and answers; an API server has validated them."""
     for name in ("b\x1b[31m", "B_b", "b" * 300, "{{ x }}"):
         policy_set = Shelf().write(x=policy(name), y=policy("a"))
@@ -282,7 +282,7 @@ def test_a_name_that_no_api_server_takes_is_refused() -> None:
         assert any("RFC 1123" in p.message for p in policy_set.policies)
 
 
-def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
+def test_too_many_rules_are_rejected_before_compilation() -> None:
     """One policy must not prevent the leader from compiling the others."""
     document = yaml.safe_load(policy("many").removesuffix("---\n"))
     document["spec"]["rules"] *= POLICY_RULES_MAX + 1
@@ -292,7 +292,7 @@ def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
     assert policy_set.policies[1].code == "leader.rules"
 
 
-def test_a_status_quotes_in_bounds() -> None:
+def test_status_messages_are_truncated() -> None:
     """Every reader of GET /policies receives the status."""
     policy_set = Shelf().write(
         x=policy("a", message="{{ " + "(" * 100_000 + " }}", pattern={"a": "b"})
@@ -301,7 +301,7 @@ def test_a_status_quotes_in_bounds() -> None:
     assert len(policy_set.policies[0].message) < 3000
 
 
-def test_a_file_beyond_all_measure_is_not_read() -> None:
+def test_oversized_file_is_not_read() -> None:
     policy_set = Shelf().write(x="# " + " " * WATCHED_FILE_BYTES_MAX, y=policy("a"))
     assert names(policy_set) == ["a"]
     assert policy_set.problems[0].endswith(
@@ -315,7 +315,7 @@ def costly(name: str, count: int = 5) -> str:
     return policy(name, cel={"expressions": [{"expression": text} for text in texts]})
 
 
-def test_a_policy_beyond_its_steps_is_refused_and_its_last_version_stays() -> None:
+def test_policy_over_its_budget_is_rejected_and_its_last_version_kept() -> None:
     shelf = Shelf()
     before = shelf.write(x=policy("a"), y=policy("b")).encoded
     policy_set = shelf.write(x=costly("a"))
@@ -327,7 +327,7 @@ def test_a_policy_beyond_its_steps_is_refused_and_its_last_version_stays() -> No
     assert shelf.write(x=policy("a", pattern={"a": "b"})).policies[0].ready
 
 
-def test_a_defect_harms_the_policy_that_meets_it_only(
+def test_defect_affects_only_its_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Types deeper than the interpreter's stack used to crash every leader."""
@@ -346,7 +346,7 @@ def test_a_defect_harms_the_policy_that_meets_it_only(
     assert [one.code for one in policy_set.policies] == ["", "leader.defect", ""]
 
 
-def test_an_exception_compiles_anew_only_the_policies_that_it_names() -> None:
+def test_exception_recompiles_only_the_named_policies() -> None:
     shelf = Shelf()
     shelf.write(x=policy("a") + policy("b") + policy("c"))
     assert shelf.policy_store.compiled_count == 3
@@ -358,7 +358,7 @@ def test_an_exception_compiles_anew_only_the_policies_that_it_names() -> None:
     assert shelf.policy_store.compiled_count == 5
 
 
-def test_what_is_late_is_left_to_the_next_update_and_the_small_come_first() -> None:
+def test_late_policies_wait_and_small_ones_come_first() -> None:
     shelf = Shelf()
     large = policy("a", pattern={f"k{i}": "v" for i in range(50)})
     changes = Changes({"x": (policy("z", "Policy") + large + policy("b")).encode()}, ())
@@ -371,7 +371,7 @@ def test_what_is_late_is_left_to_the_next_update_and_the_small_come_first() -> N
     assert shelf.policy_store.compiled_count == 3
 
 
-def test_a_policy_that_waits_has_its_last_version_in_force() -> None:
+def test_waiting_policy_keeps_its_last_version_active() -> None:
     shelf = Shelf()
     first = shelf.write(x=policy("a") + policy("b")).encoded
     changed = policy("a", pattern={"a": "1"}) + policy("b", pattern={"b": "1"})
@@ -385,7 +385,7 @@ def test_a_policy_that_waits_has_its_last_version_in_force() -> None:
     ]
 
 
-def test_the_leader_beats_for_every_policy_and_within_a_costly_one() -> None:
+def test_heartbeat_continues_during_costly_policies() -> None:
     beats: list[int] = []
     policy_store = PolicyStore(lambda _: True, on_progress=lambda: beats.append(1))
     some = "".join(policy(f"p{i}") for i in range(10))
@@ -413,7 +413,7 @@ def test_costly_results_are_kept_for_the_next_leader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
-def test_a_damaged_file_of_kept_results_costs_time_only(
+def test_corrupt_result_file_costs_only_time(
     tmp_path: Path, content: bytes | None
 ) -> None:
     tmp_path.chmod(0o700)

@@ -98,7 +98,7 @@ def configurations(api: FakeApi) -> int:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_leader_leads_and_ends_in_order(
+def test_leader_starts_and_stops_in_order(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]", *, asked: bool
 ) -> None:
     """After the handshake, the leader deregisters first and publishes until it ends."""
@@ -121,7 +121,7 @@ def test_a_leader_leads_and_ends_in_order(
     assert holder(api) == "", "another replica need not wait"
 
 
-def test_a_defect_in_a_controller_leaves_the_others_at_work(
+def test_defect_in_a_controller_does_not_stop_the_others(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
     """The leader keeps the lease, publishes policies, and logs the traceback."""
@@ -138,7 +138,7 @@ def test_a_defect_in_a_controller_leaves_the_others_at_work(
 
 
 @pytest.mark.parametrize("webhook_workers", [0])
-def test_a_leader_without_a_webhook_publishes_and_writes_nothing(
+def test_leader_without_a_webhook_publishes_and_writes_nothing(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
     """A leader without a webhook needs no lease, certificate, or watch for reviews."""

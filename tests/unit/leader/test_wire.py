@@ -79,7 +79,9 @@ def refuse(_request: ApiRequest, _deadline_ns: int) -> bytes:
 class Leader:
     """The controllers of a leader with their real dependencies, and one worker."""
 
-    def __init__(self, api: FakeApi, folder: Path) -> None:
+    def __init__(
+        self, api: FakeApi, folder: Path, settings: Settings | None = None
+    ) -> None:
         self.api = api
         self.turned = TurnedClock()
         self.folder = folder
@@ -87,7 +89,7 @@ class Leader:
             made.mkdir(mode=0o700, parents=True)
         self.page = ControlPage.create(folder / "snapshot")
         self.worker = self.page.claim(os.getpid(), start_ticks(os.getpid()))
-        client, settings = api.client(), Settings()
+        client, settings = api.client(), settings or Settings()
         self.objects = Objects(client)
         self.policies = ClusterPolicies(client)
         self.configuration = ClusterConfiguration(client, settings)
@@ -247,7 +249,7 @@ def in_force(generation: int = 0, *, in_force: str = "") -> PolicyStatus:
     )
 
 
-def test_a_policy_is_registered_and_then_told_to_be_ready(leader: Leader) -> None:
+def test_policy_is_registered_and_then_ready(leader: Leader) -> None:
     created = leader.api.put(POLICY, **policy())
     leader.until(lambda: "pods" in leader.resources())
     assert leader.ready() == "", "no worker has it"
@@ -285,7 +287,7 @@ def validating_policy() -> Json:
     }
 
 
-def test_a_policy_in_cel_is_registered_and_then_told_to_be_ready(
+def test_cel_policy_is_registered_and_then_ready(
     leader: Leader,
 ) -> None:
     leader.api.put(VALIDATING, **validating_policy())
@@ -308,7 +310,7 @@ def test_a_policy_in_cel_is_registered_and_then_told_to_be_ready(
     assert types == [("WebhookConfigured", "True"), ("RBACPermissionsGranted", "True")]
 
 
-def test_workers_that_attach_before_the_leader_goes_on_are_seen(
+def test_workers_that_attach_early_are_noticed(
     leader: Leader,
 ) -> None:
     """The workers ring before the loop can announce its publication."""
@@ -323,7 +325,7 @@ def test_workers_that_attach_before_the_leader_goes_on_are_seen(
     assert leader.ready() == "True"
 
 
-def test_without_a_bell_workers_are_looked_at_by_the_clock(leader: Leader) -> None:
+def test_workers_are_polled_without_a_bell(leader: Leader) -> None:
     leader.api.put(POLICY, **policy())
     leader.until(lambda: "pods" in leader.resources())
     leader.heard()
@@ -336,7 +338,7 @@ def test_without_a_bell_workers_are_looked_at_by_the_clock(leader: Leader) -> No
     assert leader.ready() == "True"
 
 
-def test_ready_waits_for_another_replica_and_no_longer(leader: Leader) -> None:
+def test_readiness_waits_only_for_other_replicas(leader: Leader) -> None:
     path = f"{KYVERNO}/configmaps/{REPLICAS}"
 
     def other(version: int) -> None:
@@ -357,7 +359,7 @@ def test_ready_waits_for_another_replica_and_no_longer(leader: Leader) -> None:
     leader.until(lambda: leader.ready() == "True")
 
 
-def test_a_version_that_was_refused_is_registered_by_the_earlier_one(
+def test_last_valid_version_of_a_rejected_policy_is_registered(
     leader: Leader,
 ) -> None:
     leader.api.put(POLICY, **policy())
@@ -373,7 +375,7 @@ def test_a_version_that_was_refused_is_registered_by_the_earlier_one(
     assert "pods" in leader.resources()
 
 
-def test_what_somebody_deletes_or_edits_comes_back(leader: Leader) -> None:
+def test_deleted_or_edited_objects_are_restored(leader: Leader) -> None:
     leader.api.put(POLICY, **policy())
     leader.until(lambda: "pods" in leader.resources())
     leader.api.remove(CONFIGURATION)
@@ -382,12 +384,12 @@ def test_what_somebody_deletes_or_edits_comes_back(leader: Leader) -> None:
     leader.until(lambda: leader.at(CONFIGURATION)["webhooks"])
 
 
-def test_a_kind_is_looked_for_until_it_is_served(
+def test_unserved_kind_is_retried_until_served(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K8S: a new CRD is served a moment after it is established.
 
-    Global context entries whose objects were refused then retry at once.
+    Global context entries whose objects were rejected then retry at once.
     """
     hurried: list[int] = []
     monkeypatch.setattr(leader.context, "retry_now", lambda: hurried.append(1))
@@ -407,7 +409,7 @@ def test_a_kind_is_looked_for_until_it_is_served(
     assert leader.api.count("GET /apis$") - asked <= 1, "and then once a minute"
 
 
-def test_what_the_operator_asks_for_is_registered(leader: Leader) -> None:
+def test_operators_settings_are_registered(leader: Leader) -> None:
     leader.api.put(POLICY, **policy())
     leader.until(leader.resources)
     asked = {"webhookLabels": '{"a": "b"}'}
@@ -423,7 +425,7 @@ def test_what_the_operator_asks_for_is_registered(leader: Leader) -> None:
     assert leader.at(CONFIGURATION)["metadata"]["labels"]["a"] == "b"
 
 
-def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
+def test_unreadable_entry_creates_an_event(leader: Leader) -> None:
     leader.api.put(
         ENTRY,
         apiVersion="kyverno.io/v2beta1",
@@ -443,7 +445,7 @@ def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
     assert (condition["type"], condition["status"]) == ("Ready", "False")
 
 
-def test_a_new_authority_is_registered_as_soon_as_it_is_made(leader: Leader) -> None:
+def test_new_ca_is_registered_immediately(leader: Leader) -> None:
     """The API server must trust an authority before a replica uses its certificates."""
     path = f"{KYVERNO}/secrets/kyverno-svc.kyverno.svc.kyverno-tls-ca"
     leader.api.put(POLICY, **policy())
@@ -462,7 +464,7 @@ def test_a_new_authority_is_registered_as_soon_as_it_is_made(leader: Leader) -> 
     assert made.strip() in base64.b64decode(webhook["clientConfig"]["caBundle"])
 
 
-def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
+def test_leader_health_is_reported(leader: Leader) -> None:
     found = read_leader_health(leader.folder)
     assert found is not None
     assert found.trusted
@@ -476,7 +478,7 @@ def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
     assert not found.trusted, "nobody renewed the certificate"
 
 
-def test_a_leader_that_published_nothing_has_heard_nothing(
+def test_leader_without_a_publication_has_no_health(
     api: FakeApi, tmp_path: Path
 ) -> None:
     """Workers get no policies from this leader, so the previous time stays valid."""
@@ -495,9 +497,7 @@ def test_a_leader_that_published_nothing_has_heard_nothing(
     assert found.confirmed_ns == 5
 
 
-def test_who_does_not_hold_the_lease_writes_nothing(
-    api: FakeApi, tmp_path: Path
-) -> None:
+def test_standby_writes_nothing(api: FakeApi, tmp_path: Path) -> None:
     """A leader without the lease still publishes its policies and its own health."""
     leader = Leader(api, tmp_path)
     api.put(POLICY, **policy())
@@ -519,7 +519,7 @@ def test_who_does_not_hold_the_lease_writes_nothing(
     assert read_leader_health(tmp_path) is not None
 
 
-def test_an_outage_is_over_within_a_second(leader: Leader) -> None:
+def test_outage_recovery_takes_less_than_a_second(leader: Leader) -> None:
     """No policy is Ready before a webhook is registered for it."""
     leader.api.fault("(PUT|POST|GET) .*webhookconfigurations", *[403] * 10_000)
     leader.api.put(POLICY, **policy())
@@ -535,7 +535,43 @@ def test_an_outage_is_over_within_a_second(leader: Leader) -> None:
     assert leader.ready() == "True"
 
 
-def test_an_ended_queue_starts_nothing(leader: Leader) -> None:
+def test_policy_is_ready_as_soon_as_it_is_registered(leader: Leader) -> None:
+    """Otherwise, it would become Ready only after the back-off of its status."""
+    leader.api.fault("(PUT|POST|GET) .*webhookconfigurations", *[403] * 10_000)
+    leader.api.put(POLICY, **policy())
+    leader.heard()
+    leader.publish(2, in_force())
+    leader.attach(2)
+    leader.pass_s(60)
+    leader.api.faults.clear()
+    for _ in range(10_000):
+        if "pods" in leader.resources():
+            break
+        leader.pass_s(0.1)
+    leader.until(lambda: leader.ready() == "True")
+
+
+def test_nothing_is_registered_before_the_first_publication(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """Otherwise, the API server would call workers that have no policies."""
+    leader = Leader(api, tmp_path)
+    try:
+        assert leader.election.step()
+        for informer in leader.informers:
+            informer.start()
+        wait_for(lambda: all(one.synced for one in leader.informers))
+        leader.pass_s(10)
+        assert CONFIGURATION not in leader.configured()
+        leader.publish(1)
+        leader.attach(1)
+        leader.pass_s(10)
+        assert CONFIGURATION in leader.configured()
+    finally:
+        leader.stop()
+
+
+def test_stopped_queue_starts_nothing(leader: Leader) -> None:
     leader.wired.queue.shut_down(drain=False)
     before = len([one for one in leader.api.requests if one[0] != "GET"])
     leader.api.put(POLICY, **policy())

@@ -22,23 +22,23 @@ def _tree(folder: Path) -> Path:
     return folder
 
 
-def test_operators_numbers_and_words_are_changed(tmp_path: Path) -> None:
+def test_operators_numbers_and_strings_are_changed(tmp_path: Path) -> None:
     changes = {m.after for m in mutants_of(_tree(tmp_path), "one.py")}
     assert {"if least <= 1:", "if least < 2:", 'return word == "XXendXX"'} <= changes
 
 
-def test_words_for_people_are_not_changed(tmp_path: Path) -> None:
+def test_messages_are_not_changed(tmp_path: Path) -> None:
     changes = {m.after for m in mutants_of(_tree(tmp_path), "one.py")}
     assert not [change for change in changes if "ValueError" in change]
     assert 'return word == "END"' not in changes
 
 
-def test_a_mutant_says_its_place(tmp_path: Path) -> None:
+def test_mutant_names_its_position(tmp_path: Path) -> None:
     found = {m.key for m in mutants_of(_tree(tmp_path), "two.py")}
     assert ("two.py", "two", "return number + 2", "return number - 2") in found
 
 
-def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
+def test_seed_repeats_a_run(tmp_path: Path) -> None:
     tree = _tree(tmp_path)
     files = draw_files(tree, ["*.py"], "a", 9)
     assert files == ["one.py", "two.py"]
@@ -48,7 +48,7 @@ def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
     assert len({tuple(draw(tree, files, seed, 4)) for seed in "abcdef"}) > 1
 
 
-def test_known_survivors_name_files_that_exist() -> None:
+def test_known_survivors_name_existing_files() -> None:
     for file, function, before, after in known_keys(KNOWN):
         assert (ROOT / file).is_file()
         assert f"def {function.rpartition('.')[2]}(" in (ROOT / file).read_text()

@@ -80,12 +80,12 @@ _CHAIN = {"certChain": "c", "rekor": {"ignoreTlog": True}}
         ({"attestations": [{"attestors": _set(_keys())}]}, ""),
     ],
 )
-def test_what_the_command_line_does_not_verify(
+def test_signatures_the_command_line_cannot_verify(
     block: dict[str, Any], missing: str
 ) -> None:
-    """A rule is refused as a whole if it needs something unsupported.
+    """A rule is rejected as a whole if it needs something unsupported.
 
-    The server refuses all of these rules.
+    The server rejects all of these rules.
     """
     given = {"name": "r", "match": {}, "verifyImages": [block]}
     rule = msgspec.convert(given, Rule)

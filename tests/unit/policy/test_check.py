@@ -1,4 +1,4 @@
-"""Checks refuse the same policies as Kyverno's policy webhook, with its messages."""
+"""Checks reject the same policies as Kyverno's policy webhook, with its messages."""
 
 # ruff: noqa: E501, ISC004 - upstream's texts are kept as they are printed
 
@@ -229,7 +229,7 @@ def test_a_bad_query_is_reported_with_its_column() -> None:
     assert place in str(caught.value)
 
 
-def test_policy_without_rules_is_refused() -> None:
+def test_policy_without_rules_is_rejected() -> None:
     with pytest.raises(DocumentInvalid) as caught:
         read(policy({"rules": []}))
     assert [one.code for one in caught.value.problems] == ["policy.no_rules"]
@@ -357,6 +357,6 @@ _LADEN = {**_NESTED, "preconditions": {"all": []}}
 def test_entries_after_a_nested_foreach_are_not_checked(
     entries: list[dict[str, Any]], *, is_refused: bool
 ) -> None:
-    """Otherwise a policy that Kyverno accepts is refused, or the reverse."""
+    """Otherwise a policy that Kyverno accepts is rejected, or the reverse."""
     raw = policy(validate=None, mutate={"foreach": entries})
     assert bool(check(decode(raw)).problems) is is_refused

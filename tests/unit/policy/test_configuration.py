@@ -1,4 +1,4 @@
-"""Every key of the ConfigMaps: its effect, its refused values and its replacement."""
+"""Every key of the ConfigMaps: its effect, its rejected values and its replacement."""
 
 from pathlib import Path
 from typing import Any
@@ -125,14 +125,14 @@ def refusal(expression: str) -> str:
 
 
 @pytest.mark.parametrize(("key", "text", "changes"), GOOD)
-def test_a_key_sets_its_field(key: str, text: str, changes: dict[str, Any]) -> None:
+def test_key_sets_its_field(key: str, text: str, changes: dict[str, Any]) -> None:
     found = decode_configuration({key: text}, BASE, LAST, refusal)
     assert found.problems == ()
     assert found.configuration == msgspec.structs.replace(BASE, **changes)
 
 
 @pytest.mark.parametrize(("key", "text", "words"), BAD)
-def test_an_invalid_value_keeps_the_last_valid_one(
+def test_invalid_value_keeps_the_last_valid_one(
     key: str, text: str, words: str
 ) -> None:
     found = decode_configuration({key: text}, BASE, LAST, refusal)
@@ -150,11 +150,11 @@ def test_an_invalid_value_keeps_the_last_valid_one(
         assert getattr(found.configuration, name) == getattr(LAST, name)
 
 
-def test_every_key_has_a_good_case() -> None:
+def test_every_key_is_tested() -> None:
     assert {key for key, _, _ in GOOD} == set(KEYS)
 
 
-def test_without_the_config_map_the_base_applies() -> None:
+def test_defaults_apply_without_the_config_map() -> None:
     """Upstream then keeps matchConditions and the threshold (controllers 14.40)."""
     found = decode_configuration({}, BASE, LAST)
     assert found.configuration == BASE
@@ -162,7 +162,7 @@ def test_without_the_config_map_the_base_applies() -> None:
     assert Configuration().update_request_threshold == 1000
 
 
-def test_a_misspelt_key_is_reported_and_has_no_effect() -> None:
+def test_misspelled_key_is_reported_and_has_no_effect() -> None:
     found = decode_configuration({"resourceFilter": "[Pod,*,*]"}, BASE, LAST)
     assert found.problems == ("resourceFilter: no such key",)
     assert found.configuration == BASE
@@ -213,7 +213,7 @@ METRICS_BAD = [
 
 
 @pytest.mark.parametrize(("key", "text", "changes"), METRICS_GOOD)
-def test_a_metrics_key_sets_its_field(
+def test_metrics_key_sets_its_field(
     key: str, text: str, changes: dict[str, Any]
 ) -> None:
     found = decode_metrics_configuration({key: text}, METRICS_LAST)
@@ -223,7 +223,7 @@ def test_a_metrics_key_sets_its_field(
 
 
 @pytest.mark.parametrize(("key", "text", "words"), METRICS_BAD)
-def test_an_invalid_metrics_value_keeps_the_last_valid_one(
+def test_invalid_metrics_value_keeps_the_last_valid_one(
     key: str, text: str, words: str
 ) -> None:
     found = decode_metrics_configuration({key: text}, METRICS_LAST)
@@ -251,7 +251,7 @@ def test_exclusion_of_a_namespace_wins(
     assert {name for name in ("a", "b", "", "-") if found.counts(name)} == counted
 
 
-def test_a_metric_has_its_own_buckets_or_those_of_all() -> None:
+def test_metric_has_its_own_buckets_or_the_default_ones() -> None:
     found = MetricsConfiguration(
         bucket_boundaries=(1.0,), exposure={"h": Exposure(bucket_boundaries=(2.0,))}
     )
@@ -268,7 +268,7 @@ def shipped(name: str) -> dict[str, str]:
     return data
 
 
-def test_the_config_maps_that_we_ship_are_valid() -> None:
+def test_shipped_config_maps_are_valid() -> None:
     main = decode_configuration(shipped("kyverno"), Configuration(), LAST)
     assert main.problems == ()
     assert main.configuration.exclude_groups == "system:nodes"

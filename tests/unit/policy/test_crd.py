@@ -1,7 +1,7 @@
 """The CustomResourceDefinitions: equal to the code, structural, fit for users' objects.
 
-A failure means: config/crds/ is stale, the API server would refuse a definition, or it
-would refuse or truncate an object of Kyverno's users.
+A failure means: config/crds/ is stale, the API server would reject a definition, or it
+would reject or truncate an object of Kyverno's users.
 """
 
 import json

@@ -120,7 +120,7 @@ def test_beta_has_no_inline_match() -> None:
     assert paths == ["spec.rules[0].match.resources"]
 
 
-def test_a_nested_document_is_refused_not_a_crash() -> None:
+def test_deeply_nested_document_is_rejected_without_a_crash() -> None:
     deep: Any = {}
     for _ in range(5000):
         deep = {"a": deep}
@@ -167,7 +167,7 @@ def test_records_survive_a_round_trip() -> None:
 
 
 @pytest.mark.skipif(not PRESENT, reason=ABSENT)
-def test_upstreams_own_policies_decode() -> None:
+def test_upstreams_policies_decode() -> None:
     """Users who migrate would otherwise lose the policies that cannot be decoded."""
     count = 0
     for suite in ("cli", "policies"):

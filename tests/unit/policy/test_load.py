@@ -13,7 +13,7 @@ def only(text: bytes | str) -> Json:
     return document.raw
 
 
-def test_documents_have_their_places() -> None:
+def test_documents_have_their_line_numbers() -> None:
     text = "# c\n---\na: 1\n---\n\n# nothing\n---\n- b\n"
     documents = load(text, file="f.yaml")
     assert [one.raw for one in documents] == [{"a": 1}, ["b"]]
@@ -78,7 +78,7 @@ def test_aliases_and_merge_keys() -> None:
         ),
     ],
 )
-def test_refused(text: bytes | str, code: str) -> None:
+def test_rejected_input(text: bytes | str, code: str) -> None:
     with pytest.raises(PolicyInvalid) as caught:
         load(text, file="f")
     assert caught.value.code == code
@@ -91,7 +91,7 @@ def test_syntax_error_has_its_position() -> None:
     assert (caught.value.where.line, caught.value.where.column) == (3, 2)
 
 
-def test_alias_bomb_is_refused() -> None:
+def test_alias_bomb_is_rejected() -> None:
     """Nine levels of nine aliases expand to 400 million nodes."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     for level in range(1, 10):
@@ -123,7 +123,7 @@ def test_text_after_the_end_of_a_document_is_not_read(
 
 
 @pytest.mark.parametrize("text", ["...\na: 1\n", "# note\n...\na: 1\n"])
-def test_an_end_before_any_content_is_a_fault(text: str) -> None:
+def test_document_end_before_any_content_is_an_error(text: str) -> None:
     """Otherwise the object after it would be lost silently."""
     with pytest.raises(PolicyInvalid):
         load(text)

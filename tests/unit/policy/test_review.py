@@ -60,7 +60,7 @@ def test_unknown_kind_ends_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Pod/exec", "Pod/scale"])
-def test_background_scan_sees_no_subresource(kind: str) -> None:
+def test_background_scan_rejects_subresources(kind: str) -> None:
     match = {"any": [{"resources": {"kinds": [kind]}}]}
     raw = policy({**PATTERN, "match": match})
     assert evaluate(raw).error == (
@@ -104,11 +104,11 @@ def test_background_scan_sees_no_subresource(kind: str) -> None:
         ),
     ],
 )
-def test_generate_is_refused(body: dict[str, Any], text: str) -> None:
+def test_generate_is_rejected(body: dict[str, Any], text: str) -> None:
     assert evaluate(policy(generate(**{"data": {"a": "b"}, **body}))).error == text
 
 
-def test_variables_of_a_clone_cause_a_warning() -> None:
+def test_variables_in_a_clone_cause_a_warning() -> None:
     clone = {"name": "s", "namespace": "{{request.object.metadata.name}}"}
     verdict = evaluate(policy(generate(clone=clone)))
     assert verdict.error == ""
@@ -152,7 +152,7 @@ class _WithScale(BuiltInKinds):
         return frozenset({"Scale"})
 
 
-def test_background_scan_sees_no_kind_of_subresources() -> None:
+def test_background_scan_rejects_kinds_of_subresources() -> None:
     view = ClusterView(kinds=_WithScale(is_complete=True))
     raw = policy({**PATTERN, "match": {"any": [{"resources": {"kinds": ["Scale"]}}]}})
     assert evaluate(raw, view=view).error == (
@@ -218,7 +218,7 @@ def test_update_of_a_generate_rule(
     assert verdict == ReviewVerdict(error, [warning] if warning else [])
 
 
-def test_policies_that_run_on_update_read_no_request() -> None:
+def test_policies_with_mutate_existing_on_policy_update_read_no_request() -> None:
     target = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": "n"}
     mutate = {
         "targets": [target],
@@ -292,7 +292,7 @@ class _Granted:
 def test_cleanup_needs_no_wider_permission(
     resources: dict[str, Any], *, is_allowed: bool
 ) -> None:
-    """Otherwise a policy would be refused even if Roles or resourceNames suffice."""
+    """Otherwise a policy would be rejected even if Roles or resourceNames suffice."""
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_Granted())
     raw = cleanup("ClusterCleanupPolicy", match={"any": [{"resources": resources}]})
     del raw["metadata"]["namespace"]
@@ -316,7 +316,7 @@ def test_cleanup_needs_no_wider_permission(
         ({}, "0 0 30 2 *", "schedule '0 0 30 2 *' never occurs"),
     ],
 )
-def test_what_keeps_a_cleanup_policy_from_running(
+def test_invalid_cleanup_policies(
     annotations: dict[str, str], schedule: str, warning: str
 ) -> None:
     """Otherwise its author would see the problem only in the status, if at all."""
@@ -328,7 +328,7 @@ def test_what_keeps_a_cleanup_policy_from_running(
     assert all(warning in one for one in found.warnings)
 
 
-def test_conditions_of_cleanup_must_parse() -> None:
+def test_conditions_of_cleanup_policies_must_parse() -> None:
     conditions = {"any": [{"key": "{{ a[ }}", "operator": "Equals", "value": 1}]}
     error = evaluate(cleanup("CleanupPolicy", conditions=conditions)).error
     assert error.startswith("variable substitution failed for policy c: ")

@@ -40,7 +40,7 @@ def test_valid(version: str) -> None:
         ({"webhookConfiguration": {"timeoutSeconds": True}}, "got boolean"),
     ],
 )
-def test_faults(change: dict[str, Any], told: str) -> None:
+def test_violations(change: dict[str, Any], told: str) -> None:
     found = [str(one) for one in schema_problems(policy({**VALID, **change}))]
     assert any(told in one for one in found), found
 
@@ -60,7 +60,7 @@ def test_unknown_kinds(kind: str, version: str) -> None:
     )
 
 
-def test_no_depth_exhausts_it() -> None:
+def test_deep_documents_do_not_exhaust_the_stack() -> None:
     deep: Any = "x"
     for _ in range(20_000):
         deep = [deep]

@@ -69,7 +69,7 @@ def test_key_text(key: Json, text: str | None) -> None:
     assert key_text(key) == text
 
 
-def test_endless_digits_are_text() -> None:
+def test_very_long_digits_are_text() -> None:
     """Otherwise int() of a long text would take seconds or fail."""
     assert resolve("1" * 5000) == "1" * 5000
 
@@ -103,14 +103,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "value"), TAGGED)
-def test_a_tag_decides(text: str, value: Json) -> None:
+def test_tag_decides(text: str, value: Json) -> None:
     (document,) = parse_yaml(f"a: {text}", "f.yaml")
     assert document.raw == {"a": value}
     assert type(document.raw["a"]) is type(value)
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_a_tag_that_does_not_fit_is_refused(text: str, message: str) -> None:
+def test_mismatched_tag_is_rejected(text: str, message: str) -> None:
     with pytest.raises(PolicyInvalid) as caught:
         parse_yaml(f"a: {text}", "f.yaml")
     assert caught.value.message == message

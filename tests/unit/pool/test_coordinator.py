@@ -90,7 +90,7 @@ def take_away(api: FakeApi) -> None:
     api.put(LEASE, spec=spec)
 
 
-def test_a_standby_does_not_work(api: FakeApi, bench: Bench, tmp_path: Path) -> None:
+def test_standby_does_not_work(api: FakeApi, bench: Bench, tmp_path: Path) -> None:
     take_away(api)
     assert not bench.election.step()
     bench.coordinator.tick()
@@ -99,7 +99,7 @@ def test_a_standby_does_not_work(api: FakeApi, bench: Bench, tmp_path: Path) -> 
     assert read_pool_health(tmp_path, "pool") == PoolHealth("pool")
 
 
-def test_the_holder_works_until_its_fence_and_again_in_its_next_term(
+def test_holder_works_until_its_lease_ends_and_in_its_next_term(
     api: FakeApi, bench: Bench, tmp_path: Path
 ) -> None:
     assert bench.election.step()
@@ -115,7 +115,7 @@ def test_the_holder_works_until_its_fence_and_again_in_its_next_term(
     assert bench.ends == []
 
 
-def test_a_term_that_came_and_went_between_two_ticks_has_its_own_work(
+def test_each_term_has_separate_work(
     bench: Bench,
 ) -> None:
     """Data that the first term's work cached may be outdated."""
@@ -141,7 +141,7 @@ def test_work_that_does_not_stop_ends_with_the_process(bench: Bench) -> None:
     assert bench.ends == ["its work still runs 10 s after the lease was lost"]
 
 
-def test_work_that_ends_by_itself_ends_the_process(bench: Bench) -> None:
+def test_work_that_ends_early_ends_the_process(bench: Bench) -> None:
     """The supervisor restarts it, and reports repeated exits as a crash loop."""
     coordinator = Coordinator(
         bench.tools, lambda _tools, _stop: None, bench.ends.append
@@ -154,7 +154,7 @@ def test_work_that_ends_by_itself_ends_the_process(bench: Bench) -> None:
     assert bench.ends == ["its work ended unexpectedly"]
 
 
-def test_work_that_notices_first_that_the_lease_is_lost_may_end(
+def test_work_can_end_when_it_notices_a_lost_lease(
     bench: Bench,
 ) -> None:
     def watch(tools: Tools, stop: threading.Event) -> None:
@@ -171,7 +171,7 @@ def test_work_that_notices_first_that_the_lease_is_lost_may_end(
     assert bench.ends == []
 
 
-def test_what_the_work_says_is_wrong_is_the_health_of_the_pool(
+def test_problems_of_the_work_are_the_pools_health(
     bench: Bench, tmp_path: Path
 ) -> None:
     assert bench.election.step()
@@ -186,7 +186,7 @@ def test_what_the_work_says_is_wrong_is_the_health_of_the_pool(
     assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
 
 
-def test_a_lease_that_cannot_be_read_for_a_minute_is_reported(
+def test_unreadable_lease_is_reported_after_a_minute(
     api: FakeApi, bench: Bench, tmp_path: Path
 ) -> None:
     bench.coordinator.tick()
@@ -204,7 +204,7 @@ def test_a_lease_that_cannot_be_read_for_a_minute_is_reported(
     assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
 
 
-def test_a_stop_waits_for_the_work(bench: Bench) -> None:
+def test_stop_waits_for_the_work(bench: Bench) -> None:
     assert bench.coordinator.stop(), "there is none"
     assert bench.election.step()
     bench.until(lambda: bench.began == [1])
@@ -219,7 +219,7 @@ def test_a_stop_waits_for_the_work(bench: Bench) -> None:
     ("successes", "accepted"),
     [(None, False), (frozenset(), True), (frozenset({"other"}), False)],
 )
-def test_successes_are_told_as_the_operator_says(
+def test_success_events_are_configurable(
     bench: Bench, successes: frozenset[str] | None, *, accepted: bool
 ) -> None:
     """The settings generateSuccessEvents and successEventActions apply to all pools."""

@@ -77,7 +77,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found.stop()
 
 
-def test_a_batch_waits_for_an_evaluator_and_is_answered(bench: Bench) -> None:
+def test_batch_waits_for_an_evaluator_and_is_answered(bench: Bench) -> None:
     answers = [bench.hub.submit(text) for text in (b"a", b"b", b"c")]
     with pytest.raises(StateError) as caught:
         bench.hub.submit(b"d")
@@ -87,14 +87,14 @@ def test_a_batch_waits_for_an_evaluator_and_is_answered(bench: Bench) -> None:
     assert bench.hub.submit(b"").result(WAIT_S) == b""
 
 
-def test_the_batch_of_a_dead_evaluator_is_answered_by_another(bench: Bench) -> None:
+def test_batch_of_a_dead_evaluator_is_answered_by_another(bench: Bench) -> None:
     bench.start(2)
     assert bench.hub.submit(b"die once").result(WAIT_S) == b"DIE ONCE"
     assert bench.hub.requeued == 1
     wait_for(lambda: bench.hub.connected_count == 1)
 
 
-def test_an_evaluator_killed_while_idle_gets_no_batch(bench: Bench) -> None:
+def test_evaluator_killed_while_idle_gets_no_batch(bench: Bench) -> None:
     bench.start(2)
     bench.children[0].send_signal(signal.SIGKILL)
     wait_for(lambda: bench.hub.connected_count == 1)
@@ -102,7 +102,7 @@ def test_an_evaluator_killed_while_idle_gets_no_batch(bench: Bench) -> None:
     assert bench.hub.requeued == 0
 
 
-def test_a_batch_that_ends_every_evaluator_is_given_up(bench: Bench) -> None:
+def test_batch_that_crashes_every_evaluator_is_dropped(bench: Bench) -> None:
     """The remaining evaluators answer the other batches."""
     bench.start(4)
     poison, good = bench.hub.submit(b"die"), bench.hub.submit(b"good")
@@ -113,7 +113,7 @@ def test_a_batch_that_ends_every_evaluator_is_given_up(bench: Bench) -> None:
     assert bench.hub.connected_count == 1
 
 
-def test_an_evaluator_that_hangs_is_left_behind(bench: Bench) -> None:
+def test_hanging_evaluator_is_abandoned(bench: Bench) -> None:
     bench.start(1)
     hanging = bench.hub.submit(b"hang")
     wait_for(lambda: bench.hub.requeued == 1)
@@ -121,7 +121,7 @@ def test_an_evaluator_that_hangs_is_left_behind(bench: Bench) -> None:
     assert bench.hub.connected_count == 0
 
 
-def test_what_waits_at_the_end_is_cancelled(bench: Bench) -> None:
+def test_waiting_batches_are_cancelled_at_the_end(bench: Bench) -> None:
     waiting = bench.hub.submit(b"x")
     bench.hub.close()
     with pytest.raises(CancelledError):
@@ -131,7 +131,7 @@ def test_what_waits_at_the_end_is_cancelled(bench: Bench) -> None:
     assert not (bench.folder / "s").exists()
 
 
-def test_an_evaluator_finds_the_next_coordinator(tmp_path: Path) -> None:
+def test_evaluator_connects_to_the_next_coordinator(tmp_path: Path) -> None:
     """Evaluators reconnect when the lease moves or the coordinator dies."""
     stop = threading.Event()
     path = tmp_path / "s"
@@ -149,12 +149,12 @@ def test_an_evaluator_finds_the_next_coordinator(tmp_path: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_the_socket_is_for_this_user_alone(bench: Bench) -> None:
+def test_socket_is_private_to_the_user(bench: Bench) -> None:
     assert (bench.folder / "s").stat().st_mode & 0o777 == 0o600
     assert os.getuid() == (bench.folder / "s").stat().st_uid
 
 
-def test_messages_are_bounded_and_whole() -> None:
+def test_messages_are_bounded_and_complete() -> None:
     one, other = socket.socketpair()
     with one, other:
         write_frame(one, b"")
@@ -178,7 +178,7 @@ def test_messages_are_bounded_and_whole() -> None:
         assert read_frame(other) is None
 
 
-def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
+def test_long_path_works(tmp_path: Path) -> None:
     """A socket address has room for 108 bytes; the path of the folder may be longer."""
     folder = tmp_path / ("d" * 120)
     folder.mkdir()

@@ -60,7 +60,7 @@ def jobs(api: FakeApi) -> int:
     return sum(key[2] == "configmaps" for key in dict(api.objects))
 
 
-def test_it_works_sleeps_wakes_and_ends_in_order(
+def test_process_starts_idles_wakes_and_stops(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
     wait_for(lambda: holder(api) == "one", START_S)
@@ -85,7 +85,7 @@ def test_it_works_sleeps_wakes_and_ends_in_order(
     assert holder(api) == "", "another replica need not wait"
 
 
-def test_a_process_whose_work_fails_ends(
+def test_process_whose_work_fails_exits(
     api: FakeApi, process: "subprocess.Popen[bytes]"
 ) -> None:
     """The supervisor restarts it.

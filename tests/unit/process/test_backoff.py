@@ -7,12 +7,12 @@ def make() -> Backoff:
     return Backoff(least_s=0.5, most_s=4.0, window_s=10.0, loop_deaths=3)
 
 
-def test_the_pause_doubles_up_to_its_bound() -> None:
+def test_pause_doubles_up_to_its_limit() -> None:
     backoff = make()
     assert [backoff.died(0.1 * n) for n in range(5)] == [0.5, 1.0, 2.0, 4.0, 4.0]
 
 
-def test_old_deaths_are_forgotten() -> None:
+def test_old_deaths_are_ignored() -> None:
     backoff = make()
     backoff.died(0.0)
     backoff.died(1.0)
@@ -20,7 +20,7 @@ def test_old_deaths_are_forgotten() -> None:
     assert not backoff.looping(20.0)
 
 
-def test_so_many_deaths_in_the_window_are_a_crash_loop() -> None:
+def test_repeated_deaths_in_the_window_are_a_crash_loop() -> None:
     backoff = make()
     for moment in (0.0, 1.0, 2.0):
         assert not backoff.looping(moment)

@@ -110,7 +110,7 @@ def test_every_path_answers(port: int) -> None:
     assert "kyverno_mp_snapshot_generation 3" in ask(port, "GET", "/metrics")[1]
 
 
-def test_refused_policies_are_listed(port: int) -> None:
+def test_rejected_policies_are_listed(port: int) -> None:
     status, text = ask(port, "GET", "/policies")
     assert status == 200
     assert '"generation": 3' in text
@@ -123,7 +123,7 @@ def test_refused_policies_are_listed(port: int) -> None:
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
-def test_the_start_page_names_every_endpoint(port: int) -> None:
+def test_start_page_lists_every_endpoint(port: int) -> None:
     """HTML for a browser, text for curl; each endpoint on it answers."""
     _, page = ask(port, "GET", "/", BROWSER, wants="text/html")
     status, text = ask(port, "GET", "/", "*/*", wants="text/plain")
@@ -139,16 +139,14 @@ def test_the_start_page_names_every_endpoint(port: int) -> None:
         assert "omitted: 1 policy (a/b)" in shown
 
 
-def test_the_start_page_says_why_the_pod_is_not_ready(
-    port: int, tmp_path: Path
-) -> None:
+def test_start_page_states_why_the_pod_is_not_ready(port: int, tmp_path: Path) -> None:
     draining = SupervisorStatus(pid=os.getpid(), draining=True)
     write_supervisor_status(tmp_path, draining)
     assert "is not ready: draining" in ask(port, "GET", "/")[1]
     assert "kyverno_mp_ready 0\n" in ask(port, "GET", "/metrics")[1]
 
 
-def test_names_of_policies_are_no_markup(port: int, tmp_path: Path) -> None:
+def test_policy_names_are_escaped(port: int, tmp_path: Path) -> None:
     """Names are escaped because nothing validates them without a cluster."""
     hostile = PolicyStatus(
         "Policy", "a", "<script>", ready=False, message="no", rule_count=0
@@ -168,7 +166,7 @@ def test_json_is_indented_for_a_browser(port: int, path: str) -> None:
     assert json.loads(text) == json.loads(line)
 
 
-def test_metrics_come_as_openmetrics_on_request(port: int) -> None:
+def test_openmetrics_is_served_on_request(port: int) -> None:
     kind = "application/openmetrics-text"
     _, text = ask(port, "GET", "/metrics", kind, wants=kind + "; version=1.0.0")
     found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
@@ -178,7 +176,7 @@ def test_metrics_come_as_openmetrics_on_request(port: int) -> None:
     assert "# EOF" not in text
 
 
-def test_files_that_cannot_be_used_stand_everywhere(port: int, tmp_path: Path) -> None:
+def test_unusable_files_are_reported_everywhere(port: int, tmp_path: Path) -> None:
     """An unreadable file degrades the service; other types of files are only listed."""
     status = Status(
         generation=3,
@@ -199,7 +197,7 @@ def test_files_that_cannot_be_used_stand_everywhere(port: int, tmp_path: Path) -
     assert ask(port, "GET", "/health/liveness")[0] == 200
 
 
-def test_the_expiry_of_the_served_certificate_is_a_metric(tmp_path: Path) -> None:
+def test_expiry_of_the_served_certificate_is_a_metric(tmp_path: Path) -> None:
     """The metric follows the file, which the leader replaces on renewal."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
     cert = make(tmp_path, "kyverno", now).cert
@@ -216,20 +214,20 @@ def test_the_expiry_of_the_served_certificate_is_a_metric(tmp_path: Path) -> Non
     "garbage",
     [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"x" * 9000, b"GET / FTP/1\r\n\r\n"],
 )
-def test_garbage_is_refused_and_harms_nobody(port: int, garbage: bytes) -> None:
+def test_malformed_requests_are_rejected_harmlessly(port: int, garbage: bytes) -> None:
     answer = send(port, garbage)
     assert answer == b"" or b" 400 " in answer
     assert ask(port, "GET", "/health/liveness")[0] == 200
 
 
-def test_silent_callers_do_not_keep_others_out(port: int) -> None:
+def test_silent_clients_do_not_block_others(port: int) -> None:
     silent = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(200)]
     assert ask(port, "GET", "/health/liveness")[0] == 200
     for link in silent:
         link.close()
 
 
-def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
+def test_not_ready_before_the_first_report(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     ControlPage.create(tmp_path / SNAPSHOT)
     server = health.Server(health.Reporter(Settings(), tmp_path, QUEUES))
@@ -237,7 +235,7 @@ def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
     assert answer[0] == 503
 
 
-def test_what_cannot_be_read_degrades_and_stops_no_reviews(
+def test_unreadable_parts_degrade_and_stop_no_reviews(
     cluster_port: int, tmp_path: Path
 ) -> None:
     now_ns = time.monotonic_ns()
@@ -283,7 +281,7 @@ def server_cpu_s() -> float:
         b"GET /metrics HTTP/1.1\r\n\r\n",
     ],
 )
-def test_held_connections_keep_no_probe_out(port: int, data: bytes) -> None:
+def test_held_connections_block_no_probe(port: int, data: bytes) -> None:
     """A failure means: any pod that reaches the port can get ours restarted."""
     links = held(port, 480, data)
     try:
@@ -296,7 +294,7 @@ def test_held_connections_keep_no_probe_out(port: int, data: bytes) -> None:
             link.close()
 
 
-def test_the_oldest_held_connection_goes_first(port: int) -> None:
+def test_oldest_held_connection_is_closed_first(port: int) -> None:
     """The newest connection may be a probe that is about to send its request."""
     oldest, *_, newest = links = held(port, 300, b"GET /health")
     try:

@@ -24,7 +24,7 @@ from kyverno_mp.process.supervision.status import (
 from kyverno_mp.queues.journal import EVENTS, Journal, JournalReader
 
 
-def test_the_folder_is_private_empty_and_held(
+def test_folder_is_private_empty_and_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run"
@@ -38,7 +38,7 @@ def test_the_folder_is_private_empty_and_held(
     assert (path / "tls" / "left").exists()
 
 
-def test_a_start_takes_over_what_waits_in_the_journals_and_nothing_else(
+def test_start_keeps_only_the_journals(
     tmp_path: Path,
 ) -> None:
     """The folder is on a volume of the pod and outlives the container."""
@@ -57,7 +57,7 @@ def test_a_start_takes_over_what_waits_in_the_journals_and_nothing_else(
     reader.close()
 
 
-def test_an_orderly_exit_leaves_nothing_but_records_that_wait(tmp_path: Path) -> None:
+def test_orderly_exit_leaves_only_unread_records(tmp_path: Path) -> None:
     path = tmp_path / "run"
     os.close(runtime_dir.prepare(path))
     journal = Journal.claim(EVENTS.folder(path), 10)
@@ -73,7 +73,7 @@ def test_an_orderly_exit_leaves_nothing_but_records_that_wait(tmp_path: Path) ->
     assert not path.exists()
 
 
-def test_a_link_in_the_place_of_the_journals_is_replaced(tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_journals_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "run"
     os.close(runtime_dir.prepare(path))
     shutil.rmtree(path / "journals")
@@ -84,7 +84,7 @@ def test_a_link_in_the_place_of_the_journals_is_replaced(tmp_path: Path) -> None
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(
+def test_uncreatable_folder_is_reported_with_its_setting(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(
         assert caught.value.code == "settings.runtime_dir"
 
 
-def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
+def test_folder_open_to_others_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
     path.chmod(0o755)
@@ -102,14 +102,14 @@ def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
         runtime_dir.prepare(path)
 
 
-def test_a_link_is_no_folder(tmp_path: Path) -> None:
+def test_symlink_is_not_accepted_as_a_folder(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "run").symlink_to(tmp_path / "real")
     with pytest.raises(SettingInvalid):
         runtime_dir.prepare(tmp_path / "run")
 
 
-def test_the_certificate_names_the_service_and_verifies(tmp_path: Path) -> None:
+def test_certificate_names_the_service_and_verifies(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     files = make(tmp_path, "kyverno", now)
     assert files.ca is not None
@@ -127,7 +127,7 @@ def test_the_certificate_names_the_service_and_verifies(tmp_path: Path) -> None:
     assert ssl.create_default_context(cafile=str(files.ca)).get_ca_certs()
 
 
-def test_the_board_is_read_as_written(tmp_path: Path) -> None:
+def test_supervisor_status_round_trip(tmp_path: Path) -> None:
     assert read_supervisor_status(tmp_path) is None
     supervisor = SupervisorStatus(
         pid=1, draining=True, processes=(ProcessState("a", 2, 3),)
@@ -138,7 +138,7 @@ def test_the_board_is_read_as_written(tmp_path: Path) -> None:
     assert read_supervisor_status(tmp_path) is None
 
 
-def test_a_taken_port_is_reported() -> None:
+def test_port_in_use_is_reported() -> None:
     with listen("127.0.0.1", 0, 1) as first:
         port = port_of(first)
         with pytest.raises(StateError) as caught:

@@ -77,7 +77,7 @@ def data(leader: Leader, api: FakeApi, tmp_path: Path) -> PoolData:
     return PoolData(Settings(), tmp_path / "snapshot", api.client(), ACCOUNT)
 
 
-def test_it_is_whole_once_everything_was_published(
+def test_data_is_complete_after_all_publications(
     leader: Leader, data: PoolData
 ) -> None:
     leader.configure("")
@@ -94,9 +94,7 @@ def test_nothing_is_evaluated_before_the_filters_are_known(data: PoolData) -> No
         data.is_excluded(config_map("a", "b"))
 
 
-def test_the_operators_filters_exempt_objects_and_may_change(
-    leader: Leader, data: PoolData
-) -> None:
+def test_filters_exempt_objects_and_can_change(leader: Leader, data: PoolData) -> None:
     leader.configure("[ConfigMap,kept,*]")
     assert data.is_excluded(config_map("kept", "b"))
     assert not data.is_excluded(config_map("a", "b"))
@@ -104,7 +102,7 @@ def test_the_operators_filters_exempt_objects_and_may_change(
     assert data.is_excluded(config_map("a", "b"))
 
 
-def test_whose_successes_are_told_is_read_at_run_time(
+def test_success_event_settings_are_read_at_run_time(
     leader: Leader, tmp_path: Path
 ) -> None:
     """By default no successes are reported, and none before the setting is read."""
@@ -119,7 +117,7 @@ def test_whose_successes_are_told_is_read_at_run_time(
     assert successes() is None
 
 
-def test_labels_of_namespaces_are_those_published_last(
+def test_namespace_labels_are_the_latest_published(
     leader: Leader, data: PoolData
 ) -> None:
     labels = data.cluster_data.namespaces

@@ -43,7 +43,7 @@ def worker(
         (SupervisorStatus(pid=1, draining=True), 7, [worker(7), worker(7)], "draining"),
     ],
 )
-def test_ready_when_every_worker_serves_and_none_lags_for_long(
+def test_ready_when_all_workers_serve_and_none_lags_long(
     supervisor: SupervisorStatus | None,
     published: int,
     workers: list[WorkerFacts],
@@ -57,7 +57,7 @@ def test_ready_when_every_worker_serves_and_none_lags_for_long(
 @pytest.mark.parametrize(
     ("name", "unlive"), [("webhook", True), ("leader", False), ("health", False)]
 )
-def test_only_a_webhook_crash_loop_asks_for_a_restart(name: str, unlive: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_only_a_webhook_crash_loop_requires_a_restart(name: str, unlive: bool) -> None:  # noqa: FBT001 - a column of the table
     supervisor = SupervisorStatus(
         pid=1, processes=(ProcessState(name, 2, 9, crash_loop=True),)
     )
@@ -69,12 +69,12 @@ def test_only_a_webhook_crash_loop_asks_for_a_restart(name: str, unlive: bool) -
     assert health.unready == ()
 
 
-def test_the_generation_served_is_that_of_the_slowest_worker() -> None:
+def test_served_generation_is_the_slowest_workers() -> None:
     assert generation_served([worker(7), worker(5)]) == 5
     assert generation_served([]) == 0
 
 
-def test_a_worker_lags_while_it_serves_the_same_old_generation() -> None:
+def test_worker_lags_while_it_serves_an_old_generation() -> None:
     times = LagTimes()
     assert times.lagging_ns({1: 6, 2: 7}, 7, now_ns=10 * S) == {1: 0}
     assert times.lagging_ns({1: 6, 2: 7}, 9, now_ns=14 * S) == {1: 4 * S, 2: 0}
@@ -93,7 +93,7 @@ def crash_loop(name: str) -> SupervisorStatus:
     )
 
 
-def test_what_is_wrong_with_a_pool_is_never_the_webhooks() -> None:
+def test_pool_problems_do_not_affect_the_webhook() -> None:
     health = pod_health(crash_loop("pool"), 7, [worker(7)], expected=1, now_ns=101 * S)
     pools = {"pool": PoolHealth("pool", reasons=("no list",)), "other": None}
     health = with_pools(health, pools, expected=1)
@@ -106,7 +106,7 @@ def test_what_is_wrong_with_a_pool_is_never_the_webhooks() -> None:
     )
 
 
-def test_in_a_pod_without_a_webhook_the_pools_are_its_readiness() -> None:
+def test_pool_pods_depend_on_the_pools() -> None:
     health = pod_health(BOARD, 7, [], expected=0, now_ns=101 * S)
     well = {"pool": PoolHealth("pool")}
     assert with_pools(health, well, expected=0).unready == ()
@@ -117,7 +117,7 @@ def test_in_a_pod_without_a_webhook_the_pools_are_its_readiness() -> None:
     assert looping.unlive == ()
 
 
-def test_a_dashboard_in_a_crash_loop_makes_no_pod_unready() -> None:
+def test_dashboard_crash_loop_does_not_affect_readiness() -> None:
     for expected, workers in ((0, []), (1, [worker(7)])):
         health = pod_health(
             crash_loop("dashboard"), 7, workers, expected=expected, now_ns=101 * S

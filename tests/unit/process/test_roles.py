@@ -31,7 +31,7 @@ def start_of(settings: Settings, listener: socket.socket) -> Start:
 
 
 @pytest.mark.parametrize("standalone", [True, False])
-def test_what_the_supervisor_does_with_each_role(
+def test_supervisor_actions_for_each_role(
     listener: socket.socket,
     *,
     standalone: bool,
@@ -46,7 +46,7 @@ def test_what_the_supervisor_does_with_each_role(
     }
 
 
-def test_a_role_runs_if_the_settings_want_it(
+def test_role_runs_if_enabled(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Start] = []
@@ -68,7 +68,7 @@ def names_of(listener: socket.socket, settings: Settings) -> list[str]:
     return [one.name for one in roles_of(start_of(settings, listener))]
 
 
-def test_a_pod_runs_the_roles_that_its_settings_enable(listener: socket.socket) -> None:
+def test_pod_runs_the_enabled_roles(listener: socket.socket) -> None:
     webhook = Settings(webhook_workers=2)
     assert names_of(listener, webhook) == ["leader", "webhook", "health"]
     both = Settings(webhook_workers=2, cleanup_workers=1)
@@ -79,7 +79,7 @@ def test_a_pod_runs_the_roles_that_its_settings_enable(listener: socket.socket) 
     assert names_of(listener, background) == ["leader", "background", "health"]
 
 
-def test_the_pools_of_a_pod_are_those_with_an_account() -> None:
+def test_pools_with_an_account_run() -> None:
     assert pools_of(Settings()) == ()
     assert pools_of(Settings(cleanup_workers=1)) == ("cleanup",)
     both = Settings(cleanup_workers=1, background_workers=4)
@@ -92,7 +92,7 @@ def test_the_pools_of_a_pod_are_those_with_an_account() -> None:
     }
 
 
-def test_every_queue_has_its_place_in_the_pages() -> None:
+def test_every_queue_is_in_the_metric_pages() -> None:
     assert {one.name for one in ROLES} == QUEUES.keys()
     for queues in QUEUES.values():
         for queue in queues:

@@ -1,4 +1,4 @@
-"""Inputs that ``serve`` refuses before it starts anything."""
+"""Inputs that ``serve`` rejects before it starts anything."""
 
 import dataclasses
 from pathlib import Path
@@ -40,7 +40,7 @@ def _refusal(folder: Path, cert: Path, key: Path) -> SettingInvalid:
     return caught.value
 
 
-def test_a_certificate_that_no_worker_could_serve_is_refused(tmp_path: Path) -> None:
+def test_unservable_certificate_is_rejected(tmp_path: Path) -> None:
     own = make(tmp_path, "kyverno")
     text = tmp_path / "text"
     text.write_text("x")
@@ -76,7 +76,7 @@ spec: {rules: []}
         ({"a.yaml": POLICY.replace("ClusterPolicy", "PolicyException")}, "(1)"),
     ],
 )
-def test_a_folder_without_a_policy_is_refused(
+def test_folder_without_a_policy_is_rejected(
     tmp_path: Path, files: dict[str, str], reason: str
 ) -> None:
     """Otherwise a wrong path would allow everything."""
@@ -101,7 +101,7 @@ def test_a_folder_without_a_policy_is_refused(
     assert "POLICIES_DIR" not in caught.value.message
 
 
-def test_a_folder_with_one_policy_among_others_is_accepted(tmp_path: Path) -> None:
+def test_folder_with_one_policy_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("kind: [")
     (tmp_path / "b.yaml").write_text("kind: Pod\n---\n" + POLICY)
     assert why_without_policies(str(tmp_path)) == ""
@@ -111,7 +111,7 @@ def test_a_folder_with_one_policy_among_others_is_accepted(tmp_path: Path) -> No
     assert why_without_policies(str(tmp_path / "c.yaml")) == ""
 
 
-def test_an_unreadable_folder_is_refused(
+def test_unreadable_folder_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_path: str) -> None:

@@ -27,7 +27,7 @@ def policy(
     )
 
 
-def test_everything_in_force() -> None:
+def test_all_policies_active() -> None:
     status = Status(policies=(policy("a", "x", "y"), policy("b", "z", mode="audit")))
     assert summary_of(status).text() == (
         "2 policies in force with 3 rules (autogen included): 1 enforce, 1 audit;"
@@ -52,8 +52,8 @@ def test_policies_that_only_change_objects_neither_enforce_nor_audit(mode: str) 
     )
 
 
-def test_what_was_left_out_is_named() -> None:
-    """A refused policy, a partly active policy and a file."""
+def test_omitted_policies_are_named() -> None:
+    """A rejected policy, a partly active policy and a file."""
     refused = [policy(f"r{number}", ready=False) for number in range(5)]
     status = Status(
         policies=(policy("a", "x"), policy("b", "y", ready=False), *refused),
@@ -65,7 +65,7 @@ def test_what_was_left_out_is_named() -> None:
         " omitted: 5 policies (r0, r1, r2 and 2 more), parts of 1 policy (b),"
         " 1 problem (reasons in /policies)"
     )
-    assert found.fields()["refused"] == ("r0", "r1", "r2", "r3", "r4")
+    assert found.fields()["rejected"] == ("r0", "r1", "r2", "r3", "r4")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_was_left_out_is_named() -> None:
         (Settings(log_format="json"), {"log"}),
     ],
 )
-def test_the_banner_is_written_where_it_is_read(
+def test_banner_format_follows_the_log_format(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -107,9 +107,7 @@ def test_the_banner_is_written_where_it_is_read(
         ("fd00::7", "[fd00::7]"),
     ],
 )
-def test_the_addresses_of_the_banner_can_be_opened(
-    tmp_path: Path, host: str, place: str
-) -> None:
+def test_banner_addresses_can_be_opened(tmp_path: Path, host: str, place: str) -> None:
     settings = Settings(
         standalone=True,
         webhook_host=host,

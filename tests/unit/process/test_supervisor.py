@@ -73,13 +73,15 @@ def end(folder: Path, delay_s: float, *, marks: bool) -> tuple[list[str], float]
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1.0])
-def test_leave_is_taken_before_accepting_ends(tmp_path: Path, delay_s: float) -> None:
+def test_deregistration_precedes_the_end_of_accepting(
+    tmp_path: Path, delay_s: float
+) -> None:
     noted, took_s = end(tmp_path, delay_s, marks=True)
     assert noted == ["leave taken", "accepts no more", "webhook ends", "leader ends"]
     assert took_s >= delay_s
 
 
-def test_who_never_leaves_does_not_hold_up_the_end(
+def test_unresponsive_role_does_not_delay_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutdown, "TIMEOUT_S", 1.0)
@@ -87,7 +89,7 @@ def test_who_never_leaves_does_not_hold_up_the_end(
     assert noted == ["leave taken", "accepts no more", "webhook ends", "leader ends"]
 
 
-def test_each_role_that_deregisters_is_waited_for(tmp_path: Path) -> None:
+def test_each_deregistering_role_is_waited_for(tmp_path: Path) -> None:
     """The mark of one role does not end the wait for another role."""
 
     def leave_after(name: str, pause_s: float) -> None:

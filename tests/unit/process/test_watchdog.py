@@ -26,7 +26,7 @@ def page(tmp_path: Path) -> Page:
     return Page.claim(tmp_path / "pages", "leader")
 
 
-def test_a_silent_leader_is_killed_at_the_second_check(
+def test_silent_leader_is_killed_at_the_second_check(
     page: Page, tmp_path: Path
 ) -> None:
     ended: list[int] = []
@@ -56,7 +56,7 @@ def test_a_silent_leader_is_killed_at_the_second_check(
     assert ended == [os.getpid()]
 
 
-def test_a_leader_that_has_not_begun_is_left(page: Page, tmp_path: Path) -> None:
+def test_starting_leader_is_not_killed(page: Page, tmp_path: Path) -> None:
     ended: list[int] = []
     now = [1000 * S]
     watchdog = Watchdog(

@@ -185,7 +185,7 @@ def test_match_constraints(constraints: Any, *, matched: bool) -> None:
     assert (found is not None) == matched
 
 
-def test_namespace_is_selected_by_its_own_labels() -> None:
+def test_namespace_is_selected_by_its_labels() -> None:
     raw = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
     spec = {
         **_valid("namespaceObject.metadata == namespaceObject.metadata"),
@@ -211,7 +211,7 @@ def test_namespace_is_selected_by_its_own_labels() -> None:
         ({"generateName": "n-"}, "!has(request.name)"),
     ],
 )
-def test_request_namespace_of_a_namespace_is_its_own_field(
+def test_request_namespace_of_a_namespace_is_its_name(
     metadata: dict[str, Any], expression: str
 ) -> None:
     raw = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
@@ -223,7 +223,7 @@ def test_request_namespace_of_a_namespace_is_its_own_field(
     assert (found.status, found.message) == ("pass", "")
 
 
-def test_generated_name_matches_by_its_start() -> None:
+def test_generated_name_matches_by_its_prefix() -> None:
     raw = {**DEPLOYMENT, "metadata": {"generateName": "web-"}}
     rules = [{**RULE, "resourceNames": ["we"]}]
     spec = {**_valid("true"), "matchConstraints": {"resourceRules": rules}}
@@ -234,7 +234,7 @@ def test_generated_name_matches_by_its_start() -> None:
 ELSEWHERE = {"matchResources": {"objectSelector": {"matchLabels": {"app": "db"}}}}
 
 
-def test_last_binding_counts_and_constraints_do_not() -> None:
+def test_last_binding_decides_and_constraints_do_not() -> None:
     spec = {**_valid("true"), "matchConstraints": {"resourceRules": []}}
     assert _judge(spec, {"a": {}, "b": {}, "c": ELSEWHERE}) == ("pass", "", "b")
     assert _judge(spec, {"c": ELSEWHERE}) is None
@@ -343,14 +343,14 @@ def test_mutations(mutation: Any, spec: Any) -> None:
         ),
     ],
 )
-def test_mutation_that_fails_leaves_no_result(mutation: Any, problem: str) -> None:
+def test_failed_mutation_has_no_result(mutation: Any, problem: str) -> None:
     found = _mutate(mutation)
     assert found.result is None
     assert found.patched is DEPLOYMENT
     assert [text[: len(problem)] for text in found.problems] == [problem]
 
 
-def test_mutations_see_the_result_of_the_previous_one() -> None:
+def test_mutations_see_the_previous_result() -> None:
     more = _configuration(
         "Object{spec: Object.spec{replicas: object.spec.replicas + variables.one}}"
     )
@@ -391,7 +391,7 @@ def test_mutation_that_does_not_match() -> None:
         ({"validations": [{"message": "m"}]}, "spec.validations[0].expression"),
     ],
 )
-def test_documents_are_closed(spec: Any, path: str) -> None:
+def test_unknown_fields_are_rejected(spec: Any, path: str) -> None:
     raw = _document("ValidatingAdmissionPolicy", "p", spec)
     with pytest.raises(DocumentInvalid) as caught:
         decode_admission_policy(raw)

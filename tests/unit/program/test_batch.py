@@ -110,7 +110,7 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize(("samples", "name"), _CALLS_MAX)
-def test_calls_a_review(samples: str, name: str, tmp_path: Path) -> None:
+def test_calls_of_a_review(samples: str, name: str, tmp_path: Path) -> None:
     """Function calls dominate the time of a review."""
     loaded = _Loaded(tmp_path, 0, samples)
     deadline_ns = time.monotonic_ns() + 10**11
@@ -124,7 +124,7 @@ def test_calls_a_review(samples: str, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["allowed", "denied"])
-def test_calls_a_review_of_one_more_pod(name: str, tmp_path: Path) -> None:
+def test_calls_of_a_review_with_another_pod(name: str, tmp_path: Path) -> None:
     """Pods of one ReplicaSet differ in their names, which no rule here reads."""
     loaded = _Loaded(tmp_path, 0)
     first = loaded.plan(_request(name)).enforce(0)
@@ -137,7 +137,7 @@ def test_calls_a_review_of_one_more_pod(name: str, tmp_path: Path) -> None:
     assert found <= _CALLS_KNOWN_MAX
 
 
-def test_objects_that_all_differ_are_rarely_looked_up(tmp_path: Path) -> None:
+def test_objects_that_never_recur_are_rarely_looked_up(tmp_path: Path) -> None:
     """Otherwise each object would also cost a cache key that is never used again."""
     loaded = _Loaded(tmp_path, 0)
     asked = []
@@ -169,7 +169,7 @@ def test_equal_outcomes_share_their_responses(tmp_path: Path) -> None:
     assert not any(response.results for response in first)
 
 
-def test_failures_at_equal_places_share_their_responses(tmp_path: Path) -> None:
+def test_failures_at_equal_paths_share_their_responses(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     first = loaded.plan(_request("denied")).enforce(0)
     again = loaded.plan(_request("denied")).enforce(0)
@@ -177,7 +177,7 @@ def test_failures_at_equal_places_share_their_responses(tmp_path: Path) -> None:
     assert again is first
 
 
-def test_failures_at_other_places_have_their_own_messages(tmp_path: Path) -> None:
+def test_failures_at_other_paths_have_separate_messages(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     first = loaded.plan(_request("denied")).enforce(0)
     request = _request("denied")

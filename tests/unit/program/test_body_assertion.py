@@ -137,12 +137,12 @@ def judge(tree: Any, request: Request = _REQUEST) -> list[str]:
         ),
     ],
 )
-def test_the_payload_holds_go_values(tree: Any, said: str) -> None:
+def test_payload_contains_go_values(tree: Any, said: str) -> None:
     """The payload contains structs, a named string and a map of strings, not JSON."""
     assert "".join(judge(tree)) == said
 
 
-def test_a_run_of_the_command_line_is_no_admission() -> None:
+def test_command_line_run_is_no_admission() -> None:
     """Values can set ``request.resource`` to anything."""
     request = Request(
         kind="Pod",

@@ -198,7 +198,7 @@ _COSTLY = f"{_LONG}.all(a, {_LONG}.all(b, {_LONG}.all(c, {_LONG}.all(d, a + d > 
         },
     ],
 )
-def test_without_a_scope_the_code_is_the_same(cel: Any) -> None:
+def test_code_without_a_scope_is_the_same(cel: Any) -> None:
     """PERF: rules that read only the object create no scope."""
     linked = _linked(cel)
     assert linked.plain is not None
@@ -231,7 +231,7 @@ def test_rules_that_need_a_scope(cel: Any, rule: Any) -> None:
     assert _linked(cel, **rule).plain is None
 
 
-def test_the_clock_is_checked_after_costly_expressions() -> None:
+def test_deadline_is_checked_after_costly_expressions() -> None:
     clock = Clock(CLOCK.now, lambda: 2)
     context = Engine(OFFLINE, clock).open(Request(kind="Pod", object=POD), 1)
     cheap, costly = _linked(_expressions("true")), _linked(_expressions(_COSTLY))
@@ -243,13 +243,13 @@ def test_the_clock_is_checked_after_costly_expressions() -> None:
         costly.plain(context)
 
 
-def test_the_rules_message_is_the_default() -> None:
+def test_default_message_is_the_rules() -> None:
     assert _evaluate(_policy(_expressions("false"), message="ours")) == [
         ("fail", "ours")
     ]
 
 
-def test_a_spent_budget_denies() -> None:
+def test_exhausted_budget_denies() -> None:
     names = [{"name": "v0", "expression": "lists.range(1000)"}]
     text = "variables.v0.all(a, variables.v0.all(b, a + b >= 0))"
     found = _evaluate(_policy({"variables": names, **_expressions(text)}))
@@ -264,7 +264,7 @@ def test_a_spent_budget_denies() -> None:
     ]
 
 
-def test_delete_is_evaluated_by_the_old_object() -> None:
+def test_delete_evaluates_the_old_object() -> None:
     cel = _expressions("object == null && oldObject.metadata.name == 'web'")
     assert _evaluate(_policy(cel), "DELETE") == [
         ("pass", "Validation rule 'r' passed.")
@@ -307,7 +307,7 @@ def test_match_conditions(condition: str, *, matches: bool) -> None:
     assert matches == bool(_evaluate(policy))
 
 
-def test_a_namespace_that_the_cluster_lacks_is_an_error() -> None:
+def test_missing_namespace_is_an_error() -> None:
     text = 'Error getting the resource\'s namespace: namespaces "shop" not found'
     found = _evaluate(_policy(_expressions("true")), namespace_known=False)
     assert [("error", text)] == found
@@ -416,7 +416,7 @@ class _Asked(_Given):
         ),
     ],
 )
-def test_params_are_searched_in_the_scope_of_their_kind(
+def test_params_are_looked_up_by_the_scope_of_their_kind(
     kind: str, ref: Any, namespace: str | None, problem: str
 ) -> None:
     cel = {
@@ -545,7 +545,7 @@ class _Namespaces:
         "!has(namespaceObject.metadata.labels)",
     ],
 )
-def test_the_namespace_is_as_the_cluster_has_it(text: str) -> None:
+def test_namespace_comes_from_the_cluster(text: str) -> None:
     cluster_data = ClusterData(namespace_objects=_Namespaces())
     found = _evaluate(_policy(_expressions(text)), cluster_data=cluster_data)
     assert found == [("pass", "Validation rule 'r' passed.")]

@@ -68,7 +68,7 @@ def spend_all(given: Runtime) -> int:
     return spent
 
 
-def test_a_policy_has_one_budget_however_many_rules() -> None:
+def test_policy_has_one_budget_for_all_its_rules() -> None:
     given = runtime()
     given.begin_policy("p", is_tenant=False)
     for _ in range(10):
@@ -78,7 +78,7 @@ def test_a_policy_has_one_budget_however_many_rules() -> None:
         given.charge()
 
 
-def test_bytes_are_those_of_a_rule() -> None:
+def test_byte_budgets_are_per_rule() -> None:
     given = runtime()
     given.begin_policy("p", is_tenant=False)
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_bytes_are_those_of_a_rule() -> None:
 @pytest.mark.parametrize(
     ("is_tenant", "most"), [(False, CLUSTER_STEPS_MAX), (True, TENANT_STEPS_MAX)]
 )
-def test_many_policies_share_the_budget_of_their_group(
+def test_policies_share_the_budget_of_their_group(
     is_tenant: bool,  # noqa: FBT001 - a table
     most: int,
 ) -> None:
@@ -103,7 +103,7 @@ def test_many_policies_share_the_budget_of_their_group(
     assert most * 0.9 < spent <= most
 
 
-def test_tenants_never_spend_the_budget_of_cluster_policies() -> None:
+def test_tenants_never_use_the_budget_of_cluster_policies() -> None:
     given = runtime()
     for number in range(20):
         given.begin_policy(number, is_tenant=True)
@@ -138,7 +138,7 @@ def test_tenants_have_a_share_of_the_time() -> None:
 
 
 @pytest.mark.parametrize("deadline_ns", [0, _DEADLINE_NS])
-def test_the_pace_is_called_at_the_end_of_each_slice(deadline_ns: int) -> None:
+def test_pace_is_called_at_the_end_of_each_slice(deadline_ns: int) -> None:
     clock = Clock()
     given = runtime(clock, deadline_ns, Pace(2))
     given.begin_policy("p", is_tenant=False)
@@ -150,7 +150,7 @@ def test_the_pace_is_called_at_the_end_of_each_slice(deadline_ns: int) -> None:
         given.charge(STEPS_BETWEEN_CLOCK_CHECKS)
 
 
-def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
+def test_clock_is_not_read_without_deadline_or_pace() -> None:
     def now() -> int:
         raise AssertionError
 
@@ -161,7 +161,7 @@ def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
         given.check_clock()
 
 
-def test_room_is_made_before_what_will_outlast_the_slice() -> None:
+def test_slow_work_moves_out_of_the_slice_first() -> None:
     """A failure means: the event loop is blocked while the work of one charge runs."""
     clock = Clock()
     given = runtime(clock, 0, Pace(0))
@@ -171,7 +171,7 @@ def test_room_is_made_before_what_will_outlast_the_slice() -> None:
         given.charge(2 * HEAVY_STEPS)
 
 
-def test_an_assertion_makes_way_for_others() -> None:
+def test_assertion_yields_to_other_reviews() -> None:
     """Assertions convert numbers differently, but share the request's time limit."""
     clock, pace = Clock(), Pace(slices=3)
     given = runtime(clock, _DEADLINE_NS, pace)
@@ -208,7 +208,7 @@ class _Scope:
         """Load nothing."""
 
 
-def test_each_policy_pays_for_its_regexes() -> None:
+def test_each_policy_is_charged_for_its_regexes() -> None:
     """Otherwise the budget of one policy depends on the work of another policy."""
     given = runtime()
     given.begin_policy("p", is_tenant=False)
@@ -226,7 +226,7 @@ def test_each_policy_pays_for_its_regexes() -> None:
         (lambda given: given.charge_entries(1), 64),
     ],
 )
-def test_bytes_are_at_least_what_python_takes(
+def test_byte_estimates_cover_pythons_sizes(
     charge: Callable[[Runtime], None], least: int
 ) -> None:
     """``least`` is sys.getsizeof of such a list, and of a map's slot and value."""

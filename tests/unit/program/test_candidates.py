@@ -190,7 +190,7 @@ def draw_request(chance: Random) -> Request:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_rule_that_matches_is_missed(seed: int) -> None:
+def test_every_matching_rule_is_a_candidate(seed: int) -> None:
     """A missed rule would admit an object that a policy forbids."""
     chance = Random(seed)
     compiled = [draw_policy(chance, number) for number in range(60)]
@@ -298,7 +298,7 @@ def test_exact_excludes_are_part_of_the_index(exclude: Any) -> None:
     assert found(source, other) == [("p", "rule-0")]
 
 
-def test_candidates_come_in_policy_order_and_are_shared() -> None:
+def test_candidates_are_in_policy_order_and_shared() -> None:
     """Rules run in policy order; a merged list is reused."""
     policies = [
         a_policy("c", {"resources": {"kinds": ["Pod"], "namespaces": ["default"]}}),
@@ -314,7 +314,7 @@ def test_candidates_come_in_policy_order_and_are_shared() -> None:
     assert first is source.candidates(pod_request())
 
 
-def test_texts_of_policies_cannot_be_mistaken_for_keys() -> None:
+def test_policy_texts_cannot_collide_with_keys() -> None:
     """One policy must not be able to hide another's rules."""
     # A document cannot have such an operation; the index must not rely on that.
     odd = MatchIR("all", (FilterIR(operations=("CREATE,x",), names=("y",)),))
@@ -328,7 +328,7 @@ def test_texts_of_policies_cannot_be_mistaken_for_keys() -> None:
         assert matching(source, pod_request(name="x,y")) == [("q", "rule-0")]
 
 
-def test_hot_kinds_are_linked_beforehand() -> None:
+def test_frequent_kinds_are_linked_in_advance() -> None:
     """After a new generation, no request waits for the rules of known kinds."""
     policies = [a_policy("p", {"resources": {"kinds": ["Pod"]}})]
     before = SegmentSource(a_segment(policies), link)

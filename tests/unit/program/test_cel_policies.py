@@ -147,7 +147,7 @@ def verdict(answer: Mutated) -> tuple[str, str, str]:
 LABEL = "Object{metadata: Object.metadata{labels: {'team': 'a'}}}"
 
 
-def test_an_apply_configuration() -> None:
+def test_apply_configuration() -> None:
     answer = first(apply_mutations(LABEL))
     assert verdict(answer) == ("", "pass", "success")
     assert answer.patched is not None
@@ -155,7 +155,7 @@ def test_an_apply_configuration() -> None:
     assert POD["metadata"]["labels"] == {"app": "web"}
 
 
-def test_each_mutation_gets_the_object_of_the_last() -> None:
+def test_each_mutation_sees_the_previous_result() -> None:
     seen = "{'seen': object.metadata.labels.team}"
     read = f"Object{{metadata: Object.metadata{{labels: {seen}}}}}"
     answer = first(apply_mutations(LABEL, read))
@@ -163,7 +163,7 @@ def test_each_mutation_gets_the_object_of_the_last() -> None:
     assert answer.patched["metadata"]["labels"]["seen"] == "a"
 
 
-def test_variables_and_the_request_keep_what_they_had() -> None:
+def test_variables_and_the_request_keep_their_values() -> None:
     """docs/behaviour/cel 14.17: a variable is not evaluated twice."""
     spec = {
         "variables": [
@@ -181,7 +181,7 @@ def test_variables_and_the_request_keep_what_they_had() -> None:
     assert (found["team"], found["n"], found["r"]) == ("1", "1", "1")
 
 
-def test_a_json_patch() -> None:
+def test_json_patch() -> None:
     spec = json_patches(
         "[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a/b'),"
         " value: 'x'}]"
@@ -191,7 +191,7 @@ def test_a_json_patch() -> None:
     assert answer.patched["metadata"]["labels"]["a/b"] == "x"
 
 
-def test_a_failed_test_operation_is_a_silent_pass() -> None:
+def test_failed_test_operation_is_a_silent_pass() -> None:
     spec = json_patches(
         "[JSONPatch{op: 'test', path: '/metadata/name', value: 'other'},"
         " JSONPatch{op: 'remove', path: '/spec'}]"
@@ -201,7 +201,7 @@ def test_a_failed_test_operation_is_a_silent_pass() -> None:
     assert answer.patched == POD
 
 
-def test_a_replacement_sets_a_field_that_is_absent() -> None:
+def test_replace_sets_an_absent_field() -> None:
     """The API server's version of the library and the real program do the same."""
     spec = json_patches("[JSONPatch{op: 'replace', path: '/spec/replicas', value: 7}]")
     patched = first(spec).patched
@@ -209,7 +209,7 @@ def test_a_replacement_sets_a_field_that_is_absent() -> None:
     assert patched["spec"]["replicas"] == 7
 
 
-def test_a_field_that_is_absent_cannot_be_removed() -> None:
+def test_absent_field_cannot_be_removed() -> None:
     """The real program's text."""
     spec = json_patches("[JSONPatch{op: 'remove', path: '/spec/volumes'}]")
     assert verdict(first(spec))[2] == (
@@ -218,7 +218,7 @@ def test_a_field_that_is_absent_cannot_be_removed() -> None:
     )
 
 
-def test_an_unknown_operation_fails_when_it_is_its_turn() -> None:
+def test_unknown_operation_fails_when_reached() -> None:
     bad = "JSONPatch{op: 'bad', path: '/a', value: 1}"
     wanted = "failed to evaluate policy: JSON Patch: Unexpected kind: bad"
     assert verdict(first(json_patches(f"[{bad}]")))[2] == wanted
@@ -226,7 +226,7 @@ def test_an_unknown_operation_fails_when_it_is_its_turn() -> None:
     assert verdict(first(json_patches(f"[{test}, {bad}]")))[1] == "pass"
 
 
-def test_integers_beyond_a_double_become_texts() -> None:
+def test_integers_beyond_a_double_become_strings() -> None:
     spec = json_patches(
         "[JSONPatch{op: 'add', path: '/spec/n', value: 9007199254740993},"
         " JSONPatch{op: 'add', path: '/spec/m', value: [7]}]"
@@ -270,7 +270,7 @@ def test_errors(spec: Any, message: str) -> None:
     assert answer.patched is None
 
 
-def test_a_kind_without_types() -> None:
+def test_kind_without_types() -> None:
     resource = {**POD, "apiVersion": "example.com/v1", "kind": "Pod"}
     answer = first(apply_mutations(LABEL), resource=resource, match=None)
     assert verdict(answer)[2] == (
@@ -279,7 +279,7 @@ def test_a_kind_without_types() -> None:
     )
 
 
-def test_conditions_may_use_variables() -> None:
+def test_conditions_can_use_variables() -> None:
     spec = {
         "variables": [{"name": "yes", "expression": "false"}],
         "matchConditions": [{"name": "c", "expression": "variables.yes"}],
@@ -290,7 +290,7 @@ def test_conditions_may_use_variables() -> None:
     assert answer.patched is None
 
 
-def test_copies_for_controllers() -> None:
+def test_autogen_for_controllers() -> None:
     """The object to mutate is nested; docs/behaviour/cel 7."""
     pod = {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}
     deployment = {
@@ -335,7 +335,7 @@ def test_exceptions(more: Any, status: str, labels: Any) -> None:
     assert found == labels
 
 
-def test_an_exception_from_another_policy() -> None:
+def test_exception_for_another_policy() -> None:
     other = exception("ValidatingPolicy")
     assert verdict(first(apply_mutations(LABEL), exceptions=[other]))[0] == ""
 
@@ -379,7 +379,7 @@ def on_target(spec: Any, name: str, *, in_background: bool) -> RuleResult:
 @pytest.mark.parametrize(
     ("name", "status"), [("wanted", "pass"), ("other", "skip"), ("bad", "error")]
 )
-def test_conditions_of_targets(name: str, status: str, *, in_background: bool) -> None:
+def test_target_conditions(name: str, status: str, *, in_background: bool) -> None:
     """1.19: they can read the variables and the trigger, and apply to targets only."""
     text = "variables.name == 'bad' ? object.x == 1 : variables.name == 'wanted'"
     spec = {
@@ -397,7 +397,7 @@ def test_conditions_of_targets(name: str, status: str, *, in_background: bool) -
         assert found.message == "failed to evaluate policy: no such key: x"
 
 
-def test_conditions_of_targets_are_not_those_of_reviews() -> None:
+def test_target_conditions_do_not_apply_to_reviews() -> None:
     """Otherwise conditions about targets would slow down or skip a review."""
     text = "resource.get('v1', 'configmaps', 'a', 'b').kind == 'x'"
     spec = {
@@ -483,7 +483,7 @@ def custom(types: Types | None, pace: Any = None) -> Mutated:
     return next(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
 
 
-def test_a_custom_kind_is_merged_by_its_types() -> None:
+def test_custom_kind_merges_by_its_types() -> None:
     """Otherwise elements of a list would be lost, or the policy would fail."""
     types = Types()
     answer = custom(types)
@@ -504,7 +504,7 @@ class _Never:
         raise Preempted("review.preempted", "not here")
 
 
-def test_types_are_not_waited_for_in_the_event_loop() -> None:
+def test_event_loop_does_not_wait_for_types() -> None:
     """Otherwise all other reviews would wait for the API server."""
     types = Types()
     with pytest.raises(Preempted):
@@ -525,7 +525,7 @@ ATOMIC = "Object{spec: Object.spec{nodeSelector: Object.spec.nodeSelector{disk: 
 
 
 def test_server_side_apply_replaces_atomic_values() -> None:
-    """1.19: without useServerSideApply, the API server's refusal remains."""
+    """1.19: without useServerSideApply, the API server's rejection remains."""
     resource = {**POD, "spec": {**POD["spec"], "nodeSelector": {"zone": "b"}}}
     spec = apply_mutations(ATOMIC)
     assert verdict(first(spec, resource=resource))[2] == (
@@ -538,7 +538,7 @@ def test_server_side_apply_replaces_atomic_values() -> None:
     assert changed["spec"] == {**POD["spec"], "nodeSelector": {"disk": "a"}}
 
 
-def test_an_expression_for_targets() -> None:
+def test_target_expression() -> None:
     text = "{'metadata': dyn({'name': object.metadata.name + '-x'})}"
     spec = {
         "targetMatchConstraints": {"expression": "json.unmarshal('{}')"},
@@ -609,7 +609,7 @@ def test_an_expression_for_targets() -> None:
         ),
     ],
 )
-def test_types_of_expressions(kind: str, spec: Any, text: str) -> None:
+def test_expression_types(kind: str, spec: Any, text: str) -> None:
     compiled = {
         "MutatingPolicy": compile_mutating_policy,
         "GeneratingPolicy": compile_generating_policy,
@@ -621,7 +621,7 @@ def test_types_of_expressions(kind: str, spec: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GeneratingPolicy", "DeletingPolicy"])
-def test_only_some_kinds_have_the_library_of_users(kind: str) -> None:
+def test_some_kinds_have_the_user_library(kind: str) -> None:
     spec: dict[str, Any] = {
         "variables": [{"name": "u", "expression": "parseServiceAccount('x')"}]
     }
@@ -681,7 +681,7 @@ def test_generation() -> None:
         assert port.calls == [("ns", [item])]
 
 
-def test_conditions_that_are_not_met_are_a_pass_without_objects() -> None:
+def test_unmet_conditions_are_a_pass_without_objects() -> None:
     spec = {
         "matchConditions": [{"name": "c", "expression": "false"}],
         **generates(f"generator.apply('ns', [{ITEM}])"),
@@ -691,7 +691,7 @@ def test_conditions_that_are_not_met_are_a_pass_without_objects() -> None:
     assert (found.status, port.calls) == ("pass", [])
 
 
-def test_a_namespaced_policy_generates_in_its_namespace_only() -> None:
+def test_namespaced_policy_generates_only_in_its_namespace() -> None:
 
     def into(target: str) -> dict[str, Any]:
         return generates(f"generator.apply('{target}', [{ITEM}])")
@@ -705,7 +705,7 @@ def test_a_namespaced_policy_generates_in_its_namespace_only() -> None:
     assert 'policy in "shop" cannot generate into "other"' in found.message
 
 
-def test_an_exception_from_generation() -> None:
+def test_exception_for_generation() -> None:
     spec = generates(f"generator.apply('ns', [{ITEM}])")
     found, port = generated(spec, exceptions=[exception("GeneratingPolicy")])
     assert found is not None
@@ -746,20 +746,20 @@ def conditions(*texts: str) -> dict[str, Any]:
         (("object.none == 1", "false"), False),
     ],
 )
-def test_what_is_deleted(texts: Any, wanted: bool) -> None:  # noqa: FBT001 - a case
+def test_deleted_objects(texts: Any, wanted: bool) -> None:  # noqa: FBT001 - a case
     assert selects(conditions(*texts)) is wanted
 
 
-def test_operations_do_not_matter() -> None:
+def test_operations_are_ignored() -> None:
     rule = {**MATCH["resourceRules"][0], "operations": ["DELETE"]}
     assert selects(conditions(), match={"resourceRules": [rule]})
 
 
-def test_a_deleting_policy_without_constraints_deletes_nothing() -> None:
+def test_deleting_policy_without_constraints_deletes_nothing() -> None:
     assert not selects(conditions(), match=None)
 
 
-def test_an_error_deletes_nothing() -> None:
+def test_error_deletes_nothing() -> None:
     with pytest.raises(ExpressionFailed, match="no such key: none"):
         selects(conditions("object.none == 1", "true"))
 

@@ -75,7 +75,7 @@ def test_large_reviews_are_evaluated_like_small_ones(
     assert said(of, large) == said(of, small)
 
 
-def test_a_pattern_over_a_long_list_spends_the_budget() -> None:
+def test_pattern_over_a_long_list_exhausts_the_budget() -> None:
     """No request can keep a worker busy with elements that are not charged."""
     of = batch({"pattern": {"x": [{f"=(k{n})": "a" for n in range(100)}]}})
     large = request({"x": [{} for _ in range(100_000)]}, LARGE)
@@ -97,7 +97,7 @@ def _of_capabilities(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("spec_of", [_of_volumes, _of_sysctls, _of_capabilities])
-def test_a_pod_of_very_many_parts_spends_the_budget(
+def test_very_large_pod_exhausts_the_budget(
     spec_of: Callable[[int], dict[str, Any]],
 ) -> None:
     """Violations of a control are reported one by one, in ten microseconds each."""
@@ -116,7 +116,7 @@ def test_a_pod_of_very_many_parts_spends_the_budget(
     assert evaluated(500_000) == "expression exceeded its step budget"
 
 
-def test_what_costs_too_much_to_match_is_an_error() -> None:
+def test_costly_match_is_an_error() -> None:
     """A rule must not be skipped if it is unknown whether it matches."""
     annotations = {f"*{n}?*": "*a?" for n in range(50)}
     of = batch({"pattern": {"data": {"a": "b"}}}, annotations=annotations)
@@ -128,7 +128,7 @@ def test_what_costs_too_much_to_match_is_an_error() -> None:
     assert list(of.run(ENGINE, request(few))) == []
 
 
-def test_messages_are_cut() -> None:
+def test_messages_are_truncated() -> None:
     """A message can quote whole objects, once per rule."""
     text = "x" * MESSAGE_CHARACTERS_MAX
     assert cut(text) == text

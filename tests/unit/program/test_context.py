@@ -127,7 +127,7 @@ def test_background_context() -> None:
     assert ask(deleted, "{{ request.object.kind }}") == "Pod"
 
 
-def test_images_are_extracted_when_asked_for() -> None:
+def test_images_are_extracted_on_demand() -> None:
     """``images`` costs nothing unless a rule uses it."""
     scope = scope_of(Request(object=POD))
     assert "images" not in scope.root
@@ -216,7 +216,7 @@ def test_variable_errors(parts: dict[str, Any], wanted: str) -> None:
     assert failure(with_entries(variable("v", **parts)), "v") == wanted
 
 
-def test_entries_load_in_order_and_only_when_mentioned() -> None:
+def test_entries_load_in_order_and_on_demand() -> None:
     """Later entries can read earlier ones, not the reverse; unused ones never run."""
     scope = with_entries(
         variable("a", value="1"),
@@ -232,7 +232,7 @@ def test_entries_load_in_order_and_only_when_mentioned() -> None:
     assert "Unknown key" in failure(scope, "broken.x")
 
 
-def test_an_entry_may_replace_itself() -> None:
+def test_entry_can_replace_itself() -> None:
     """A name declared twice: the later one reads the earlier value."""
     scope = with_entries(
         variable("a", value="1"), variable("a", jmes_path="join('', [a, '2'])")
@@ -240,7 +240,7 @@ def test_an_entry_may_replace_itself() -> None:
     assert ask(scope, "{{ a }}") == "12"
 
 
-def test_an_entry_wins_over_a_mock() -> None:
+def test_entry_has_precedence_over_a_mock() -> None:
     """A loadable entry replaces an injected value when it is first mentioned."""
     request = Request(object=POD, variables={"v": {"mock": True}})
     scope = scope_of(request)
@@ -248,7 +248,7 @@ def test_an_entry_wins_over_a_mock() -> None:
     assert ask(scope, "{{ v }}") == {"real": True}
 
 
-def test_long_chains_end() -> None:
+def test_long_chains_terminate() -> None:
     """An endless chain of entries is an error of the policy."""
     length = CONTEXT_NESTING_MAX + 10
     chain = [variable("v0", value="x")]
@@ -511,7 +511,7 @@ def test_entries_of_a_loop_are_computed_for_each_element() -> None:
 # Replacing the object.
 
 
-def test_set_object_leaves_the_request_alone() -> None:
+def test_set_object_does_not_change_the_request() -> None:
     """Rules of one request share its data, so a change creates a new dict."""
     request = Request(object=POD, review_request={"object": POD}, ints_are_numbers=True)
     scope = scope_of(request)
@@ -521,7 +521,7 @@ def test_set_object_leaves_the_request_alone() -> None:
     assert ask(scope_of(request), "{{ request.object.kind }}") == "Pod"
 
 
-def test_the_old_object_as_if_created() -> None:
+def test_old_object_as_if_created() -> None:
     """For allowExistingViolations, the old object has a separate scope."""
     request = Request(
         operation="UPDATE", object=POD, old_object={"kind": "Old"}, namespace="n"

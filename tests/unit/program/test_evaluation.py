@@ -221,7 +221,7 @@ EXPLAINED = {"message": "no: {{ request.object.data.state }}"}
 @pytest.mark.parametrize(
     "rule", [pattern("good"), deny("bad"), deny("bad", **EXPLAINED)]
 )
-def test_what_violated_before_may_be_updated(rule: dict[str, Any]) -> None:
+def test_existing_violations_can_be_updated(rule: dict[str, Any]) -> None:
     policy = linked(rule, **ENFORCED)
     assert evaluated(policy, updated(BAD, BAD)) == {"r0": ALLOWED}
     assert statuses(policy, updated(GOOD, BAD)) == {"r0": FAIL}
@@ -253,7 +253,7 @@ def test_the_old_object_is_matched_by_its_kind(old: dict[str, Any], kind: str) -
         (UNTYPED, FAIL),
     ],
 )
-def test_without_a_review_the_old_object_says_its_kind(
+def test_old_object_has_a_kind_without_a_review(
     old: dict[str, Any], expected: str
 ) -> None:
     policy = linked(deny("bad"), kinds=["apps/v1/Deployment"], **ENFORCED)
@@ -270,17 +270,17 @@ def test_without_a_review_the_old_object_says_its_kind(
 
 
 @pytest.mark.parametrize("rule", [pattern("good"), deny("bad")])
-def test_existing_violations_are_told_of_in_audits(rule: dict[str, Any]) -> None:
+def test_existing_violations_are_reported_in_audits(rule: dict[str, Any]) -> None:
     policy = linked(rule, validationFailureAction="Audit")
     assert statuses(policy, updated(BAD, BAD)) == {"r0": FAIL}
 
 
-def test_existing_violations_of_cel_rules_are_refused() -> None:
+def test_existing_violations_of_cel_rules_are_denied() -> None:
     policy = linked(cel("bad"), **ENFORCED)
     assert evaluated(policy, updated(BAD, BAD)) == {"r0": (FAIL, "no")}
 
 
-def test_existing_violations_can_be_refused() -> None:
+def test_existing_violations_can_be_denied() -> None:
     rule = deny("bad", allowExistingViolations=False)
     assert statuses(linked(rule, **ENFORCED), updated(BAD, BAD)) == {"r0": FAIL}
 
@@ -290,7 +290,7 @@ def test_existing_violations_can_be_refused() -> None:
 
 
 @pytest.mark.parametrize("apply_rules", ["All", "One"])
-def test_words_see_the_numbers_that_the_verdict_saw(apply_rules: str) -> None:
+def test_messages_use_the_numbers_of_the_verdict(apply_rules: str) -> None:
     """JMESPath compares only float64 here; later rules have int64."""
     text = "{{ to_string(request.object.data.n > `3`) }}"
     never = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
@@ -310,7 +310,7 @@ def test_words_see_the_numbers_that_the_verdict_saw(apply_rules: str) -> None:
     "rule", [pattern("bad"), deny("good"), deny("good", **EXPLAINED), cel("good")]
 )
 @pytest.mark.parametrize("second", [pattern("good"), deny("bad")])
-def test_no_rule_is_asked_after_one_that_passed(
+def test_no_rule_is_evaluated_after_one_that_passed(
     rule: dict[str, Any], second: dict[str, Any]
 ) -> None:
     policy = linked(rule, second, applyRules="One")
@@ -319,12 +319,12 @@ def test_no_rule_is_asked_after_one_that_passed(
 
 
 @pytest.mark.parametrize("rule", [pattern("good"), deny("bad"), cel("bad")])
-def test_no_rule_is_asked_after_one_that_failed(rule: dict[str, Any]) -> None:
+def test_no_rule_is_evaluated_after_one_that_failed(rule: dict[str, Any]) -> None:
     policy = linked(rule, pattern("bad"), applyRules="One")
     assert statuses(policy, created(BAD)) == {"r0": FAIL}
 
 
-def test_a_rule_that_is_skipped_decides_nothing() -> None:
+def test_skipped_rule_decides_nothing() -> None:
     never = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     first = {**deny("bad"), "preconditions": never}
     policy = linked(first, pattern("good"), applyRules="One")
@@ -348,7 +348,7 @@ NOT_JUDGED = (ERROR, "not evaluated (test.late): n/m")
         ("All", {"r1": FAIL}),
     ],
 )
-def test_a_rule_that_cannot_be_evaluated_is_an_error(
+def test_rule_that_cannot_be_evaluated_is_an_error(
     apply_rules: str, others: dict[str, str]
 ) -> None:
     policy = linked(LATE, pattern("good"), applyRules=apply_rules)
@@ -363,7 +363,7 @@ def test_a_rule_that_cannot_be_evaluated_is_an_error(
     assert {name: status for name, (status, _) in said.items()} == others
 
 
-def test_what_is_known_so_far_is_told_with_an_error_for_the_rest() -> None:
+def test_partial_results_are_kept_with_an_error_for_the_rest() -> None:
     policy = linked(deny("good"), pattern("good"))
     evaluation = opened(policy, created(BAD))
     error = DeadlinePassed("test.late", "n/m")

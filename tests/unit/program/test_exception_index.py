@@ -51,7 +51,7 @@ def requests() -> list[Request]:
     return found
 
 
-def test_no_exception_is_overlooked() -> None:
+def test_every_matching_exception_is_found() -> None:
     pick = random.Random(9)
     blocks = [block(pick) for _ in range(400)]
     index = ExceptionIndex(blocks)
@@ -66,7 +66,7 @@ def test_no_exception_is_overlooked() -> None:
     assert left_out
 
 
-def test_a_review_links_no_exception_that_cannot_match(
+def test_review_links_only_exceptions_that_can_match(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     linked = []

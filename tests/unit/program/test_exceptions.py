@@ -70,7 +70,7 @@ FAILURE = (
         ),
     ],
 )
-def test_exception_covers_what_it_names(
+def test_exception_covers_the_named_rules(
     name: str,
     known: bool,  # noqa: FBT001 - a column of the table
     status: str,
@@ -89,7 +89,7 @@ def test_exception_covers_what_it_names(
     assert [(status, message)] == [(r.status, r.message) for r in found]
 
 
-def test_an_exception_that_names_a_policy_twice_is_reported_once() -> None:
+def test_exception_that_names_a_policy_twice_is_reported_once() -> None:
     named = EXCEPTION["spec"]["exceptions"] * 2
     raw = {**EXCEPTION, "spec": {**EXCEPTION["spec"], "exceptions": named}}
     policy, exception = decode(POLICY), decode(raw)

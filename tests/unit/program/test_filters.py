@@ -47,7 +47,7 @@ def test_resource_filters(text: str, facts: dict[str, Any], *, expected: bool) -
     assert expected is filters.skips_policies(a_request(**facts))
 
 
-def test_filters_look_at_the_old_object_too() -> None:
+def test_filters_also_apply_to_the_old_object() -> None:
     """A DELETE request has only an old object."""
     filters = ResourceFilters(parse_resource_filters("[Pod,shop,web]"))
     request = a_request()

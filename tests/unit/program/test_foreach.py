@@ -35,7 +35,7 @@ from kyverno_mp.program.result import ERROR, PASS
         ),
     ],
 )
-def test_a_list_that_fails_is_an_error_of_the_rule(query: str, reason: str) -> None:
+def test_failed_list_is_a_rule_error(query: str, reason: str) -> None:
     match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
     foreach = [{"list": query, "pattern": {"a": "?*"}}]
     good = {"name": "good", "match": match, "validate": {"pattern": {"kind": "?*"}}}

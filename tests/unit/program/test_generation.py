@@ -139,13 +139,13 @@ def test_data_is_named_and_labelled() -> None:
     ]
 
 
-def test_labels_with_a_value_that_is_no_text_are_lost() -> None:
+def test_non_string_labels_are_dropped() -> None:
     data = {"metadata": {"labels": {"own": "x", "flag": True}}}
     response, _ = run(rule(target(data=data)))
     assert made(response)[0]["metadata"]["labels"] == LABELS
 
 
-def test_a_clone_drops_the_metadata_of_its_source() -> None:
+def test_clone_drops_the_metadata_of_its_source() -> None:
     clone = {"name": "regcred", "namespace": "base"}
     response, error = run(rule(target(clone=clone)), objects=[SECRET])
     assert not error
@@ -167,7 +167,7 @@ def test_a_clone_drops_the_metadata_of_its_source() -> None:
     }
 
 
-def test_a_missing_source_is_an_error_and_nothing_is_made() -> None:
+def test_missing_source_is_an_error_and_generates_nothing() -> None:
     clone = {"name": "regcred", "namespace": "base"}
     first = rule(target(data={"data": {}}))
     second = {**rule(target(clone=clone)), "name": "s"}
@@ -177,7 +177,7 @@ def test_a_missing_source_is_an_error_and_nothing_is_made() -> None:
     assert [found.status for found in response.results] == ["pass", "pass"]
 
 
-def test_a_source_is_named_exactly() -> None:
+def test_source_is_named_exactly() -> None:
     clone = {"name": "*", "namespace": "base"}
     _, error = run(rule(target(clone=clone)), objects=[SECRET])
     assert "not found" in error
@@ -194,7 +194,7 @@ def test_clone_list_copies_by_kind_and_label() -> None:
     assert made(response)[0]["metadata"]["namespace"] == "shop"
 
 
-def test_foreach_makes_one_for_each_element() -> None:
+def test_foreach_generates_one_object_for_each_element() -> None:
     entry = {
         "list": "['a', 'b', 'c']",
         "preconditions": {
@@ -208,7 +208,7 @@ def test_foreach_makes_one_for_each_element() -> None:
     assert names == ["s-a-0", "s-c-2"]
 
 
-def test_preconditions_that_do_not_hold_skip() -> None:
+def test_unmet_preconditions_skip() -> None:
     conditions = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     response, error = run(rule(target(data={}), preconditions=conditions))
     assert not error
@@ -216,7 +216,7 @@ def test_preconditions_that_do_not_hold_skip() -> None:
     assert made(response) == []
 
 
-def test_a_trigger_that_matched_before_fails() -> None:
+def test_trigger_that_no_longer_matches_fails() -> None:
     match = {"any": [{"resources": {"kinds": ["Namespace"], "names": ["old"]}}]}
     old = {**TRIGGER, "metadata": {"name": "old"}}
     body = rule(target(data={}), match=match)
@@ -226,7 +226,7 @@ def test_a_trigger_that_matched_before_fails() -> None:
     assert response.results == []
 
 
-def test_an_unresolved_variable_is_an_error() -> None:
+def test_unresolved_variable_is_an_error() -> None:
     data = {"data": {"x": "{{ request.object.spec.none }}"}}
     response, error = run(rule(target(data=data)))
     assert "Unknown key" in error
@@ -257,7 +257,7 @@ def test_a_namespaced_policy_stays_in_its_namespace() -> None:
     )
 
 
-def test_elements_end_with_the_budget() -> None:
+def test_foreach_ends_with_the_budget() -> None:
     """Otherwise each of the remaining elements spends the budget again."""
     body = {
         "foreach": [

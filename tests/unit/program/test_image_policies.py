@@ -258,7 +258,7 @@ def test_functions(expression: str, expected: tuple[str, str, str]) -> None:
     assert verdict(document(expression), pod("a")) == expected
 
 
-def test_a_deadline_is_no_verdict() -> None:
+def test_deadline_is_no_verdict() -> None:
     late = {"name": "late", "cosign": {"key": {"data": "late"}}}
     policy = document("verifyImageSignatures('a', [attestors.late]) > 0")
     given = document(
@@ -268,7 +268,7 @@ def test_a_deadline_is_no_verdict() -> None:
         verdict(given, pod("a"))
 
 
-def test_what_one_policy_has_verified_proves_nothing_to_another() -> None:
+def test_verification_by_one_policy_does_not_count_for_another() -> None:
     """Upstream's policies share verified images within a request."""
     registry = Registry()
     images = Images(lambda: registry)
@@ -294,7 +294,7 @@ def test_what_one_policy_has_verified_proves_nothing_to_another() -> None:
         ([{"expression": "image(ref).tag() == 'v1'"}], ["q/a:v1", "q/b"], ["q/a:v1"]),
     ],
 )
-def test_images_that_a_policy_is_about(
+def test_images_selected_by_a_policy(
     references: list[dict[str, str]], images: list[str], read: list[str]
 ) -> None:
     registry = Registry()
@@ -303,7 +303,7 @@ def test_images_that_a_policy_is_about(
     assert [one.image for one in registry.read] == read
 
 
-def test_an_image_that_the_policy_is_not_about_does_not_count() -> None:
+def test_unselected_image_is_ignored() -> None:
     expression = "verifyImageSignatures('b', [attestors.key]) == 0"
     policy = document(expression, matchImageReferences=[{"glob": "a"}])
     assert verdict(policy, pod("a")) == PASS
@@ -318,16 +318,14 @@ def test_an_image_that_the_policy_is_not_about_does_not_count() -> None:
         ({**pod(), "spec": {"containers": {"c": 1}}}, "no such key: image"),
     ],
 )
-def test_an_image_that_cannot_be_read_is_an_error(
-    resource: dict[str, Any], text: str
-) -> None:
+def test_unreadable_image_is_an_error(resource: dict[str, Any], text: str) -> None:
     found = verdict(document("true"), resource)
     assert found is not None
     assert found[:2] == ("evaluation", "error")
     assert text in found[2]
 
 
-def test_own_extractors_replace_those_of_the_kind() -> None:
+def test_custom_extractors_replace_the_built_in_ones() -> None:
     registry = Registry()
     own = [{"name": "containers", "expression": "['mine']"}]
     policy = document("images.containers == ['mine']", images=own)
@@ -335,7 +333,7 @@ def test_own_extractors_replace_those_of_the_kind() -> None:
     assert [one.image for one in registry.read] == ["mine"]
 
 
-def test_controllers_of_pods() -> None:
+def test_autogen_for_controllers() -> None:
     registry = Registry()
     found = verdict(document(SIGNED), pod("a", kind="CronJob"), registry=registry)
     assert found == PASS
@@ -369,12 +367,12 @@ def test_exceptions() -> None:
     assert verdict(bad, cron, _exception(), of_files=True) == FAIL
 
 
-def test_a_condition_that_is_false_gives_no_result() -> None:
+def test_false_condition_gives_no_result() -> None:
     never = [{"name": "c", "expression": "false"}]
     assert verdict(document("false", matchConditions=never), pod("a")) is None
 
 
-def test_texts_of_attestors_are_computed_for_each_object() -> None:
+def test_attestor_expressions_are_evaluated_for_each_object() -> None:
     key = {"expression": "object.metadata.name == 'web' ? 'good' : 'bad'"}
     attestors = [{"name": "key", "cosign": {"key": key}}]
     assert verdict(document(SIGNED, attestors=attestors), pod("a")) == PASS
@@ -386,7 +384,7 @@ def test_texts_of_attestors_are_computed_for_each_object() -> None:
     assert "failed to convert expression in compiled attestor: key" in found[2]
 
 
-def test_a_namespaced_policy_is_a_tenants() -> None:
+def test_namespaced_policy_is_a_tenants() -> None:
     registry = Registry()
     verdict(document("true", namespace="shop"), pod("a"), registry=registry)
     assert [one.access.is_tenants for one in registry.read] == [True]
@@ -431,7 +429,7 @@ def test_a_namespaced_policy_is_a_tenants() -> None:
         ),
     ],
 )
-def test_what_does_not_compile(spec: dict[str, Any], path: str) -> None:
+def test_invalid_policies(spec: dict[str, Any], path: str) -> None:
     with pytest.raises(DocumentInvalid) as refused:
         compile_image_policy(document("true", **spec))
     assert [one.path for one in refused.value.problems] == [f"spec.{path}"]
@@ -462,7 +460,7 @@ def asked_of(attestor: Any) -> tuple[Any, Any]:
     return found, registry.attestors[0] if registry.attestors else None
 
 
-def test_a_computed_subject_is_a_pattern() -> None:
+def test_computed_subject_is_a_pattern() -> None:
     """Otherwise it would be ignored, and any signer would be accepted."""
     text = "'^https://ci.example/' + variables.team + '/'"
     found, asked = asked_of(workflow(subjectExpression=text))
@@ -484,7 +482,7 @@ def test_a_computed_subject_is_a_pattern() -> None:
         ("object.x", "no such key: x"),
     ],
 )
-def test_a_subject_that_is_none(text: str, reason: str) -> None:
+def test_invalid_subject(text: str, reason: str) -> None:
     """An empty pattern matches everybody."""
     found, asked = asked_of(workflow(subjectExpression=text))
     assert (found[1], asked) == ("error", None)
@@ -499,7 +497,7 @@ _GIVEN: list[tuple[str, Callable[[str], Any]]] = [
 
 
 @pytest.mark.parametrize(("what", "attestor"), _GIVEN, ids=[name for name, _ in _GIVEN])
-def test_an_attestor_reads_the_namespace(
+def test_attestor_reads_the_namespace(
     what: str, attestor: Callable[[str], Any]
 ) -> None:
     """Otherwise the default value of an optional label would decide who may sign."""
@@ -510,7 +508,7 @@ def test_an_attestor_reads_the_namespace(
         assert linked.reads_namespace is expected
 
 
-def test_a_computed_trusted_root() -> None:
+def test_computed_trusted_root() -> None:
     given = {"expression": "'{\"of\": \"' + variables.team + '\"}'"}
     found, asked = asked_of(workflow(trusted_root=given))
     assert (found, asked.trusted_root) == (PASS, '{"of": "shop"}')
@@ -520,7 +518,7 @@ def test_a_computed_trusted_root() -> None:
     assert asked.trusted_root is None
 
 
-def test_a_verdict_leaves_nothing_to_the_collector() -> None:
+def test_verdict_creates_no_garbage() -> None:
     registry = Registry()
     gone = weakref.ref(registry)
     linked = LinkedImagePolicy(compile_image_policy(document(SIGNED)))

@@ -107,7 +107,7 @@ def test_two_reviews_link_each_rule_once() -> None:
     assert sorted(workshop.linked) == NAMES
 
 
-def test_the_event_loop_never_waits_for_a_thread_that_links() -> None:
+def test_event_loop_never_waits_for_a_linking_thread() -> None:
     workshop = Workshop()
     thread = threading.Thread(target=workshop.plan, args=(Patient(),))
     thread.start()

@@ -186,14 +186,14 @@ def test_match(
     assert expected is (matcher.explain(request) == "")
 
 
-def test_operations_are_compared_with_case() -> None:
+def test_operations_are_case_sensitive() -> None:
     """Operations are written in upper case; no other spelling may match."""
     assert not link_match(
         MatchIR("all", (FilterIR(operations=("create",)),)), None
     ).matches(pod_request())
 
 
-def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
+def test_namespaced_policy_matches_only_objects_in_its_namespace() -> None:
     """Namespaced policies apply only to objects in their namespace (1.9)."""
     match = build_match(match_of(resources(kinds=["*"])))
     inside = link_match(match, None, policy_namespace="shop")
@@ -210,7 +210,7 @@ def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
     assert not inside.matches(namespace)
 
 
-def test_exceptions_match_by_their_own_rules() -> None:
+def test_exceptions_match_by_separate_rules() -> None:
     """8.7: operations are ignored, Namespaces pass selectors, user info is kept."""
     ignores = link_match(
         build_exception_match(filters_of(resources(operations=["DELETE"]))),
@@ -242,7 +242,7 @@ def test_exceptions_match_by_their_own_rules() -> None:
         assert not never.matches(pod_request())
 
 
-def test_explanations_are_upstreams_texts() -> None:
+def test_explanations_equal_upstreams_texts() -> None:
     """Users search logs for these messages."""
     every = {
         "resources": {

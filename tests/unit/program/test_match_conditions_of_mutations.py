@@ -83,13 +83,13 @@ def labels(response: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("first", ["a", "z"])
-def test_a_condition_counts_for_its_own_policy(first: str) -> None:
+def test_condition_applies_only_to_its_policy(first: str) -> None:
     response = ask(policy(first, "object.metadata.name == 'no'"), policy("plain"))
     assert response["allowed"]
     assert labels(response) == {"plain"}
 
 
-def test_a_costly_condition_is_reported() -> None:
+def test_costly_condition_is_reported() -> None:
     xs = ["abcdefgh"] * 3000
     response = ask(policy("costly", COSTLY), policy("next"), xs=xs)
     assert response["allowed"]
@@ -99,7 +99,7 @@ def test_a_costly_condition_is_reported() -> None:
     assert "(cel.cost)" in warning
 
 
-def test_a_costly_condition_denies_where_the_policy_must_not_fail() -> None:
+def test_costly_condition_denies_with_failure_policy_fail() -> None:
     xs = ["abcdefgh"] * 3000
     costly = policy("costly", COSTLY, fails=True)
     response = ask(costly, path=b"/mutate/fail", xs=xs)
@@ -108,7 +108,7 @@ def test_a_costly_condition_denies_where_the_policy_must_not_fail() -> None:
 
 
 @pytest.mark.parametrize("match", [{}, {"annotations": {"owner*": "?*"}}])
-def test_a_policy_has_its_own_budget(match: dict[str, Any]) -> None:
+def test_policies_have_separate_budgets(match: dict[str, Any]) -> None:
     """Otherwise a user could disable another mutation by spending its budget."""
     response = ask(burning("burns"), policy("next", **match), xs=LONG)
     assert labels(response) == {"next"}
@@ -116,12 +116,12 @@ def test_a_policy_has_its_own_budget(match: dict[str, Any]) -> None:
     assert "burns" in warning
 
 
-def test_a_condition_is_paid_for_by_its_own_policy() -> None:
+def test_condition_is_charged_to_its_policy() -> None:
     response = ask(burning("burns"), policy("next", "1 == 1"), xs=LONG)
     assert labels(response) == {"next"}
 
 
-def test_each_policy_is_charged_for_what_it_changes(
+def test_each_policy_is_charged_for_its_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise a patch without variables uses the budget of another policy."""
@@ -167,7 +167,7 @@ def _mutate(*policies: dict[str, Any], seconds: int) -> Mutations:
     return plan.run(seconds * 10**9)
 
 
-def test_the_time_of_namespaced_policies_is_theirs_alone() -> None:
+def test_namespaced_policies_have_a_separate_time_budget() -> None:
     """Otherwise a user who can create a Policy could disable other mutations."""
     slow = burning("slow", namespace="default")
     done = _mutate(slow, policy("zz"), policy("b", "1 == 1"), seconds=20)

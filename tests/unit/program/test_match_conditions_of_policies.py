@@ -29,7 +29,7 @@ from tests.fuzz.bench import Bench, pod, review, segment_of
 
 
 def policy(name: str, *conditions: str) -> str:
-    """Return a policy that refuses every Pod for which its conditions hold."""
+    """Return a policy that denies every Pod for which its conditions hold."""
     hooks = {"matchConditions": [{"name": "c", "expression": e} for e in conditions]}
     return json.dumps(
         {
@@ -63,14 +63,14 @@ def refused_by(*policies: str, **parts: Any) -> str:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_condition_counts_for_its_own_policy(first: bool) -> None:  # noqa: FBT001 - a parameter
+def test_condition_applies_only_to_its_policy(first: bool) -> None:  # noqa: FBT001 - a parameter
     gated, plain = policy("gated", "object.metadata.name == 'no'"), policy("plain")
     message = refused_by(*((gated, plain) if first else (plain, gated)))
     assert "plain says no" in message
     assert "gated says no" not in message
 
 
-def test_conditions_of_two_policies_differ() -> None:
+def test_conditions_of_two_policies_are_independent() -> None:
     yes, no = policy("yes", "1 == 1"), policy("no", "1 == 2")
     for order in ((yes, no), (no, yes)):
         message = refused_by(*order)
@@ -78,7 +78,7 @@ def test_conditions_of_two_policies_differ() -> None:
         assert "no says no" not in message
 
 
-def test_a_costly_condition_does_not_let_pass() -> None:
+def test_costly_condition_does_not_admit() -> None:
     costly = "object.spec.xs.all(x, object.spec.xs.all(y, y != 'q'))"
     message = refused_by(policy("p", costly), xs=["abcdefgh"] * 3000)
     assert "not evaluated (cel.cost)" in message
@@ -96,7 +96,7 @@ def burning() -> str:
     return json.dumps(raw)
 
 
-def test_a_match_is_paid_for_by_its_own_policy() -> None:
+def test_match_is_charged_to_its_policy() -> None:
     """Otherwise a user could disable another policy's denial by spending the budget."""
     raw = json.loads(policy("next"))
     resources = raw["spec"]["rules"][0]["match"]["any"][0]["resources"]
@@ -131,7 +131,7 @@ def many_rules(condition: str, count: int) -> str:
 COSTLY = "object.spec.xs.all(x, object.spec.xs.all(y, y != 'q'))"
 
 
-def test_many_rules_do_not_multiply_a_costly_condition() -> None:
+def test_many_rules_evaluate_a_costly_condition_once() -> None:
     """A failure means: each rule evaluates the condition, without any benefit."""
     body = json.dumps(review(pod(xs=["abcdefgh"] * 400))).encode()
     evaluations = steps = 0
@@ -186,7 +186,7 @@ def linked_rules(text: str) -> list[LinkedRule]:
     return [ref.linked for ref in candidate.rules]
 
 
-def test_one_evaluation_makes_way_for_others() -> None:
+def test_evaluation_yields_to_other_reviews() -> None:
     """A failure means: a condition blocks the event loop until it is evaluated."""
     engine, context = context_of(pod(xs=["abcdefgh"] * 400), pace=Stopping())
     (rule,) = linked_rules(policy("p", COSTLY))
@@ -194,7 +194,7 @@ def test_one_evaluation_makes_way_for_others() -> None:
         engine.matches(rule, context)
 
 
-def test_a_short_evaluation_is_charged_too() -> None:
+def test_short_evaluation_is_charged_too() -> None:
     """Otherwise a thousand rules could evaluate a cheap condition for free."""
     condition = "object.spec.xs.all(x, x != 'q')"
     (rule,) = linked_rules(policy("p", condition))
@@ -208,7 +208,7 @@ def test_a_short_evaluation_is_charged_too() -> None:
     assert steps(100) >= steps(10) + 30
 
 
-def test_one_evaluation_ends_with_its_review() -> None:
+def test_evaluation_ends_with_its_review() -> None:
     engine, context = context_of(pod(xs=["abcdefgh"] * 400), deadline_ns=1)
     (rule,) = linked_rules(policy("p", COSTLY))
     with pytest.raises(DeadlinePassed):
@@ -216,7 +216,7 @@ def test_one_evaluation_ends_with_its_review() -> None:
 
 
 @pytest.mark.parametrize("apply_rules", ["All", "One"])
-def test_a_costly_condition_is_an_error_of_the_words_too(apply_rules: str) -> None:
+def test_costly_condition_is_an_error_in_the_messages_too(apply_rules: str) -> None:
     raw = json.loads(many_rules(COSTLY, 2))
     raw["spec"]["applyRules"] = apply_rules
     engine, context = context_of(pod(xs=["abcdefgh"] * 3000))
@@ -229,7 +229,7 @@ def test_a_costly_condition_is_an_error_of_the_words_too(apply_rules: str) -> No
     assert found == [(f"r{number}", ERROR, text) for number in range(count)]
 
 
-def test_words_for_a_rule_whose_match_costs_too_much_now_are_an_error() -> None:
+def test_costly_match_in_the_explanation_is_an_error() -> None:
     """A failure means: a rule that passed is missing from the record of a failure."""
     source = SegmentSource(segment_of(policy("p", COSTLY)), link_rule)
     engine, context = context_of(pod(xs=["abcdefgh"] * 3000))
@@ -265,7 +265,7 @@ def mutated_by(*policies: dict[str, Any], xs: list[str]) -> Mutations:
     return plan.run(0)
 
 
-def test_a_mutation_whose_condition_costs_too_much_is_an_error() -> None:
+def test_mutation_with_a_costly_condition_is_an_error() -> None:
     """Otherwise a change that an administrator requires is skipped silently."""
     done = mutated_by(mutating("p", COSTLY), xs=["abcdefgh"] * 3000)
     ((found,),) = [response.results for response in done.responses]
@@ -284,7 +284,7 @@ IMAGE = {"spec": {"containers": [{"(name)": "*", "image": "r.io/c:1"}]}}
     ],
     ids=["its patch", "its condition"],
 )
-def test_a_mutation_is_paid_for_by_its_own_policy(following: dict[str, Any]) -> None:
+def test_mutation_is_charged_to_its_policy(following: dict[str, Any]) -> None:
     """Otherwise a user could disable another mutation by spending its budget."""
     all_of_it = f"[{', '.join([BURN] * 4)}]"
     burns = mutating(

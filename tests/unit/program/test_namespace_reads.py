@@ -171,7 +171,7 @@ def _reads(text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", READ.values(), ids=READ)
-def test_what_reads_it(text: str) -> None:
+def test_rules_that_read_the_namespace(text: str) -> None:
     """Each of these answers differs without the namespace, or with other labels."""
     assert _reads(text)
     known = [_answers(text, {"team": "a"}), _answers(text, {"team": "b"})]
@@ -179,13 +179,13 @@ def test_what_reads_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NOT_READ.values(), ids=NOT_READ)
-def test_what_does_not_read_it(text: str) -> None:
+def test_rules_that_do_not_read_the_namespace(text: str) -> None:
     assert not _reads(text)
     unknown = _answers(text, None)
     assert unknown == _answers(text, {"team": "a"}) == _answers(text, {})
 
 
-def test_images_that_another_path_has_recorded() -> None:
+def test_images_recorded_by_another_path() -> None:
     """The labels that the policies select decide which rules wrote the record."""
     later = _policy(_VERIFIES, failurePolicy="Ignore")
     earlier = yaml.safe_load(_policy(_VERIFIES, match=_SELECTS, failurePolicy="Fail"))
@@ -200,7 +200,7 @@ def test_images_that_another_path_has_recorded() -> None:
     ]
 
 
-def test_no_other_module_reads_it() -> None:
+def test_no_other_module_reads_the_namespace() -> None:
     """A new reader belongs in program/recall/namespace_reads.py and in this list."""
     reader = re.compile(r"request\.namespace_(labels|known)")
     found = {

@@ -31,7 +31,7 @@ def marked(text: str, *variables: tuple[str, str]) -> Reads:
 @pytest.mark.parametrize(
     "each", ["[{0}, {0}]", "{0} + {0}", "[{0}].map(x, [x, x])", "true ? {0} : [{0}]"]
 )
-def test_variables_that_double_take_one_step_each(each: str) -> None:
+def test_doubling_variables_take_one_step_each(each: str) -> None:
     """As a tree they would have 2^60 leaves."""
     chain = [("v0", "[object.spec]")]
     chain += [(f"v{n}", each.format(f"variables.v{n - 1}")) for n in range(1, 60)]
@@ -41,14 +41,14 @@ def test_variables_that_double_take_one_step_each(each: str) -> None:
 
 
 @pytest.mark.parametrize("each", ["[@, @]", "[@, @][]", "[[@], @][]"])
-def test_pipes_that_double_take_one_step_each(each: str) -> None:
+def test_doubling_pipes_take_one_step_each(each: str) -> None:
     place = Reads()
     with contextlib.suppress(ReadsUnknown):
         follow(parse(" | ".join(["a", *[each] * 60])), Found((place,))).read_whole()
         assert place.field("a").whole
 
 
-def test_a_value_of_many_origins_is_unknown() -> None:
+def test_value_with_many_origins_is_unknown() -> None:
     places = [Found((Reads(),)) for _ in range(ORIGINS_MAX + 1)]
     assert len(both(*places[1:]).places) == ORIGINS_MAX
     with pytest.raises(ReadsUnknown):
@@ -57,7 +57,7 @@ def test_a_value_of_many_origins_is_unknown() -> None:
     assert marked(f"object.a in [{', '.join(map(repr, range(99)))}]").field("a").whole
 
 
-def test_long_expressions_are_not_followed() -> None:
+def test_long_expressions_are_not_analyzed() -> None:
     text = "object.a == 'x'"
     long = " || ".join([text] * (READS_TEXT_CHARACTERS_MAX // len(text)))
     with pytest.raises(ReadsUnknown):

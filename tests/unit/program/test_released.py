@@ -38,7 +38,7 @@ def _no_collection() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_rules_leave_nothing_to_the_collector(name: str) -> None:
+def test_rules_create_no_garbage(name: str) -> None:
     bench = Bench(TEXTS[name])
     # Objects that reviews create from the rules are included.
     for path in PATHS:

@@ -86,8 +86,8 @@ VALUES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("text", "wanted"), VALUES)
-def test_values_of_placeholders(text: str, wanted: Any) -> None:
-    """A wrong type would be an object that the API server refuses."""
+def test_placeholder_values(text: str, wanted: Any) -> None:
+    """A wrong type would be an object that the API server rejects."""
     found = value_of(text)
     assert (found, type(found)) == (wanted, type(wanted))
 
@@ -106,7 +106,7 @@ def test_the_deepest_template_generates(interpolate: str) -> None:
     assert value_of(nested(TEMPLATE_DEPTH_MAX - 2), interpolate) == wanted
 
 
-def test_without_interpolation_a_placeholder_is_text() -> None:
+def test_placeholder_without_interpolation_is_text() -> None:
     assert value_of("(( variables.port ))", "none") == "(( variables.port ))"
     assert value_of("{(( x )): 1}", "none") == {"(( x ))": 1}
 
@@ -135,7 +135,7 @@ def places(port: Generated) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_each_object_has_its_namespace() -> None:
+def test_each_object_gets_its_namespace() -> None:
     """One without a namespace belongs to the cluster."""
     found, port = generated(template(DOCUMENTS))
     assert found is not None
@@ -143,7 +143,7 @@ def test_each_object_has_its_namespace() -> None:
     assert places(port) == [("web", ["first", "third"]), ("", ["second"])]
 
 
-def test_a_document_that_is_one_placeholder() -> None:
+def test_document_that_is_one_placeholder() -> None:
     text = "\"(( {'kind': dyn('X'), 'metadata': dyn({'name': 'n'})} ))\""
     found, port = generated(template(text))
     assert found is not None
@@ -171,7 +171,7 @@ def test_a_namespaced_policy_stays_in_its_namespace() -> None:
     )
 
 
-def test_each_object_is_a_new_one() -> None:
+def test_objects_are_not_shared() -> None:
     """What changes one object would change those of later triggers."""
     calls = []
     for _ in range(2):
@@ -217,7 +217,7 @@ FAILURES: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "message"), FAILURES)
-def test_placeholders_that_fail(text: str, message: str) -> None:
+def test_failing_placeholders(text: str, message: str) -> None:
     """Nothing is generated, and the author sees where it failed."""
     found, port = generated(template(f"{HEAD}data: {text}\n"))
     assert found is not None
@@ -226,7 +226,7 @@ def test_placeholders_that_fail(text: str, message: str) -> None:
     assert found.message == f"{head}: document 1: {message}"
 
 
-def test_a_port_that_fails() -> None:
+def test_failing_port() -> None:
     class Refusing(Generated):
         def generate(self, *_given: Any) -> None:
             raise ExpressionFailed("generate.kind", "unknown kind")
@@ -315,14 +315,14 @@ def test_invalid_templates(text: str, message: str) -> None:
     assert problem.upstream.startswith(f"{problem.path}: Invalid value: ")
 
 
-def test_an_expression_and_a_template() -> None:
+def test_expression_and_template() -> None:
     spec = template(HEAD)
     spec["generate"][0]["expression"] = "true"
     with pytest.raises(DocumentInvalid, match="only one of expression or template"):
         compile_generating_policy(document("GeneratingPolicy", spec))
 
 
-def test_a_namespaced_policy_calls_no_service() -> None:
+def test_namespaced_policy_cannot_call_services() -> None:
     """A tenant would reach services with the permissions of the pool."""
     text = HEAD + "data: x-(( http.Get('http://a').b ))"
     spec = template(text)
@@ -334,7 +334,7 @@ def test_a_namespaced_policy_calls_no_service() -> None:
     assert refusals(document("GeneratingPolicy", inert, "shop")) == []
 
 
-def test_annotations_are_properties_of_the_result() -> None:
+def test_annotations_become_properties_of_the_result() -> None:
     annotations = [
         {"key": "k", "valueExpression": "'port ' + string(variables.port)"},
         {"key": "empty", "valueExpression": "''"},

@@ -144,7 +144,7 @@ BROKEN = "object.none == 1"
         ),
     ],
 )
-def test_conditions_of_exceptions_know_no_exceptions(text: str, wanted: str) -> None:
+def test_exception_conditions_see_no_exceptions(text: str, wanted: str) -> None:
     """As in the real program: exceptions apply after all conditions are evaluated."""
     found = verdict(validations("true"), exception(matchConditions=[condition(text)]))
     assert found is not None
@@ -265,7 +265,7 @@ def test_conditions_of_exceptions_know_no_exceptions(text: str, wanted: str) -> 
         ),
     ],
 )
-def test_a_verdict(spec: Any, wanted: Any) -> None:
+def test_verdict(spec: Any, wanted: Any) -> None:
     assert verdict(spec) == wanted
 
 
@@ -305,7 +305,7 @@ def test_match_constraints(match: Any, is_match: Any) -> None:
     assert (found is not None) is is_match
 
 
-def test_a_bad_selector_is_an_error_where_all_else_matches() -> None:
+def test_invalid_selector_is_an_error_if_all_else_matches() -> None:
     terms = [{"key": "a", "operator": "Near"}]
     match = {**MATCH, "objectSelector": {"matchExpressions": terms}}
     found = verdict(validations("true"), match=match)
@@ -330,9 +330,7 @@ def test_a_bad_selector_is_an_error_where_all_else_matches() -> None:
         (None, False),
     ],
 )
-def test_which_empty_answers_the_command_line_drops(
-    match: Any, is_dropped: Any
-) -> None:
+def test_empty_results_dropped_by_the_command_line(match: Any, is_dropped: Any) -> None:
     """See docs/behaviour/cli 8."""
     found = answers(document(validations("true"), match=match))[0]
     assert (found.result, found.is_dropped) == (None, is_dropped)
@@ -469,7 +467,7 @@ def test_audit_annotations() -> None:
         (validations("request.uid == ''"), "undefined field 'uid'"),
     ],
 )
-def test_what_does_not_compile_refuses_the_policy(spec: Any, reason: str) -> None:
+def test_uncompilable_expression_rejects_the_policy(spec: Any, reason: str) -> None:
     with pytest.raises(DocumentInvalid) as refused:
         document_compiled(spec)
     assert any(reason in one.reason for one in refused.value.problems)
@@ -477,7 +475,7 @@ def test_what_does_not_compile_refuses_the_policy(spec: Any, reason: str) -> Non
         assert one.upstream.startswith(f"{one.path}: Invalid value: ")
 
 
-def test_evaluation_mode_json_sees_any_map() -> None:
+def test_evaluation_mode_json_accepts_any_map() -> None:
     spec = {
         **validations("object.a == 1 && request == null && oldObject == null"),
         "evaluation": {"mode": "JSON"},
@@ -547,13 +545,13 @@ def test_autogen(resource: dict[str, Any], copy: str, message: str) -> None:
         ([], MATCH, []),
     ],
 )
-def test_which_copies_there_are(spec: Any, match: Any, copies: list[str]) -> None:
+def test_autogen_variants(spec: Any, match: Any, copies: list[str]) -> None:
     given = {} if spec == {} else {"podControllers": {"controllers": spec}}
     compiled = document_compiled({**CHECKED, "autogen": given}, match=match)
     assert [body.copy for body in compiled.bodies] == ["", *copies]
 
 
-def test_the_constraints_of_a_copy() -> None:
+def test_constraints_of_an_autogen_variant() -> None:
     first, second = document_compiled(CHECKED).bodies[1:]
     assert first.constraints is not None
     assert second.constraints is not None
@@ -565,7 +563,7 @@ def test_the_constraints_of_a_copy() -> None:
     assert (batch.resources, batch.operations) == (("jobs",), ("CREATE",))
 
 
-def test_a_namespaced_policy_has_the_functions_of_its_namespace() -> None:
+def test_namespaced_policy_has_namespaced_functions() -> None:
     document_compiled(
         validations("size(resource.get('v1', 'pods', 'p')) > 0"), namespace="shop"
     )
@@ -573,7 +571,7 @@ def test_a_namespaced_policy_has_the_functions_of_its_namespace() -> None:
         document_compiled(validations("size(resource.get('v1', 'pods', 'p')) > 0"))
 
 
-def test_a_deadline_ends_the_review() -> None:
+def test_deadline_ends_the_review() -> None:
     compiled = document_compiled(validations("true"))
     late = Runtime(now=lambda: NOW, monotonic_ns=lambda: 100, deadline_ns=50)
     late.begin_policy("p", is_tenant=False)
@@ -589,7 +587,7 @@ def test_a_deadline_ends_the_review() -> None:
         often()
 
 
-def test_a_costly_policy_is_an_error() -> None:
+def test_costly_policy_is_an_error() -> None:
     many = list(range(1000))
     spec = validations(f"{many}.all(a, {many}.all(b, a + b >= 0))")
     found = verdict(spec)
@@ -634,7 +632,7 @@ _TEXTS = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(_TEXTS, min_size=1, max_size=3), st.lists(_TEXTS, max_size=2))
-def test_it_decides_like_the_api_servers_own(
+def test_verdicts_equal_the_api_servers(
     texts: list[str], conditions: list[str]
 ) -> None:
     declared = [condition("object.spec.n", "v"), condition("object.none", "bad")]

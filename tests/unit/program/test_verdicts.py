@@ -2,7 +2,7 @@
 
 ``fast`` decides at admission, ``explain`` produces the messages: each case runs both. A
 failure means: a verdict or text differs from the real program's, or the webhook admits
-objects that the command line refuses.
+objects that the command line rejects.
 """
 
 from datetime import UTC, datetime
@@ -77,7 +77,7 @@ def variable(name: str, query: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "variable": {"jmesPath": query, **more}}
 
 
-def test_a_message_that_cannot_be_resolved_reports_the_pattern() -> None:
+def test_unresolvable_message_reports_the_pattern() -> None:
     bad = "{{ request.object.none }}"
     head = "validation error: variables substitution error in rule r execution error: "
     text = f"{head}resource value 'x' does not match 'y' at path /metadata/name/"
@@ -96,7 +96,7 @@ def test_paths_in_any_pattern_begin_with_the_index() -> None:
     assert evaluate({"anyPattern": patterns}) == [(ERROR, text)]
 
 
-def test_alternatives_refer_to_one_another() -> None:
+def test_any_pattern_alternatives_can_refer_to_each_other() -> None:
     last = {"kind": "$(./../../0/kind)"}
     text = (
         "validation error: rule r[0] failed at path /metadata/name/"
@@ -111,7 +111,7 @@ def test_alternatives_refer_to_one_another() -> None:
     ]
 
 
-def test_an_impossible_element_scope_is_an_error_for_any_preconditions() -> None:
+def test_invalid_element_scope_is_an_error_with_any_preconditions() -> None:
     never = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     loop = {"elementScope": True, "preconditions": never, "pattern": {"kind": "?*"}}
     text = (

@@ -57,7 +57,7 @@ def test_preprocess(patch: Any, resource: Any, wanted: Any) -> None:
     assert repr(patch) == before
 
 
-def test_one_copy_of_an_element_serves_all() -> None:
+def test_copied_element_is_shared() -> None:
     # The first container lacks the field, so +() is removed for the second one, too.
     patch = {"containers": [{"(name)": "*", "+(image)": "z"}]}
     resource = {"containers": [{"name": "a"}, {"name": "b", "image": "y"}]}
@@ -86,7 +86,7 @@ def _value(chance: random.Random, depth: int, keys: tuple[str, ...]) -> Any:
     return {chance.choice(keys): _value(chance, depth - 1, keys) for _ in range(count)}
 
 
-def test_short_way_for_patches_that_only_add() -> None:
+def test_fast_path_for_patches_that_only_add() -> None:
     """Patches without other anchors are applied in one pass, with the same result."""
     chance = random.Random(1)
     compared = 0

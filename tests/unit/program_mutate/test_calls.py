@@ -106,7 +106,7 @@ def test_calls_of_ten_policies_for_equal_objects(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", [merging, patching, merging_each, patching_each])
-def test_answers_are_equal_from_the_first_on(rule: Rule) -> None:
+def test_answers_are_equal_from_the_first(rule: Rule) -> None:
     """Cached data of one request does not change the next request."""
     planner = _planner(rule, 10)
     first, second = _mutate(planner), _mutate(planner)
@@ -127,7 +127,9 @@ def _pod(containers: int) -> bytes:
 @pytest.mark.parametrize(
     ("rule", "calls_max"), [(merging_each, 32), (patching_each, 21)]
 )
-def test_an_element_costs_the_same_in_a_long_list(rule: Rule, calls_max: int) -> None:
+def test_element_cost_does_not_depend_on_the_list_length(
+    rule: Rule, calls_max: int
+) -> None:
     """A failure means: the data around an element is visited again for each element."""
     planner = _planner(rule, 1)
     found = []

@@ -1,7 +1,7 @@
 """Compare strategic merges of ill-typed objects with those of the real program.
 
 A failure means: null, a scalar or a map where a list belongs, or a list of mixed
-elements, is merged, refused or reported in another way than upstream does. The answers
+elements, is merged, rejected or reported in another way than upstream does. The answers
 in ``ill_typed.json`` are those of Kyverno 1.18.2's own merge, except for what it does
 to lists that the patch does not name, which stay here.
 """
@@ -20,7 +20,7 @@ _CASES = json.loads(Path(__file__).with_name("ill_typed.json").read_text())
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_the_answer_is_the_real_programs(case: dict[str, Any]) -> None:
+def test_answer_equals_kyvernos(case: dict[str, Any]) -> None:
     """The input object must not change either."""
     given = copy.deepcopy(case["resource"])
     patch = StrategicPatch(case["patch"], has_holes=False)

@@ -94,7 +94,7 @@ def test_elements(element: Any, wanted: Any) -> None:
         ["no map"],
     ],
 )
-def test_rare_patches_are_left_to_the_general_way(patch: Any) -> None:
+def test_rare_patches_use_the_general_merge(patch: Any) -> None:
     assert link_merge(patch, SHAPE) is None
 
 
@@ -110,7 +110,7 @@ def test_rare_patches_are_left_to_the_general_way(patch: Any) -> None:
         ({"spec": {"containers": 1}}, []),
     ],
 )
-def test_odd_objects_are_left_to_the_general_way(patch: Any, changed: Any) -> None:
+def test_unusual_objects_use_the_general_merge(patch: Any, changed: Any) -> None:
     linked = link_merge(patch, SHAPE)
     assert linked is not None
     with pytest.raises((Unfit, ExpressionFailed)):
@@ -118,7 +118,7 @@ def test_odd_objects_are_left_to_the_general_way(patch: Any, changed: Any) -> No
 
 
 @pytest.mark.parametrize("value", [None, 1.5, {}, [], "(a)"])
-def test_odd_values_are_left_to_the_general_way(value: Any) -> None:
+def test_unusual_values_use_the_general_merge(value: Any) -> None:
     leaves = link_leaves(parse_document({"metadata": {"labels": {"b": "{{ one }}"}}}))
     assert leaves is not None
     linked = link_merge(leaves.shape, SHAPE)

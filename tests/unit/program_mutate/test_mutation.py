@@ -100,7 +100,7 @@ def test_rules_and_policies_see_earlier_changes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["", None])
-def test_an_object_without_a_kind_cannot_be_decoded_again(kind: object) -> None:
+def test_object_without_a_kind_cannot_be_decoded_again(kind: object) -> None:
     result = _results(_run(_policy({"patchStrategicMerge": {"kind": kind}})))
     assert [status for status, _ in result] == ["error"]
     text = "failed to unmarshal patched resource: Object 'Kind' is missing in '{"
@@ -111,15 +111,13 @@ def test_an_object_without_a_kind_cannot_be_decoded_again(kind: object) -> None:
     ("changed", "message"),
     [("name", "mutated Pod/ in namespace shop"), ("namespace", "mutated Pod/web")],
 )
-def test_a_name_that_is_no_text_is_not_in_the_message(
-    changed: str, message: str
-) -> None:
+def test_non_string_name_is_not_in_the_message(changed: str, message: str) -> None:
     patch = f'[{{"op": "replace", "path": "/metadata/{changed}", "value": [1]}}]'
     done = _run(_policy({"patchesJson6902": patch}))
     assert _results(done) == [("pass", message)]
 
 
-def test_nothing_to_change_is_a_skip() -> None:
+def test_unchanged_object_is_a_skip() -> None:
     merge = {"patchStrategicMerge": {"metadata": {"name": "web"}}}
     assert _results(_run(_policy(merge))) == [("skip", "no patches applied")]
 
@@ -140,7 +138,7 @@ def test_any_unresolved_variable_of_the_rule_is_an_error() -> None:
     )
 
 
-def test_a_policy_that_may_fail_is_dropped_alone() -> None:
+def test_policy_that_may_fail_is_dropped_alone() -> None:
     bad = _policy(_label("a", "{{ nothing }}"), failurePolicy="Ignore")
     done = _run(bad, _policy(_label("b", "1"), name="q"))
     assert not done.refusal
@@ -219,7 +217,7 @@ def test_lists_without_effect(query: str, status: str, text: str) -> None:
     assert _results(_run(_policy({"foreach": [entry]}))) == [(status, text)]
 
 
-def test_a_list_without_elements_changes_nothing() -> None:
+def test_list_without_elements_changes_nothing() -> None:
     pod = {**POD, "spec": {"containers": [], "initContainers": [None]}}
     for name in ("containers", "initContainers"):
         entry = {
@@ -231,14 +229,14 @@ def test_a_list_without_elements_changes_nothing() -> None:
         assert done.patch == []
 
 
-def test_an_element_is_no_variable_of_the_next_rule() -> None:
+def test_foreach_variable_is_not_visible_to_the_next_rule() -> None:
     made = {"metadata": {"labels": {"a": "{{ element.name }}"}}}
     entry = {"list": "request.object.spec.containers", "patchStrategicMerge": made}
     done = _run(_policy({"foreach": [entry]}, {"patchStrategicMerge": made}))
     assert [status for status, _ in _results(done)] == ["pass", "error"]
 
 
-def test_an_element_may_undo_what_another_one_did() -> None:
+def test_element_can_undo_another_elements_change() -> None:
     pod = copy.deepcopy(POD)
     # Strategic merges start with the last element.
     pod["metadata"]["labels"] = {"last": "a"}
@@ -250,7 +248,7 @@ def test_an_element_may_undo_what_another_one_did() -> None:
     assert _results(done) == [("skip", "0 elements processed")]
 
 
-def test_an_error_is_that_of_the_first_element_with_one() -> None:
+def test_error_is_that_of_the_first_failing_element() -> None:
     """The patch of the first element fails, and so does a variable of the second."""
     pod = copy.deepcopy(POD)
     pod["spec"]["containers"][0]["at"] = "/none"
@@ -268,7 +266,7 @@ def test_apply_one_rule() -> None:
     assert done.patch[0]["value"] == {"a": "1"}
 
 
-def test_an_unknown_namespace_fails_policies_that_ask_for_its_labels() -> None:
+def test_unknown_namespace_fails_policies_that_read_its_labels() -> None:
     asks = {
         "any": [
             {

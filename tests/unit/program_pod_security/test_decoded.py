@@ -146,7 +146,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_another_type_is_reported(
+def test_wrong_type_is_reported(
     resource: dict[str, Any], kind: str, field: str, go_type: str | None
 ) -> None:
     """This includes fields that no control checks."""
@@ -184,7 +184,7 @@ def test_errors_of_a_types_own_decoder_come_first(
     assert caught.value.message.endswith(f": {words}")
 
 
-def test_names_are_read_in_any_case_and_unknown_ones_not_at_all() -> None:
+def test_names_are_case_insensitive_and_unknown_ones_ignored() -> None:
     read = as_decoded(
         _pod(HostNetwork=True, volumes=[{"name": "v", "unknown": {}}], nothing=1), "Pod"
     )
@@ -196,7 +196,7 @@ def test_names_are_read_in_any_case_and_unknown_ones_not_at_all() -> None:
     }
 
 
-def test_a_well_formed_resource_is_unchanged() -> None:
+def test_well_formed_resource_is_unchanged() -> None:
     resource = _with(
         securityContext={"runAsUser": 1000.0, "capabilities": None},
         resources={"limits": {"cpu": 1.0, "memory": "1Gi"}},

@@ -431,7 +431,7 @@ def test_exceptions_remove_the_other_violations() -> None:
         ),
     ],
 )
-def test_a_pod_that_cannot_be_evaluated_is_an_error(
+def test_pod_that_cannot_be_evaluated_is_an_error(
     pod: dict[str, Any], kind: str, version: str, text: str
 ) -> None:
     """An error must never be treated as a pass."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from kyverno_mp.queues.journal import TRIGGERS, Journal, JournalReader
 
 
-def test_records_are_read_ahead_and_taken_in_order(tmp_path: Path) -> None:
+def test_records_are_read_ahead_and_acknowledged_in_order(tmp_path: Path) -> None:
     journal = Journal.claim(tmp_path, 100, TRIGGERS.ring_bytes)
     written = [b"%d" % number for number in range(5)]
     assert all(journal.append(record) for record in written)
@@ -26,7 +26,7 @@ def test_records_are_read_ahead_and_taken_in_order(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_cut_record_ends_what_is_read_ahead(tmp_path: Path) -> None:
+def test_truncated_record_ends_the_read_ahead(tmp_path: Path) -> None:
     """The writer was killed in the middle of the record, or the file was damaged."""
     journal = Journal.claim(tmp_path, 100, TRIGGERS.ring_bytes)
     assert journal.append(b"first")

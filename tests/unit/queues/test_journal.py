@@ -46,7 +46,7 @@ def drain(reader: JournalReader) -> list[bytes]:
     return found
 
 
-def test_records_come_in_order_and_once(tmp_path: Path, reader: JournalReader) -> None:
+def test_records_are_read_once_in_order(tmp_path: Path, reader: JournalReader) -> None:
     journal = Journal.claim(tmp_path, MANY)
     assert drain(reader) == []
     written = [b"", b"a", b"bb" * 1000]
@@ -57,7 +57,7 @@ def test_records_come_in_order_and_once(tmp_path: Path, reader: JournalReader) -
     assert journal.waiting == 0
 
 
-def test_a_record_that_is_not_taken_comes_again(
+def test_unacknowledged_record_is_read_again(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     """This includes another reader, because the position is stored in the file."""
@@ -76,7 +76,7 @@ def test_a_record_that_is_not_taken_comes_again(
     sizes=st.lists(st.integers(0, RING_BYTES // 3), min_size=1, max_size=40),
     taken_every=st.integers(1, 5),
 )
-def test_a_ring_that_wraps_around_loses_no_accepted_record(
+def test_wrap_around_loses_no_accepted_record(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], taken_every: int
 ) -> None:
     folder = tmp_path_factory.mktemp("journals")
@@ -96,7 +96,7 @@ def test_a_ring_that_wraps_around_loses_no_accepted_record(
     reader.close()
 
 
-def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: JournalReader) -> None:
+def test_full_journal_counts_drops(tmp_path: Path, reader: JournalReader) -> None:
     journal = Journal.claim(tmp_path, 2)
     assert [journal.append(b"x") for _ in range(5)] == [True, True, False, False, False]
     assert (journal.dropped, journal.waiting) == (3, 2)
@@ -106,7 +106,7 @@ def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: JournalReader) 
     assert journal.dropped == 4
 
 
-def test_the_next_process_continues_the_journal(
+def test_next_process_continues_the_journal(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     first = Journal.claim(tmp_path, MANY)
@@ -131,7 +131,7 @@ def _write_until_killed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wait", [0.01, 0.05])
-def test_a_writer_killed_at_any_moment_leaves_whole_records(
+def test_killed_writer_leaves_only_complete_records(
     tmp_path: Path, wait: float
 ) -> None:
     process = get_context("fork").Process(target=_write_until_killed, args=(tmp_path,))
@@ -154,7 +154,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_records(
 
 
 @pytest.mark.parametrize("corrupt", [b"\xff\xff\xff\x7f", b"\x01", b"\x00" * 4])
-def test_corrupt_records_are_given_up_after_some_attempts(
+def test_corrupt_records_are_dropped_after_some_attempts(
     tmp_path: Path, reader: JournalReader, corrupt: bytes
 ) -> None:
     journal = Journal.claim(tmp_path, MANY)
@@ -170,13 +170,13 @@ def test_corrupt_records_are_given_up_after_some_attempts(
     assert drain(reader) == [b"ghi"]
 
 
-def test_a_foreign_file_is_left_alone(tmp_path: Path, reader: JournalReader) -> None:
+def test_foreign_file_is_ignored(tmp_path: Path, reader: JournalReader) -> None:
     (tmp_path / "0.journal").write_bytes(b"short")
     (tmp_path / "1.journal").write_bytes(b"x" * (RING_BYTES + 8192))
     assert drain(reader) == []
 
 
-def test_without_room_there_is_no_journal(
+def test_no_journal_without_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_descriptor: int, _at: int, _length: int) -> None:
@@ -188,7 +188,7 @@ def test_without_room_there_is_no_journal(
     assert raised.value.code == "queues.no_room"
 
 
-def test_a_review_survives_its_record() -> None:
+def test_review_survives_a_failed_record() -> None:
     policies = (
         PolicyRecord(
             "Policy",
@@ -212,12 +212,12 @@ def test_a_review_survives_its_record() -> None:
 
 
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"\x93\x01\x02\x03"])
-def test_bytes_that_are_no_record_are_refused(record: bytes) -> None:
+def test_invalid_records_are_rejected(record: bytes) -> None:
     with pytest.raises(StateError):
         decode_record(record)
 
 
-def test_a_journal_is_found_whenever_it_was_made(
+def test_journal_is_found_whenever_it_was_created(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     """This includes journals of the same clock tick and those in a long idle folder."""
@@ -234,7 +234,7 @@ def test_a_journal_is_found_whenever_it_was_made(
     assert drain(reader) == [b"late"]
 
 
-def test_each_channel_has_room_of_its_own(tmp_path: Path) -> None:
+def test_channels_have_separate_space(tmp_path: Path) -> None:
     """A full channel takes no space from other channels with other file sizes."""
     small = Channel("small", 4096)
     for channel in (small, EVENTS):
@@ -250,7 +250,7 @@ def test_each_channel_has_room_of_its_own(tmp_path: Path) -> None:
     assert second.dropped == 0
 
 
-def test_a_file_of_another_size_is_not_read_as_one_of_ours(tmp_path: Path) -> None:
+def test_file_of_another_size_is_not_read(tmp_path: Path) -> None:
     before = Journal.claim(tmp_path, MANY, 4096)
     before.append(b"of another version")
     before.close()

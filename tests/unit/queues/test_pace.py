@@ -19,12 +19,35 @@ def worked_at(changes: list[float]) -> list[float]:
     return begun
 
 
-def test_changes_one_by_one_wait_for_nothing() -> None:
+def test_single_changes_are_not_delayed() -> None:
     changes = [0.5 * number for number in range(100)]
     assert worked_at(changes) == changes
 
 
-def test_a_thousand_at_once_are_worked_on_a_few_dozen_times() -> None:
+def test_a_create_and_a_delete_soon_after_it_wait_for_nothing() -> None:
+    # A create, our own write of the status, a delete, and the next create.
+    changes = [at + 0.3 * n for n in range(100) for at in (0.0, 0.012, 0.02)]
+    assert worked_at(changes) == sorted(changes)
+
+
+def test_the_changes_after_a_burst_wait_for_nothing() -> None:
+    burst = [0.005 * number for number in range(400)]
+    single = [2.4 + 0.3 * number for number in range(20)]
+    # The first of them still waits for the burst's last pause.
+    assert worked_at([*burst, *single])[-19:] == single[1:]
+
+
+def test_an_arrival_without_work_is_no_part_of_a_series() -> None:
+    pace = Pace()
+    for number in range(20):
+        pace.worked(number * 10.0, number * 10.0 + WORK_S)
+        # Something arrives at once, but nothing has changed.
+        assert pace.wait_s(number * 10.0 + 0.01) == 0
+        pace.idle()
+        assert pace.wait_s((number + 1) * 10.0) == 0
+
+
+def test_thousand_changes_are_processed_in_few_batches() -> None:
     changes = [0.005 * number for number in range(1000)]
     begun = worked_at(changes)
     assert len(begun) < 40
@@ -32,12 +55,12 @@ def test_a_thousand_at_once_are_worked_on_a_few_dozen_times() -> None:
     assert begun[-1] - changes[-1] < 0.4
 
 
-def test_after_a_burst_the_next_change_waits_for_nothing() -> None:
+def test_change_after_a_burst_is_not_delayed() -> None:
     burst = [0.005 * number for number in range(1000)]
     assert worked_at([*burst, 10.0])[-1] == 10.0
 
 
-def test_work_that_takes_long_is_not_begun_at_once_again() -> None:
+def test_long_work_is_not_restarted_immediately() -> None:
     pace = Pace()
     pace.worked(0.0, 1.0)
     pace.worked(1.0, 2.0)

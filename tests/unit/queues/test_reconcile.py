@@ -67,13 +67,13 @@ class Run:
         return found
 
 
-def test_a_key_comes_again_when_its_reconcile_says_so() -> None:
+def test_key_is_requeued_if_its_result_asks_for_it() -> None:
     assert Run().pauses() == []
     assert Run(Result(after_s=3), Result(after_s=7)).pauses() == [3, 7]
 
 
 @pytest.mark.parametrize("outcome", [DOWN, LOST, Result(retry=True)])
-def test_what_could_not_be_done_is_tried_again_and_counted(
+def test_failed_reconcile_is_retried_and_counted(
     outcome: Result | Exception,
 ) -> None:
     run = Run(*[outcome] * 4, Result(after_s=9), outcome)
@@ -86,7 +86,7 @@ def test_what_could_not_be_done_is_tried_again_and_counted(
     ]
 
 
-def test_what_is_unavailable_is_logged_with_its_controller(
+def test_unavailable_dependency_is_logged_with_its_controller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -94,7 +94,7 @@ def test_what_is_unavailable_is_logged_with_its_controller(
     assert caplog.messages == ["a-controller: the API server is away"]
 
 
-def test_an_event_during_a_reconcile_is_seen_by_another_one() -> None:
+def test_event_during_a_reconcile_causes_another_one() -> None:
     run = Run()
 
     class Adds(Script):
@@ -110,7 +110,7 @@ def test_an_event_during_a_reconcile_is_seen_by_another_one() -> None:
     assert script.keys == ["x", "x"]
 
 
-def test_a_defect_is_logged_counted_and_retried_after_growing_pauses(
+def test_defect_is_logged_counted_and_retried_with_backoff(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A defect does not end a thread, and the delays keep it from flooding the log."""
@@ -123,12 +123,12 @@ def test_a_defect_is_logged_counted_and_retried_after_growing_pauses(
     assert "a-controller: unexpected error with key x" in caplog.text
 
 
-def test_the_pauses_after_a_defect_begin_again_after_a_success() -> None:
+def test_backoff_is_reset_after_a_success() -> None:
     run = Run(ZeroDivisionError(), Result(after_s=1), ZeroDivisionError())
     assert run.pauses(3) == [1.0, 1.0, 1.0]
 
 
-def test_a_defect_with_one_key_leaves_the_others_alone() -> None:
+def test_defect_with_one_key_does_not_affect_the_others() -> None:
     run = Run(ZeroDivisionError())
     run.queue.add(A)
     run.queue.add(Request(A.controller, "y"))
@@ -136,7 +136,7 @@ def test_a_defect_with_one_key_leaves_the_others_alone() -> None:
     assert run.script.keys == ["x", "y"]
 
 
-def test_workers_end_with_the_queue() -> None:
+def test_workers_stop_with_the_queue() -> None:
     run = Run()
     thread = threading.Thread(target=run.controllers.work, daemon=True)
     thread.start()

@@ -35,14 +35,14 @@ def process() -> "subprocess.Popen[str]":
     return child
 
 
-def test_a_signal_is_returned_once_each(process: "subprocess.Popen[str]") -> None:
+def test_signal_is_returned_once(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGHUP)
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=10)[0] == "SIGHUP\nSIGTERM\n"
 
 
-def test_to_be_stopped_and_continued_is_no_signal(
+def test_stop_and_continue_are_no_signals(
     process: "subprocess.Popen[str]",
 ) -> None:
     for _ in range(5):
@@ -55,7 +55,7 @@ def test_to_be_stopped_and_continued_is_no_signal(
     assert process.communicate(timeout=10)[0] == "SIGTERM\n"
 
 
-def test_a_signal_that_came_while_it_was_stopped_is_not_lost(
+def test_signal_received_while_stopped_is_not_lost(
     process: "subprocess.Popen[str]",
 ) -> None:
     os.kill(process.pid, signal.SIGSTOP)

@@ -77,7 +77,7 @@ class Model:
 
 
 @given(st.lists(STEP, max_size=60))
-def test_each_key_is_given_at_its_time_and_to_one_at_once(
+def test_each_key_is_returned_when_due_and_to_one_worker(
     steps: Sequence[tuple[str, str, float]],
 ) -> None:
     model = Model()
@@ -100,7 +100,7 @@ def test_each_key_is_given_at_its_time_and_to_one_at_once(
     assert model.queue.known_count == 0
 
 
-def test_what_is_added_while_it_is_processed_is_processed_once_more() -> None:
+def test_key_added_during_processing_is_processed_again() -> None:
     queue = queue_of(TurnedClock())
     for _ in range(3):
         queue.add("a")
@@ -112,14 +112,14 @@ def test_what_is_added_while_it_is_processed_is_processed_once_more() -> None:
     assert drain(queue) == ["a"]
 
 
-def test_keys_come_in_the_order_in_which_they_were_added() -> None:
+def test_keys_are_returned_in_the_order_added() -> None:
     queue = queue_of(TurnedClock())
     for key in "cabcab":
         queue.add(key)
     assert drain(queue) == ["c", "a", "b"]
 
 
-def test_an_earlier_time_counts_whatever_was_asked_for_first() -> None:
+def test_earliest_time_wins() -> None:
     clock = TurnedClock()
     queue = queue_of(clock)
     queue.add_after("a", 5)
@@ -138,7 +138,7 @@ def test_an_earlier_time_counts_whatever_was_asked_for_first() -> None:
     st.floats(2, 100),
     st.integers(1, 2000),
 )
-def test_the_pause_of_a_key_doubles_up_to_the_cap(
+def test_backoff_of_a_key_doubles_up_to_the_limit(
     least_s: float, most_s: float, failures: int
 ) -> None:
     backoff = Backoff(least_s=least_s, most_s=most_s)
@@ -149,7 +149,7 @@ def test_the_pause_of_a_key_doubles_up_to_the_cap(
     assert following_s in (most_s, pytest.approx(2 * pause_s))
 
 
-def test_each_key_has_its_own_back_off_until_it_is_forgotten() -> None:
+def test_each_key_has_a_separate_backoff_until_forgotten() -> None:
     clock = TurnedClock()
     queue = queue_of(clock, backoff=Backoff(least_s=1, most_s=5))
     pauses = []
@@ -172,7 +172,7 @@ def test_each_key_has_its_own_back_off_until_it_is_forgotten() -> None:
     assert queue.retry("a") == 1
 
 
-def test_a_key_that_waits_for_its_retry_is_processed_when_it_is_added() -> None:
+def test_waiting_key_is_processed_when_added() -> None:
     queue = queue_of(TurnedClock(), backoff=Backoff(least_s=60, most_s=60))
     queue.retry("a")
     assert drain(queue) == []
@@ -180,7 +180,7 @@ def test_a_key_that_waits_for_its_retry_is_processed_when_it_is_added() -> None:
     assert drain(queue) == ["a"]
 
 
-def test_a_full_queue_refuses_new_keys_and_counts_them() -> None:
+def test_full_queue_rejects_and_counts_new_keys() -> None:
     """Known keys are always accepted, so a full queue loses no pending key."""
     clock = TurnedClock()
     queue = queue_of(clock, depth_max=3)
@@ -202,7 +202,7 @@ def test_a_full_queue_refuses_new_keys_and_counts_them() -> None:
     assert queue.add("d")
 
 
-def test_a_queue_that_is_shut_down_drains() -> None:
+def test_stopped_queue_drains() -> None:
     clock = TurnedClock()
     queue = queue_of(clock)
     for key in "ab":
@@ -225,7 +225,7 @@ def test_a_queue_that_is_shut_down_drains() -> None:
     assert queue.get() is None
 
 
-def test_without_draining_nothing_is_given_any_more() -> None:
+def test_stopped_queue_without_drain_returns_nothing() -> None:
     queue = queue_of(TurnedClock())
     for key in "ab":
         queue.add(key)
@@ -237,7 +237,7 @@ def test_without_draining_nothing_is_given_any_more() -> None:
     assert queue.known_count == 0
 
 
-def test_often_brought_forward_keys_do_not_fill_the_memory() -> None:
+def test_rescheduled_keys_do_not_accumulate() -> None:
     clock = TurnedClock()
     queue = queue_of(clock)
     for _ in range(1000):
@@ -247,7 +247,7 @@ def test_often_brought_forward_keys_do_not_fill_the_memory() -> None:
     assert len(queue._heap) < 100
 
 
-def test_who_waits_is_woken_by_a_key_and_by_the_end() -> None:
+def test_waiting_worker_is_woken_by_a_key_and_by_the_end() -> None:
     queue: WorkQueue[str] = WorkQueue(depth_max=10)
     found: list[str | None] = []
     woken = threading.Event()
@@ -274,7 +274,7 @@ def test_who_waits_is_woken_by_a_key_and_by_the_end() -> None:
     assert found == ["soon", None]
 
 
-def test_many_workers_never_have_one_key_at_once_and_lose_none() -> None:
+def test_concurrent_workers_never_share_a_key_and_lose_none() -> None:
     queue: WorkQueue[int] = WorkQueue(depth_max=1000)
     added = [0] * 20
     seen = [0] * 20

@@ -118,7 +118,7 @@ def test_helper_failure_is_reported_without_its_output(
         _config(tmp_path, {"credsStore": "given"}).credentials("h.io")
 
 
-def test_a_helper_gets_no_more_than_its_callers_time(
+def test_helper_timeout_is_the_callers_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "docker-credential-given"
@@ -131,7 +131,7 @@ def test_a_helper_gets_no_more_than_its_callers_time(
             config.credentials("h.io", time.monotonic_ns() + left_ns)
 
 
-def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     """Other programs that write the file refresh its tokens."""
     config = DockerConfig(tmp_path)
     assert config.credentials("h.io") == ANONYMOUS

@@ -65,7 +65,7 @@ def test_signatures_as_cosign_saves_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["two", "named"])
-def test_only_one_image_without_a_name_is_any_tag(tmp_path: Path, what: str) -> None:
+def test_single_unnamed_image_matches_any_tag(tmp_path: Path, what: str) -> None:
     repository, _ = _signed()
     if what == "two":
         repository.image("v2", "two")
@@ -109,7 +109,7 @@ def test_referrers_are_found_by_the_tag_of_older_registries(tmp_path: Path) -> N
     assert [one["artifactType"] for one in found] == ["t"]
 
 
-def test_content_is_checked_as_that_of_a_registry(tmp_path: Path) -> None:
+def test_digests_are_verified(tmp_path: Path) -> None:
     repository, digest = _signed()
     write_layout(tmp_path, repository)
     (tmp_path / "blobs" / "sha256" / digest[7:]).write_bytes(b"{}")
@@ -117,7 +117,7 @@ def test_content_is_checked_as_that_of_a_registry(tmp_path: Path) -> None:
         _artifacts(tmp_path).document(parsed(_IMAGE), digest, _LATER_NS)
 
 
-def test_content_that_is_too_large_is_not_read(
+def test_oversized_content_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, _ = _signed()
@@ -138,7 +138,7 @@ def test_content_that_is_too_large_is_not_read(
         ),
     ],
 )
-def test_a_folder_that_is_no_layout(
+def test_invalid_layout_folder(
     tmp_path: Path, files: Mapping[str, object], reason: str
 ) -> None:
     for name, content in files.items():

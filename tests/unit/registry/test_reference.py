@@ -25,7 +25,7 @@ def test_name(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "A B", "ghcr.io/App", "x:tag:tag", "x@sha256:1"])
-def test_no_reference(text: str) -> None:
+def test_invalid_reference(text: str) -> None:
     with pytest.raises(RequestInvalid, match="could not parse reference"):
         parse_reference(text)
 
@@ -44,5 +44,5 @@ def test_no_reference(text: str) -> None:
         ("ghcr.io", False),
     ],
 )
-def test_this_machine(host: str, expected: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_loopback_host(host: str, expected: bool) -> None:  # noqa: FBT001 - a column of the table
     assert is_loopback(host) is expected

@@ -123,7 +123,7 @@ def _mutating(api: FakeApi, name: str = "map") -> None:
     )
 
 
-def test_the_row_of_a_validating_policy(api: FakeApi, world: World) -> None:
+def test_row_of_a_validating_policy(api: FakeApi, world: World) -> None:
     _validating(api)
     _bind(api)
     raw = pod(api)
@@ -154,7 +154,7 @@ def test_the_row_of_a_validating_policy(api: FakeApi, world: World) -> None:
         ({"team": "blue"}, ("pass", "mutation is successfully applied")),
     ],
 )
-def test_the_row_of_a_mutating_policy(
+def test_row_of_a_mutating_policy(
     api: FakeApi, world: World, labels: dict[str, str], expected: tuple[str, str]
 ) -> None:
     """An object that lacks the mutation is a failure."""
@@ -177,7 +177,7 @@ def test_the_row_of_a_mutating_policy(
         {"reports_scan": False},
     ],
 )
-def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> None:
+def test_settings_exclude_them(api: FakeApi, world: World, settings: Json) -> None:
     """Mutating policies are also omitted unless a setting includes them."""
     _validating(api)
     _bind(api)
@@ -209,7 +209,7 @@ def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> 
         ),
     ],
 )
-def test_what_does_not_match_has_no_row(
+def test_unmatched_object_has_no_row(
     api: FakeApi, world: World, policy: Json, binding: Json
 ) -> None:
     _validating(api, name="other")
@@ -251,7 +251,7 @@ def test_changes_of_policies_and_bindings_are_followed(
         assert report_of(api, raw) is None
 
 
-def test_a_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
+def test_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
     """It waits until it knows the policies; until then, their rows are kept."""
     _validating(api)
     _bind(api)
@@ -292,7 +292,7 @@ def _work(one: Term) -> None:
     one.reports.scan.tick()
 
 
-def test_rows_stay_while_the_policies_cannot_be_listed(
+def test_rows_are_kept_while_policies_cannot_be_listed(
     api: FakeApi, world: World
 ) -> None:
     """REPORTS_ADMISSION_POLICIES_S_MAX bounds how long all other work waits.
@@ -340,7 +340,7 @@ def test_rows_stay_while_the_policies_cannot_be_listed(
 @pytest.mark.parametrize(
     ("status", "expected"), [(403, _BOTH), (404, [("p", "r", "fail")])]
 )
-def test_a_refusal_is_no_proof_that_there_are_none(
+def test_forbidden_list_is_no_empty_list(
     api: FakeApi, world: World, status: int, expected: Json
 ) -> None:
     """K8S: 404 is the answer for a resource that is not served."""
@@ -355,14 +355,14 @@ def test_a_refusal_is_no_proof_that_there_are_none(
         assert results(report_of(api, raw)) == expected
 
 
-def test_rows_go_when_the_setting_is_off(api: FakeApi, world: World) -> None:
+def test_rows_are_deleted_when_the_setting_is_off(api: FakeApi, world: World) -> None:
     raw = _with_rows_of_both(api, world)
     with term(api, world, reports_validating_admission_policies=False) as one:
         one.settle()
     assert results(report_of(api, raw)) == [("p", "r", "fail")]
 
 
-def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> None:
+def test_missing_permission_affects_only_these_rows(api: FakeApi, world: World) -> None:
     """The watch is named in the health of the pool."""
     world.serve(policy())
     raw = pod(api)
@@ -418,7 +418,7 @@ def _with_params(api: FakeApi, **ref: Json) -> None:
     _bind(api, paramRef={"parameterNotFoundAction": "Deny", **ref})
 
 
-def test_parameters_are_read_for_what_matches_only(api: FakeApi, world: World) -> None:
+def test_parameters_are_read_only_for_matches(api: FakeApi, world: World) -> None:
     """Reads are forbidden here, and objects that do not match have no error."""
     _validating(api, "true", name="other")
     _bind(api, policy="other", name="other")
@@ -445,7 +445,7 @@ def test_parameters_are_read_for_what_matches_only(api: FakeApi, world: World) -
     assert results(report_of(api, both)) == [other, ("vap", "vap", "error")]
 
 
-def test_a_named_parameter_is_read_alone(api: FakeApi, world: World) -> None:
+def test_named_parameter_is_read_alone(api: FakeApi, world: World) -> None:
     """The collection is not listed, and a batch reads the parameter once."""
     for name in ("given", "other"):
         api.put(
@@ -464,7 +464,7 @@ def test_a_named_parameter_is_read_alone(api: FakeApi, world: World) -> None:
     assert not api.count(r"^GET .*configmaps(\?|$)")
 
 
-def test_a_parameter_that_lacks_is_not_looked_for_elsewhere(
+def test_missing_parameter_is_not_looked_up_elsewhere(
     api: FakeApi, world: World
 ) -> None:
     """Other namespaces are not searched, because the kind is namespaced."""
@@ -476,7 +476,7 @@ def test_a_parameter_that_lacks_is_not_looked_for_elsewhere(
     assert not api.count(r"^GET .*configmaps(\?|$)")
 
 
-def test_a_parameter_without_a_namespace(api: FakeApi, world: World) -> None:
+def test_parameter_without_a_namespace(api: FakeApi, world: World) -> None:
     api.put("/api/v1/namespaces/given", metadata={"labels": {"a": "x"}})
     _validating(
         api,
@@ -498,7 +498,7 @@ def test_a_parameter_without_a_namespace(api: FakeApi, world: World) -> None:
         ("__init__", RuntimeError("secret text")),
     ],
 )
-def test_a_policy_that_breaks_is_an_error_and_the_others_have_results(
+def test_failing_policy_is_an_error_and_the_others_have_results(
     api: FakeApi,
     world: World,
     monkeypatch: pytest.MonkeyPatch,
@@ -527,7 +527,7 @@ def test_a_policy_that_breaks_is_an_error_and_the_others_have_results(
     assert "secret text" not in str(report)
 
 
-def test_no_time_left_is_an_error_of_what_matches_only(
+def test_exceeded_time_is_an_error_only_for_matches(
     api: FakeApi, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_OBJECT_S_MAX."""
@@ -549,7 +549,7 @@ def test_no_time_left_is_an_error_of_what_matches_only(
     assert results(report_of(api, raw)) == [("vap", "vap", "error")]
 
 
-def test_objects_of_the_cluster(api: FakeApi, world: World) -> None:
+def test_cluster_objects(api: FakeApi, world: World) -> None:
     rule = {**_PODS, "resources": ["namespaces"]}
     _validating(api, "false", matchConstraints={"resourceRules": [rule]})
     _bind(api)
@@ -559,7 +559,7 @@ def test_objects_of_the_cluster(api: FakeApi, world: World) -> None:
     assert results(report_of(api, raw, CLUSTER_REPORTS)) == [("vap", "vap", "fail")]
 
 
-def test_more_than_an_evaluator_can_get(
+def test_data_too_large_for_an_evaluator(
     api: FakeApi, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_POLICIES_BYTES_MAX."""
@@ -577,7 +577,7 @@ def test_more_than_an_evaluator_can_get(
     )
 
 
-def test_a_failure_is_told_in_events(api: FakeApi, world: World) -> None:
+def test_failure_creates_events(api: FakeApi, world: World) -> None:
     """The object and the policy get events, with the policy's kind and uid."""
     _validating(api)
     raw = pod(api)

@@ -39,7 +39,7 @@ _READS = r"^GET .*policyreports/"
 _PATCHES = r"^PATCH .*policyreports/"
 
 
-def test_one_changed_rule_is_one_call_for_its_row(api: FakeApi) -> None:
+def test_one_changed_rule_takes_one_call(api: FakeApi) -> None:
     """The report is not read, and the other rows keep their timestamps."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s"), labelled("t")))
@@ -63,7 +63,7 @@ def test_one_changed_rule_is_one_call_for_its_row(api: FakeApi) -> None:
     assert (api.count(_PATCHES), api.count(_READS), writes(api)) == (1, 0, 2)
 
 
-def test_rules_that_come_and_go_need_no_read(api: FakeApi) -> None:
+def test_added_and_removed_rules_need_no_read(api: FakeApi) -> None:
     """A row is inserted in name order; the report is deleted with its last row."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("b"), labelled("d")))
@@ -81,7 +81,7 @@ def test_rules_that_come_and_go_need_no_read(api: FakeApi) -> None:
     assert api.count(_READS) == 0
 
 
-def test_rows_of_a_policy_that_ends_are_removed_side_by_side(api: FakeApi) -> None:
+def test_rows_of_a_deleted_policy_are_removed_concurrently(api: FakeApi) -> None:
     """Thousands of reports may have such a row, so writes run in parallel."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q"))
@@ -102,7 +102,7 @@ def test_rows_of_a_policy_that_ends_are_removed_side_by_side(api: FakeApi) -> No
 
 
 @pytest.mark.parametrize("fault", [409, 422, 404, 403])
-def test_a_patch_that_is_refused_reads_the_report(api: FakeApi, fault: int) -> None:
+def test_rejected_patch_causes_a_read(api: FakeApi, fault: int) -> None:
     """The report has changed, or the account lacks the permission to patch."""
     world = new_cluster(api)
     world.serve(policy())
@@ -116,7 +116,7 @@ def test_a_patch_that_is_refused_reads_the_report(api: FakeApi, fault: int) -> N
     assert (api.count(_READS), writes(api)) == (1, 3)
 
 
-def test_a_report_that_changes_as_we_write(api: FakeApi) -> None:
+def test_report_changed_during_a_write(api: FakeApi) -> None:
     """Another writer removes a row; the patch of the old version changes nothing."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="app")))
@@ -159,7 +159,7 @@ def test_rows_of_reviews_need_no_read(api: FakeApi) -> None:
         assert api.count(_READS) == reads
 
 
-def test_a_report_that_would_be_too_large_is_cut(
+def test_oversized_report_is_truncated(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cut like a report that is read first: failures are kept."""
@@ -181,9 +181,7 @@ def test_a_report_that_would_be_too_large_is_cut(
 
 @pytest.mark.parametrize("is_placed", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_patch_gives_what_reading_and_replacing_would(
-    seed: int, *, is_placed: bool
-) -> None:
+def test_patch_equals_read_and_replace(seed: int, *, is_placed: bool) -> None:
     """Compare with a plain merge of rows by their names.
 
     ``is_placed``: the positions of these rows are known.

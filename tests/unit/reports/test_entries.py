@@ -34,7 +34,7 @@ def written(one: Row) -> Json:
     return msgspec.json.decode(msgspec.json.encode(one))
 
 
-def test_a_row_as_upstream_writes_it() -> None:
+def test_row_has_upstreams_fields() -> None:
     """The fields of 6.5; empty fields are omitted, timestamps have both fields."""
     one = row_of(
         policy(kind="Policy", namespace="ns", category="C", severity="high"),

@@ -42,7 +42,7 @@ _SECRET_LISTS = r"^GET .*/secrets\?limit"
 
 
 @pytest.mark.parametrize("fault", [500, 409, 403, "cut"])
-def test_a_write_that_fails_comes_again(api: FakeApi, fault: Any) -> None:
+def test_failed_write_is_retried(api: FakeApi, fault: Any) -> None:
     """The API server is away, another holder wrote, or a namespace is terminating."""
     world = new_cluster(api)
     world.serve(policy())
@@ -55,7 +55,7 @@ def test_a_write_that_fails_comes_again(api: FakeApi, fault: Any) -> None:
         assert [results(report_of(api, raw)) for raw in raws] == [FAILS] * 5
 
 
-def test_a_conflict_reads_again(api: FakeApi) -> None:
+def test_conflict_causes_a_read(api: FakeApi) -> None:
     """Another writer changes the report between our read and our write."""
     world = new_cluster(api)
     world.serve(policy())
@@ -68,7 +68,7 @@ def test_a_conflict_reads_again(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "pass")]
 
 
-def test_a_report_that_somebody_deletes_comes_with_the_next_scan(api: FakeApi) -> None:
+def test_deleted_report_is_restored_by_the_next_scan(api: FakeApi) -> None:
     """The period checks everything."""
     world = new_cluster(api)
     world.serve(policy())
@@ -94,7 +94,7 @@ def test_nothing_is_written_without_the_lease(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == FAILS
 
 
-def test_watches_that_expire_lose_nothing(api: FakeApi) -> None:
+def test_expired_watches_lose_nothing(api: FakeApi) -> None:
     """After an etcd compaction, a new list returns only the missed changes."""
     world = new_cluster(api)
     world.serve(policy())
@@ -114,7 +114,7 @@ def test_watches_that_expire_lose_nothing(api: FakeApi) -> None:
         assert len(watch) == 1
 
 
-def test_a_batch_that_kills_evaluators_costs_its_own_object_only(api: FakeApi) -> None:
+def test_batch_that_crashes_evaluators_affects_only_its_object(api: FakeApi) -> None:
     """The objects of the batch are evaluated one by one; the faulty one is skipped."""
     world = new_cluster(api)
     world.serve(policy())
@@ -128,7 +128,7 @@ def test_a_batch_that_kills_evaluators_costs_its_own_object_only(api: FakeApi) -
         assert one.recorded.counts[failed] == 1
 
 
-def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
+def test_failing_rule_is_an_error_and_the_others_have_results(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An internal error is never 'no result'."""
@@ -152,7 +152,7 @@ def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
 
 
 @pytest.mark.parametrize("broken", ["link_policy", "link_match"])
-def test_a_policy_that_cannot_be_linked_costs_its_own_rows_only(
+def test_unlinkable_policy_affects_only_its_rows(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """It is an error for matching objects; its next version is linked again."""
@@ -187,7 +187,7 @@ def test_a_policy_that_cannot_be_linked_costs_its_own_rows_only(
         assert results(report_of(api, raw)) == [("p", "r", "fail"), ("q", "r", "fail")]
 
 
-def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
+def test_unavailable_dependency_delays_no_other_policy(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows stay unchanged, even rows that only a scan derives."""
@@ -218,7 +218,7 @@ def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
         assert results(report_of(api, new)) == [("p", "r", "fail"), ("q", "r", "fail")]
 
 
-def test_a_row_that_cannot_be_made_lets_no_other_wait(
+def test_failing_row_delays_no_other(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example, a text that is not valid Unicode."""
@@ -244,7 +244,7 @@ def test_a_row_that_cannot_be_made_lets_no_other_wait(
 @pytest.mark.parametrize(
     ("module", "broken"), [(evaluator, "link"), (found, "public_row_of")]
 )
-def test_an_unexpected_error_ends_no_evaluator(
+def test_unexpected_error_ends_no_evaluator(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, module: Any, broken: str
 ) -> None:
     """The object is evaluated once more; until then its report stays unchanged."""
@@ -268,7 +268,7 @@ def test_an_unexpected_error_ends_no_evaluator(
         assert results(report_of(api, raw)) == FAILS
 
 
-def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -> None:
+def test_outdated_evaluator_is_asked_again(api: FakeApi) -> None:
     """Its answer would restore rows of a deleted rule."""
     world = new_cluster(api)
     world.serve(policy())
@@ -285,7 +285,7 @@ def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -
         assert results(report_of(api, raw)) == [("p", "s", "fail")]
 
 
-def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
+def test_unreadable_kind_blocks_no_other(api: FakeApi) -> None:
     """The health of the pool names it."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
@@ -308,7 +308,7 @@ def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
         assert problem.startswith("watch of secrets: ")
 
 
-def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
+def test_kind_of_an_unavailable_server_blocks_no_other(api: FakeApi) -> None:
     """Otherwise no other kind would be scanned until that server is back."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
@@ -363,7 +363,7 @@ def _due(api: FakeApi, one: Term) -> tuple[Scanned, Scanned]:
     ],
     ids=lambda error: str(error.code),
 )
-def test_a_list_that_fails_stops_no_other_and_comes_again(
+def test_failed_list_blocks_no_other_and_is_retried(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """It is retried after a growing delay of up to five minutes."""
@@ -399,7 +399,7 @@ def test_a_list_that_fails_stops_no_other_and_comes_again(
         assert not one.reports.scan.problem
 
 
-def test_an_object_that_cannot_be_read_hides_no_other(
+def test_unreadable_object_hides_no_other(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the list is evaluated."""
@@ -439,7 +439,7 @@ def test_kinds_beyond_the_limit_are_named(
         assert any("kinds above the limit" in text for text in one.reports.problems())
 
 
-def test_a_report_that_would_be_too_large_is_cut_and_says_so(
+def test_oversized_report_is_truncated_with_a_note(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORT_BYTES_MAX: failures are kept first."""
@@ -463,7 +463,9 @@ def test_a_report_that_would_be_too_large_is_cut_and_says_so(
         assert one.recorded.total("kyverno_mp_reports_cut_total") == 1
 
 
-def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_message_is_truncated(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """REPORT_MESSAGE_CHARACTERS_MAX."""
     monkeypatch.setattr(found, "REPORT_MESSAGE_CHARACTERS_MAX", 10)
     world = new_cluster(api)
@@ -476,7 +478,7 @@ def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) ->
     assert report["results"][0]["message"] == "validation..."
 
 
-def test_objects_that_fail_beyond_the_limit_are_counted(
+def test_failing_objects_above_the_limit_are_counted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_RETRIES_MAX; the next scan evaluates them."""
@@ -492,9 +494,7 @@ def test_objects_that_fail_beyond_the_limit_are_counted(
         assert [results(report_of(api, raw)) for raw in raws] == [FAILS] * 4
 
 
-def test_an_object_that_takes_too_long_is_an_error(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_object_is_an_error(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """REPORTS_OBJECT_S_MAX: its rules have errors instead of missing rows."""
     monkeypatch.setattr(evaluator, "REPORTS_OBJECT_S_MAX", -1)
     world = new_cluster(api)
@@ -531,7 +531,7 @@ def _item(name: str, size: int = 2, source: _Source = _Source()) -> Item:  # noq
 @pytest.mark.parametrize(
     ("limit", "value"), [("REPORTS_WAITING_MAX", 2), ("REPORTS_WAITING_BYTES_MAX", 4)]
 )
-def test_who_brings_too_much_waits(
+def test_large_input_waits(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     """The list or watch continues when there is room; nothing is dropped."""
@@ -562,21 +562,23 @@ def test_batches_are_bounded_and_of_one_kind(
         feed.put(_item(name))
     feed.put(_item("d", source=other))
     assert feed.pending == 4
-    taken = [[item.uid for item in feed.take(0)] for _ in range(4)]
+    batches = [feed.take(0) for _ in range(4)]
+    taken = [[item.uid for item in batch] for batch in batches]
     assert taken == [["a", "b"], ["d"], ["c"], []]
     assert feed.pending == 4
-    feed.done(4)
+    for batch in batches:
+        feed.done(batch)
     assert not feed.pending
 
 
-def test_a_closed_feed_holds_nobody() -> None:
+def test_closed_feed_blocks_no_thread() -> None:
     feed = Feed()
     feed.close()
     assert not feed.put(_item("x"))
     assert feed.take() == []
 
 
-def test_an_unexpected_answer_does_not_end_the_thread(api: FakeApi) -> None:
+def test_unexpected_answer_does_not_end_the_thread(api: FakeApi) -> None:
     """The objects are evaluated again."""
     world = new_cluster(api)
     world.serve(policy())

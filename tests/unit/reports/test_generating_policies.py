@@ -49,7 +49,7 @@ def fixture_world(api: FakeApi) -> World:
 
 @pytest.mark.parametrize("namespace", ["", "a"])
 @pytest.mark.parametrize("result", ["pass", "error"])
-def test_a_row_stays_as_long_as_its_policy(
+def test_row_exists_as_long_as_its_policy(
     api: FakeApi, world: World, namespace: str, result: str
 ) -> None:
     world.serve(gpol("g", namespace=namespace))
@@ -69,7 +69,7 @@ def test_a_row_stays_as_long_as_its_policy(
         assert report_of(api, raw) is None
 
 
-def test_policies_that_are_left_out_of_reports(api: FakeApi, world: World) -> None:
+def test_policies_excluded_from_reports(api: FakeApi, world: World) -> None:
     disabled = {"reports.kyverno.io/disabled": "true"}
     world.serve(gpol("g", **disabled))
     raw = pod(api)
@@ -81,7 +81,7 @@ def test_policies_that_are_left_out_of_reports(api: FakeApi, world: World) -> No
         assert report_of(api, raw) is None
 
 
-def test_without_the_policies_rows_stay(api: FakeApi, world: World) -> None:
+def test_rows_are_kept_without_the_policies(api: FakeApi, world: World) -> None:
     """A leader of an older version does not publish them."""
     world.serve(gpol("g"))
     raw = pod(api)

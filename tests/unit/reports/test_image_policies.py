@@ -43,7 +43,7 @@ def fixture_world(api: FakeApi) -> World:
 
 
 @pytest.mark.parametrize("namespace", ["", "a"])
-def test_a_row_stays_as_long_as_its_policy(
+def test_row_exists_as_long_as_its_policy(
     api: FakeApi, world: World, namespace: str
 ) -> None:
     world.serve(ivpol("p", namespace=namespace))
@@ -62,7 +62,7 @@ def test_a_row_stays_as_long_as_its_policy(
         assert report_of(api, raw) is None
 
 
-def test_without_the_policies_rows_stay(api: FakeApi, world: World) -> None:
+def test_rows_are_kept_without_the_policies(api: FakeApi, world: World) -> None:
     """A leader of an older version does not publish them."""
     world.serve(ivpol("p"))
     raw = pod(api)
@@ -86,7 +86,7 @@ ATTESTORS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("text", "is_derived"), [("request.userInfo.username", False), ("'x'", True)]
 )
-def test_a_scan_cannot_reproduce_an_attestor_of_the_request(
+def test_scan_cannot_evaluate_an_attestor_that_reads_the_request(
     world: World, cosign: dict[str, Any], text: str, *, is_derived: bool
 ) -> None:
     """A scan invents its request, so the rows of reviews must stay."""

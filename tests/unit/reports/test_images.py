@@ -37,7 +37,7 @@ from tests.unit.reports.world import (
     results,
     term,
 )
-from tests.unit.webhook import test_image_policies as reviews
+from tests.unit.webhook.images import test_image_policies as reviews
 
 Json = Any
 RECORD = "kyverno.io/verify-images"
@@ -169,7 +169,7 @@ def test_images_of_existing_objects_are_verified(
         assert results(report_of(api, bare)) == [("q", "r", "fail")]
 
 
-def test_the_record_of_a_review_counts_for_nothing(
+def test_image_record_of_a_review_is_ignored(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     world.serve(verifying(registry))
@@ -180,7 +180,7 @@ def test_the_record_of_a_review_counts_for_nothing(
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_failed_image_is_not_hidden_by_another(
+def test_failed_image_is_not_hidden_by_another(
     api: FakeApi, world: World, registry: Registry, *, is_first: bool
 ) -> None:
     images = [registry.bare, registry.signed]
@@ -191,7 +191,7 @@ def test_a_failed_image_is_not_hidden_by_another(
         assert results(report_of(api, raw)) == [("p", "verify", "fail")]
 
 
-def test_other_rules_neither_wait_nor_change(
+def test_other_rules_are_not_delayed_or_changed(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     """A registry that is down causes errors, which are retried."""
@@ -221,7 +221,9 @@ def test_other_rules_neither_wait_nor_change(
         assert registry.reads == reads
 
 
-def test_what_scans_leave_out(api: FakeApi, world: World, registry: Registry) -> None:
+def test_policies_excluded_from_scans(
+    api: FakeApi, world: World, registry: Registry
+) -> None:
     """Policies without background, objects that do not match, other types of rules."""
     raw = pod(api, "x", registry.bare)
     world.serve(verifying(registry, background=False))
@@ -237,7 +239,7 @@ def test_what_scans_leave_out(api: FakeApi, world: World, registry: Registry) ->
     assert registry.reads == 0
 
 
-def test_an_exception_is_a_skip(api: FakeApi, world: World, registry: Registry) -> None:
+def test_exception_is_a_skip(api: FakeApi, world: World, registry: Registry) -> None:
     exception = {
         "apiVersion": "kyverno.io/v2",
         "kind": "PolicyException",
@@ -275,7 +277,7 @@ def test_image_validating_policies_are_scanned(
         assert row["message"] == "not signed"
 
 
-def test_an_attestor_that_could_not_be_asked_has_not_failed(
+def test_unavailable_attestor_is_no_failure(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     """The expression counts it as absent; a report must not claim a failure."""
@@ -306,7 +308,7 @@ def test_an_attestor_that_could_not_be_asked_has_not_failed(
         assert results(report_of(api, raw)) == [("p", "p", "pass")]
 
 
-def test_rows_of_both_lanes_stay_apart(
+def test_rows_of_both_lanes_are_separate(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     world.serve(verifying(registry), policy("q", labelled()))
@@ -325,7 +327,7 @@ def test_rows_of_both_lanes_stay_apart(
         assert results(report_of(api, raw)) == changed[1:]
 
 
-def test_a_scan_reads_an_image_once_for_many_pods(
+def test_scan_reads_an_image_once_for_many_pods(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     """IMAGE_DIGESTS_KEPT_S, and the cache of verified images."""
@@ -358,7 +360,7 @@ class Described:
 
 
 @pytest.mark.parametrize("namespace", ["", "a"])
-def test_image_data_of_a_tenants_policy_is_read_for_tenants(
+def test_image_data_of_a_namespaced_policy_uses_tenant_access(
     api: FakeApi, world: World, namespace: str
 ) -> None:
     """A policy's author must not read private images as the operator."""
@@ -414,7 +416,7 @@ def _applied(one: Term) -> list[str]:
     return sorted(info.note for info in found)
 
 
-def test_a_policy_passes_if_its_rules_of_both_lanes_do(
+def test_policy_passes_if_the_rules_of_both_lanes_do(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     """Upstream's scan has one response for all rules of a policy (scanner.go)."""
@@ -433,7 +435,7 @@ def test_a_policy_passes_if_its_rules_of_both_lanes_do(
         assert _applied(one) == ["Pod a/bare: pass"]
 
 
-def test_a_policy_has_not_passed_while_a_registry_is_down(
+def test_policy_does_not_pass_while_a_registry_is_unavailable(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     registry.is_down = True
@@ -448,7 +450,7 @@ def test_a_policy_has_not_passed_while_a_registry_is_down(
         assert _applied(one) == ["Pod a/x: pass"]
 
 
-def test_verdicts_that_wait_for_the_other_lane_are_bounded(
+def test_verdicts_waiting_for_the_other_lane_are_bounded(
     api: FakeApi, world: World, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_EVENTS_OBJECTS_MAX."""

@@ -85,7 +85,7 @@ def merge(one: Term, join: Join = _join_nothing) -> bool:
     return merging.results.step(merging.merge, join)
 
 
-def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
+def test_review_results_appear_beside_scan_results(api: FakeApi) -> None:
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
     raw = pod(api)
@@ -107,7 +107,7 @@ def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "pass")]
 
 
-def test_a_policy_ends_before_the_watch_brings_its_row(api: FakeApi) -> None:
+def test_policy_deleted_before_its_row_is_watched(api: FakeApi) -> None:
     """The row is removed once the watch of reports has received it."""
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
@@ -123,7 +123,7 @@ def test_a_policy_ends_before_the_watch_brings_its_row(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
 
 
-def test_what_a_scan_derives_is_left_to_it(api: FakeApi) -> None:
+def test_rows_derived_by_scans_are_left_to_scans(api: FakeApi) -> None:
     world = new_cluster(api)
     world.serve(policy("p"))
     raw = pod(api)
@@ -134,7 +134,7 @@ def test_what_a_scan_derives_is_left_to_it(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
 
 
-def test_a_rule_that_reads_the_operation_keeps_what_a_review_found(
+def test_rule_that_reads_the_operation_keeps_review_results(
     api: FakeApi,
 ) -> None:
     """The rule does not match in a scan, which is always a CREATE."""
@@ -150,7 +150,7 @@ def test_a_rule_that_reads_the_operation_keeps_what_a_review_found(
         assert results(report_of(api, raw)) == [PASS]
 
 
-def test_a_mutation_finds_its_object_by_name(api: FakeApi) -> None:
+def test_mutation_is_assigned_to_its_object_by_name(api: FakeApi) -> None:
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
     raw = pod(api)
@@ -160,7 +160,7 @@ def test_a_mutation_finds_its_object_by_name(api: FakeApi) -> None:
         assert PASS in results(report_of(api, raw))
 
 
-def test_a_review_may_know_a_policy_earlier(api: FakeApi) -> None:
+def test_result_waits_until_its_policy_is_known(api: FakeApi) -> None:
     world = new_cluster(api)
     world.serve(policy("p"))
     raw = pod(api)
@@ -175,7 +175,7 @@ def test_a_review_may_know_a_policy_earlier(api: FakeApi) -> None:
         assert not waits(api)
 
 
-def test_results_of_a_policy_that_is_gone_go_at_last(api: FakeApi) -> None:
+def test_results_of_a_deleted_policy_are_removed_eventually(api: FakeApi) -> None:
     world = new_cluster(api)
     world.serve(policy("p"))
     raw = pod(api)
@@ -189,7 +189,7 @@ def test_results_of_a_policy_that_is_gone_go_at_last(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("setting", ["reports_admission", "reports_aggregate"])
-def test_the_operator_may_keep_reviews_out(api: FakeApi, setting: str) -> None:
+def test_review_results_can_be_disabled(api: FakeApi, setting: str) -> None:
     world = new_cluster(api)
     one = Term(api, world, **{setting: False})
     one.reports.start()
@@ -201,7 +201,7 @@ def test_the_operator_may_keep_reviews_out(api: FakeApi, setting: str) -> None:
         one.reports.stop()
 
 
-def test_rows_of_generate_rules_stay_while_the_rule_does(api: FakeApi) -> None:
+def test_rows_of_generate_rules_stay_while_the_rule_exists(api: FakeApi) -> None:
     """The background pool adds them; scans never produce them."""
     world = new_cluster(api)
     made = {"apiVersion": "v1", "kind": "ConfigMap", "name": "m", "namespace": "a"}

@@ -44,7 +44,7 @@ def fixture_world(api: FakeApi) -> World:
     return new_cluster(api)
 
 
-def test_the_row(api: FakeApi, world: World) -> None:
+def test_row(api: FakeApi, world: World) -> None:
     world.serve(mpol())
     raw = pod(api)
     with term(api, world) as one:
@@ -63,7 +63,7 @@ def test_the_row(api: FakeApi, world: World) -> None:
     }
 
 
-def test_an_object_as_wanted_passes(api: FakeApi, world: World) -> None:
+def test_object_in_the_desired_state_passes(api: FakeApi, world: World) -> None:
     world.serve(mpol())
     raw = pod(api, team="x")
     with term(api, world) as one:
@@ -78,7 +78,7 @@ def test_an_object_as_wanted_passes(api: FakeApi, world: World) -> None:
         assert told(api, raw) == []
 
 
-def test_a_condition_that_is_not_met(api: FakeApi, world: World) -> None:
+def test_unmet_condition(api: FakeApi, world: World) -> None:
     condition = [{"name": "c", "expression": "object.metadata.name == 'other'"}]
     world.serve(mpol(matchConditions=condition))
     raw = pod(api)
@@ -87,7 +87,7 @@ def test_a_condition_that_is_not_met(api: FakeApi, world: World) -> None:
     assert told(api, raw) == [("m", "skip")]
 
 
-def test_an_exception(api: FakeApi, world: World) -> None:
+def test_exception(api: FakeApi, world: World) -> None:
     exempt = cel_exception("m", "MutatingPolicy")
     exempt["spec"]["matchConditions"][0]["expression"] = "true"
     exempt["spec"]["reportResult"] = "pass"
@@ -107,7 +107,9 @@ def test_an_exception(api: FakeApi, world: World) -> None:
         {"namespace": "b"},
     ],
 )
-def test_what_is_not_scanned(api: FakeApi, world: World, changes: Json) -> None:
+def test_policies_excluded_from_scans(
+    api: FakeApi, world: World, changes: Json
+) -> None:
     world.serve(mpol(**changes))
     raw = pod(api)
     with term(api, world) as one:

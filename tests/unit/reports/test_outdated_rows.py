@@ -26,7 +26,7 @@ from tests.unit.reports.world import (
     results,
     term,
 )
-from tests.unit.webhook import test_image_policies as reviews
+from tests.unit.webhook.images import test_image_policies as reviews
 
 Json = Any
 
@@ -63,7 +63,7 @@ def _policy_of(raw: Json) -> tuple[Json, Json]:
 
 @pytest.mark.parametrize("rest", [[], [("q", "r", "fail")]])
 @pytest.mark.parametrize("kind", ["rule", "policy"])
-def test_rows_about_images_go_with_their_kind(
+def test_rows_about_images_are_deleted_with_their_kind(
     api: FakeApi, world: World, registry: Registry, kind: str, rest: list[Json]
 ) -> None:
     """This holds whether or not the other lane still scans Pods."""
@@ -88,7 +88,7 @@ def test_rows_about_images_go_with_their_kind(
         assert len(results(report_of(api, raw))) == 1 + len(rest)
 
 
-def test_rows_of_reviews_go_when_scans_decide_of_other_kinds(
+def test_review_rows_are_deleted_when_scans_cover_other_kinds(
     api: FakeApi, world: World
 ) -> None:
     """``background`` becomes true at the same time as the kinds change."""
@@ -106,7 +106,7 @@ def test_rows_of_reviews_go_when_scans_decide_of_other_kinds(
 
 
 @pytest.mark.parametrize("work", ["scan", "review"])
-def test_a_write_under_way_brings_no_row_of_a_deleted_policy_back(
+def test_concurrent_write_restores_no_row_of_a_deleted_policy(
     api: FakeApi, world: World, work: str
 ) -> None:
     """The policy is deleted and reports are swept before the write is answered."""
@@ -154,7 +154,7 @@ def _cel_by(label: str) -> Json:
 
 
 @pytest.mark.parametrize("made", [_rule_by, _cel_by])
-def test_an_edit_that_is_undone_before_the_plan_follows_leaves_no_rows(
+def test_edit_undone_before_the_plan_follows_leaves_no_rows(
     api: FakeApi, world: World, made: Callable[[str], Json]
 ) -> None:
     """Evaluators see the edit immediately; the plan skips from version 1 to 3."""
@@ -174,7 +174,7 @@ def test_an_edit_that_is_undone_before_the_plan_follows_leaves_no_rows(
         assert results(report_of(api, raw)) == [first]
 
 
-def test_an_edit_that_is_undone_while_the_other_lane_waits_leaves_no_rows(
+def test_edit_undone_while_the_other_lane_waits_leaves_no_rows(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     """The image lane misses two plans while it waits for a registry."""
@@ -200,7 +200,7 @@ def test_an_edit_that_is_undone_while_the_other_lane_waits_leaves_no_rows(
         assert results(report_of(api, raw)) == [("p", "verify", "pass")]
 
 
-def test_a_kind_that_comes_back_while_the_other_lane_waits_has_its_rows(
+def test_kind_restored_while_the_other_lane_waits_has_its_rows(
     api: FakeApi, world: World, registry: Registry
 ) -> None:
     """The rows were removed, and the lane has not noticed that the kind was gone."""

@@ -127,7 +127,7 @@ def test_results_of_reviews_do_not_end_the_interval() -> None:
         for item in feed.take(0):
             settle(item, is_written=True)
             taken.append(now.now_s)
-            feed.done(1)
+            feed.done([item])
     gaps = [after - before for before, after in pairwise(taken[1:])]
     assert min(gaps) >= 1
     assert max(gaps) < 2

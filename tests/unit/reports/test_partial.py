@@ -55,7 +55,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-def test_one_changed_rule_evaluates_its_policy(
+def test_changed_rule_evaluates_only_its_policy(
     api: FakeApi, evaluated: Counter[str]
 ) -> None:
     """Once for each object; the other rows and their timestamps stay unchanged."""
@@ -86,7 +86,7 @@ def test_one_changed_rule_evaluates_its_policy(
     assert (count, api.count(_READS)) == (len(raws) * 2, 0)
 
 
-def test_a_new_policy_is_evaluated_alone(api: FakeApi, evaluated: Counter[str]) -> None:
+def test_new_policy_is_evaluated_alone(api: FakeApi, evaluated: Counter[str]) -> None:
     """Its row is inserted in order; a deleted policy needs no evaluation."""
     world = new_cluster(api)
     world.serve(policy("a"), policy("c"))
@@ -109,7 +109,7 @@ def test_a_new_policy_is_evaluated_alone(api: FakeApi, evaluated: Counter[str]) 
 
 
 @pytest.mark.parametrize("kind", [vpol, _mutating])
-def test_policies_in_cel_are_evaluated_alone(
+def test_cel_policies_are_evaluated_alone(
     api: FakeApi, evaluated: Counter[str], kind: Any
 ) -> None:
     """A row whose position the policies in force do not determine costs a read."""
@@ -129,9 +129,7 @@ def test_policies_in_cel_are_evaluated_alone(
         assert writes(api) == count
 
 
-def test_a_report_that_is_gone_gets_all_rows(
-    api: FakeApi, evaluated: Counter[str]
-) -> None:
+def test_missing_report_gets_all_rows(api: FakeApi, evaluated: Counter[str]) -> None:
     """The report was deleted, before the scan or during its evaluation."""
     world = new_cluster(api)
     world.serve(policy("a"), policy("p"))
@@ -154,7 +152,7 @@ def test_a_report_that_is_gone_gets_all_rows(
         assert evaluated["a"] == len(raws)
 
 
-def test_a_report_that_was_cut_gets_all_rows(
+def test_truncated_report_gets_all_rows(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows that were cut are unknown."""
@@ -173,7 +171,7 @@ def test_a_report_that_was_cut_gets_all_rows(
     assert not report["metadata"].get("annotations")
 
 
-def test_policies_that_change_while_a_batch_is_written(api: FakeApi) -> None:
+def test_policies_changed_while_a_batch_is_written(api: FakeApi) -> None:
     """Results of the old policies do not overwrite results of the new ones."""
     world = new_cluster(api)
     world.serve(policy("a"), policy("p"))
@@ -203,7 +201,7 @@ def test_policies_that_change_while_a_batch_is_written(api: FakeApi) -> None:
         assert writes(api) == count
 
 
-def test_an_object_that_changes_while_its_report_is_written(api: FakeApi) -> None:
+def test_object_changed_while_its_report_is_written(api: FakeApi) -> None:
     """Results for the older object do not overwrite results for the newer one."""
     world = new_cluster(api)
     world.serve(policy())
@@ -239,7 +237,7 @@ def _item(name: str, only: frozenset[bytes] | None) -> Item:
     return Item(_Source(), ("a", name), "u", b"", b"{}", 1.0, False, only)
 
 
-def test_what_waits_is_evaluated_by_all_rules_that_are_due() -> None:
+def test_queued_object_is_evaluated_by_all_pending_rules() -> None:
     """A batch has objects for the same rules; all rules include each single rule."""
     feed = Feed()
     source = _Source()
@@ -252,7 +250,7 @@ def test_what_waits_is_evaluated_by_all_rules_that_are_due() -> None:
     assert found == [[("x", one | other)], [("y", None), ("z", None)]]
 
 
-def test_what_is_due_is_joined() -> None:
+def test_pending_rules_are_merged() -> None:
     """Rules of one namespace and of all; "all rules everywhere" includes the rest."""
     one = Scanned(None, [])  # type: ignore[arg-type]
     few, more = frozenset({b"1"}), frozenset({b"2"})

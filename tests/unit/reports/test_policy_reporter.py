@@ -176,7 +176,7 @@ _POLICIES = (
         ),
     ],
 )
-def test_every_kind_of_result_is_read(
+def test_every_result_type_is_accepted(
     api: FakeApi, settings: Json, base: str, expected: tuple[str, str]
 ) -> None:
     """Scans: pass, fail, warn, error, skip; severities; both forms of reports."""
@@ -206,7 +206,7 @@ def test_every_kind_of_result_is_read(
     assert (read.scope.kind, read.scope.name, read.scope.namespace) == ("Pod", "x", "a")
 
 
-def test_an_object_without_a_namespace(api: FakeApi) -> None:
+def test_object_without_a_namespace(api: FakeApi) -> None:
     """The report is a ClusterPolicyReport."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Namespace",))))
@@ -241,7 +241,7 @@ def test_results_of_reviews(api: FakeApi) -> None:
         {"scope": {"kind": "Pod", "apiGroup": "v1"}},
     ],
 )
-def test_the_reader_notices(api: FakeApi, change: Json) -> None:
+def test_reader_detects_invalid_reports(api: FakeApi, change: Json) -> None:
     """Shows that the tests above can fail."""
     world = new_cluster(api)
     world.serve(policy())

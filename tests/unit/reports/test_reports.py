@@ -25,7 +25,7 @@ from tests.unit.reports.world import (
 Json = Any
 
 
-def test_the_report_of_an_object_is_as_upstream_writes_it(api: FakeApi) -> None:
+def test_report_of_an_object_has_upstreams_fields(api: FakeApi) -> None:
     """Name, labels, owner, scope, summary and rows of 6.5 and 6.6."""
     world = new_cluster(api)
     world.serve(
@@ -73,7 +73,7 @@ def test_the_report_of_an_object_is_as_upstream_writes_it(api: FakeApi) -> None:
     }
 
 
-def test_objects_of_the_cluster_have_cluster_reports(api: FakeApi) -> None:
+def test_cluster_objects_have_cluster_reports(api: FakeApi) -> None:
     """A Namespace has no namespace, so its report has none either."""
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Namespace",))))
@@ -87,7 +87,7 @@ def test_objects_of_the_cluster_have_cluster_reports(api: FakeApi) -> None:
     assert "namespace" not in report["metadata"]
 
 
-def test_open_reports_by_a_setting(api: FakeApi) -> None:
+def test_openreports_can_be_enabled(api: FakeApi) -> None:
     """openreports.io has the same fields (6.7)."""
     world = new_cluster(api)
     world.serve(policy())
@@ -103,7 +103,7 @@ def test_open_reports_by_a_setting(api: FakeApi) -> None:
     )
 
 
-def test_a_second_holder_writes_nothing(api: FakeApi) -> None:
+def test_second_holder_writes_nothing(api: FakeApi) -> None:
     """Digests are read from the existing reports, so a failover rewrites nothing."""
     world = new_cluster(api)
     world.serve(policy())
@@ -120,7 +120,7 @@ def test_a_second_holder_writes_nothing(api: FakeApi) -> None:
     assert writes(api) == 5
 
 
-def test_a_change_without_effect_evaluates_nothing(api: FakeApi) -> None:
+def test_change_without_effect_evaluates_nothing(api: FakeApi) -> None:
     """Only inputs of the rules count: not the status, not other annotations."""
     world = new_cluster(api)
     world.serve(policy())
@@ -135,7 +135,7 @@ def test_a_change_without_effect_evaluates_nothing(api: FakeApi) -> None:
         assert writes(api) == 1
 
 
-def test_a_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> None:
+def test_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> None:
     """One evaluation and one write; the unchanged row keeps its timestamp."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="app")))
@@ -156,7 +156,7 @@ def test_a_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> N
     assert writes(api) == 2
 
 
-def test_what_changes_with_the_policies(api: FakeApi) -> None:
+def test_effects_of_policy_changes(api: FakeApi) -> None:
     """A deleted rule's row is removed; the report is deleted with its last row."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s")), policy("q"))
@@ -180,7 +180,7 @@ def test_what_changes_with_the_policies(api: FakeApi) -> None:
         assert not one.reports.scan.resources
 
 
-def test_a_rule_that_names_other_kinds_leaves_its_old_ones(api: FakeApi) -> None:
+def test_rule_for_other_kinds_deletes_its_old_rows(api: FakeApi) -> None:
     """The kind is no longer scanned, so its scan rows are removed."""
     world = new_cluster(api)
     world.serve(policy())
@@ -218,7 +218,7 @@ def test_exceptions_are_skips(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
 
 
-def test_labels_of_a_namespace_scan_its_objects_only(api: FakeApi) -> None:
+def test_changed_namespace_labels_rescan_only_its_objects(api: FakeApi) -> None:
     """Other namespaces, and rules that read no labels, are not evaluated."""
     world = new_cluster(api)
     selector: Json = {"namespaceSelector": {"matchLabels": {"env": "prod"}}}
@@ -235,7 +235,7 @@ def test_labels_of_a_namespace_scan_its_objects_only(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
 
 
-def test_a_namespaced_policy_reports_its_namespace_only(api: FakeApi) -> None:
+def test_namespaced_policy_reports_only_its_namespace(api: FakeApi) -> None:
     """Its key has the namespace."""
     world = new_cluster(api)
     world.serve(policy(namespace="a"))
@@ -257,7 +257,7 @@ def test_a_namespaced_policy_reports_its_namespace_only(api: FakeApi) -> None:
         ({"reports_results": "fail"}, [("p", "r", "fail")]),
     ],
 )
-def test_what_settings_leave_out(
+def test_settings_exclude_objects_and_results(
     api: FakeApi, settings: dict[str, Any], expected: Any
 ) -> None:
     """allowedResults, enableReporting, backgroundScan, policyReports (6.1, 6.5)."""
@@ -303,7 +303,7 @@ def test_everything_is_evaluated_again_after_the_interval(api: FakeApi) -> None:
         assert one.evaluators.objects == 2
 
 
-def test_a_report_of_another_program_is_left_alone(api: FakeApi) -> None:
+def test_foreign_report_is_not_changed(api: FakeApi) -> None:
     """Reports without the label of Kyverno are never modified (6.6)."""
     world = new_cluster(api)
     world.serve(policy())
@@ -317,7 +317,7 @@ def test_a_report_of_another_program_is_left_alone(api: FakeApi) -> None:
     assert report["results"] == [{"policy": "theirs"}]
 
 
-def test_what_somebody_adds_to_a_report_stays(api: FakeApi) -> None:
+def test_foreign_rows_in_a_report_stay(api: FakeApi) -> None:
     """Labels and annotations from other writers survive an update."""
     world = new_cluster(api)
     world.serve(policy())

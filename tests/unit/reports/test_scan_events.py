@@ -58,7 +58,7 @@ def _shown(info: EventInfo) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("namespace", ["", "a"])
-def test_a_failure_is_told_of_the_object_and_the_policy(
+def test_failure_creates_events_on_the_object_and_the_policy(
     api: FakeApi, namespace: str
 ) -> None:
     """Both Events have upstream's messages; the policy's Event names the object."""
@@ -85,7 +85,7 @@ def test_a_failure_is_told_of_the_object_and_the_policy(
     assert {on_object.controller, on_policy.controller} == {"kyverno-scan"}
 
 
-def test_only_rows_that_changed_are_told(api: FakeApi) -> None:
+def test_only_changed_rows_create_events(api: FakeApi) -> None:
     """A scan period, a new holder or a change of another row does not repeat them."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q", labelled(label="owner")))
@@ -109,7 +109,7 @@ def test_only_rows_that_changed_are_told(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("scored", ["true", "false"])
-def test_the_status_is_that_of_the_rule(api: FakeApi, scored: str) -> None:
+def test_event_status_is_the_rules(api: FakeApi, scored: str) -> None:
     """KYVERNO: a warning in the report is a failure in the Event."""
     world = new_cluster(api)
     metadata = {"annotations": {"policies.kyverno.io/scored": scored}}
@@ -122,7 +122,7 @@ def test_the_status_is_that_of_the_rule(api: FakeApi, scored: str) -> None:
         assert [" fail" in info.note for info in _told(one)] == [True, True]
 
 
-def test_an_error_is_a_violation_too(
+def test_error_is_reported_as_a_violation(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule cannot be evaluated."""
@@ -143,7 +143,7 @@ def test_an_error_is_a_violation_too(
     assert "secret text" not in str(found)
 
 
-def test_an_exception_is_told(api: FakeApi) -> None:
+def test_exception_creates_an_event(api: FakeApi) -> None:
     """The Events are on the exception and on the policy (9.1); PolicySkipped."""
     world = new_cluster(api)
     world.serve(policy(), exceptions=(EXCEPTION,))
@@ -168,7 +168,7 @@ def test_an_exception_is_told(api: FakeApi) -> None:
         (frozenset({"Resource Mutated"}), 0),
     ],
 )
-def test_a_success_is_told_if_that_is_wanted(
+def test_success_creates_an_event_if_enabled(
     api: FakeApi, actions: frozenset[str] | None, expected: int
 ) -> None:
     """One Event for each policy whose rules all passed (generateSuccessEvents)."""
@@ -186,7 +186,7 @@ def test_a_success_is_told_if_that_is_wanted(
         assert info.note == "Pod a/x: pass"
 
 
-def test_a_policy_that_fails_is_no_success(api: FakeApi) -> None:
+def test_failed_policy_is_no_success(api: FakeApi) -> None:
     """The results of its other rules do not matter."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="owner")))
@@ -197,7 +197,7 @@ def test_a_policy_that_fails_is_no_success(api: FakeApi) -> None:
         assert {info.reason for info in _told(one)} == {"PolicyViolation"}
 
 
-def test_a_failure_that_only_reviews_find_is_no_success(api: FakeApi) -> None:
+def test_failure_known_only_to_reviews_is_no_success(api: FakeApi) -> None:
     """A mutate rule is not scanned here; its row is from a review."""
     world = new_cluster(api)
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
@@ -234,7 +234,7 @@ def test_a_failure_that_only_reviews_find_is_no_success(api: FakeApi) -> None:
         assert [info.reason for info in _told(one)] == ["PolicyApplied"]
 
 
-def test_without_stored_reports_events_are_all_there_is(api: FakeApi) -> None:
+def test_events_are_created_without_stored_reports(api: FakeApi) -> None:
     """Each evaluation writes Events, as upstream's do (policyReports=false)."""
     world = new_cluster(api)
     world.serve(policy())

@@ -121,7 +121,9 @@ def _quotes(found: object) -> bool:
     return _VALUE in text or _PLAIN in text
 
 
-def test_reports_quote_no_value(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_contain_no_secret_values(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
     """This includes any rule's message, properties and error."""
     caplog.set_level(logging.DEBUG)
     world = new_cluster(api)
@@ -142,7 +144,7 @@ def test_reports_quote_no_value(api: FakeApi, caplog: pytest.LogCaptureFixture) 
         assert not _quotes(one.reports.problems())
 
 
-def test_the_same_rules_do_quote_other_objects(api: FakeApi) -> None:
+def test_same_rules_include_values_of_other_objects(api: FakeApi) -> None:
     """This proves that the test above can fail."""
     world = new_cluster(api)
     text = msgspec.json.encode(_policies()).decode()
@@ -173,7 +175,7 @@ def test_the_same_rules_do_quote_other_objects(api: FakeApi) -> None:
         ),
     ],
 )
-def test_what_the_row_of_a_secret_keeps(kind: str, expected: Json) -> None:
+def test_row_of_a_secret(kind: str, expected: Json) -> None:
     """Only fields that cannot contain a value of the Secret."""
     found = RuleResult(
         "r", "Validation", "fail", "m", {"binding": "b"}, exceptions=("n/e",)
@@ -221,7 +223,7 @@ _FAILING = [
 
 
 @pytest.mark.parametrize(("kind", "of", "rule"), _FAILING)
-def test_failures_in_the_background_quote_no_value(
+def test_background_failures_contain_no_secret_values(
     api: FakeApi, kind: str, of: str, rule: Json, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The status of the UpdateRequest, the Event and the log contain only the code."""

@@ -36,7 +36,7 @@ _NAME = "kyverno_mp_reports_staleness_seconds"
 _STAGES = "kyverno_mp_reports_stage_seconds"
 
 
-def test_only_reports_that_were_outdated_are_observed(api: FakeApi) -> None:
+def test_only_outdated_reports_are_observed(api: FakeApi) -> None:
     """The delay starts with the change; unchanged reports are not observed."""
     world = new_cluster(api)
     world.serve(policy())
@@ -51,7 +51,7 @@ def test_only_reports_that_were_outdated_are_observed(api: FakeApi) -> None:
         assert one.staleness()[1:] == [(_NAME, ("scan",), 0.0)]
 
 
-def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
+def test_time_of_a_failed_write_counts(api: FakeApi) -> None:
     """The report is outdated until the write succeeds."""
     world = new_cluster(api)
     world.serve(policy())
@@ -70,7 +70,7 @@ def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
         assert not one.reports.lane._outdated
 
 
-def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
+def test_cause_is_kept_while_writes_fail(api: FakeApi) -> None:
     """A new evaluation or a scan in between does not reset the start time."""
     world = new_cluster(api)
     world.serve(policy())
@@ -90,7 +90,7 @@ def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
         assert seconds == pytest.approx(22)
 
 
-def test_the_parts_of_the_time_are_observed(api: FakeApi) -> None:
+def test_phases_of_the_delay_are_observed(api: FakeApi) -> None:
     """Waiting, evaluation, the turn in its batch and the write add up to the total."""
     world = new_cluster(api)
     world.serve(policy())
@@ -125,7 +125,7 @@ def test_the_parts_of_the_time_are_observed(api: FakeApi) -> None:
     assert len(found) == 4 * len(raws)
 
 
-def test_a_few_objects_are_shared_among_the_threads() -> None:
+def test_few_objects_are_shared_among_the_threads() -> None:
     """The reports of a batch are written in turn, so the last one would be late."""
     feed = Feed(sharers=3)
     source = _Source()
@@ -141,7 +141,7 @@ class _Source:
         return True
 
 
-def test_what_waits_is_outdated_since_it_first_came() -> None:
+def test_queued_object_is_outdated_since_its_first_event() -> None:
     """A newer version replaces an older one in the feed."""
     feed = Feed()
     source = _Source()
@@ -151,7 +151,7 @@ def test_what_waits_is_outdated_since_it_first_came() -> None:
     assert (item.since_s, item.is_change) == (3.0, True)
 
 
-def test_failures_that_are_remembered_are_bounded(
+def test_remembered_failures_are_bounded(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_RETRIES_MAX applies; deleted objects are forgotten."""
@@ -170,7 +170,7 @@ def test_failures_that_are_remembered_are_bounded(
         assert not one.reports.lane._outdated
 
 
-def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
+def test_buckets_extend_to_ten_minutes(tmp_path: Path) -> None:
     """Failures are retried after up to five minutes; operators can set the buckets."""
     recorder = Recorder(Page.claim(tmp_path, "reports"), 100)
     for seconds in (1.0, 400.0):
@@ -184,7 +184,7 @@ def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
     assert 'le="600"' not in text
 
 
-def test_observations_that_nobody_takes_are_bounded(
+def test_uncollected_observations_are_bounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """POOL_OBSERVATIONS_MAX; a metric counts the dropped observations."""
@@ -201,7 +201,7 @@ def test_observations_that_nobody_takes_are_bounded(
     assert f'{dropped}{{metric="{_NAME}"}} 3\n' in text
 
 
-def test_the_periodic_scan_finds_what_a_fresh_one_finds(api: FakeApi) -> None:
+def test_periodic_scan_equals_a_fresh_one(api: FakeApi) -> None:
     """After many changes, the scan writes nothing; a fresh scan gives equal reports."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s", label="owner")))

@@ -127,7 +127,7 @@ def told(api: FakeApi, raw: Json) -> list[tuple[str, str]]:
     return [] if report is None else [one[::2] for one in results(report)]
 
 
-def test_the_row(api: FakeApi, world: World) -> None:
+def test_row(api: FakeApi, world: World) -> None:
     annotations = {
         "policies.kyverno.io/category": "C",
         "policies.kyverno.io/severity": "high",
@@ -176,7 +176,7 @@ def test_the_row(api: FakeApi, world: World) -> None:
         (vpol(metadata={"labels": {"reports.kyverno.io/disabled": ""}}), None),
     ],
 )
-def test_which_policies_are_scanned(
+def test_scanned_policies(
     api: FakeApi, world: World, document: Json, expected: str | None
 ) -> None:
     world.serve(document, policy())
@@ -191,7 +191,7 @@ def test_which_policies_are_scanned(
 @pytest.mark.parametrize(
     "settings", [{"reports_of": "mutate"}, {"reports_scan": False}]
 )
-def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> None:
+def test_settings_exclude_them(api: FakeApi, world: World, settings: Json) -> None:
     world.serve(vpol())
     raw = pod(api)
     with term(api, world, **settings) as one:
@@ -199,7 +199,7 @@ def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> 
     assert report_of(api, raw) is None
 
 
-def test_an_exception(api: FakeApi, world: World) -> None:
+def test_exception(api: FakeApi, world: World) -> None:
     """It changes the rows of objects that were already scanned."""
     world.serve(vpol())
     raw, other = pod(api), pod(api, "y")
@@ -215,7 +215,7 @@ def test_an_exception(api: FakeApi, world: World) -> None:
     assert told(api, other) == [("v", "fail")]
 
 
-def test_an_exception_that_fails_exempts_nothing(
+def test_failing_exception_exempts_nothing(
     api: FakeApi, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As in a review, its author cannot turn the policy into an error."""
@@ -283,7 +283,7 @@ def test_cluster_objects_have_no_namespaced_policies(
     assert results(report_of(api, raw, CLUSTER_REPORTS)) == [("v", "", "fail")]
 
 
-def test_rows_about_a_secret_quote_nothing(api: FakeApi, world: World) -> None:
+def test_rows_about_a_secret_contain_no_values(api: FakeApi, world: World) -> None:
     audited = [{"key": "k", "valueExpression": "string(object.data.password)"}]
     document = vpol(rule={"resources": ["secrets"]}, auditAnnotations=audited)
     [validation] = document["spec"]["validations"]
@@ -300,7 +300,7 @@ def test_rows_about_a_secret_quote_nothing(api: FakeApi, world: World) -> None:
     assert "hunter2" not in str(report)
 
 
-def test_a_policy_that_cannot_be_linked(
+def test_unlinkable_policy(
     api: FakeApi, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It affects only its own rows, and only of objects that it matches."""
@@ -323,7 +323,7 @@ def test_a_policy_that_cannot_be_linked(
     assert told(api, raw) == [("p", "fail"), ("v", "fail"), ("w", "error")]
 
 
-def test_a_namespace_that_cannot_be_read(api: FakeApi, world: World) -> None:
+def test_unreadable_namespace(api: FakeApi, world: World) -> None:
     """The rows of policies that read it stay; the other rows are written."""
     port = NamespaceObjects()
     labelled = "namespaceObject.metadata.name == 'a'"
@@ -342,7 +342,7 @@ def test_a_namespace_that_cannot_be_read(api: FakeApi, world: World) -> None:
         assert told(api, raw) == [("n", "fail"), ("v", "pass")]
 
 
-def test_a_call_that_fails(api: FakeApi, world: World) -> None:
+def test_failing_call(api: FakeApi, world: World) -> None:
     """As in a review, it is an error of the expression."""
     port = Resources()
     world.serve(vpol("c", CALLS), vpol())
@@ -368,7 +368,7 @@ def test_data_that_a_policy_reads(api: FakeApi, world: World) -> None:
         assert one.evaluators.objects == before + 1
 
 
-def test_policies_that_are_not_published_yet(api: FakeApi, world: World) -> None:
+def test_unpublished_policies(api: FakeApi, world: World) -> None:
     """Rows that may belong to these policies stay; everything else is reported."""
     world.serve(vpol(), policy())
     raw = pod(api)
@@ -386,7 +386,7 @@ def test_policies_that_are_not_published_yet(api: FakeApi, world: World) -> None
         assert told(api, raw) == [("p", "fail"), ("v", "fail")]
 
 
-def test_an_evaluator_that_lags(api: FakeApi, world: World) -> None:
+def test_outdated_evaluator(api: FakeApi, world: World) -> None:
     """Its results are ignored unless it has the coordinator's policies."""
     world.serve(vpol(), policy())
     raw = pod(api)
@@ -401,7 +401,7 @@ def test_an_evaluator_that_lags(api: FakeApi, world: World) -> None:
         assert told(api, raw) == [("p", "fail"), ("v", "fail")]
 
 
-def test_copies_for_controllers(api: FakeApi) -> None:
+def test_autogen_for_controllers(api: FakeApi) -> None:
     """A report has one row for a policy and its autogen copies."""
     deployments = resource("deployments", "Deployment")
     deployments["responseKind"] |= {"group": "apps"}

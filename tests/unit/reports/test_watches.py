@@ -44,7 +44,7 @@ def without(raw: Json, *names: str) -> Json:
         {**POD, "metadata": without(POD["metadata"], "managedFields", "generation")},
     ],
 )
-def test_what_no_rule_reads_is_no_change(other: Json) -> None:
+def test_change_of_an_unread_field_is_ignored(other: Json) -> None:
     assert digest(other) == digest(POD)
 
 
@@ -58,5 +58,5 @@ def test_what_no_rule_reads_is_no_change(other: Json) -> None:
         {**POD, "data": {}},
     ],
 )
-def test_what_rules_read_is_a_change(other: Json) -> None:
+def test_change_of_a_read_field_is_noticed(other: Json) -> None:
     assert digest(other) != digest(POD)

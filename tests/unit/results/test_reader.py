@@ -29,7 +29,7 @@ def world(api: FakeApi, tmp_path: Path) -> Iterator[World]:
     one.close()
 
 
-def test_what_is_merged_is_deleted_at_the_version_that_was_read(world: World) -> None:
+def test_merged_results_are_deleted_with_a_version_precondition(world: World) -> None:
     world.answer("x", row(), row("s", "n"))
     world.answer("y")
     assert world.write()
@@ -68,7 +68,7 @@ def test_rows_have_whole_seconds_and_no_subjects(world: World) -> None:
     }
 
 
-def test_a_write_that_came_meanwhile_survives(world: World) -> None:
+def test_concurrent_write_is_kept(world: World) -> None:
     world.answer("x", row(message="one"))
     assert world.write()
     world.catch_up()
@@ -110,7 +110,7 @@ def test_merged_results_are_removed_while_new_ones_arrive(world: World) -> None:
     assert world.stored() == []
 
 
-def test_what_cannot_be_merged_waits(world: World) -> None:
+def test_unmergeable_results_wait(world: World) -> None:
     world.answer("x")
     world.answer("y", row(message="n"))
     assert world.write()
@@ -125,7 +125,7 @@ def test_what_cannot_be_merged_waits(world: World) -> None:
     assert world.stored() == []
 
 
-def test_a_merge_may_ask_for_the_rows_once_more(world: World) -> None:
+def test_merge_can_request_the_rows_again(world: World) -> None:
     """Its policy is not known yet to the process that writes reports."""
     world.answer("x")
     world.answer("y", row(message="n"))
@@ -140,7 +140,7 @@ def test_a_merge_may_ask_for_the_rows_once_more(world: World) -> None:
 
 
 def test_results_wait_for_their_object(world: World) -> None:
-    """The object may not be stored yet, or another webhook refused it."""
+    """The object may not be stored yet, or another webhook rejected it."""
     world.existing = lambda subject: subject if subject.name == "x" else None
     world.answer("x")
     world.answer("y", row(message="n"))
@@ -160,7 +160,7 @@ def test_results_wait_for_their_object(world: World) -> None:
     assert world.stored() == []
 
 
-def test_results_without_an_object_are_given_up_at_last(world: World) -> None:
+def test_results_without_an_object_are_dropped_eventually(world: World) -> None:
     world.existing = lambda _subject: None
     world.answer("x")
     assert world.write()
@@ -174,7 +174,7 @@ def test_results_without_an_object_are_given_up_at_last(world: World) -> None:
     assert world.outcomes == [UNCLAIMED]
 
 
-def test_the_leader_does_not_bring_back_what_was_removed(world: World) -> None:
+def test_leader_does_not_restore_removed_results(world: World) -> None:
     world.existing = lambda subject: subject if subject.name == "x" else None
     world.answer("x")
     world.answer("y", row(message="n"))
@@ -185,7 +185,7 @@ def test_the_leader_does_not_bring_back_what_was_removed(world: World) -> None:
     assert set(world.told()) == {("y", "r"), ("z", "r")}
 
 
-def test_one_object_may_have_two_names(world: World) -> None:
+def test_object_can_have_two_names(world: World) -> None:
     """A mutate rule ran before the object had a uid."""
     world.existing = lambda _subject: pod("x")
     world.answer("x", row("mutate"), uid="")
@@ -202,7 +202,7 @@ def test_one_object_may_have_two_names(world: World) -> None:
     assert found == [(pod("x"), {"mutate", "validate"})]
 
 
-def test_the_newest_of_all_replicas_counts(world: World) -> None:
+def test_newest_result_of_all_replicas_wins(world: World) -> None:
     world.answer("x", row(message="old"))
     assert world.write()
     (first,) = world.stored()
@@ -218,7 +218,7 @@ def test_the_newest_of_all_replicas_counts(world: World) -> None:
     assert world.stored() == []
 
 
-def test_kinds_that_may_not_be_read_are_given_up(world: World) -> None:
+def test_results_for_unreadable_kinds_are_dropped(world: World) -> None:
     def refuse(_subject: Subject) -> Subject | None:
         raise KubeRefused("kube.forbidden", "no")
 
@@ -230,7 +230,7 @@ def test_kinds_that_may_not_be_read_are_given_up(world: World) -> None:
     assert world.outcomes == [FORBIDDEN]
 
 
-def test_reports_of_others_are_left_alone(world: World) -> None:
+def test_foreign_reports_are_not_changed(world: World) -> None:
     labels = {"audit.kyverno.io/source": "admission"}
     world.api.put(
         f"{REPORTS}/upstream",
@@ -262,7 +262,7 @@ def test_live_objects_resolve_subjects(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_reports_converge_whatever_dies(
+def test_reports_converge_despite_any_failure(
     api: FakeApi, tmp_path: Path, seed: int
 ) -> None:
     """Despite kills, conflicts and outages, each newest result is reported once."""

@@ -45,7 +45,7 @@ def small(api: FakeApi, tmp_path: Path) -> Iterator[World]:
     one.close()
 
 
-def test_a_second_of_reviews_is_one_write(world: World) -> None:
+def test_reviews_of_a_second_take_one_write(world: World) -> None:
     for number in range(300):
         world.answer(f"x{number}", worker=number % 2)
     assert world.write()
@@ -61,14 +61,14 @@ def test_a_second_of_reviews_is_one_write(world: World) -> None:
     assert world.writer.outcomes.drain() == {(STORED,): 600}
 
 
-def test_nothing_is_asked_or_written_without_results(world: World) -> None:
+def test_no_calls_without_results(world: World) -> None:
     for _ in range(10):
         assert world.write()
     assert world.api.count(WRITES) == 0
     assert world.api.count("GET .*/ephemeralreports/") == 0
 
 
-def test_a_report_is_valid_by_the_schema(world: World) -> None:
+def test_report_is_valid_against_the_schema(world: World) -> None:
     world.answer("x", row(), row("s", result="pass"))
     world.answer("y", uid="")
     assert world.write()
@@ -99,7 +99,7 @@ def test_the_newest_result_of_a_rule_counts(world: World) -> None:
     assert world.told() == {("x", "r"): "new"}
 
 
-def test_what_was_merged_does_not_come_back(world: World) -> None:
+def test_merged_results_do_not_return(world: World) -> None:
     world.answer("x")
     assert world.write()
     name = world.stored()[0]["metadata"]["name"]
@@ -118,7 +118,7 @@ def test_what_was_merged_does_not_come_back(world: World) -> None:
     assert set(world.told()) == {("z", "r"), ("w", "r")}
 
 
-def test_a_killed_leader_goes_on(world: World) -> None:
+def test_killed_leader_resumes(world: World) -> None:
     world.answer("x")
     assert world.write()
     world.start_leader()
@@ -128,7 +128,7 @@ def test_a_killed_leader_goes_on(world: World) -> None:
     assert len(world.stored()) == 1
 
 
-def test_a_leader_killed_between_write_and_acknowledgement(
+def test_leader_killed_between_write_and_acknowledgement(
     world: World, monkeypatch: Any
 ) -> None:
     world.answer("x", row(message="one"))
@@ -158,7 +158,9 @@ def _dies(_record: object) -> None:
         [404],
     ],
 )
-def test_results_wait_while_the_api_server_refuses(world: World, fault: Any) -> None:
+def test_results_wait_while_the_api_server_is_unavailable(
+    world: World, fault: Any
+) -> None:
     world.api.fault("(GET|POST) .*/ephemeralreports(?!.*watch)", *fault)
     for number in range(3):
         world.answer(f"x{number}")
@@ -171,7 +173,7 @@ def test_results_wait_while_the_api_server_refuses(world: World, fault: Any) -> 
     assert dict(world.writer.outcomes.drain()) == {(STORED,): 3}
 
 
-def test_what_no_api_server_takes_is_given_up(world: World) -> None:
+def test_rejected_results_are_dropped(world: World) -> None:
     world.api.fault("POST .*/ephemeralreports", 422)
     world.answer("x")
     assert world.write()
@@ -181,7 +183,7 @@ def test_what_no_api_server_takes_is_given_up(world: World) -> None:
     assert dict(world.writer.outcomes.drain()) == {(GIVEN_UP,): 1, (STORED,): 1}
 
 
-def test_a_damaged_record_stops_no_other(world: World) -> None:
+def test_corrupt_record_blocks_no_other(world: World) -> None:
     assert world.journals[0].append(b"nonsense")
     world.answer("x")
     assert world.write()
@@ -189,7 +191,7 @@ def test_a_damaged_record_stops_no_other(world: World) -> None:
     assert dict(world.writer.outcomes.drain()) == {(GIVEN_UP,): 1, (STORED,): 1}
 
 
-def test_two_reports_keep_the_newest_while_nobody_merges(small: World) -> None:
+def test_two_reports_keep_the_newest_until_merged(small: World) -> None:
     told = []
     for number in range(200):
         small.answer(f"x{number}", row(message=f"m{number}"))
@@ -203,7 +205,7 @@ def test_two_reports_keep_the_newest_while_nobody_merges(small: World) -> None:
     assert lost == 200 - len(small.told())
 
 
-def test_a_killed_leader_gives_up_the_older_report(small: World) -> None:
+def test_killed_leader_drops_the_older_report(small: World) -> None:
     for number in range(60):
         small.answer(f"x{number}", row(message=f"m{number}"))
         small.start_leader()
@@ -224,7 +226,7 @@ def test_results_that_were_merged_are_not_counted_as_lost(small: World) -> None:
     assert (OVERWRITTEN,) not in small.writer.outcomes.drain()
 
 
-def test_a_large_report_is_written_more_seldom(world: World) -> None:
+def test_large_report_is_written_less_often(world: World) -> None:
     for number in range(RESULTS_AT_ONCE_MAX):
         world.answer(f"x{number}", row(message="m" * 500 + str(number)))
     assert world.write()
@@ -237,7 +239,7 @@ def test_a_large_report_is_written_more_seldom(world: World) -> None:
     assert (f"y{EPHEMERAL_REPORT_PAUSE_S_MAX - 1}", "r") in world.told()
 
 
-def test_a_flood_takes_several_writes_of_a_size_that_etcd_stores(world: World) -> None:
+def test_burst_is_split_into_writes_that_etcd_accepts(world: World) -> None:
     big = "m" * 4000
     for number in range(700):
         world.answer(f"x{number}", row(message=f"{number}{big}"), worker=number % 2)
@@ -257,7 +259,7 @@ def _answer_and_die(folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_worker_loses_no_result(world: World) -> None:
+def test_killed_worker_loses_no_result(world: World) -> None:
     context = multiprocessing.get_context("fork")
     worker = context.Process(target=_answer_and_die, args=(world.folder,))
     worker.start()

@@ -1,7 +1,7 @@
 """The sample policies work as described, both as patterns and in CEL.
 
 A failure means: a user who copies a sample gets a policy that does not load, admits a
-bad Pod or refuses a good one, or the two languages disagree on a Pod.
+bad Pod or denies a good one, or the two languages disagree on a Pod.
 """
 
 import gc
@@ -32,7 +32,7 @@ REFUSING_BAD = {
 }
 CLOCK = Clock(lambda: datetime(2026, 1, 1, tzinfo=UTC), lambda: 0)
 
-# How the Pod differs from a valid one -> the policies that refuse it, by the names of
+# How the Pod differs from a valid one -> the policies that deny it, by the names of
 # the pattern samples without "pod-". ``a``: the container's security context (null
 # drops a field), ``ports``: its ports, ``pod``: the Pod's security context, other keys:
 # fields of the spec.
@@ -130,7 +130,7 @@ def _linked(folder: str) -> list[LinkedPolicy]:
 
 
 def _refusing(folder: str, pod: Any) -> set[str]:
-    """Return the policies of a set that refuse a Pod, without the prefix ``cel-``."""
+    """Return the policies of a set that deny a Pod, without the prefix ``cel-``."""
     request = Request(
         kind="Pod", namespace="default", object=pod, name=pod["metadata"]["name"]
     )
@@ -146,21 +146,21 @@ def _refusing(folder: str, pod: Any) -> set[str]:
     return refusing
 
 
-def test_both_sets_hold_the_same_controls() -> None:
+def test_both_sets_contain_the_same_controls() -> None:
     pattern, cel = ([p.ir.name for p in _linked(folder)] for folder in SETS)
     assert len(pattern) == 17
     assert cel == [f"cel-{name}" for name in pattern]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_sample_is_sound(file: Path) -> None:
+def test_sample_is_valid(file: Path) -> None:
     assert not [f for f in lint([str(file)]) if f.level == "error"]
     raw = yaml.safe_load(file.read_text())
     assert raw["metadata"]["name"].removeprefix("cel-") == file.stem
 
 
 @pytest.mark.parametrize("folder", SETS)
-def test_good_pod_passes_and_bad_one_does_not(folder: str) -> None:
+def test_good_pod_passes_and_bad_one_fails(folder: str) -> None:
     assert _refusing(folder, GOOD) == set()
     assert _refusing(folder, BAD) == REFUSING_BAD
 
@@ -175,7 +175,7 @@ def test_table(folder: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("folder", SETS)
-def test_a_review_leaves_nothing_to_the_collector(folder: str) -> None:
+def test_review_creates_no_garbage(folder: str) -> None:
     """Otherwise reference cycles keep each review's data until a rare collection."""
     _refusing(folder, GOOD)
     gc.collect()

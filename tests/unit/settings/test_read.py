@@ -18,13 +18,13 @@ def test_defaults_are_the_documented_ports() -> None:
     assert (settings.webhook_port, settings.health_port) == (9443, 9080)
 
 
-def test_a_flag_wins_over_the_environment() -> None:
+def test_flag_has_precedence_over_the_environment() -> None:
     env = {"KYVERNO_MP_WEBHOOK_PORT": "1", "KYVERNO_MP_HEALTH_PORT": "2"}
     settings = read(env, {"webhook_port": 3, "health_port": None})
     assert (settings.webhook_port, settings.health_port) == (3, 2)
 
 
-def test_an_empty_variable_means_the_default() -> None:
+def test_empty_variable_means_the_default() -> None:
     assert read({"KYVERNO_MP_WEBHOOK_PORT": ""}).webhook_port == 9443
 
 
@@ -74,7 +74,7 @@ def test_an_empty_variable_means_the_default() -> None:
         ),
     ],
 )
-def test_a_bad_value_is_refused(name: str, value: str, words: str) -> None:
+def test_invalid_value_is_rejected(name: str, value: str, words: str) -> None:
     with pytest.raises(SettingInvalid, match=words) as caught:
         read({f"KYVERNO_MP_{name}": value})
     assert caught.value.code == "settings.invalid"
@@ -99,11 +99,11 @@ def test_a_bad_value_is_refused(name: str, value: str, words: str) -> None:
         ("BACKGROUND_SERVICE_ACCOUNT", "system:serviceaccount:kyverno:a.b"),
     ],
 )
-def test_a_valid_text_is_used_unchanged(name: str, value: str) -> None:
+def test_valid_string_is_used_unchanged(name: str, value: str) -> None:
     assert getattr(read({f"KYVERNO_MP_{name}": value}), name.lower()) == value
 
 
-def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
+def test_every_string_setting_is_checked_or_exempt() -> None:
     """List each new text setting here, with a check or the reason to have none."""
     free = {
         field.name
@@ -130,7 +130,7 @@ def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
         ("DASHBORD", "DASHBOARD"),
     ],
 )
-def test_the_nearest_name_is_the_one_that_was_meant(name: str, meant: str) -> None:
+def test_nearest_name_is_suggested(name: str, meant: str) -> None:
     """Counting equal letters suggested a setting of another room with a common word."""
     with pytest.raises(SettingInvalid) as caught:
         read({f"KYVERNO_MP_{name}": "1"})
@@ -151,7 +151,7 @@ def test_resolve_computes_workers_and_folder() -> None:
     assert settings.runtime_dir.endswith("-9443")
 
 
-def test_the_word_auto_means_a_worker_for_each_core() -> None:
+def test_auto_means_one_worker_per_core() -> None:
     asked = resolve(read({"KYVERNO_MP_WEBHOOK_WORKERS": "auto"}), {})
     assert asked.webhook_workers == len(os.sched_getaffinity(0))
 
@@ -163,7 +163,7 @@ def test_zero_workers_run_no_webhook() -> None:
     assert not settings.runs_webhook
 
 
-def test_a_background_pool_alone_passes_results_on() -> None:
+def test_background_pool_without_webhook_passes_results_on() -> None:
     env = {"REPORTS_ELSEWHERE": "true", "BACKGROUND_WORKERS": "1"}
     found = read(
         {f"KYVERNO_MP_{name}": one for name, one in env.items()}
@@ -204,14 +204,14 @@ def test_a_background_pool_alone_passes_results_on() -> None:
         ({"WEBHOOK_WORKERS": "many"}, "a whole number, 0 to 512 processes, or auto"),
     ],
 )
-def test_a_role_that_cannot_run_is_refused(env: dict[str, str], problem: str) -> None:
+def test_role_that_cannot_run_is_rejected(env: dict[str, str], problem: str) -> None:
     """A number of workers that would be read and then ignored is an error."""
     with pytest.raises(SettingInvalid) as caught:
         read({f"KYVERNO_MP_{name}": value for name, value in env.items()})
     assert problem in caught.value.message
 
 
-def test_the_table_has_every_setting_once() -> None:
+def test_table_lists_every_setting_once() -> None:
     rows = table()
     for field in dataclasses.fields(Settings):
         assert rows.count(f"`{variable_of(field)}`") == 1

@@ -62,7 +62,7 @@ def test_upstreams_defaults_cause_no_warning() -> None:
         ("enableConfigMapCaching", "false", "config_map_caching", False),
     ],
 )
-def test_a_flag_sets_its_setting(
+def test_flag_sets_its_setting(
     flag: str, value: str, setting: str, expected: object
 ) -> None:
     found = translate([(flag, value)])
@@ -71,20 +71,20 @@ def test_a_flag_sets_its_setting(
     assert getattr(settings, setting) == expected
 
 
-def test_a_flag_without_effect_causes_a_warning_unless_default() -> None:
+def test_flag_without_effect_causes_a_warning_unless_default() -> None:
     found = translate([("enableTracing", "true"), ("disableLogColor", "false")])
     assert found.overrides == {}
     assert found.warnings == ("--enableTracing=true has no effect: later: tracing",)
 
 
-def test_a_problem_names_the_flag_as_it_was_written() -> None:
+def test_problem_names_the_flag_as_typed() -> None:
     found = translate([("webhookTimeout", "99"), ("renewBefore", "soon")])
     assert found.problems == ('--renewBefore=soon: time: invalid duration "soon"',)
     with pytest.raises(SettingInvalid, match="--webhookTimeout=99: expected 1 to 30 s"):
         read({}, found.overrides, found.sources)
 
 
-def test_our_variable_wins_over_upstreams() -> None:
+def test_our_variable_has_precedence_over_upstreams() -> None:
     env = {"KYVERNO_NAMESPACE": "theirs", "INIT_CONFIG": "config"}
     assert read(env).namespace == "theirs"
     assert read(env).config_map_name == "config"
@@ -97,7 +97,7 @@ def test_our_variable_wins_over_upstreams() -> None:
 @pytest.mark.parametrize(
     ("given", "seconds"), [("1h", 3600), ("90m", 5400), ("1500ms", 2), ("48h", 172_800)]
 )
-def test_a_variable_may_be_written_as_go_writes_it(given: str, seconds: int) -> None:
+def test_variable_accepts_gos_format(given: str, seconds: int) -> None:
     settings = read({"BACKGROUND_SCAN_INTERVAL": given})
     assert settings.background_scan_interval_s == seconds
     ours = {"KYVERNO_MP_BACKGROUND_SCAN_INTERVAL_S": "7"}
@@ -105,7 +105,7 @@ def test_a_variable_may_be_written_as_go_writes_it(given: str, seconds: int) -> 
     assert settings.background_scan_interval_s == 7
 
 
-def test_a_variable_that_is_no_duration_is_a_problem() -> None:
+def test_invalid_duration_is_a_problem() -> None:
     with pytest.raises(SettingInvalid, match="BACKGROUND_SCAN_INTERVAL='hourly'"):
         read({"BACKGROUND_SCAN_INTERVAL": "hourly"})
 
@@ -128,7 +128,7 @@ def test_a_variable_that_is_no_duration_is_a_problem() -> None:
         (["--enableTracing", "--v", "4", "--port=x"], "--port=x: "),
     ],
 )
-def test_the_command_takes_or_refuses(
+def test_command_accepts_or_rejects_the_flag(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["serve", *arguments]) in (1, 2)

@@ -14,7 +14,7 @@ def folder(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_publication_rings_every_worker(tmp_path: Path) -> None:
+def test_publication_rings_every_worker(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     publisher = Publisher(directory)
     bells = [Bell.of_worker(directory, pid) for pid in (1, 2)]
@@ -25,7 +25,7 @@ def test_a_publication_rings_every_worker(tmp_path: Path) -> None:
     assert not other.wait(0)
 
 
-def test_a_ring_is_received_once_and_the_bell_can_ring_again(tmp_path: Path) -> None:
+def test_ring_is_received_once_and_can_be_repeated(tmp_path: Path) -> None:
     bell = Bell.create(folder(tmp_path), LEADER)
     directory = tmp_path / "snapshot"
     for _ in range(3):
@@ -36,7 +36,7 @@ def test_a_ring_is_received_once_and_the_bell_can_ring_again(tmp_path: Path) -> 
         assert not bell.wait(0)
 
 
-def test_the_bell_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
+def test_bell_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     killed = Bell.of_worker(directory, 1)
     alive = Bell.of_worker(directory, 2)
@@ -46,7 +46,7 @@ def test_the_bell_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     assert alive.wait(0)
 
 
-def test_a_new_worker_with_a_reused_pid_takes_the_bell_over(tmp_path: Path) -> None:
+def test_new_worker_with_a_reused_pid_replaces_the_bell(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     os.close(Bell.of_worker(directory, 1).fileno())
     bell = Bell.of_worker(directory, 1)
@@ -54,7 +54,7 @@ def test_a_new_worker_with_a_reused_pid_takes_the_bell_over(tmp_path: Path) -> N
     assert bell.wait(0)
 
 
-def test_ringing_never_waits_for_a_process_that_does_not_read(tmp_path: Path) -> None:
+def test_ringing_never_blocks_on_a_stalled_process(tmp_path: Path) -> None:
     """A full pipe has already been rung; ringing it again neither waits nor fails."""
     directory = folder(tmp_path)
     bell = Bell.of_worker(directory, 1)
@@ -64,14 +64,14 @@ def test_ringing_never_waits_for_a_process_that_does_not_read(tmp_path: Path) ->
     assert not bell.wait(0)
 
 
-def test_a_bell_is_private(tmp_path: Path) -> None:
+def test_bell_is_private(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     bell = Bell.of_worker(directory, 1)
     assert stat.S_IMODE(os.fstat(bell.fileno()).st_mode) == 0o600
     assert stat.S_IMODE((directory / "bells").stat().st_mode) == 0o700
 
 
-def test_a_file_that_is_no_bell_is_not_written_to(tmp_path: Path) -> None:
+def test_file_that_is_no_fifo_is_not_written(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     Bell.of_worker(directory, 1).remove()
     (directory / "bells" / "worker-2").write_bytes(b"")

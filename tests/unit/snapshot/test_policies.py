@@ -25,7 +25,7 @@ def a_policy(name: str, message: str = "no") -> CompiledPolicy:
     return CompiledPolicy(PolicyIR("Policy", name, "ns"), (rule,))
 
 
-def test_policies_come_back_as_they_were() -> None:
+def test_policies_survive_a_round_trip() -> None:
     """The workers run exactly the policies that the leader compiled."""
     policies = [a_policy("b"), a_policy("a", "grüße")]
     encoded = [encode_policy(policy) for policy in policies]
@@ -41,7 +41,7 @@ def test_policies_come_back_as_they_were() -> None:
         segment.rule(0, 1)
 
 
-def test_cached_parts_of_the_last_version_change_nothing() -> None:
+def test_cached_parts_change_nothing() -> None:
     """Each version is the same as if it were the first."""
     first = [encode_policy(a_policy(name)) for name in "abc"]
     edited = [first[0], encode_policy(a_policy("b", "new")), first[2]]
@@ -55,8 +55,8 @@ def test_cached_parts_of_the_last_version_change_nothing() -> None:
         )
 
 
-def test_names_include_all_policies_even_refused_ones() -> None:
-    """A worker distinguishes a refused policy from an unknown one."""
+def test_names_include_rejected_policies() -> None:
+    """A worker distinguishes a rejected policy from an unknown one."""
     encoded = [encode_policy(a_policy("a"))]
     content = PoliciesWriter().encode(
         encoded, generation=1, salt=SALT, names=["ns/a", "refused"]
@@ -67,7 +67,7 @@ def test_names_include_all_policies_even_refused_ones() -> None:
     assert PolicySegment(Segment.from_bytes(content, POLICIES)).knows("ns/a")
 
 
-def test_no_policies_at_all() -> None:
+def test_empty_policy_set() -> None:
     """A cluster without policies also has a snapshot."""
     content = PoliciesWriter().encode([], generation=1, salt=SALT)
     segment = PolicySegment(Segment.from_bytes(content, POLICIES))
@@ -75,7 +75,7 @@ def test_no_policies_at_all() -> None:
     assert list(segment.selectors("Pod")) == []
 
 
-def test_records_that_cannot_be_read_are_refused() -> None:
+def test_unreadable_records_are_rejected() -> None:
     """A valid file with an invalid record must not crash a worker."""
     counts = (1).to_bytes(8, "little") * 2
     damaged = [b"", b"\xc1", b"\x93", b"\x01", b"\x91" * 5000]
@@ -92,7 +92,7 @@ def test_records_that_cannot_be_read_are_refused() -> None:
         PolicySegment(segment_of_nothing)
 
 
-def test_a_policy_that_cannot_be_stored_is_invalid() -> None:
+def test_unstorable_policy_is_invalid() -> None:
     """Its author is informed; the other policies stay in force."""
     with pytest.raises(PolicyInvalid):
         encode_policy(a_policy("p", "\ud800"))

@@ -29,7 +29,7 @@ def publish(publisher: Publisher, value: bytes) -> int:
 
 
 class Worker:
-    """A follower that records the files it refused."""
+    """A follower that records the files it rejected."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "snapshot"
 
 
-def test_a_publication_is_seen(directory: Path) -> None:
+def test_publication_is_noticed(directory: Path) -> None:
     """A policy that is published takes effect with the next request."""
     publisher = Publisher(directory)
     worker = Worker(directory)
@@ -92,7 +92,7 @@ def test_old_generations_are_unmapped(directory: Path) -> None:
     assert not [line for line in mapped if str(directory) in line]
 
 
-def test_a_damaged_file_leaves_the_last_good_one_in_force(directory: Path) -> None:
+def test_corrupt_file_keeps_the_last_valid_one_active(directory: Path) -> None:
     """A bad disk or a foreign writer must not stop the answers."""
     publisher = Publisher(directory)
     worker = Worker(directory)
@@ -110,7 +110,7 @@ def test_a_damaged_file_leaves_the_last_good_one_in_force(directory: Path) -> No
     assert worker.value() == 3
 
 
-def test_a_file_older_than_announced_is_refused(directory: Path) -> None:
+def test_file_older_than_announced_is_rejected(directory: Path) -> None:
     """Restoring an old file must not restore old policies."""
     publisher = Publisher(directory)
     worker = Worker(directory)
@@ -126,7 +126,7 @@ def test_a_file_older_than_announced_is_refused(directory: Path) -> None:
     assert worker.refused == ["snapshot.stale"] * 2
 
 
-def test_generations_continue_after_a_leader_was_killed(directory: Path) -> None:
+def test_generations_continue_after_a_killed_leader(directory: Path) -> None:
     """A leader killed between rename and announcement must not repeat a number."""
     publisher = Publisher(directory)
     publish(publisher, b"1")
@@ -154,7 +154,7 @@ def test_attaching_can_happen_in_another_thread(directory: Path) -> None:
     assert worker.value() == 2
 
 
-def test_a_slow_older_generation_never_replaces_a_newer_one(directory: Path) -> None:
+def test_slow_older_generation_never_replaces_a_newer_one(directory: Path) -> None:
     """Two publications in a row may be attached by two threads, in any order."""
     publisher = Publisher(directory)
     waiting: list[Callable[[], None]] = []
@@ -171,7 +171,7 @@ def test_a_slow_older_generation_never_replaces_a_newer_one(directory: Path) -> 
 
 
 @pytest.mark.parametrize("failing", ["write", "fsync", "rename"])
-def test_a_write_that_fails_changes_nothing(
+def test_failed_write_changes_nothing(
     directory: Path, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk leaves the old file and generation in force."""
@@ -194,7 +194,7 @@ def test_a_write_that_fails_changes_nothing(
     assert worker.value() == 3
 
 
-def test_without_memory_there_is_no_control_page(
+def test_no_control_page_without_memory(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing to a file without free memory would kill the supervisor."""
@@ -208,7 +208,7 @@ def test_without_memory_there_is_no_control_page(
     assert raised.value.code == "snapshot.no_room"
 
 
-def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
+def test_files_of_killed_writers_are_removed(directory: Path) -> None:
     """Memory-backed directories must not fill with partial files."""
     Publisher(directory)
     (directory / ".policies.segment.1.tmp").write_bytes(b"part")
@@ -216,7 +216,7 @@ def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
     assert list(directory.glob(".*")) == []
 
 
-def test_a_directory_that_is_not_private_is_refused(tmp_path: Path) -> None:
+def test_directory_that_is_not_private_is_rejected(tmp_path: Path) -> None:
     """Another user could swap the files."""
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o755)
@@ -227,7 +227,7 @@ def test_a_directory_that_is_not_private_is_refused(tmp_path: Path) -> None:
             prepare_directory(tmp_path / path)
 
 
-def test_a_control_page_is_repaired_in_place_and_foreign_ones_refused(
+def test_control_page_is_repaired_in_place_and_foreign_ones_rejected(
     directory: Path,
 ) -> None:
     """Workers keep the page mapped, so a new leader must never replace it."""
@@ -251,7 +251,7 @@ def test_a_control_page_is_repaired_in_place_and_foreign_ones_refused(
         ControlPage.open(directory)
 
 
-def test_workers_report_the_generations_they_serve(directory: Path) -> None:
+def test_workers_report_the_served_generations(directory: Path) -> None:
     """Health checks and the list of policies use the workers' own reports."""
     page = ControlPage.create(directory)
     slot = ControlPage.open(directory).claim(os.getpid(), 123)
@@ -268,7 +268,7 @@ def test_workers_report_the_generations_they_serve(directory: Path) -> None:
     assert page.workers() == []
 
 
-def test_looking_at_living_workers_takes_no_lock(tmp_path: Path) -> None:
+def test_polling_workers_takes_no_lock(tmp_path: Path) -> None:
     """Otherwise a suspended leader prevents new workers from starting."""
     directory = tmp_path / "snapshot"
     page = ControlPage.create(directory)
@@ -295,7 +295,7 @@ def test_workers_share_their_connection_counts(tmp_path: Path) -> None:
     assert three.others() == []
 
 
-def test_slots_are_bounded(directory: Path) -> None:
+def test_slot_count_is_bounded(directory: Path) -> None:
     """A crash loop of workers gets an error; the page does not grow."""
     page = ControlPage.create(directory)
     for pid in range(1, 257):

@@ -1,4 +1,4 @@
-"""A segment returns its stored records, and refuses damaged or foreign files."""
+"""A segment returns its stored records, and rejects damaged or foreign files."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_stored_records_are_found(records: dict[bytes, bytes], tmp_path: Path) -
     assert segment.find(b"absent") == 0
 
 
-def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
+def test_every_truncation_and_every_flipped_byte_is_rejected() -> None:
     """A damaged file must never give an answer."""
     content = content_of(RECORDS)
     for length in range(len(content)):
@@ -64,7 +64,7 @@ def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
         Segment.from_bytes(content + b"\0", "namespaces")
 
 
-def test_foreign_files_are_refused(tmp_path: Path) -> None:
+def test_foreign_files_are_rejected(tmp_path: Path) -> None:
     """Only our own private regular files of this layout may be attached."""
     path = write(tmp_path, content_of(RECORDS))
     assert code_of(path, "policies") == "snapshot.foreign"
@@ -82,7 +82,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_user_is_rejected(tmp_path: Path) -> None:
     """Another user could change it while it is in use."""
     path = write(tmp_path, content_of(RECORDS))
     os.chown(path, 65534, 65534)
@@ -100,7 +100,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
         ({"record_count": 1 << 40}, "snapshot.bounds"),
     ],
 )
-def test_a_wrong_header_with_a_right_checksum_is_refused(
+def test_wrong_header_with_a_valid_checksum_is_rejected(
     change: dict[str, int], code: str
 ) -> None:
     """Such a file was written by an older or later version of this program."""
@@ -109,7 +109,7 @@ def test_a_wrong_header_with_a_right_checksum_is_refused(
     assert caught.value.code == code
 
 
-def test_records_out_of_bounds_are_refused() -> None:
+def test_records_out_of_bounds_are_rejected() -> None:
     """Offsets are checked when used, not only by the checksum."""
     content = bytearray(content_of({b"k": b"v"}))
     content[HEADER_BYTES : HEADER_BYTES + 4] = b"\xff\xff\xff\x00"
@@ -128,7 +128,7 @@ def reseal(content: bytes | bytearray, **change: Any) -> bytearray:
     return changed
 
 
-def test_data_values_are_decoded_when_asked() -> None:
+def test_data_values_are_decoded_on_demand() -> None:
     """Shared data is read as the JSON that was published."""
     values = {f"ns-{i}": {"labels": {"n": str(i)}} for i in range(10)}
     encoded = {key: encode_value(value) for key, value in values.items()}
@@ -141,7 +141,7 @@ def test_data_values_are_decoded_when_asked() -> None:
     assert data.get("ns-1") is data.get("ns-1")
 
 
-def test_kept_values_are_bounded() -> None:
+def test_cached_values_are_bounded() -> None:
     """A worker's memory must not grow with the number of namespaces."""
     count = DATA_CACHE_ENTRIES_MAX + 10
     encoded = {str(number): b"%d" % number for number in range(count)}
@@ -151,14 +151,14 @@ def test_kept_values_are_bounded() -> None:
     assert len(data._decoded) == DATA_CACHE_ENTRIES_MAX
 
 
-def test_a_value_that_is_no_json_is_refused() -> None:
+def test_invalid_json_is_rejected() -> None:
     """The reader does not trust the writer's encoding."""
     content = encode_data("namespaces", {"a": b"{"}, generation=1, salt=SALT)
     with pytest.raises(SnapshotUnusable):
         DataSegment(Segment.from_bytes(content, "namespaces")).get("a")
 
 
-def test_a_file_cut_while_in_use_is_noticed(tmp_path: Path) -> None:
+def test_file_truncated_while_in_use_is_noticed(tmp_path: Path) -> None:
     """The truncated part of a mapped file reads as zeros, as if no policies existed."""
     path = write(tmp_path, content_of(RECORDS))
     segment = Segment.attach(path, "namespaces")

@@ -15,7 +15,7 @@ from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 
 
-def test_prometheus_reads_what_we_render(tmp_path: Path) -> None:
+def test_prometheus_parses_the_output(tmp_path: Path) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.http.observe(("POST", '/validate"\n'), 0.3)
     text = render(merge(views(tmp_path)), {GENERATION: {(): 7.0}})
@@ -43,7 +43,7 @@ def samples_of(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
-def test_the_operator_configures_what_is_shown(tmp_path: Path) -> None:
+def test_exposed_metrics_are_configurable(tmp_path: Path) -> None:
     """Series without their label are summed; histograms are configured separately."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     for namespace in ("a", "b", "hidden"):
@@ -83,7 +83,7 @@ def test_the_operator_configures_what_is_shown(tmp_path: Path) -> None:
     assert "rule_name" not in info
 
 
-def test_names_are_kyvernos_and_unique() -> None:
+def test_names_have_kyvernos_prefix_and_are_unique() -> None:
     names = [f.name for f in (*RECORDED, *GAUGED)]
     names += [f.counted_as for f in RECORDED if f.counted_as]
     assert len(names) == len(set(names))
@@ -101,7 +101,7 @@ def test_names_are_kyvernos_and_unique() -> None:
     assert RULE_INFO.name in table()
 
 
-def test_every_family_has_its_place_in_a_page(tmp_path: Path) -> None:
+def test_every_family_is_in_a_page(tmp_path: Path) -> None:
     """A process that counts a family for the first time must not crash."""
     recorder = Recorder(Page.claim(tmp_path, "leader"), 100)
     for family in RECORDED:

@@ -26,7 +26,7 @@ def name_of(hosts: HostLabels, host: str, outcome: str = "200") -> str:
 @pytest.mark.parametrize(
     "outcome", ["network", "deadline", "refused", "302", "401", "404", "500", "2", "2x"]
 )
-def test_a_host_has_a_name_after_its_first_success(outcome: str) -> None:
+def test_host_gets_a_label_after_its_first_success(outcome: str) -> None:
     hosts = HostLabels()
     assert name_of(hosts, "r.example", outcome) == OTHER
     assert name_of(hosts, "R.example.") == "r.example"
@@ -34,7 +34,7 @@ def test_a_host_has_a_name_after_its_first_success(outcome: str) -> None:
     assert name_of(hosts, "") == OTHER
 
 
-def test_hosts_that_the_settings_name_always_have_a_name() -> None:
+def test_hosts_in_the_settings_always_have_a_label() -> None:
     number = 2 * REGISTRY_HOSTS_NAMED_MAX
     hosts = HostLabels(f"Named{at}" for at in range(number))
     for at in range(number):
@@ -43,7 +43,7 @@ def test_hosts_that_the_settings_name_always_have_a_name() -> None:
         assert name_of(hosts, f"named{at}", "network") == f"named{at}"
 
 
-def test_the_other_named_hosts_are_bounded() -> None:
+def test_other_labelled_hosts_are_bounded() -> None:
     """Those that never succeed take no place, however many they are."""
     hosts = HostLabels(["first", ""])
     for at in range(2 * REGISTRY_HOSTS_NAMED_MAX):
@@ -56,7 +56,7 @@ def test_the_other_named_hosts_are_bounded() -> None:
     assert name_of(hosts, "", "network") == OTHER
 
 
-def test_an_idle_host_gives_its_name_to_another(now: list[int]) -> None:
+def test_idle_host_is_replaced_by_another(now: list[int]) -> None:
     hosts = HostLabels()
     names = [f"r{at}" for at in range(REGISTRY_HOSTS_NAMED_MAX)]
     for name in names:
@@ -96,5 +96,5 @@ def test_an_idle_host_gives_its_name_to_another(now: list[int]) -> None:
         ("refused", "refused"),
     ],
 )
-def test_a_server_cannot_choose_the_values_of_a_label(outcome: str, label: str) -> None:
+def test_server_cannot_choose_label_values(outcome: str, label: str) -> None:
     assert HostLabels().labels("r.example", outcome)[1] == label

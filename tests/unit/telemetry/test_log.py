@@ -17,14 +17,14 @@ def record(message: str, **values: object) -> logging.LogRecord:
     return found
 
 
-def test_a_log_line_is_one_json_object() -> None:
+def test_log_line_is_one_json_object() -> None:
     line = JsonLines("leader").format(record("a\nb", count=1))
     assert "\n" not in line
     entry = json.loads(line)
     assert (entry["message"], entry["role"], entry["count"]) == ("a\nb", "leader", 1)
 
 
-def test_a_text_line_has_time_level_role_message_and_fields() -> None:
+def test_text_line_has_time_level_role_message_and_fields() -> None:
     line = TextLines("leader").format(
         record("published", count=1, reason="no kind", empty="", name="a")
     )
@@ -35,7 +35,7 @@ def test_a_text_line_has_time_level_role_message_and_fields() -> None:
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "a\nb 2026 error", "\r", "\u2028"])
-def test_nothing_in_a_text_line_commands_the_terminal(hostile: str) -> None:
+def test_terminal_control_characters_are_escaped(hostile: str) -> None:
     """Names come from requests: they must not clear the screen or forge a line."""
     for line in (
         TextLines("leader").format(record("m", name=hostile)),
@@ -45,7 +45,7 @@ def test_nothing_in_a_text_line_commands_the_terminal(hostile: str) -> None:
         assert line.isprintable()
 
 
-def test_a_traceback_follows_a_text_line_indented() -> None:
+def test_traceback_follows_a_text_line_indented() -> None:
     found = record("failed")
     try:
         int("\x1b[2J")

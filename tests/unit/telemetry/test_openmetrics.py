@@ -59,7 +59,7 @@ def samples(
     }
 
 
-def test_both_formats_tell_the_same(tmp_path: Path) -> None:
+def test_both_formats_have_the_same_content(tmp_path: Path) -> None:
     text, other = tmp_path / "text", tmp_path / "openmetrics"
     text.mkdir()
     other.mkdir()
@@ -68,8 +68,8 @@ def test_both_formats_tell_the_same(tmp_path: Path) -> None:
     assert samples(read_openmetrics(text_of(other, OpenMetrics))) == plain
 
 
-def test_openmetrics_names_units_and_ends(tmp_path: Path) -> None:
-    """The parser refuses counters without a suffix, wrong units and a missing end."""
+def test_openmetrics_has_units_and_an_end_marker(tmp_path: Path) -> None:
+    """The parser rejects counters without a suffix, wrong units and a missing end."""
     text = text_of(tmp_path, OpenMetrics)
     families = {family.name: family for family in read_openmetrics(text)}
     assert families["kyverno_mp_process_cpu_seconds"].type == "counter"

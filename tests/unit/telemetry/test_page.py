@@ -33,7 +33,7 @@ def test_the_next_owner_continues_counting(tmp_path: Path) -> None:
     assert abs(cells[-1] - 0.04) < 1e-9
 
 
-def test_two_living_owners_have_two_pages(tmp_path: Path) -> None:
+def test_two_live_owners_have_two_pages(tmp_path: Path) -> None:
     first, second = Page.claim(tmp_path, "webhook"), Page.claim(tmp_path, "webhook")
     Recorder(first, 100).errors.count(("a.b",))
     Recorder(second, 100).errors.count(("a.b",), 2.0)
@@ -41,7 +41,7 @@ def test_two_living_owners_have_two_pages(tmp_path: Path) -> None:
     assert [view.name for view in views(tmp_path)] == ["webhook-0", "webhook-1"]
 
 
-def test_a_full_family_counts_under_overflow(tmp_path: Path) -> None:
+def test_full_family_counts_in_the_overflow_series(tmp_path: Path) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 10)
     for number in range(50):
         labels = ("Pod", f"ns-{number}", *LABELS[2:])
@@ -52,7 +52,7 @@ def test_a_full_family_counts_under_overflow(tmp_path: Path) -> None:
     assert series[overflow][0] == 40.0
 
 
-def test_a_bundle_is_spread_over_its_rules(tmp_path: Path) -> None:
+def test_bundled_counts_are_spread_over_rules(tmp_path: Path) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     rules = [result("a"), result("b", "fail")]
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_facts_and_liveness_are_visible_to_other_processes(tmp_path: Path) -> No
     assert view.alive()
 
 
-def test_the_page_of_a_dead_owner_is_not_alive(tmp_path: Path) -> None:
+def test_page_of_a_dead_owner_is_not_live(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         Page.claim(tmp_path, "webhook").set_fact("generation", 3)
@@ -82,7 +82,7 @@ def test_the_page_of_a_dead_owner_is_not_alive(tmp_path: Path) -> None:
     assert view.fact("generation") == 3
 
 
-def test_a_foreign_file_is_left_out(tmp_path: Path) -> None:
+def test_foreign_file_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "webhook-0.page").write_bytes(b"\x00" * 4000)
     (tmp_path / "webhook-1.page").write_bytes(b"short")
     assert views(tmp_path) == []
@@ -91,7 +91,7 @@ def test_a_foreign_file_is_left_out(tmp_path: Path) -> None:
 FEW = MetricsConfiguration(bucket_boundaries=(0.015, 1.0))
 
 
-def test_new_boundaries_apply_from_now_on_and_lose_nothing(tmp_path: Path) -> None:
+def test_new_bucket_bounds_apply_immediately_and_lose_nothing(tmp_path: Path) -> None:
     """Earlier counts move to the bucket of their old upper boundary."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.admission.observe(LABELS, 0.02)  # between 0.01 and 0.025
@@ -108,7 +108,7 @@ def test_new_boundaries_apply_from_now_on_and_lose_nothing(tmp_path: Path) -> No
     assert (cells[2], sum(cells[:-1])) == (3.0, 3.0)
 
 
-def test_the_next_owner_knows_the_boundaries(tmp_path: Path) -> None:
+def test_next_owner_keeps_the_bucket_bounds(tmp_path: Path) -> None:
     for _ in range(2):
         page = Page.claim(tmp_path, "webhook")
         recorder = Recorder(page, 100)
@@ -120,7 +120,7 @@ def test_the_next_owner_knows_the_boundaries(tmp_path: Path) -> None:
     assert len([1 for number, *_ in view.series() if number == 0]) == 1
 
 
-def test_endless_changes_of_boundaries_keep_the_last_that_fit(tmp_path: Path) -> None:
+def test_repeated_bound_changes_keep_the_last_that_fits(tmp_path: Path) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     for number in range(100):
         changed = MetricsConfiguration(bucket_boundaries=(1.0 + number,))
@@ -141,7 +141,7 @@ def test_endless_changes_of_boundaries_keep_the_last_that_fit(tmp_path: Path) ->
         ([6, 9.0], (), (1.0,), 1, [0, 6, 9.0]),
     ],
 )
-def test_a_histogram_in_other_boundaries(
+def test_histogram_with_other_bounds(
     cells: list[float],
     bounds: tuple[float, ...],
     wanted: tuple[float, ...],
@@ -151,7 +151,7 @@ def test_a_histogram_in_other_boundaries(
     assert refit(cells, bounds, wanted, sharers) == expected
 
 
-def test_excluded_namespaces_take_no_room_and_can_return(tmp_path: Path) -> None:
+def test_excluded_namespaces_take_no_space_and_can_return(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
     recorder = Recorder(page, 100)
     quiet = MetricsConfiguration(exclude_namespaces=("default", "policies"))
@@ -173,7 +173,7 @@ def test_excluded_namespaces_take_no_room_and_can_return(tmp_path: Path) -> None
     assert set(merged[RESULTS]) == {result("b"), of_policy}
 
 
-def test_a_page_is_reset_while_another_process_reads(tmp_path: Path) -> None:
+def test_page_is_reset_while_another_process_reads(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
     recorder = Recorder(page, 100)
     recorder.admission.observe(LABELS, 0.02)
@@ -190,7 +190,7 @@ def test_a_page_is_reset_while_another_process_reads(tmp_path: Path) -> None:
     assert sum(merged[RESULTS][result("a")][:-1]) == 1.0
 
 
-def test_a_page_of_another_layout_is_emptied(tmp_path: Path) -> None:
+def test_page_of_another_layout_is_cleared(tmp_path: Path) -> None:
     path = tmp_path / "webhook-0.page"
     path.write_bytes(b"\x01" * 100_000)
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
@@ -198,7 +198,7 @@ def test_a_page_of_another_layout_is_emptied(tmp_path: Path) -> None:
     assert merge(views(tmp_path))[ERRORS] == {("a.b",): [1.0]}
 
 
-def test_without_memory_there_is_no_page_and_no_new_series(
+def test_no_page_and_no_new_series_without_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing to a file without free memory would kill the process."""
@@ -228,7 +228,7 @@ def test_memory_is_reserved_before_it_is_written(tmp_path: Path) -> None:
     assert page.path.stat().st_blocks * 512 >= series * 1024 * 8
 
 
-def test_a_page_full_of_boundaries_is_continued(tmp_path: Path) -> None:
+def test_page_full_of_bounds_is_continued(tmp_path: Path) -> None:
     """The next owner uses boundaries that the page already has."""
     page = Page.claim(tmp_path, "webhook")
     number = 0

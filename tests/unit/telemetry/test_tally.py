@@ -5,7 +5,7 @@ import threading
 from kyverno_mp.telemetry.tally import Tally
 
 
-def test_no_count_is_lost_between_threads() -> None:
+def test_threads_lose_no_count() -> None:
     tally = Tally()
     found: dict[tuple[str, ...], int] = {}
 
@@ -25,7 +25,7 @@ def test_no_count_is_lost_between_threads() -> None:
     assert len(found) == 3
 
 
-def test_a_tally_that_is_never_drained_stays_small() -> None:
+def test_tally_that_is_never_drained_stays_small() -> None:
     tally = Tally()
     for number in range(10_000):
         tally.add((str(number),))

@@ -43,7 +43,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
     one.reader.close()
 
 
-def test_one_record_until_it_is_taken(
+def test_one_record_until_it_is_acknowledged(
     setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One log line is written, too, although many reviews may meet a full journal."""
@@ -66,7 +66,7 @@ def test_another_record_after_a_pause(setup: Setup) -> None:
     assert setup.take() == [("p", 1 + _PAUSE_NS)]
 
 
-def test_a_full_journal_is_an_error(tmp_path: Path) -> None:
+def test_full_journal_is_an_error(tmp_path: Path) -> None:
     setup = Setup(tmp_path, most=1)
     setup.lost.add([("generate", "p"), ("generate", "q")])
     assert setup.records.errors == [NOT_REMEMBERED]
@@ -77,7 +77,7 @@ def test_a_full_journal_is_an_error(tmp_path: Path) -> None:
     setup.reader.close()
 
 
-def test_the_earliest_loss_counts(setup: Setup, api: FakeApi) -> None:
+def test_earliest_loss_counts(setup: Setup, api: FakeApi) -> None:
     """Records of several workers, in any order, become one request per policy."""
     writer = TriggerWriter(
         [setup.reader], api.client(), "kyverno", lambda: 1000, lambda: 0.0

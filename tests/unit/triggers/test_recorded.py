@@ -219,7 +219,7 @@ ROWS: dict[str, tuple[str, dict[str, Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_review_records_what_it_triggers(name: str) -> None:
+def test_review_records_its_triggers(name: str) -> None:
     policies, asked, expected = ROWS[name]
     kept = Kept()
     bench = Bench(policies, triggers=kept, background_user=POOL)
@@ -229,13 +229,13 @@ def test_a_review_records_what_it_triggers(name: str) -> None:
     assert bench.records.errors == []
 
 
-def test_without_a_pool_nothing_is_recorded() -> None:
+def test_no_trigger_without_a_pool() -> None:
     kept = Kept()
     assert Bench(generate(), triggers=kept).ask(NEW)["allowed"]
     assert kept.found == []
 
 
-def test_a_failing_journal_changes_no_answer() -> None:
+def test_failing_journal_changes_no_answer() -> None:
     class Broken:
         def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
             raise OSError(f"{request.uid} {len(found)}")
@@ -324,7 +324,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[Change]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_review_records_which_object_it_changes(name: str) -> None:
+def test_review_records_the_changed_object(name: str) -> None:
     """This also holds if no rule matches the kind of a source or generated object."""
     asked, expected = CHANGES[name]
     kept = Kept()
@@ -335,7 +335,7 @@ def test_a_review_records_which_object_it_changes(name: str) -> None:
     assert bench.records.errors == []
 
 
-def test_a_denied_change_records_nothing() -> None:
+def test_denied_change_records_nothing() -> None:
     kept = Kept()
     bench = Bench(generate() + DENY, triggers=kept, background_user=POOL)
     assert not bench.ask(NEW, **_delete(GENERATED))["allowed"]
@@ -375,7 +375,7 @@ def recorded(
     return decode_trigger(record.content)
 
 
-def test_an_update_is_recorded_without_objects(
+def test_update_is_recorded_without_objects(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     found = recorded(
@@ -400,7 +400,7 @@ def test_an_update_is_recorded_without_objects(
         ({"generation": 2}, "7"),
     ],
 )
-def test_no_version_follows_an_update_that_changes_nothing(
+def test_unchanged_update_has_no_later_version(
     tmp_path: Path, reader: JournalReader, changes: dict[str, Any], version: str
 ) -> None:
     """A wait for that version would never end."""
@@ -412,7 +412,7 @@ def test_no_version_follows_an_update_that_changes_nothing(
     assert found.trigger.version == version
 
 
-def test_a_deletion_is_recorded_with_the_object(
+def test_deletion_is_recorded_with_the_object(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     """Rules that generate on DELETE read the object, which is no longer stored."""
@@ -422,7 +422,7 @@ def test_a_deletion_is_recorded_with_the_object(
     assert msgspec.json.decode(found.objects) == {"oldObject": OLD}
 
 
-def test_a_rule_that_reads_the_old_object_gets_it(
+def test_rule_that_reads_the_old_object_gets_it(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     policies = generate().replace(
@@ -433,7 +433,7 @@ def test_a_rule_that_reads_the_old_object_gets_it(
     assert msgspec.json.decode(found.objects) == {"oldObject": OLD}
 
 
-def test_a_full_journal_is_counted_and_denies_nothing(
+def test_full_journal_is_counted_and_denies_nothing(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     benches: list[Bench] = []

@@ -83,7 +83,7 @@ def setup(api: FakeApi, tmp_path: Path) -> Iterator[Setup]:
     one.reader.close()
 
 
-def test_a_generate_request_has_the_shape_of_upstream(setup: Setup) -> None:
+def test_generate_request_has_upstreams_fields(setup: Setup) -> None:
     setup.journal.append(record(version="7"))
     assert setup.writer.step()
     (found,) = setup.stored()
@@ -119,7 +119,7 @@ def test_a_generate_request_has_the_shape_of_upstream(setup: Setup) -> None:
     assert len(setup.api.requests) == 2
 
 
-def test_a_mutate_request_has_the_labels_of_upstream(setup: Setup) -> None:
+def test_mutate_request_has_upstreams_labels(setup: Setup) -> None:
     setup.journal.append(record("x", 1, "", MUTATE))
     assert setup.writer.step()
     (found,) = setup.stored()
@@ -136,7 +136,7 @@ def test_a_mutate_request_has_the_labels_of_upstream(setup: Setup) -> None:
     assert (spec["rule"], spec["resource"]["uid"]) == ("m", "uid-x")
 
 
-def test_objects_are_stored_only_where_they_are_wanted(setup: Setup) -> None:
+def test_objects_are_stored_only_if_required(setup: Setup) -> None:
     carries = Wanted("generate", "q", ("r",), with_objects=True)
     setup.journal.append(record("x", 1, "", GENERATE, carries))
     assert setup.writer.step()
@@ -157,7 +157,7 @@ def changed(name: str, operation: str = "DELETE") -> bytes:
     return encode_trigger(told)
 
 
-def test_a_change_of_a_generated_object(setup: Setup) -> None:
+def test_change_of_a_generated_object(setup: Setup) -> None:
     """Its request is for the trigger and names the object; objects are separate."""
     setup.journal.append(changed("x"))
     setup.journal.append(changed("x"))
@@ -178,7 +178,7 @@ def test_a_change_of_a_generated_object(setup: Setup) -> None:
     assert read.identity.uid == "uid-x"
 
 
-def test_a_repeat_renews_the_request_that_exists(setup: Setup) -> None:
+def test_repeated_trigger_updates_the_existing_request(setup: Setup) -> None:
     setup.journal.append(record(at=1, version="7"))
     assert setup.writer.step()
     (first,) = setup.stored()
@@ -193,7 +193,7 @@ def test_a_repeat_renews_the_request_that_exists(setup: Setup) -> None:
     assert setup.writer.outcomes.drain() == {(WRITTEN,): 1, (COALESCED,): 1}
 
 
-def test_a_repeat_of_a_request_that_is_done_creates_it_again(setup: Setup) -> None:
+def test_repeated_trigger_recreates_a_completed_request(setup: Setup) -> None:
     """It disappears between the conflict and the mark."""
     setup.journal.append(record(at=1))
     assert setup.writer.step()
@@ -212,7 +212,7 @@ def test_a_repeat_of_a_request_that_is_done_creates_it_again(setup: Setup) -> No
 
 
 @pytest.mark.parametrize("fault", [500, 403, "cut", ("retry", 429, 5)])
-def test_an_error_keeps_the_record(setup: Setup, fault: Any) -> None:
+def test_error_keeps_the_record(setup: Setup, fault: Any) -> None:
     setup.api.fault("^POST", *[fault] * 10)
     setup.journal.append(record())
     assert not setup.writer.step()
@@ -224,12 +224,12 @@ def test_an_error_keeps_the_record(setup: Setup, fault: Any) -> None:
     assert setup.writer.oldest_ns == 0
 
 
-def test_a_refused_content_is_counted_and_holds_up_nothing(setup: Setup) -> None:
+def test_rejected_request_is_counted_and_blocks_nothing(setup: Setup) -> None:
     setup.api.fault("^POST", 422)
     setup.journal.append(record("x"))
     setup.journal.append(record("x", 2, "", MUTATE))
     assert setup.writer.step()
-    # The policy of the refused request is synced again.
+    # The policy of the denied request is synced again.
     assert setup.writer.outcomes.drain() == {(GIVEN_UP,): 1, (WRITTEN,): 2}
     since = {
         one["spec"]["policy"]: one["metadata"]["annotations"].get(LOST_SINCE)
@@ -238,8 +238,59 @@ def test_a_refused_content_is_counted_and_holds_up_nothing(setup: Setup) -> None
     assert since == {"p": "1", "ns/p": None}
 
 
-def test_objects_too_large_for_etcd_hold_up_nothing(setup: Setup) -> None:
-    """A refusal by etcd looks like an outage, so etcd is not called."""
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_webhook_that_denies_all_requests(setup: Setup, status: int) -> None:
+    """Records wait until it is gone, even if it denies the sync of a policy, too."""
+    setup.api.fault("^POST", *[status] * 1000)
+    for name in "xy":
+        setup.journal.append(record(name))
+    for _ in range(3):
+        assert not setup.writer.step()
+    assert (setup.journal.waiting, setup.stored()) == (2, [])
+    assert setup.writer.oldest_ns == 1
+    assert (GIVEN_UP,) not in setup.writer.outcomes.drain()
+    setup.api.faults.clear()
+    assert setup.writer.step()
+    assert (setup.journal.waiting, len(setup.stored())) == (0, 2)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_webhook_that_denies_the_requests_of_one_policy(
+    setup: Setup, status: int
+) -> None:
+    """Its records are counted, and hold up no record of others."""
+    setup.api.fault("^POST", status, status)
+    setup.journal.append(record("x"))
+    assert not setup.writer.step()
+    setup.api.fault("^POST", status, status)
+    setup.journal.append(record("x", 2, "", MUTATE))
+    assert setup.writer.step()
+    (found,) = setup.stored()
+    assert found["spec"]["policy"] == "ns/p"
+    assert setup.writer.outcomes.drain() == {(GIVEN_UP,): 1, (WRITTEN,): 1}
+    assert setup.journal.waiting == 0
+
+
+def test_a_refused_record_in_the_journal_of_one_worker(
+    setup: Setup, tmp_path: Path
+) -> None:
+    """The records of other workers do not wait for it."""
+    other = Journal.claim(tmp_path, 1000, TRIGGERS.ring_bytes)
+    setup.journal.append(record("x"))
+    setup.api.fault("^POST", 422, 422)
+    assert not setup.writer.step()
+    other.append(record("y"))
+    setup.api.fault("^POST", 422, 422)
+    assert not setup.writer.step()
+    (found,) = setup.stored()
+    assert found["spec"]["ruleContext"][0]["trigger"]["name"] == "y"
+    assert setup.writer.step()
+    assert (setup.journal.waiting, other.waiting) == (0, 0)
+    other.close()
+
+
+def test_oversized_objects_block_nothing(setup: Setup) -> None:
+    """A rejection by etcd looks like an outage, so etcd is not called."""
     carries = Wanted("generate", "q", ("r",), with_objects=True)
     large = msgspec.json.encode({"oldObject": {"data": "x" * 1_500_000}})
     trigger = TriggerObject("v1", "ConfigMap", "default", "x", "u")
@@ -251,14 +302,14 @@ def test_objects_too_large_for_etcd_hold_up_nothing(setup: Setup) -> None:
     assert setup.writer.outcomes.drain() == {(GIVEN_UP,): 1, (WRITTEN,): 1}
 
 
-def test_a_damaged_record_is_counted_and_holds_up_nothing(setup: Setup) -> None:
+def test_corrupt_record_is_counted_and_blocks_nothing(setup: Setup) -> None:
     setup.journal.append(b"no record")
     setup.journal.append(record())
     assert setup.writer.step()
     assert setup.writer.outcomes.drain() == {(GIVEN_UP,): 1, (WRITTEN,): 1}
 
 
-def test_at_the_threshold_records_wait(setup: Setup) -> None:
+def test_records_wait_at_the_threshold(setup: Setup) -> None:
     setup.threshold = 1
     setup.api.put(f"{REQUESTS}/other")
     setup.journal.append(record())
@@ -279,7 +330,7 @@ def test_many_records_become_one_request_each(setup: Setup) -> None:
     assert setup.writer.outcomes.drain() == {(WRITTEN,): 300}
 
 
-def test_another_leader_continues_and_stores_nothing_twice(
+def test_next_leader_continues_and_stores_nothing_twice(
     setup: Setup, tmp_path: Path
 ) -> None:
     """The first leader ended after the creation, before it took the record."""
@@ -300,7 +351,7 @@ def _append_and_die(folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_worker_loses_no_record(api: FakeApi, tmp_path: Path) -> None:
+def test_killed_worker_loses_no_record(api: FakeApi, tmp_path: Path) -> None:
     worker = get_context("spawn").Process(target=_append_and_die, args=(tmp_path,))
     worker.start()
     worker.join(30)
@@ -313,7 +364,7 @@ def test_a_killed_worker_loses_no_record(api: FakeApi, tmp_path: Path) -> None:
     setup.reader.close()
 
 
-def test_a_request_is_valid_by_the_schema(setup: Setup) -> None:
+def test_request_is_valid_against_the_schema(setup: Setup) -> None:
     setup.journal.append(record("x", 1, "", GENERATE, MUTATE))
     assert setup.writer.step()
     text = (ROOT / "config/crds/kyverno.io_updaterequests.yaml").read_text()

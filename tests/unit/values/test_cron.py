@@ -177,7 +177,7 @@ def shown(at_s: int | None) -> str:
 
 
 @pytest.mark.parametrize(("after", "text", "expected"), RUNS)
-def test_it_runs_when_robfig_runs(after: str, text: str, expected: str) -> None:
+def test_schedule_equals_robfigs(after: str, text: str, expected: str) -> None:
     """Otherwise a clean-up would run at the wrong time, or not at all."""
     schedule = parse_schedule(text)
     at_s: int | None = seconds(after)
@@ -192,14 +192,14 @@ def test_it_runs_when_robfig_runs(after: str, text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_it_refuses_what_robfig_refuses(text: str) -> None:
+def test_invalid_schedules_equal_robfigs(text: str) -> None:
     """Otherwise a policy would be admitted that never runs."""
     with pytest.raises(ExpressionFailed) as caught:
         parse_schedule(text)
     assert caught.value.code == "values.cron"
 
 
-def test_a_day_that_begins_at_one_has_its_runs() -> None:
+def test_day_that_begins_at_one_has_its_runs() -> None:
     """Robfig skips the day on which summer time begins at midnight, east of Greenwich.
 
     Beirut, 31 March 2019: the clocks went from 24:00 to 01:00.

@@ -2,7 +2,7 @@
 
 Expected: kube-openapi schemaconv and structured-merge-diff, which the API server uses.
 A failure means: a MutatingPolicy loses elements of a list, or makes a change that the
-API server would refuse.
+API server would reject.
 """
 
 import json
@@ -151,7 +151,7 @@ def test_merges(schemas: Schemas, spec: Json, patch: Json, wanted: Json) -> None
     ],
 )
 def test_atomic_values(schemas: Schemas, patch: Json, path: str) -> None:
-    """Changes are refused unless the policy applies server-side (1.19)."""
+    """Changes are rejected unless the policy applies server-side (1.19)."""
     with pytest.raises(ExpressionFailed, match="may not mutate atomic") as caught:
         merged(schemas, {}, patch)
     assert caught.value.message.endswith(path)
@@ -170,13 +170,15 @@ def test_atomic_values(schemas: Schemas, patch: Json, path: str) -> None:
         ({"entries": [{"name": "a"}, {"name": "a"}]}, "duplicate entries for key"),
     ],
 )
-def test_what_the_api_server_refuses(schemas: Schemas, patch: Json, text: str) -> None:
+def test_objects_rejected_by_the_api_server(
+    schemas: Schemas, patch: Json, text: str
+) -> None:
     with pytest.raises(ExpressionFailed) as caught:
         merged(schemas, {}, patch)
     assert text in caught.value.message
 
 
-def test_metadata_is_that_of_every_object(schemas: Schemas) -> None:
+def test_metadata_has_the_common_types(schemas: Schemas) -> None:
     head = {"apiVersion": API, "kind": KIND}
     live = {**head, "metadata": {"name": "w", "finalizers": ["a"]}}
     patch = {**head, "metadata": {"finalizers": ["b"], "labels": {"x": "y"}}}
@@ -188,7 +190,7 @@ def test_metadata_is_that_of_every_object(schemas: Schemas) -> None:
     }
 
 
-def test_a_kind_that_contains_itself() -> None:
+def test_recursive_kind() -> None:
     """A schema may refer to itself: reading it must end."""
     ref = {"$ref": "#/components/schemas/org.example.v1.Node"}
     tree = {
@@ -209,7 +211,7 @@ def test_a_kind_that_contains_itself() -> None:
     }
 
 
-def test_a_schema_that_is_nested_too_deep() -> None:
+def test_schema_nested_too_deeply() -> None:
     """Otherwise its author could crash a worker."""
     spec: Json = TEXT
     for _ in range(2000):
@@ -218,6 +220,6 @@ def test_a_schema_that_is_nested_too_deep() -> None:
         types_of_definitions([definition(spec)])
 
 
-def test_a_kind_that_the_document_lacks() -> None:
+def test_kind_missing_in_the_document() -> None:
     found = types_of(read_schemas(published()), API, "Gadget")
     assert (API, "Gadget") not in found.kinds

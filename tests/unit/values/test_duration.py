@@ -40,6 +40,6 @@ def test_parse_and_print(text: str, shown: str) -> None:
         ("9223372036854775808ns", 'time: invalid duration "9223372036854775808ns"'),
     ],
 )
-def test_invalid_text_has_the_error_of_go(text: str, error: str) -> None:
+def test_invalid_text_has_gos_error(text: str, error: str) -> None:
     assert parse_duration(text) is None
     assert duration_error(text) == error

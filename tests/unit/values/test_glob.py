@@ -38,6 +38,6 @@ def test_patterns(pattern: str, text: str, is_match: bool) -> None:  # noqa: FBT
 @pytest.mark.parametrize(
     "pattern", ["[a", "[]", "{a", "a\\", "[b-a]", "{" * 17 + "}" * 17, "a" * 4097]
 )
-def test_patterns_that_are_none(pattern: str) -> None:
+def test_invalid_patterns(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         Glob(pattern)

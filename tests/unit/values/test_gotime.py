@@ -52,7 +52,7 @@ def test_parse(layout: str, value: str, shown: str) -> None:
         ),
     ],
 )
-def test_errors_have_the_text_of_go(value: str, error: str) -> None:
+def test_errors_have_gos_texts(value: str, error: str) -> None:
     with pytest.raises(ExpressionFailed) as raised:
         parse_time(RFC3339, value)
     assert raised.value.message == error

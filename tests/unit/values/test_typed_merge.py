@@ -1,7 +1,7 @@
 """Merges of apply configurations by the types of kinds.
 
-Expected: structured-merge-diff (typed/merge.go, typed/validate.go) and the refusals of
-the API server's mutating policies; the messages are the real command line's.
+Expected: structured-merge-diff (typed/merge.go, typed/validate.go) and the rejections
+of the API server's mutating policies; the messages are the real command line's.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def test_maps_merge(resource: Any, patch: Any, wanted: Any) -> None:
     assert found == {"data": wanted}
 
 
-def test_a_field_that_is_absent_is_added() -> None:
+def test_absent_field_is_added() -> None:
     assert of_pod({"hostPID": True}, {"hostIPC": False}) == {
         "hostPID": True,
         "hostIPC": False,
@@ -60,14 +60,14 @@ def test_elements_merge_by_their_keys() -> None:
     ]
 
 
-def test_shared_elements_take_the_order_of_the_patch() -> None:
+def test_shared_elements_follow_the_patch_order() -> None:
     given = {"volumes": [{"name": name} for name in "abc"]}
     patch = {"volumes": [{"name": name} for name in "dca"]}
     found = [one["name"] for one in of_pod(given, patch)["volumes"]]
     assert found == ["b", "d", "c", "a"]
 
 
-def test_a_key_may_have_a_default() -> None:
+def test_key_can_have_a_default() -> None:
     """The protocol of a port defaults to TCP."""
 
     def ports(*listed: Any) -> Any:
@@ -86,14 +86,14 @@ def test_numbers_are_keys_by_value() -> None:
     assert found["spec"]["ports"] == [{"port": 80, "name": "b"}]
 
 
-def test_sets_unite() -> None:
+def test_sets_are_united() -> None:
     given = {"metadata": {"finalizers": ["a", "b"]}}
     patch = {"metadata": {"finalizers": ["b", "c"]}}
     found = merged(("v1", "ConfigMap"), given, patch)
     assert found["metadata"]["finalizers"] == ["a", "b", "c"]
 
 
-def test_of_several_elements_with_one_key_none_is_merged() -> None:
+def test_elements_with_the_same_key_are_not_merged() -> None:
     twice = [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
     given = {"containers": [{"name": "c", "env": twice}]}
     patch = {"containers": [{"name": "c", "env": [{"name": "a", "value": "3"}]}]}
@@ -112,7 +112,7 @@ def test_of_several_elements_with_one_key_none_is_merged() -> None:
         ),
     ],
 )
-def test_atomic_values_are_refused(patch: Any, paths: str) -> None:
+def test_atomic_values_are_rejected(patch: Any, paths: str) -> None:
     assert refusal(patch) == (
         "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs:"
         f" {paths}"
@@ -149,7 +149,7 @@ def test_atomic_values_are_refused(patch: Any, paths: str) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_its_type(patch: Any, text: str) -> None:
+def test_values_of_the_wrong_type(patch: Any, text: str) -> None:
     assert refusal(patch) == (f"failed to convert patch object to typed object: {text}")
 
 
@@ -170,17 +170,17 @@ def test_what_does_not_fit_its_type(patch: Any, text: str) -> None:
         ),
     ],
 )
-def test_a_null_of_cel_fits_no_type(patch: Any, text: str) -> None:
-    """A failure means: a policy writes nulls that the real command line refuses."""
+def test_cel_null_matches_no_type(patch: Any, text: str) -> None:
+    """A failure means: a policy writes nulls that the real command line rejects."""
     assert f".spec.{text}" in refusal(patch)
 
 
-def test_a_null_of_the_object_stays() -> None:
+def test_null_in_the_object_stays() -> None:
     given = {"nodeName": None, "tolerations": None, "nodeSelector": None}
     assert of_pod(given, {"hostPID": True}) == {**given, "hostPID": True}
 
 
-def test_several_faults() -> None:
+def test_several_errors() -> None:
     text = refusal({"hostPID": 1, "hostIPC": 2})
     head, *faults = text.splitlines()
     assert head == "failed to convert patch object to typed object: errors:"

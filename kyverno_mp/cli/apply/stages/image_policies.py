@@ -90,7 +90,7 @@ class ImagePolicies:
         KYVERNO: exceptions have no effect, and an error ends the run. Raises:
         CommandFailed.
         """
-        request = Request(object=payload, version="")
+        request = Request(object=dict(payload), version="")
         facts = Facts(request, runtime, self._ports, is_payload=True)
         shared, images = Shared(request), Images(self._begin)
         for linked in self._policies:

@@ -36,17 +36,21 @@ _TESTS: Final = {
     "Equals": "x in {values}",
     # KYVERNO: NotEquals is false for a quantity if the value is not a quantity.
     "NotEquals": "!(x in {values}) && !(type(x) == string && isQuantity(x))",
-    "AnyIn": "type(x) == list ? x.exists(y, y in {values}) : x in {values}",
-    "AllIn": "type(x) == list ? x.all(y, y in {values}) : x in {values}",
-    "AnyNotIn": (
-        "type(x) == list ? x.exists(y, !(y in {values}))"
-        " : type(x) != map && !(x in {values})"
-    ),
-    "AllNotIn": (
-        "type(x) == list ? x.all(y, !(y in {values}))"
-        " : type(x) != map && !(x in {values})"
-    ),
+    "AnyIn": "{list}.exists(y, {is_in})",
+    "AllIn": "{list}.all(y, {is_in})",
+    "AnyNotIn": "type(x) != map && {list}.exists(y, !({is_in}))",
+    "AllNotIn": "type(x) != map && {list}.all(y, !({is_in}))",
 }
+_LIST: Final = "(type(x) == list ? x : [x])"
+_PATTERN: Final = (
+    r"r'(?s)^\Q' + y.replace(r'\E', r'\E\\E\Q')"
+    r".replace('*', r'\E.*\Q').replace('?', r'\E.\Q') + r'\E$'"
+)
+# KYVERNO: these operators also take wildcards from the object's own value.
+_IS_IN: Final = (
+    "y in {values} || (type(y) == string && y.matches('[*?]')"
+    " && {values}.exists(v, v.matches(" + _PATTERN + ")))"
+)
 _EMPTY: Final = "y == '' || y == null || y == false || y == [] || y == {}"
 """Values for which ``||`` in JMESPath yields its right side."""
 
@@ -86,13 +90,24 @@ def _test(condition: Json, root: str) -> str:
     place = _place(root, [*filter(None, path.split(".")), last], default)
     if parse_duration(default) is not None or _is_amount(default):
         raise NotRewritten(f"key {key} of a condition")
-    test = _TESTS[operator].format(values=values)
+    test = _TESTS[operator].format(
+        values=values, list=_LIST, is_in=_IS_IN.format(values=values)
+    )
     return f"cel.bind(x, {place}, {test})"
 
 
 def _place(root: str, keys: list[str], default: str) -> str:
     """Return an expression for the field, with the default as in JMESPath."""
-    chain = root + "".join(f".?{key}" for key in keys)
+    first, *others = keys
+    chain = f"{root}.?{first}"
+    for number, key in enumerate(others):
+        # A list has no fields in JMESPath; in CEL, reading one is an error.
+        is_map = number == 0 and first == "metadata"
+        chain += (
+            f".?{key}"
+            if is_map
+            else f".optFlatMap(z, type(z) == list ? optional.none() : z.?{key})"
+        )
     given = f"{chain}.orValue('')"
     return f"cel.bind(y, {given}, ({_EMPTY}) ? {literal(default)} : y)"
 

@@ -4,36 +4,54 @@ Room: cli. Takes: a ClusterPolicy, the resources it matches. Gives: AdmissionRev
 bytes. Next: proof.py. May touch: nothing outside its arguments.
 
 Values are taken from the policy (strings of patterns with and without operators and
-wildcards, numbers and their neighbours) and from every JSON type. The seed is fixed, so
-that a policy is always tested with the same requests.
+wildcards, numbers and their neighbours) and from every JSON type, also for the maps and
+lists that contain the fields. The seed is fixed, so that a policy is always tested with
+the same requests.
 """
 
 import random
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.expr.pattern.anchors import parse_anchor
-from kyverno_mp.limits import REWRITE_INPUTS_MAX
+from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 _SEED: Final = 20260101
 _ABSENT: Final = object()
 _ODD: Final[tuple[Json, ...]] = (
     *(None, "", "x", "0", "5", "-1", "true", 0, 1, -1, 7, 1.5, True, False),
     *([], {}, ["x"], [{}], {"x": "y"}, [None], "x y/z:1"),
+    *(
+        "*",
+        "?*",
+        "1h",
+        "-1.5s",
+        "-0s",
+        "10Mi",
+        "1e3",
+        "1-3",
+        " x ",
+        '["x"]',
+        "!x",
+        ">1",
+        "x|y",
+    ),
+    *("007", "1.0.0", "a\nb", 2**53 + 1, 1e21, ["*"], [1, "x"], [[]]),
 )
 _SPLIT: Final = re.compile(r"[|&]")
 _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
 _FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)")
-_VERBS: Final = ("CREATE", "CREATE", "UPDATE", "UPDATE", "DELETE")
+_VERBS: Final = ("CREATE", "UPDATE", "UPDATE", "DELETE")
 _FOREIGN: Final = "example.com"
 """An API group whose kinds have the names of built-in kinds."""
 _FOREIGN_SHARE: Final = 0.1
@@ -43,8 +61,12 @@ _PODS: Final = "pods"
 _DEBUG: Final = "ephemeralcontainers"
 _ELSEWHERE: Final = 0.25
 """Share of requests for objects whose name and namespace the policy does not use."""
-_TOGETHER: Final = 400
-"""Number of objects that are changed in several places."""
+_UNNAMED: Final = 0.1
+"""Share of objects with generateName, and share of objects without a namespace."""
+_UNCHANGED: Final = 0.1
+"""Share of updates that change nothing."""
+_TOGETHER: Final = 200
+"""Number of objects that are changed in several places, for each rule."""
 _PLACES_MAX: Final = 4
 _Path = tuple[str | int, ...]
 
@@ -57,7 +79,7 @@ class Spot(NamedTuple):
 
 
 def spots_of(rules: Sequence[Rule]) -> list[Spot]:
-    """Return the paths that patterns and conditions read."""
+    """Return the paths that patterns and conditions read, with all their parents."""
     found: dict[_Path, list[Json]] = {}
     for rule in rules:
         validate = rule.validate
@@ -72,35 +94,84 @@ def spots_of(rules: Sequence[Rule]) -> list[Spot]:
             for text in _FIELD.findall(str(one.get("key"))):
                 values = one.get("value")
                 given = values if type(values) is list else [values]
-                found.setdefault(tuple(text.split(".")), []).extend(given)
+                keys = tuple(text.split("."))
+                for end in range(1, len(keys)):
+                    found.setdefault(keys[:end], []).append({})
+                found.setdefault(keys, []).extend(given)
     return [Spot(path, tuple(_values(given))) for path, given in found.items()]
+
+
+class _Tried(NamedTuple):
+    """A rule's objects, and the resources that the rule matches."""
+
+    objects: Sequence[Json]
+    resources: Sequence[Resource]
 
 
 def reviews(
     rules: Sequence[Rule], resources: Sequence[Resource]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield a description and the bytes of each AdmissionReview."""
-    spots = spots_of(rules)
+    """Yield a description and the bytes of each AdmissionReview.
+
+    Each rule's objects are created once; as many requests create, update and delete
+    objects at random.
+    """
+    randomly = random.Random(_SEED)  # noqa: S311 - repeatable, no secret
     names = sorted(set(_names(rules))) or ["x"]
     namespaces = sorted(set(_namespaces(rules))) or ["x"]
-    randomly = random.Random(_SEED)  # noqa: S311 - repeatable, no secret
-    objects = list(_objects(spots, randomly))
-    for number in range(REWRITE_INPUTS_MAX):
-        resource = resources[number % len(resources)]
-        # Each object is used once; further objects are chosen at random.
-        place = number // len(resources)
-        changed = objects[place] if place < len(objects) else randomly.choice(objects)
-        old = randomly.choice(objects)
-        verb = randomly.choice(_VERBS)
+    tried = [_tried(rule, resources, randomly) for rule in rules]
+    wanted = 2 * sum(len(one.objects) for one in tried)
+    count = min(max(wanted, REWRITE_INPUTS_MIN), REWRITE_INPUTS_MAX)
+    for verb, resource, changed, old in islice(_requests(tried, randomly), count):
+        named = resource
         identity = randomly.choice(names), randomly.choice(namespaces)
         if randomly.random() < _ELSEWHERE:
             identity = "another", "elsewhere"
+        if randomly.random() < _UNNAMED:
+            identity = identity[0], ""
         subresource = ""
         if randomly.random() < _FOREIGN_SHARE:
-            resource = resource._replace(group=_FOREIGN)
+            named = resource._replace(group=_FOREIGN)
         elif verb == "UPDATE" and resource.plural == _PODS:
             subresource = _DEBUG if randomly.random() < _DEBUG_SHARE else ""
-        yield _review(resource, verb, changed, old, identity, subresource)
+        is_generated = verb == "CREATE" and randomly.random() < _UNNAMED
+        is_same = verb == "UPDATE" and randomly.random() < _UNCHANGED
+        pair = changed, changed if is_same else old
+        yield _review(
+            named, verb, pair, identity, subresource, is_generated=is_generated
+        )
+
+
+def _requests(
+    tried: Sequence[_Tried], randomly: random.Random
+) -> Iterator[tuple[str, Resource, Json, Json]]:
+    """Yield operations, resources, objects and old objects, without end."""
+    created = _created(tried)
+    while True:
+        if found := next(created, None):
+            resource, changed = found
+            yield "CREATE", resource, changed, {}
+        objects, resources = randomly.choice(tried)
+        changed, old = randomly.choice(objects), randomly.choice(objects)
+        yield randomly.choice(_VERBS), randomly.choice(resources), changed, old
+
+
+def _created(tried: Sequence[_Tried]) -> Iterator[tuple[Resource, Json]]:
+    # The rules take turns, so that the limit affects all rules alike.
+    for number in range(max(len(one.objects) for one in tried)):
+        for objects, resources in tried:
+            if number < len(objects):
+                yield resources[number % len(resources)], objects[number]
+
+
+def _tried(
+    rule: Rule, resources: Sequence[Resource], randomly: random.Random
+) -> _Tried:
+    kinds = {
+        parse_kind(text).kind for one in _descriptions([rule]) for text in one.kinds
+    }
+    own = [one for one in resources if one.kind in kinds]
+    return _Tried(list(_objects(spots_of([rule]), randomly)), own or resources)
 
 
 def _walk(pattern: Json, path: _Path) -> Iterator[tuple[_Path, Json]]:
@@ -134,7 +205,8 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
     for value in given:
         yield value
         if type(value) is int:
-            yield from (value + 1, value - 1, str(value), float(value))
+            yield from (value + 1, value - 1, str(value), float(value), value + 0.5)
+            yield from (f"0{value}", f"{value}.0", f"{value}Ki", f"{value * 1000}m")
         if type(value) is not str:
             continue
         for part in _SPLIT.split(value):
@@ -144,6 +216,10 @@ def _values(given: Sequence[Json]) -> Iterator[Json]:
                 text.replace("*", "").replace("?", ""),
                 f"{text}z",
                 text.upper(),
+                f"{text[:2]}*",
+                f" {text}",
+                [text],
+                ["z", text],
             )
             for number in _NUMBER.findall(text):
                 yield from (int(number), int(number) + 1, int(number) - 1, number)
@@ -157,13 +233,17 @@ def _objects(spots: Sequence[Spot], randomly: random.Random) -> Iterator[Json]:
     base: Json = {}
     for spot in spots:
         _set(base, spot.path, _usual(spot))
-    yield deepcopy(base)
-    for spot in spots:
-        for value in (_ABSENT, *spot.values, *_ODD):
-            yield _with(base, spot.path, value)
-            yield _with({}, spot.path, value)
+    yield _copied(base)
+    # The policy's own values come first, because the limit omits the last objects.
+    own = [(spot, value) for spot in spots for value in (_ABSENT, *spot.values)]
+    odd = [(spot, value) for spot in spots for value in _ODD]
+    for spot, value in (*own, *odd):
+        changed = _with(base, spot.path, value)
+        yield changed
+        yield _with({}, spot.path, value)
+        yield from _beside(base, changed, spot.path)
     for _ in range(_TOGETHER if spots else 0):
-        changed = deepcopy(base)
+        changed = _copied(base)
         for spot in randomly.sample(
             spots, randomly.randint(1, min(_PLACES_MAX, len(spots)))
         ):
@@ -179,10 +259,32 @@ def _usual(spot: Spot) -> Json:
     return deepcopy(plain[0] if plain else spot.values[0])
 
 
+def _copied(given: Json) -> Json:
+    # PERF: ten times faster than deepcopy.
+    return msgspec.json.decode(msgspec.json.encode(given))
+
+
 def _with(base: Json, path: _Path, value: Json) -> Json:
-    changed = deepcopy(base)
+    changed = _copied(base)
     _set(changed, path, value)
     return changed
+
+
+def _beside(base: Json, changed: Json, path: _Path) -> Iterator[Json]:
+    """Yield the object with a second, unchanged element in the first list."""
+    if 0 not in path or path[-1] == 0:
+        return
+    made = _copied(changed)
+    holder, usual = (_list_at(one, path[: path.index(0)]) for one in (made, base))
+    if holder and usual:
+        holder.insert(0, deepcopy(usual[0]))
+        yield made
+
+
+def _list_at(holder: Json, path: _Path) -> Json:
+    for key in path:
+        holder = holder.get(key) if type(holder) is dict else None
+    return holder if type(holder) is list else None
 
 
 def _set(holder: Json, path: _Path, value: Json) -> None:
@@ -242,20 +344,24 @@ def _descriptions(rules: Sequence[Rule]) -> Iterator[Json]:
 def _review(
     resource: Resource,
     verb: str,
-    changed: Json,
-    old: Json,
+    pair: tuple[Json, Json],
     identity: tuple[str, str],
     subresource: str,
+    *,
+    is_generated: bool,
 ) -> tuple[str, bytes]:
     version = "v1" if resource.version == "*" else resource.version
     group = resource.home if resource.group == "*" else resource.group
     group_version = f"{group}/{version}" if group else version
     name, namespace = identity
+    changed, old = pair
 
     def finished(given: Json) -> Json:
         metadata = given.get("metadata")
-        made = {**(metadata if type(metadata) is dict else {}), "name": name}
-        made["namespace"] = namespace
+        made = dict(metadata) if type(metadata) is dict else {}
+        made["generateName" if is_generated else "name"] = name
+        if namespace:
+            made["namespace"] = namespace
         head = {"apiVersion": group_version, "kind": resource.kind}
         return {**given, **head, "metadata": made}
 
@@ -263,7 +369,7 @@ def _review(
         "uid": "u",
         "kind": {"group": group, "version": version, "kind": resource.kind},
         "resource": {"group": group, "version": version, "resource": resource.plural},
-        "name": name,
+        "name": "" if is_generated else name,
         "namespace": namespace,
         "operation": verb,
         "userInfo": {"username": "ann", "groups": ["system:authenticated"]},

@@ -166,9 +166,10 @@ def _clauses(
     found = []
     if kinds and given.kinds:
         found.append(kinds_clause(_names_of(given), root))
-    names = (*given.names, given.name) if given.name else given.names
-    if names:
-        found.append(any_of(like(_name_of(root), one) for one in names))
+    if given.name:
+        found.append(like(_name_of(root), given.name))
+    if given.names:
+        found.append(any_of(like(_name_of(root), one) for one in given.names))
     if given.namespaces:
         place = _namespace_of(root)
         found.append(any_of(like(place, one) for one in given.namespaces))

@@ -40,6 +40,7 @@ from kyverno_mp.values.wildcard import contains_wildcard
 _ANCHORS: Final = {"": "(key)", "^": "^(key)", "<": "<(key)"}
 _ORDER: Final = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
 _PRESENT: Final = "*"
+_DURATION: Final = "([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 _SHORT: Final = 30
 """Limit for tests written twice: for a value and for the elements of a list."""
 
@@ -164,17 +165,40 @@ def _term(term: Term, place: str) -> str:
             raise NotRewritten(f"{term.operator}{term.text} in a pattern")
         test = f"{_compared(term, place)} {_ORDER[term.operator]} 0"
         is_other = f"type({place}) != bool"
-        return all_of((*_scalars(place), is_other, _is_amount(place), test))
+        found = all_of((_is_amount(place), test))
+        if term.duration is not None:
+            found = any_of((found, _signed(place, term.operator)))
+        return all_of((*_scalars(place), is_other, found))
     text = f"string({place})"
     if term.quantity:
-        same = (
-            f"{_is_amount(place)} ? {_compared(term, place)} == 0 : {_same(term, text)}"
-        )
+        other = _same(term, text)
+        if term.duration is not None:
+            other = any_of((other, _signed(place, "")))
+        same = f"{_is_amount(place)} ? {_compared(term, place)} == 0 : {other}"
     else:
         same = _same(term, text)
     if term.operator == "!":
         same = f"!({same})"
     return all_of((*_scalars(place), same))
+
+
+def _signed(place: str, operator: str) -> str:
+    """Return an expression that compares a duration with the text "0".
+
+    KYVERNO: this text is also a duration. A text that is a duration and an amount, such
+    as "1m", has the same sign as both.
+    """
+    text = f"string({place})"
+    positive, negative = (
+        f"{text}.matches('^{sign}({_DURATION})+$')" for sign in ("[+]?", "-")
+    )
+    is_zero = f"!{text}.matches('[1-9]')"
+    if operator in ("<", ">"):
+        return all_of((positive if operator == ">" else negative, is_zero[1:]))
+    if not operator:
+        return all_of((any_of((positive, negative)), is_zero))
+    fits, zero = (positive, negative) if operator == ">=" else (negative, positive)
+    return any_of((fits, all_of((zero, is_zero))))
 
 
 def _same(term: Atom, text: str) -> str:

@@ -158,6 +158,7 @@ def _refuse_rule(rule: Rule) -> Validation:
         raise NotRewritten("no validate rule")
     for is_given, what in (
         (bool(rule.context), "context"),
+        (bool(rule.report_properties), "reportProperties"),
         (bool(rule.cel_preconditions), "celPreconditions"),
         (validate.foreach is not None, "foreach"),
         (validate.pod_security is not None, "podSecurity"),

@@ -27,7 +27,7 @@ from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.values.jsonvalue import Json
 
-_BAD: Final = frozenset({FAIL, ERROR})
+_DENIED: Final = frozenset({FAIL, ERROR})
 _TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -56,6 +56,10 @@ class Pair:
             Clock(now=lambda: _TIME, monotonic_ns=time.monotonic_ns),
         )
         self._before = link_policy(compile_policy(before))
+        # KYVERNO: failurePolicy Ignore allows errors of a ClusterPolicy's rules, but
+        # not errors of a ValidatingPolicy's expressions.
+        ignores = before.spec.failure_policy == "Ignore"
+        self._denied_before = _DENIED - {ERROR} if ignores else _DENIED
         decoded = decode_validating_policy(after)
         assert not isinstance(decoded, CelPolicyException)
         self._after = LinkedValidatingPolicy(compile_validating_policy(decoded))
@@ -81,9 +85,9 @@ class Pair:
         )
         found = self._after.evaluate(facts, shared)
         answers = [one.result for one in found if one.result is not None]
-        return _why(response.results), _why(answers)
+        return _why(response.results, self._denied_before), _why(answers, _DENIED)
 
 
-def _why(results: Iterable[RuleResult]) -> str:
-    bad = (one for one in results if one.status in _BAD)
+def _why(results: Iterable[RuleResult], denied: frozenset[str]) -> str:
+    bad = (one for one in results if one.status in denied)
     return "; ".join(f"{one.status}: {one.message}" for one in bad)

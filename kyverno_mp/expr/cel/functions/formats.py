@@ -156,6 +156,8 @@ def _uuid(value: str) -> list[str]:
 
 
 def _byte(value: str) -> list[str]:
+    if not value:
+        return ["invalid base64"]
     try:
         base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

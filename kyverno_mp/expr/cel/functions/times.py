@@ -97,6 +97,9 @@ def _zone(meter: Meter, name: str) -> ZoneInfo | int:
         _zones[name] = _found_zone(name)
     found = _zones[name]
     if found is None:
+        # GO: time.LoadLocation never opens such names.
+        if ".." in name or name.startswith(("/", "\\")):
+            raise CelFailed("time: invalid location name")
         raise CelFailed(f"unknown time zone {name}")
     if type(found) is str:
         raise CelFailed(found)

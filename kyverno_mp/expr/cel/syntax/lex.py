@@ -29,6 +29,7 @@ _TOKEN: Final = re.compile(
         |\.[0-9]+(?:[eE][+-]?[0-9]+)?))
     |(?P<int>0x[0-9a-fA-F]+|[0-9]+)(?P<u>[uU])?
     |(?P<prefix>[rR][bB]|[bB][rR]|[rR]|[bB])?(?P<quote>\"\"\"|'''|"|')
+    |(?P<escaped>`[A-Za-z0-9_.\-/\ ]+`)
     |(?P<ident>[A-Za-z_][A-Za-z0-9_]*)
     |(?P<sign>\[\?|\.\?|&&|\|\||==|!=|<=|>=|[<>!?:,.\[\]{}()+\-*/%])""",
     re.VERBOSE,
@@ -38,6 +39,11 @@ _ESCAPE: Final = re.compile(
     r"|([0-3][0-7]{2})|([abfnrtv\\?\"'`]))|\\",
     re.DOTALL,
 )
+_ESCAPED_PART: Final = re.compile("`[A-Za-z0-9_.\\-/ ]*")
+_PARTIAL_ESCAPE: Final = re.compile(
+    r"\\(?:[xX][0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-3][0-7]?)?"
+)
+_PLACE: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): ")
 _SIMPLE: Final = {
     "a": "\a",
     "b": "\b",
@@ -73,9 +79,14 @@ def located(message: str, text: str, at: int) -> str:
 
 
 def together(errors: list[ExpressionInvalid]) -> ExpressionInvalid:
-    """Combine several errors."""
-    shown = [error.message for error in errors]
+    """Combine several errors, in the order of their places in the text."""
+    shown = sorted((error.message for error in errors), key=_place_of)
     return ExpressionInvalid("cel.syntax", "\n".join(shown), Where())
+
+
+def _place_of(message: str) -> tuple[int, int]:
+    found = _PLACE.match(message)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
@@ -92,10 +103,9 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
             # Whether a character (=, &, |) is an operator depends on the next
             # character.
             end = at + (2 if text[at] in "=&|" else 1)
-            message = f"Syntax error: token recognition error at: '{text[at:end]}'"
-            problems.append(syntax_error(message, text, at))
-            if len(problems) == CEL_ERRORS_MAX:
-                raise together(problems)
+            if text[at] == "`":
+                end = _end_of(_ESCAPED_PART, text, at) + 1
+            _note(problems, text, at, end)
             at = end
             continue
         kind = found.lastgroup
@@ -103,8 +113,22 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
             at = found.end()
             continue
         if found["quote"]:
-            token, at = _string(text, found)
-            tokens.append(token)
+            end, is_whole = _string_end(text, found)
+            if is_whole:
+                tokens.append(_string(text, found, end))
+                at = end
+            elif len(found["quote"]) > 1:
+                # The longest match: an empty string, then another quote.
+                empty: Value = b"" if "b" in (found["prefix"] or "").lower() else ""
+                kind = "string" if empty == "" else "bytes"
+                tokens.append(Token(kind, empty, at))
+                at = found.end() - 1
+            elif found["prefix"]:
+                tokens.append(Token("ident", found["prefix"], at))
+                at = found.start("quote")
+            else:
+                _note(problems, text, at, end + 1)
+                at = end + 1
             continue
         tokens.append(_plain(text, at, found))
         at = found.end()
@@ -114,10 +138,26 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
     return tokens, problems
 
 
+def _note(problems: list[ExpressionInvalid], text: str, at: int, end: int) -> None:
+    """Add the error of a text that is no token. Raises: ExpressionInvalid, if many."""
+    shown = text[at:end].replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    message = f"Syntax error: token recognition error at: '{shown}'"
+    problems.append(syntax_error(message, text, at))
+    if len(problems) == CEL_ERRORS_MAX:
+        raise together(problems)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
+
+
 def _plain(text: str, at: int, found: re.Match[str]) -> Token:
     word = found.group()
     if found["ident"]:
         return Token("ident", word, at)
+    if found["escaped"]:
+        return Token("escaped", word, at)
     if found["float"]:
         return Token("double", float(word), at)
     if found["int"]:
@@ -140,25 +180,31 @@ def _integer(text: str, at: int, found: re.Match[str]) -> Token:
     return Token("int" if number <= INT_MAX else "int_min", number, at)
 
 
-def _string(text: str, found: re.Match[str]) -> tuple[Token, int]:
-    at, start = found.start(), found.end()
-    prefix, quote = (found["prefix"] or "").lower(), found["quote"]
-    raw = "r" in prefix
-    end = start
-    while True:
-        if end >= len(text) or (len(quote) == 1 and text[end] in "\r\n"):
-            raise syntax_error(
-                f"Syntax error: token recognition error at: '{text[at:end]}'", text, at
-            )
+def _string_end(text: str, found: re.Match[str]) -> tuple[int, bool]:
+    """Return the end of a string, and True; or the place of its error, and False."""
+    quote, raw = found["quote"], "r" in (found["prefix"] or "").lower()
+    end = found.end()
+    while end < len(text) and not (len(quote) == 1 and text[end] in "\r\n"):
         if text.startswith(quote, end):
-            break
-        end += 2 if text[end] == "\\" and not raw else 1
-    body = text[start:end]
-    after = end + len(quote)
+            return end + len(quote), True
+        if text[end] == "\\" and not raw:
+            escape = _ESCAPE.match(text, end)
+            if escape is None or escape.lastindex is None:
+                return _end_of(_PARTIAL_ESCAPE, text, end), False
+            end = escape.end()
+        else:
+            end += 1
+    return end, False
+
+
+def _string(text: str, found: re.Match[str], end: int) -> Token:
+    at, prefix = found.start(), (found["prefix"] or "").lower()
+    raw = "r" in prefix
+    body = text[found.end() : end - len(found["quote"])]
     if "b" in prefix:
         data = body.encode() if raw else _unescape_bytes(body, text, at)
-        return Token("bytes", data, at), after
-    return Token("string", body if raw else _unescape(body, text, at), at), after
+        return Token("bytes", data, at)
+    return Token("string", body if raw else _unescape(body, text, at), at)
 
 
 def _unescape(body: str, text: str, at: int) -> str:

@@ -74,14 +74,19 @@ _NO_NAMES: Final = frozenset({"in", "true", "false", "null"})
 the other reserved words can follow a dot."""
 _CONSTANTS: Final = {"true": True, "false": False}
 _LITERALS: Final = frozenset({"int", "uint", "double", "string", "bytes"})
-_OPERAND: Final = (
-    *("'['", "'{'", "'('", "'.'", "'-'", "'!'", "'true'", "'false'", "'null'"),
-    *("NUM_FLOAT", "NUM_INT", "NUM_UINT", "STRING", "BYTES", "IDENTIFIER"),
+_TERMINALS: Final = (
+    *("'['", "']'", "'{'", "'}'", "'('", "')'", "'.'", "','", "'-'", "'!'", "'?'"),
+    *("'true'", "'false'", "'null'", "NUM_FLOAT", "NUM_INT", "NUM_UINT", "STRING"),
+    *("BYTES", "IDENTIFIER"),
 )
-"""Tokens at the start of an expression, in ANTLR's wording and order."""
+"""Tokens in ANTLR's wording and order."""
+_OPERAND: Final = frozenset(_TERMINALS) - {"']'", "'}'", "')'", "','", "'?'"}
+"""Tokens at the start of an expression."""
 _OPENING: Final = frozenset(
-    {"[", "{", "(", ".", "-", "!", "ident", "int_min", *_LITERALS}
+    {"[", "[?", "{", "(", ".", "-", "!", "ident", "int_min", *_LITERALS}
 )
+_AFTER_OPERAND: Final = frozenset({".", ".?", "[", "[?", "?", *_LEVELS})
+_IN_STRUCT: Final = "{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}"
 
 
 def parse(text: str, *, has_math: bool = True) -> Node:
@@ -120,6 +125,8 @@ class _Parser:
         self._tokens = tokens
         self._position = 0
         self._nesting = 0
+        self._enclosing: list[frozenset[str]] = [frozenset({"end"})]
+        """The tokens that may follow an expression, for each open bracket."""
 
     def parse(self) -> Node:
         node = self._expression()
@@ -142,41 +149,64 @@ class _Parser:
         return False
 
     def _expect(self, sign: str) -> Token:
-        if self._tokens[self._position].kind != sign:
-            raise self._unexpected(sign)
+        token = self._tokens[self._position]
+        if token.kind != sign:
+            following = self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+            fits = following.kind == sign and token.kind != "end"
+            after = _OPENING if sign == ":" else _AFTER_OPERAND | self._enclosing[-1]
+            if fits or token.kind not in after:
+                raise self._unexpected(sign)
+            shown = "<EOF>" if token.kind == "end" else self._source(self._position)
+            message = f"Syntax error: missing '{sign}' at '{shown}'"
+            raise syntax_error(message, self._text, token.at)
         return self._next()
+
+    def _opens(self) -> bool:
+        """Return whether the next token starts an expression."""
+        token = self._tokens[self._position]
+        return token.kind in _OPENING and not (
+            token.kind == "ident" and token.value == "in"
+        )
 
     def _close(self, sign: str) -> None:
         """Consume the sign that ends a list; a comma is also expected here."""
         if not self._take(sign):
             raise self._unexpected(sign, ",")
 
-    def _unexpected(self, *expected: str, operand: bool = False) -> ExpressionInvalid:
+    def _unexpected(
+        self, *expected: str, operand: bool = False, word: str = ""
+    ) -> ExpressionInvalid:
         """Return ANTLR's error, which depends on whether a token is extra or missing.
 
-        ``operand``: the start of an expression is also expected.
+        ``operand``: the start of an expression is also expected. ``word``: the error's
+        first word, if not chosen by the tokens.
         """
         token = self._tokens[self._position]
         following = self._tokens[min(self._position + 1, len(self._tokens) - 1)]
         shown = "<EOF>" if token.kind == "end" else self._source(self._position)
         signs = [f"'{one}'" if one != "<EOF>" else one for one in expected]
         if operand:
-            fits = following.kind in _OPENING and token.kind != "end"
-            signs = [*_OPERAND[:3], *signs, *_OPERAND[3:]]
+            fits = token.kind != "end" and (
+                following.kind in _OPENING or following.kind in expected
+            )
+            signs = [one for one in _TERMINALS if one in _OPERAND or one in signs]
         else:
             fits = token.kind != "end" and following.kind in {
                 "end" if one == "<EOF>" else one for one in expected
             }
         wanted = signs[0] if len(signs) == 1 else f"{{{', '.join(signs)}}}"
-        word = "extraneous" if fits else "mismatched"
+        word = word or ("extraneous" if fits else "mismatched")
         message = f"Syntax error: {word} input '{shown}' expecting {wanted}"
-        if token.kind == "end" and expected in ((")",), ("]",)):
-            message = f"Syntax error: missing {wanted} at '<EOF>'"
         return syntax_error(message, self._text, token.at)
 
     def _source(self, position: int) -> str:
         """Return the source text of a token."""
-        start = self._tokens[position].at
+        token = self._tokens[position]
+        if token.kind in ("ident", "escaped"):
+            return str(token.value)
+        if token.kind not in _LITERALS and token.kind != "int_min":
+            return token.kind
+        start = token.at
         rest = self._text[start : self._tokens[position + 1].at]
         return rest.split("//")[0].rstrip() if rest[:1] not in "'\"" else rest.rstrip()
 
@@ -191,7 +221,9 @@ class _Parser:
         node = self._binary(1)
         at = self._tokens[self._position].at
         if self._take("?"):
+            self._enclosing.append(frozenset({":"}))
             chosen = self._binary(1)
+            self._enclosing.pop()
             self._expect(":")
             node = Call("?:", None, (node, chosen, self._expression()), at)
         self._nesting -= 1
@@ -229,6 +261,10 @@ class _Parser:
         count = 0
         while self._take(sign):
             count += 1
+        if sign == "!" and self._kind() == "end":
+            raise self._unexpected(operand=True, word="extraneous")
+        if sign == "-" and (not self._opens() or self._kind() == "!"):
+            raise self._no_negative()
         if sign == "-" and count == 1:
             literal = self._negative_literal(at)
             if literal is not None:
@@ -237,8 +273,24 @@ class _Parser:
         if sign == "!" and self._kind() == "-":
             self._position += 1
             literal = self._negative_literal(at)
+            if literal is None:
+                raise self._no_viable("-")
         node = self._member(self._primary() if literal is None else literal)
         return node if count % 2 == 0 else Call(f"{sign}_", None, (node,), at)
+
+    def _no_viable(self, before: str) -> ExpressionInvalid:
+        """Return ANTLR's error for a token that cannot follow ``before``."""
+        is_end = self._kind() == "end"
+        shown = "" if is_end else self._source(self._position)
+        message = f"Syntax error: no viable alternative at input '{before}{shown}'"
+        return syntax_error(message, self._text, self._tokens[self._position].at)
+
+    def _no_negative(self) -> ExpressionInvalid:
+        """Return the errors for a minus without an operand."""
+        error = self._no_viable("-")
+        if self._kind() == "!":
+            return error
+        return together([error, self._unexpected(operand=True)])
 
     def _negative_literal(self, at: int) -> Node | None:
         token = self._tokens[self._position]
@@ -264,7 +316,9 @@ class _Parser:
                 node = Select(node, name, optional=True, at=token.at)
             elif token.kind in ("[", "[?"):
                 self._position += 1
-                index = self._expression()
+                if token.kind == "[" and not self._opens():
+                    raise self._unexpected("?", operand=True)
+                index = self._inside("]")
                 self._expect("]")
                 name = "_[_]" if token.kind == "[" else "_[?_]"
                 node = Call(name, None, (node, index), token.at)
@@ -279,12 +333,22 @@ class _Parser:
 
     def _field_name(self) -> str:
         token = self._tokens[self._position]
+        if token.kind == "escaped":
+            raise syntax_error("unsupported syntax: '`'", self._text, token.at)
+        if token.kind == "ident" and token.value in _CONSTANTS:
+            message = f"Syntax error: mismatched input '{token.value}'"
+            raise syntax_error(f"{message} expecting IDENTIFIER", self._text, token.at)
         if token.kind != "ident" or token.value in _NO_NAMES:
-            shown = "" if token.kind == "end" else self._source(self._position)
-            message = f"Syntax error: no viable alternative at input '.{shown}'"
-            raise syntax_error(message, self._text, token.at)
+            raise self._no_viable(".")
         self._position += 1
         return str(token.value)
+
+    def _inside(self, *after: str) -> Node:
+        """Parse an expression in brackets; ``after``: the tokens that may follow it."""
+        self._enclosing.append(frozenset(after))
+        node = self._expression()
+        self._enclosing.pop()
+        return node
 
     def _select_or_call(self, node: Node, at: int) -> Node:
         name = self._field_name()
@@ -296,8 +360,10 @@ class _Parser:
 
     def _arguments(self, closing: str) -> tuple[Node, ...]:
         args: list[Node] = []
+        if not self._opens() and self._kind() != closing:
+            raise self._unexpected(closing, operand=True)
         while not self._take(closing):
-            args.append(self._expression())
+            args.append(self._inside(closing, ","))
             if not self._take(","):
                 self._expect(closing)
                 break
@@ -310,7 +376,7 @@ class _Parser:
         if token.kind in _LITERALS:
             return Const(token.kind, token.value, token.at)  # type: ignore[arg-type] # the set above holds const kinds only
         if token.kind == "(":
-            node = self._expression()
+            node = self._inside(")")
             self._expect(")")
             return node
         if token.kind in ("[", "[?"):
@@ -318,9 +384,10 @@ class _Parser:
         if token.kind == "{":
             return self._map(token.at)
         if token.kind == ".":
-            token = self._expect("ident")
-            return self._name(token)
-        if token.kind == "ident":
+            if self._kind() != "ident" or self._tokens[self._position].value == "in":
+                raise self._no_viable(".")
+            return self._name(self._next())
+        if token.kind == "ident" and token.value != "in":
             return self._name(token)
         self._position -= 1
         if token.kind == "int_min":
@@ -344,10 +411,15 @@ class _Parser:
     def _list(self, at: int, *, marked: bool) -> Node:
         items: list[Node] = []
         optional: list[int] = []
+        if not marked and not self._starts("]"):
+            self._expect("]")
+            return ListLit((), (), at)
         while not self._take("]"):
             if self._take("?") or (marked and not items):
                 optional.append(len(items))
-            items.append(self._expression())
+            elif items and not self._opens():
+                self._expect("]")
+            items.append(self._inside("]", ","))
             if not self._take(","):
                 self._close("]")
                 break
@@ -355,27 +427,53 @@ class _Parser:
 
     def _map(self, at: int) -> Node:
         entries: list[tuple[Node, Node, bool]] = []
+        if not self._starts("}"):
+            self._expect("}")
+            return MapLit((), at)
         while not self._take("}"):
             optional = self._take("?")
-            key = self._expression()
+            if entries and not optional and not self._opens():
+                self._expect("}")
+            key = self._inside(":")
             self._expect(":")
-            entries.append((key, self._expression(), optional))
+            entries.append((key, self._inside("}", ","), optional))
             if not self._take(","):
                 self._close("}")
                 break
         return MapLit(tuple(entries), at)
 
+    def _starts(self, closing: str) -> bool:
+        """Return whether a literal has an entry or ends; False after a lone comma."""
+        if self._opens() or self._kind() in ("?", closing):
+            return True
+        if not self._take(","):
+            raise self._unexpected(closing, ",", "?", operand=True)
+        return False
+
     def _struct(self, name: str, at: int) -> Node:
         fields: list[tuple[str, Node, bool]] = []
+        if self._take(","):
+            self._expect("}")
+            return StructLit(name, (), at)
         while not self._take("}"):
             optional = self._take("?")
+            if not optional and self._kind() not in ("ident", "escaped"):
+                if fields:
+                    self._expect("}")
+                raise self._no_field()
             field = self._field_name()
             self._expect(":")
-            fields.append((field, self._expression(), optional))
+            fields.append((field, self._inside("}", ","), optional))
             if not self._take(","):
                 self._close("}")
                 break
         return StructLit(name, tuple(fields), at)
+
+    def _no_field(self) -> ExpressionInvalid:
+        token = self._tokens[self._position]
+        shown = "<EOF>" if token.kind == "end" else self._source(self._position)
+        message = f"Syntax error: mismatched input '{shown}' expecting {_IN_STRUCT}"
+        return syntax_error(message, self._text, token.at)
 
 
 def _dotted(node: Node) -> str:

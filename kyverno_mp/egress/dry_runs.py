@@ -1,0 +1,141 @@
+"""Create objects in a dry run, to compare them with signed manifests.
+
+Room: egress. Takes: objects of the API server's kinds. Gives: LiveDryRuns; satisfies
+images/manifests/dry_run.DryRunCreate. Next: webhook/images.py.
+May touch: the API server through kube/rest.py.
+Source: docs/behaviour/images 7 (match order); Kyverno
+pkg/engine/handlers/validation/validate_manifest.go (checkDryRunPermission).
+
+A dry run stores nothing, but the API server calls its webhooks for it, ours included.
+"""
+
+import threading
+import time
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    ExpressionFailed,
+    KubeConflict,
+    KubeNotFound,
+    KubeRefused,
+    KubeUnavailable,
+)
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.limits import MANIFEST_DRY_RUNS_MAX
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.kinds import KindSelector
+
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_CALL_NS_MAX: Final = 10 * 10**9
+_REJECTED: Final = (KubeConflict, KubeNotFound, KubeRefused)
+
+
+class LiveDryRuns:
+    """Dry runs of one process; threads may share it."""
+
+    def __init__(
+        self,
+        client: Client,
+        kinds: LiveKinds,
+        namespace: str,
+        threads: int = 2 * MANIFEST_DRY_RUNS_MAX,
+    ) -> None:
+        """``namespace``: ours, in which nothing is created.
+
+        ``threads``: the number of threads that review. Half of them stay free of dry
+        runs, because the API server sends us a review of each object that we create.
+        """
+        self._client = client
+        self._kinds = kinds
+        self._namespace = namespace
+        places = max(1, min(MANIFEST_DRY_RUNS_MAX, threads // 2))
+        self._places = threading.BoundedSemaphore(places)
+
+    def __call__(
+        self, document: dict[str, Json], namespace: str, deadline_ns: int
+    ) -> dict[str, Json] | None:
+        """Return the object that would be stored, None if we may not create it.
+
+        KYVERNO: a dry run that is not permitted, and one in our namespace, is skipped.
+        Raises: ExpressionFailed, DependencyError.
+        """
+        until_ns = deadline_ns or time.monotonic_ns() + _CALL_NS_MAX
+        resource = self._resource(document)
+        place = namespace if resource is not None and resource.namespaced else ""
+        if resource is None or place == self._namespace:
+            return None
+        left_s = (until_ns - time.monotonic_ns()) / 1e9
+        if not self._places.acquire(timeout=max(0.0, left_s)):
+            text = "too many dry runs of signed manifests"
+            raise DeadlinePassed("egress.dry_runs", text)
+        try:
+            if not self._may_create(resource, place, until_ns):
+                return None
+            return self._create(resource, place, document, until_ns)
+        finally:
+            self._places.release()
+
+    def _resource(self, document: dict[str, Json]) -> Resource | None:
+        group, _, version = str(document.get("apiVersion") or "").rpartition("/")
+        selector = KindSelector(group, version, str(document.get("kind") or ""), "")
+        for one in self._kinds.resources(selector):
+            # A selector can be a pattern.
+            if (one.group, one.version, one.kind) == selector[:3]:
+                return one
+        return None
+
+    def _may_create(self, resource: Resource, namespace: str, until_ns: int) -> bool:
+        """Return our permission. KYVERNO: a failed check is a denial."""
+        attributes = {
+            "verb": "create",
+            "group": resource.group,
+            "version": resource.version,
+            "resource": resource.plural,
+        }
+        if namespace:
+            attributes["namespace"] = namespace
+        review: Json = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        call = Call(
+            method="POST",
+            path=_REVIEWS,
+            body=msgspec.json.encode(review),
+            # K8S: the API server stores no review, so a retry is safe.
+            repeatable=True,
+        )
+        try:
+            answer = self._client.send(call, until_ns)
+        except DeadlinePassed:
+            raise
+        except DependencyError:
+            return False
+        return (answer.get("status") or {}).get("allowed") is True
+
+    def _create(
+        self, resource: Resource, namespace: str, document: Json, until_ns: int
+    ) -> dict[str, Json]:
+        call = Call(
+            method="POST",
+            path=resource.collection(namespace),
+            query=[("dryRun", "All")],
+            body=msgspec.json.encode(document),
+            # K8S: a dry run stores nothing, so a retry is safe.
+            repeatable=True,
+        )
+        try:
+            made = self._client.send(call, until_ns)
+        except _REJECTED as error:
+            raise ExpressionFailed(error.code, error.message) from error
+        if type(made) is not dict:
+            text = "the API server's answer is not an object"
+            raise KubeUnavailable("kube.answer", text)
+        return made

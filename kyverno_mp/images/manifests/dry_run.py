@@ -1,0 +1,122 @@
+"""Compare an object with what the API server makes of its signed manifest.
+
+Room: images. Takes: signed manifests, an object, a function that creates objects in a
+dry run. Gives: Differences. Next: images/manifests/verifier.py. May touch: the API
+server through the given function.
+Source: docs/behaviour/images 7 (match order); k8s-manifest-sigstore
+pkg/k8smanifest/verify_resource.go, pkg/util/kubeutil/dryrun.go.
+
+The API server and its mutating webhooks add fields to an object. The same fields are
+added to the manifest in a dry run, so that only the other differences count.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.manifests.compare import Difference, Flat, differences
+from kyverno_mp.images.manifests.message import failed
+from kyverno_mp.values.jsonvalue import Json
+
+DryRunCreate: TypeAlias = Callable[[dict[str, Json], str, int], dict[str, Json] | None]
+"""Takes an object, a namespace for namespaced kinds and a deadline; returns the object
+that would be stored, None if our account may not create it. Raises: ExpressionFailed
+(the API server rejects the object), DependencyError.
+"""
+
+_CRD: Final = "CustomResourceDefinition"
+_ERROR: Final = (
+    "error occurred during matching manifest: error occured during dryrun create match:"
+    " failed to dryrun with the found YAML in image: Error in creating resource"
+)
+_NAMES: Final = {"kind": "Sim", "listKind": "Sim", "singular": "sim", "plural": "sim"}
+"""Prefixes for the names of a CustomResourceDefinition, which must be unique."""
+
+
+def simulated(
+    candidates: Sequence[dict[str, Json]],
+    document: Mapping[str, Json],
+    ignored: Sequence[str],
+    create: Callable[[dict[str, Json]], dict[str, Json] | None],
+) -> list[Difference] | None:
+    """Return no differences if a candidate's dry run matches, else the first one's.
+
+    Return None if no candidate could be created. The caller must have checked that the
+    candidates are signed. Raises: ExpressionFailed, DependencyError.
+    """
+    first: list[Difference] | None = None
+    given = Flat(dict(document))
+    for candidate in _of_kind(candidates, document):
+        try:
+            made = create(_renamed(candidate))
+        except ExpressionFailed as error:
+            raise failed(f"{_ERROR} {_gvk(candidate)}: {error.message}") from error
+        if made is None:
+            return first
+        found = differences(_restored(made, candidate), given, ignored)
+        if not found:
+            return []
+        first = first or found
+    return first
+
+
+def _of_kind(
+    candidates: Sequence[dict[str, Json]], document: Mapping[str, Json]
+) -> Iterator[dict[str, Json]]:
+    """Yield the candidates of the object's kind; permissions differ between kinds."""
+    wanted = document.get("apiVersion"), document.get("kind")
+    for one in candidates:
+        is_named = type(one.get("metadata")) is dict
+        if is_named and (one.get("apiVersion"), one.get("kind")) == wanted:
+            yield one
+
+
+def _renamed(candidate: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the object to create; its name must not exist yet."""
+    made = copy.deepcopy(dict(candidate))
+    metadata = made["metadata"]
+    metadata.pop("namespace", None)
+    name = metadata.get("name")
+    if made.get("kind") != _CRD:
+        metadata["name"] = f"{name or ''}-dry-run"
+        return made
+    if type(name) is str:
+        metadata["name"] = f"sim{name}"
+    names = _names(made)
+    for field, prefix in _NAMES.items():
+        if type(names.get(field)) is str:
+            names[field] = prefix + names[field]
+    return made
+
+
+def _restored(
+    made: Mapping[str, Json], candidate: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Return the created object with the names that were signed.
+
+    SAFETY: upstream does not compare these names, so with a dry run an object can be
+    renamed.
+    """
+    found = copy.deepcopy(dict(made))
+    signed, metadata = candidate["metadata"], found.get("metadata")
+    if type(metadata) is dict:
+        for field in ("name", "namespace"):
+            metadata[field] = signed.get(field)
+    if found.get("kind") == _CRD:
+        names = _names(found)
+        for field, prefix in _NAMES.items():
+            if type(names.get(field)) is str:
+                names[field] = names[field].removeprefix(prefix)
+    return found
+
+
+def _names(document: Mapping[str, Json]) -> dict[str, Json]:
+    spec = document.get("spec")
+    names = spec.get("names") if type(spec) is dict else None
+    return names if type(names) is dict else {}
+
+
+def _gvk(document: Mapping[str, Json]) -> str:
+    group, slash, version = str(document.get("apiVersion") or "").rpartition("/")
+    return f"{group if slash else ''}/{version}, Kind={document.get('kind')}"

@@ -1,0 +1,97 @@
+"""Follow one kind of policies in the snapshot: its newest generation and its planner.
+
+Room: webhook. Takes: the snapshot's files, a function that links a segment. Gives:
+SnapshotFiles, FollowedPolicies. Next: kinds, webhook/start.py.
+May touch: maps files of the runtime folder.
+Source: docs/architecture.md 3 (attach, swapped between two requests).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.snapshot.read import Segment
+
+T = TypeVar("T")
+PlannerT = TypeVar("PlannerT")
+Knows = Callable[[str], bool]
+Defer = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """The files of the snapshot; ``on_refused`` is called with each unusable one."""
+
+    folder: Path
+    control: ControlPage
+    on_refused: Callable[[SnapshotUnusable], None]
+
+    def follow(
+        self,
+        name: str,
+        wrap: Callable[[Segment, T | None], T],
+        defer: Defer | None = None,
+    ) -> Follower[T]:
+        """Return a follower of the segment ``name``."""
+        return Follower(
+            self.folder,
+            self.control,
+            name,
+            wrap,
+            on_refused=self.on_refused,
+            defer=defer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Linked(Generic[PlannerT]):
+    """One generation of one kind of policies, with its planner."""
+
+    segment: PolicySegment
+    planner: PlannerT
+
+
+class FollowedPolicies(Generic[PlannerT]):
+    """The policies of one kind. One thread, the event loop's, uses them."""
+
+    def __init__(
+        self,
+        files: SnapshotFiles,
+        name: str,
+        link: Callable[[Segment, Knows], Linked[PlannerT]],
+        is_whole: Callable[[], bool],
+    ) -> None:
+        """``is_whole`` returns whether the data that all policies need is attached."""
+        self._is_whole = is_whole
+        self._asked: set[str] = set()
+        self.follower: Follower[Linked[PlannerT]] = files.follow(
+            name, lambda segment, _previous: link(segment, self.knows)
+        )
+
+    def planner(self) -> PlannerT | None:
+        """Return the planner of the newest generation, None while data is missing."""
+        linked = self.follower.current()
+        return linked.planner if linked is not None and self._is_whole() else None
+
+    def knows(self, key: str) -> bool:
+        """Return whether a policy exists, or existed at the last request for it."""
+        linked = self.follower.current()
+        return knows(None if linked is None else linked.segment, self._asked, key)
+
+
+def knows(segment: PolicySegment | None, asked: set[str], key: str) -> bool:
+    """Return whether a policy exists, or existed at the last request for it.
+
+    A deleted policy can stay registered a little longer, but denies nothing.
+    """
+    if segment is not None and segment.knows(key):
+        if len(asked) >= FINE_GRAINED_KEPT_MAX:
+            asked.clear()
+        asked.add(key)
+    return key in asked

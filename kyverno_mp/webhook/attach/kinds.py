@@ -1,0 +1,68 @@
+"""Link the policies of ``policies.kyverno.io``: one function for each kind.
+
+Room: webhook. Takes: an Engine, a segment of the snapshot. Gives: a Linked generation.
+Next: followed. May touch: nothing outside its arguments.
+Source: docs/architecture.md 3.
+"""
+
+from kyverno_mp.program.cel_policies.generating_plan import (
+    GeneratingPlanner,
+    LinkedGeneratingTrigger,
+)
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
+from kyverno_mp.program.image_policies.plan import ImagePlanner
+from kyverno_mp.program.validating_policy.plan import CelPlanner
+from kyverno_mp.program.validating_policy.source import CelPolicySource, CelSource
+from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
+from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.attach.followed import Knows, Linked
+
+
+def link_validating(
+    engine: Engine, segment: Segment, knows: Knows
+) -> Linked[CelPlanner]:
+    """Link ValidatingPolicies."""
+    policies = CelPolicySegment(segment)
+    source = CelPolicySource(engine, policies)
+    return Linked(policies, CelPlanner(engine, source, knows))
+
+
+def link_mutating(
+    engine: Engine, background_user: str, segment: Segment, knows: Knows
+) -> Linked[MutatingPlanner]:
+    """Link MutatingPolicies."""
+    policies = MutatingPolicySegment(segment)
+    source = CelSource(
+        engine, policies, lambda at: LinkedMutatingPolicy(policies.mutating_policy(at))
+    )
+    return Linked(policies, MutatingPlanner(engine, source, knows, background_user))
+
+
+def link_generating(
+    engine: Engine, background_user: str, segment: Segment, knows: Knows
+) -> Linked[GeneratingPlanner]:
+    """Link the triggers of GeneratingPolicies."""
+    policies = GeneratingPolicySegment(segment)
+    source = CelSource(
+        engine,
+        policies,
+        lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
+    )
+    return Linked(policies, GeneratingPlanner(source, knows, background_user))
+
+
+def link_images(
+    engine: Engine, begin: Begin, segment: Segment, knows: Knows
+) -> Linked[ImagePlanner]:
+    """Link ImageValidatingPolicies; ``begin`` starts the verification of a review."""
+    policies = ImagePolicySegment(segment)
+    source = CelSource(
+        engine, policies, lambda at: LinkedImagePolicy(policies.image_policy(at))
+    )
+    return Linked(policies, ImagePlanner(engine, source, knows, begin))

@@ -1,0 +1,385 @@
+"""From `kubectl apply` of a policy to a denied request, on a real API server."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kyverno_mp.controllers.certificates.reconcile import SECRETS
+from kyverno_mp.controllers.webhook_config.options import VALIDATING
+from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES, remove_all
+from kyverno_mp.errors import KubeNotFound, KubeRefused, KubeUnavailable
+from kyverno_mp.kube.access import from_kubeconfig
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.lease import LEASES
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import Resource, core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from tests.conformance.place import without_variable
+from tests.e2e.api import Api
+from tests.e2e.conftest import Cluster
+from tests.e2e.crds import install_crds
+from tests.e2e.installation import policy
+from tests.e2e.waiting import wait_for
+from tests.ports import free_ports
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG_MAPS = core("configmaps")
+NAMESPACES = core("namespaces", namespaced=False)
+CRDS = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
+RESOURCE_WEBHOOK = ("", "kyverno-resource-validating-webhook-cfg")
+POLICY_WEBHOOK = ("", "kyverno-policy-validating-webhook-cfg")
+"""A webhook that exists without any policy."""
+
+
+class Pod:
+    """Our service as one local process, called by URL."""
+
+    def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
+        self.log = folder / f"{name}.log"
+        port, self.health_port = free_ports(2)
+        self.url = f"https://127.0.0.1:{port}/"
+        environment = {
+            **without_variable(os.environ),
+            "KYVERNO_MP_KUBECONFIG": str(cluster.kubeconfig),
+            "KYVERNO_MP_SERVER_IP": f"127.0.0.1:{port}",
+            "KYVERNO_MP_WEBHOOK_HOST": "127.0.0.1",
+            "KYVERNO_MP_WEBHOOK_PORT": str(port),
+            "KYVERNO_MP_HEALTH_PORT": str(self.health_port),
+            "KYVERNO_MP_WEBHOOK_WORKERS": "1",
+            "KYVERNO_MP_POD_NAME": name,
+            "KYVERNO_MP_TLS_KEY_ALGORITHM": "ECDSA",
+            "KYVERNO_MP_RUNTIME_DIR": str(folder / name),
+            "PYTHONPATH": str(ROOT),
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kyverno_mp", "serve"],
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Iterator[Client]:
+    client = Client(Pool(from_kubeconfig(cluster.kubeconfig)), "kyverno-mp-test")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def objects(client: Client) -> Objects:
+    return Objects(client)
+
+
+@pytest.fixture(scope="module")
+def pod(
+    cluster: Cluster,
+    api: Api,
+    client: Client,
+    objects: Objects,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Pod]:
+    install_crds(api)
+    if objects.find(NAMESPACES, ("", "kyverno")) is None:
+        objects.create(NAMESPACES, {"metadata": {"name": "kyverno"}})
+    pod = Pod(cluster, "one", tmp_path_factory.mktemp("pod"))
+    try:
+        # An earlier product may have left its webhooks.
+        wait_for(lambda: is_registered(objects, pod, POLICY_WEBHOOK))
+        yield pod
+    finally:
+        pod.stop()
+        remove_all(client, objects)
+        print(pod.log.read_text()[-8000:])
+
+
+@pytest.fixture(autouse=True)
+def _no_policy_left(client: Client, objects: Objects) -> Iterator[None]:
+    """Ensure that no policy of a test is in force in the next one."""
+    yield
+    for raw in client.get(CLUSTER_POLICIES.collection(""))["items"]:
+        objects.delete(CLUSTER_POLICIES, ("", raw["metadata"]["name"]))
+    wait_for(lambda: _is_let_in(objects))
+
+
+def holder(objects: Objects) -> str:
+    lease = objects.find(LEASES, ("kyverno", "kyverno")) or {}
+    return str((lease.get("spec") or {}).get("holderIdentity"))
+
+
+def is_registered(
+    objects: Objects, pod: Pod, name: tuple[str, str] = RESOURCE_WEBHOOK
+) -> bool:
+    found = objects.find(RESOURCES[VALIDATING], name) or {}
+    urls = [one["clientConfig"]["url"] for one in found.get("webhooks") or ()]
+    return bool(urls) and all(url.startswith(pod.url) for url in urls)
+
+
+def config_map(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "default", "name": name, "labels": labels}}
+
+
+def is_denied(objects: Objects, raw: dict[str, Any]) -> bool:
+    try:
+        objects.create(CONFIG_MAPS, raw)
+    except KubeRefused as error:
+        return "is needed" in error.message
+    objects.delete(CONFIG_MAPS, ("default", raw["metadata"]["name"]))
+    return False
+
+
+def is_ready(objects: Objects, name: str) -> bool:
+    """Return whether the status reports that a policy is in force."""
+    found = objects.find(CLUSTER_POLICIES, ("", name)) or {}
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return any(one["status"] == "True" for one in conditions)
+
+
+def test_created_policy_takes_effect_and_deleted_policy_loses_it(
+    pod: Pod, objects: Objects
+) -> None:
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("one", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert not is_denied(objects, config_map("m", team="x"))
+    objects.delete(CLUSTER_POLICIES, ("", "one"))
+    wait_for(lambda: not is_denied(objects, config_map("m")))
+
+
+def test_ready_policy_is_already_enforced(pod: Pod, objects: Objects) -> None:
+    """Clients that wait for Ready rely on it: no later request bypasses the policy."""
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("ready", "team", "Pod", "ConfigMap"))
+    wait_for(lambda: is_ready(objects, "ready"))
+    assert is_denied(objects, config_map("m"))
+    found = objects.find(CLUSTER_POLICIES, ("", "ready"))
+    assert found is not None
+    assert found["status"]["rulecount"]["validate"] == 1
+    objects.delete(CLUSTER_POLICIES, ("", "ready"))
+    wait_for(lambda: not is_denied(objects, config_map("m")))
+
+
+def test_invalid_policy_is_denied_at_admission(pod: Pod, objects: Objects) -> None:
+    assert pod.process.poll() is None
+    bad = policy("bad", "team", "ConfigMap")
+    bad["spec"]["rules"][0]["validate"]["pattern"] = {"a": "{{ nowhere.x }}"}
+    name = ("", "kyverno-policy-validating-webhook-cfg")
+    wait_for(lambda: objects.find(RESOURCES[VALIDATING], name))
+
+    def refused() -> bool:
+        try:
+            objects.create(CLUSTER_POLICIES, bad)
+        except KubeRefused as error:
+            return "validate-policy.kyverno.svc" in error.message
+        objects.delete(CLUSTER_POLICIES, ("", "bad"))
+        return False
+
+    wait_for(refused)
+
+
+def test_rules_read_live_cluster_data(pod: Pod, objects: Objects) -> None:
+    """An apiCall, and a ConfigMap that is not labelled for caching."""
+    assert pod.process.poll() is None
+    objects.create(CONFIG_MAPS, {**config_map("allowed"), "data": {"team": "x"}})
+    live = policy("live", "team", "ConfigMap")
+    rule = live["spec"]["rules"][0]
+    path = "/api/v1/namespaces/default"
+    rule["context"] = [
+        {"name": "cm", "configMap": {"name": "allowed", "namespace": "default"}},
+        {"name": "ns", "apiCall": {"urlPath": path, "jmesPath": "metadata.name"}},
+    ]
+    rule["validate"]["message"] = "is needed: {{ cm.data.team }} of {{ ns }}"
+    labels = {"team": "{{ cm.data.team }}", "namespace": "{{ ns }}"}
+    rule["validate"]["pattern"] = {"metadata": {"labels": labels}}
+    objects.create(CLUSTER_POLICIES, live)
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert not is_denied(objects, config_map("m", team="x", namespace="default"))
+
+
+def test_deleted_objects_are_restored(pod: Pod, objects: Objects) -> None:
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert objects.delete(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
+    # The API server itself learns of it a moment later, so its status is not enough.
+    wait_for(lambda: objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    found = objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
+    assert found is not None
+    objects.replace(RESOURCES[VALIDATING], {**found, "webhooks": []})
+    wait_for(lambda: is_denied(objects, config_map("m")))
+
+
+def test_lost_certificate_is_reissued_and_served(pod: Pod, objects: Objects) -> None:
+    """The new authority and the new leaf take effect without a restart.
+
+    The API server trusts the served certificate all the time.
+    """
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("three", "team", "ConfigMap"))
+    # An earlier denial may come from the webhook of a policy that is being deleted.
+    wait_for(lambda: is_ready(objects, "three"))
+    name = "kyverno-svc.kyverno.svc.kyverno-tls-"
+    for which in ("ca", "pair"):
+        assert objects.delete(SECRETS, ("kyverno", name + which))
+    until = time.monotonic() + 25
+    while time.monotonic() < until:
+        assert is_denied(objects, config_map("m"))
+        time.sleep(0.2)
+    assert objects.find(SECRETS, ("kyverno", name + "pair"))
+
+
+def test_scaling_a_custom_resource_is_reviewed(pod: Pod, objects: Objects) -> None:
+    """The review's object is a Scale, which does not name the scaled kind."""
+    assert pod.process.poll() is None
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+    }
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    definition = {
+        "metadata": {"name": "gadgetries.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "gadgetries", "kind": "Gadgetry"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": anything},
+                    "subresources": {"scale": scale, "status": {}},
+                }
+            ],
+        },
+    }
+    gadgetries = Resource(group="example.com", version="v1", plural="gadgetries")
+    document = policy("scaled", "team", "Gadgetry/scale", "Gadgetry/status")
+    few = {
+        "key": "{{ request.object.spec.replicas || `0` }}",
+        "operator": "GreaterThan",
+    }
+    document["spec"]["rules"][0]["validate"] = {
+        "failureAction": "Enforce",
+        "allowExistingViolations": False,
+        "message": "less is needed",
+        "deny": {"conditions": {"all": [{**few, "value": 5}]}},
+    }
+    key = ("default", "g")
+    objects.create(CRDS, definition)
+    try:
+        raw = {
+            "apiVersion": "example.com/v1",
+            "kind": "Gadgetry",
+            "metadata": {"name": "g", "namespace": "default"},
+        }
+        wait_for(lambda: _is_made(objects, gadgetries, raw))
+        objects.create(CLUSTER_POLICIES, document)
+
+        def scaled(replicas: int, part: str = "scale") -> bool:
+            try:
+                objects.merge(gadgetries, key, {"spec": {"replicas": replicas}}, part)
+            except KubeRefused as error:
+                return "less is needed" not in error.message
+            return True
+
+        wait_for(lambda: not scaled(9))
+        assert scaled(3)
+        # The plural does not begin with the kind either.
+        objects.merge(gadgetries, key, {"status": {"replicas": 3}}, "status")
+        assert scaled(9, "")
+    finally:
+        objects.delete(CRDS, ("", "gadgetries.example.com"))
+
+
+def _is_let_in(objects: Objects) -> bool:
+    try:
+        return not is_denied(objects, config_map("m"))
+    except KubeUnavailable:
+        return False
+
+
+def _denied_or_untrusted(objects: Objects) -> bool:
+    try:
+        return is_denied(objects, config_map("m"))
+    except KubeUnavailable:
+        # failurePolicy Fail, while the API server has another address of our service.
+        return False
+
+
+def _is_made(objects: Objects, resource: Resource, raw: dict[str, Any]) -> bool:
+    try:
+        objects.create(resource, raw)
+    except (KubeNotFound, KubeRefused):
+        return False
+    return True
+
+
+def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
+    try:
+        objects.create(CLUSTER_POLICIES, raw)
+    except KubeUnavailable:
+        return False
+    return True
+
+
+def test_resumed_lease_holder_writes_nothing(
+    cluster: Cluster, pod: Pod, objects: Objects, tmp_path: Path
+) -> None:
+    """After SIGSTOP of the holder, another takes over; the old one stops writing."""
+    # The previous test may have changed the authority a moment ago.
+    wait_for(lambda: _is_created(objects, policy("lease", "team", "ConfigMap")))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert holder(objects) == "one"
+    assert is_registered(objects, pod)
+    supervisor = psutil.Process(pod.process.pid)
+    roles = [supervisor, *supervisor.children()]
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    two = Pod(cluster, "two", tmp_path)
+    try:
+        for process in processes:
+            process.suspend()
+        wait_for(lambda: holder(objects) == "two", 40)
+        wait_for(lambda: is_registered(objects, two))
+        wait_for(lambda: _denied_or_untrusted(objects))
+        for process in processes:
+            process.resume()
+        until = time.monotonic() + 12
+        while time.monotonic() < until:
+            assert is_registered(objects, two)
+            assert holder(objects) == "two"
+            time.sleep(0.05)
+        # On a slow machine the stop lasts longer than Gunicorn's worker timeout: the
+        # arbiter then replaces the worker, as intended.
+        assert all(process.is_running() for process in roles)
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        two.stop()
+    assert holder(objects) != "two", "a planned end gives the lease back"
+    wait_for(lambda: holder(objects) == "one")
+    wait_for(lambda: is_registered(objects, pod))
+    assert is_denied(objects, config_map("m"))

@@ -1,0 +1,262 @@
+"""docs/upgrade.md, "From Kyverno": its commands, as written there, and the way back.
+
+A failure means: readers of the page get a cluster that admits forbidden objects, that
+one of Kyverno's webhooks blocks, or that cannot be rolled back. The cluster has the
+objects of Kyverno's chart and of Kyverno itself (kyverno_before.py); its pods are
+stand-ins.
+"""
+
+import datetime as dt
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kyverno_mp.controllers.certificates.make import (
+    certificate_pem,
+    key_pem,
+    make_ca,
+    make_key,
+    make_server,
+)
+from kyverno_mp.controllers.certificates.rules import CertificateRules
+from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.installation import (
+    DEPLOYMENT,
+    NAMESPACE,
+    Installation,
+    installation,
+    our_image,
+    policy,
+    until,
+)
+from tests.e2e.kyverno_before import (
+    FILTERED,
+    OTHERS,
+    REGISTRY,
+    Certificates,
+    objects,
+    webhook_configurations,
+)
+from tests.e2e.load import load
+from tests.e2e.reader import Reader
+
+PAGE: Final = "upgrade.md"
+STAND_IN: Final = Path(__file__).parents[1] / "kyverno_stand_in.py"
+WEBHOOKS: Final = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+pytestmark = pytest.mark.timeout(900)
+
+
+def certificates() -> Certificates:
+    """Return certificates like those of Kyverno's certificate controller."""
+    rules, now = CertificateRules(), dt.datetime.now(dt.UTC)
+    authority_key, key = make_key("RSA"), make_key("RSA")
+    authority = make_ca(authority_key, now, rules)
+    server = make_server(key, authority, authority_key, now, rules)
+    return Certificates(
+        authority=certificate_pem(authority),
+        authority_key=key_pem(authority_key),
+        server=certificate_pem(server),
+        server_key=key_pem(key),
+    )
+
+
+@pytest.fixture(scope="module")
+def before(
+    cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """Yield a cluster in which Kyverno runs, with policies in force."""
+    folder = tmp_path_factory.mktemp("stand-in")
+    served = certificates()
+    (folder / "tls.crt").write_bytes(served.server)
+    (folder / "tls.key").write_bytes(served.server_key)
+
+    def image(container: Mapping[str, Any]) -> Sequence[str]:
+        name = container["image"]
+        if name == f"{REGISTRY}/kyvernopre:v1.18.2":
+            return ["/bin/true"]
+        if name == f"{REGISTRY}/kyverno:v1.18.2":
+            files = (str(folder / "tls.crt"), str(folder / "tls.key"))
+            return [sys.executable, str(STAND_IN), *files]
+        if name.startswith(REGISTRY):
+            return ["/bin/sleep", "infinity"]
+        assert name == "registry.example.com/kyverno-mp:0.1.0", name
+        return our_image(container)
+
+    with installation(plane, cluster.kubectl, image) as made:
+        _create(made, [*objects(served)])
+        _create(made, _policies())
+        made.await_rollout()
+        _create(made, [*webhook_configurations(served.authority)])
+        until(lambda: _is_denied(made), "Kyverno denies")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reader(
+    cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Reader:
+    return Reader(plane, cluster.kubectl, tmp_path_factory.mktemp("checkout"))
+
+
+def _create(found: Installation, documents: Sequence[Any]) -> None:
+    listing = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+    found.kubectl("create", "-f", "-", text=json.dumps(listing))
+    found.kubectl("wait", "--for=condition=Established", "crd", "--all")
+
+
+def _policies() -> list[Any]:
+    """Return live policies of each kind that admission evaluates."""
+    stamp = {
+        "name": "stamp",
+        "match": {"any": [{"resources": {"kinds": ["Secret"]}}]},
+        "mutate": {
+            "patchStrategicMerge": {"metadata": {"labels": {"stamped": "true"}}}
+        },
+    }
+    mutating = {**policy("stamped", "", "Secret"), "spec": {"rules": [stamp]}}
+    namespaced = policy("owned", "owner", "ServiceAccount")
+    namespaced["kind"] = "Policy"
+    namespaced["metadata"]["namespace"] = "default"
+    return [policy("labelled", "team", "ConfigMap"), mutating, namespaced]
+
+
+def _is_denied(found: Installation) -> bool:
+    name = f"probe-{time.monotonic_ns()}"
+    made = found.run("create", "configmap", name)
+    if made.returncode == 0:
+        found.kubectl("delete", "configmap", name)
+    return "is needed" in made.stderr
+
+
+def _read(found: Installation, *words: str) -> Any:
+    return json.loads(found.kubectl("get", *words, "-o", "json"))
+
+
+def _deployment(found: Installation) -> Any:
+    return _read(found, "-n", NAMESPACE, "deployment", DEPLOYMENT)["spec"]
+
+
+def _authority(found: Installation) -> Any:
+    name = "kyverno-svc.kyverno.svc.kyverno-tls-ca"
+    return _read(found, "-n", NAMESPACE, "secret", name)["data"]
+
+
+def _hooks(found: Installation) -> dict[str, Any]:
+    """Return the webhooks of each registered configuration."""
+    listing = _read(found, WEBHOOKS)["items"]
+    return {one["metadata"]["name"]: one.get("webhooks", []) for one in listing}
+
+
+def _services(found: Installation) -> set[str]:
+    """Return the Services that the API server calls."""
+    hooks = [hook for some in _hooks(found).values() for hook in some]
+    return {hook["clientConfig"]["service"]["name"] for hook in hooks}
+
+
+def _await_only(found: Installation, image: str) -> None:
+    """Wait until all pods of the admission controller run an image."""
+
+    def is_so() -> bool:
+        pods = [pod for pod in found.pods if pod.name.startswith(DEPLOYMENT)]
+        return bool(pods) and all(
+            pod.raw["spec"]["containers"][0]["image"] == image for pod in pods
+        )
+
+    until(is_so, f"only {image} is left")
+
+
+OURS: Final = "registry.example.com/kyverno-mp:0.1.0"
+
+
+def test_kyverno_is_replaced_under_load(
+    before: Installation, reader: Reader, plane: ControlPlane
+) -> None:
+    """Meanwhile no forbidden object is admitted and no allowed one is rejected."""
+    authority = _authority(before)
+    told = reader.follow(PAGE, "### 1. Check the policies")
+    assert all(name in told for name in ("labelled", "stamped", "owned"))
+    reader.follow(PAGE, "### 2. Save what will change")
+    reader.follow(PAGE, "### 3. Make helm forget its release")
+    with load(plane):
+        reader.follow(PAGE, "### 4. Install over Kyverno")
+        _await_only(before, OURS)
+    labels = ("-l", "owner=helm,name=kyverno")
+    assert _read(before, "-n", NAMESPACE, "secret", *labels)["items"] == []
+    assert _authority(before) == authority
+    template = _deployment(before)["template"]["spec"]
+    assert "initContainers" not in template
+    (container,) = template["containers"]
+    assert not [one for one in container["env"] if "_MP_" not in one["name"]]
+    # Kyverno's own pods had an init container, ours none: no pod was of both.
+    assert not [
+        pod
+        for pod in (plane.folder / "pods").glob(f"{DEPLOYMENT}-*")
+        if (pod / "kyverno-pre.log").exists() and (pod / "volumes/runtime").exists()
+    ]
+
+
+def test_policies_are_enforced(before: Installation) -> None:
+    """The existing policies, with the operator's own configuration."""
+    assert _is_denied(before)
+    before.kubectl("create", "configmap", FILTERED)
+    before.kubectl("create", "secret", "generic", "seen")
+    assert _read(before, "secret", "seen")["metadata"]["labels"] == {"stamped": "true"}
+    made = before.run("create", "serviceaccount", "nobody")
+    assert "label owner is needed" in made.stderr
+    assert "cannot be used" not in before.logs()
+
+
+def test_no_kyverno_webhook_remains(before: Installation) -> None:
+    """Ours have the same names; unused webhooks are not registered."""
+    until(lambda: _services(before) == {"kyverno-svc"}, "all webhooks are ours")
+    hooks = _hooks(before)
+    names = [one["name"] for one in hooks["kyverno-resource-validating-webhook-cfg"]]
+    assert names == ["validate.kyverno.svc-fail"]
+    left = _read(before, "-n", NAMESPACE, "deployments")["items"]
+    assert [one["metadata"]["name"] for one in left] == [DEPLOYMENT]
+    # We review clean-up policies, because we know the account's delete permissions.
+    spec = {
+        "schedule": "0 0 1 1 *",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+    }
+    cleanup = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "ClusterCleanupPolicy",
+        "metadata": {"name": "yearly"},
+        "spec": spec,
+    }
+    made = before.run("create", "-f", "-", text=json.dumps(cleanup))
+    assert "no permission to delete kind Pod" in made.stderr
+
+
+def test_rollback_under_load(
+    before: Installation, reader: Reader, plane: ControlPlane
+) -> None:
+    """Kyverno's pods, permissions, values and release are restored."""
+    with load(plane):
+        reader.follow(PAGE, "### The way back")
+        _await_only(before, f"{REGISTRY}/kyverno:v1.18.2")
+    template = _deployment(before)["template"]["spec"]
+    assert [one["name"] for one in template["initContainers"]] == ["kyverno-pre"]
+    assert {one["name"] for one in template["volumes"]} == {"sigstore"}
+    core = _read(before, "clusterrole", "kyverno:admission-controller:core")
+    assert any(
+        "kyverno.io" in one["apiGroups"] and "*" in one["resources"]
+        for one in core["rules"]
+    )
+    left = _read(before, "-n", NAMESPACE, "deployments")["items"]
+    names = {one["metadata"]["name"] for one in left}
+    assert names == {DEPLOYMENT, *(f"kyverno-{one}" for one in OTHERS)}
+    release = "sh.helm.release.v1.kyverno.v1"
+    assert _read(before, "-n", NAMESPACE, "secret", release)["data"]
+    gone = ("priorityclass", "networkpolicy", "poddisruptionbudget")
+    for kind in gone:
+        found = before.run("-n", NAMESPACE, "get", kind, DEPLOYMENT)
+        assert "NotFound" in found.stderr, kind
+    assert _is_denied(before)

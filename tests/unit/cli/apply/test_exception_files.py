@@ -1,0 +1,84 @@
+"""Files of ``apply -e`` are validated as an API server validates what it stores.
+
+A failure means: an exception that upstream rejects exempts objects here, or a name that
+does not resolve ends the run. Source: docs/behaviour/cli 4, 12; the real program.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Command, pod
+
+_RULE = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: {message: refused, deny: {}}
+"""
+_OF_RULES = """
+apiVersion: kyverno.io/v2
+kind: PolicyException
+metadata: %s
+spec:
+  exceptions: [{policyName: p, ruleNames: [r]}]
+  match: {any: [{resources: {kinds: [Pod]}}]}
+"""
+_OF_CEL = """
+apiVersion: policies.kyverno.io/v1
+kind: PolicyException
+metadata: %s
+spec: {policyRefs: [{name: v, kind: ValidatingPolicy}]}
+"""
+_EVENT = "{apiVersion: v1, kind: Event, name: a, uid: u}"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "p.yaml").write_text(_RULE)
+    (tmp_path / "r.yaml").write_text(pod("good"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [_OF_RULES, _OF_CEL])
+@pytest.mark.parametrize(
+    ("metadata", "place"),
+    [
+        ("{name: e, labels: {a: '-1'}}", "metadata.labels"),
+        ("{name: e, annotations: {'a b': x}}", "metadata.annotations"),
+        ("{name: E_x}", "metadata.name"),
+        ("{name: e, namespace: Bad_ns}", "metadata.namespace"),
+        ("{name: '', generateName: e-}", "metadata.name"),
+        ("{name: e, finalizers: ['a b']}", "metadata.finalizers"),
+        ("{name: e, creationTimestamp: abc}", "metadata.creationTimestamp"),
+        (
+            "{name: e, ownerReferences: [" + _EVENT + "]}",
+            "metadata.ownerReferences",
+        ),
+    ],
+)
+def test_metadata_is_validated(
+    command: Command, files: Path, text: str, metadata: str, place: str
+) -> None:
+    (files / "e.yaml").write_text(text % metadata)
+    flags = ("-r", files / "r.yaml", "-e", files / "e.yaml")
+    done = command("apply", files / "p.yaml", *flags)
+    assert done.code == 1
+    assert "failed to load exceptions" in done.err
+    assert place in done.err
+
+
+def test_unresolvable_name_is_an_expression_error(
+    command: Command, files: Path
+) -> None:
+    entry = "- {name: x, variable: {jmesPath: \"is_external_url('http://')\"}}"
+    text = _RULE.replace("    validate:", f"    context:\n    {entry}\n    validate:")
+    text = text.replace("message: refused", "message: 'is {{ x }}'")
+    (files / "p.yaml").write_text(text)
+    done = command("apply", files / "p.yaml", "-r", files / "r.yaml")
+    assert done.code == 1
+    assert "fail: 1" in done.out

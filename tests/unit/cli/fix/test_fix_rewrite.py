@@ -1,0 +1,521 @@
+"""A rewritten policy decides as before, and parts without an equivalent are named.
+
+The tests compare only the decisions of both policies, never their expressions.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from kyverno_mp.admission.decode import decode as decode_review
+from kyverno_mp.cli.fix import to_validating
+from kyverno_mp.cli.fix.rewrite.inputs import reviews
+from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.policy import rewritten
+from kyverno_mp.cli.fix.rewrite.proof import Pair
+from kyverno_mp.cli.fix.to_validating import rewrite
+from kyverno_mp.compiler.autogen.rules import expand
+from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
+from tests.unit.cli.conftest import Command
+
+Json = Any
+PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+SERVICES = {"any": [{"resources": {"kinds": ["Service"]}}]}
+
+
+def policy(rule: Json, **spec: Json) -> Json:
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {
+            "validationFailureAction": "Enforce",
+            "rules": [{"name": "r", "match": SERVICES, **rule}],
+            **spec,
+        },
+    }
+
+
+def pattern(value: Json, **rule: Json) -> Json:
+    return policy({**rule, "validate": {"message": "m", "pattern": value}})
+
+
+def deny(*conditions: Json, **rule: Json) -> Json:
+    denied = {"deny": {"conditions": {"any": list(conditions)}}}
+    return policy({**rule, "validate": {"message": "m", **denied}})
+
+
+def condition(key: str, operator: str, value: Json) -> Json:
+    return {"key": f"{{{{ {key} }}}}", "operator": operator, "value": value}
+
+
+TYPE = "request.object.spec.type || 'ClusterIP'"
+REWRITTEN: dict[str, Json] = {
+    "texts": pattern({"spec": {"type": "ClusterIP | Node?ort & !Load*"}}),
+    "not": pattern({"spec": {"type": "!NodePort"}}),
+    "something": pattern({"metadata": {"labels": {"app.kubernetes.io/name": "?*"}}}),
+    "anything": pattern({"spec": {"type": "*"}}),
+    "booleans": pattern({"spec": {"=(publishNotReadyAddresses)": False}}),
+    "boolean texts": pattern({"spec": {"=(x)": "false"}}),
+    "numbers": pattern({"spec": {"=(healthCheckNodePort)": 0, "x": -3}}),
+    "amounts": pattern({"spec": {"x": ">=10 & <1Gi", "y": "!5"}}),
+    "missing is zero": pattern({"spec": {"x": "<5"}}),
+    **{
+        f"{operator}0": pattern({"spec": {"=(x)": f"{operator}0"}})
+        for operator in ("", "!", "<", "<=", ">", ">=")
+    },
+    "null": pattern({"spec": {"x": None}}),
+    "negation": pattern({"spec": {"X(externalIPs)": "null"}}),
+    "lists": pattern({"spec": {"ports": [{"name": "?*", "=(port)": ">1024"}]}}),
+    "lists of texts": pattern({"spec": {"=(externalIPs)": ["10.*"]}}),
+    "any pattern": policy(
+        {
+            "validate": {
+                "message": "m",
+                "anyPattern": [{"spec": {"type": "A"}}, {"spec": {"=(x)": "B"}}],
+            }
+        }
+    ),
+    "autogen": pattern({"spec": {"=(hostPID)": "false"}}, match=PODS),
+    "names": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "any": [
+                {"resources": {"kinds": ["Service"], "names": ["a*", "b"]}},
+                {"resources": {"kinds": ["Secret"], "namespaces": ["n?"]}},
+            ]
+        },
+        exclude={"any": [{"resources": {"namespaces": ["n1"], "names": ["b"]}}]},
+    ),
+    "operations": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "any": [{"resources": {"kinds": ["Service"], "operations": ["UPDATE"]}}]
+        },
+    ),
+    "match all": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "all": [
+                {"resources": {"kinds": ["Service", "Secret"]}},
+                {"resources": {"kinds": ["Service"], "names": ["a"]}},
+            ]
+        },
+    ),
+    "preconditions": pattern(
+        {"spec": {"type": "A"}},
+        preconditions={
+            "all": [
+                condition("request.operation || 'BACKGROUND'", "NotEquals", "UPDATE"),
+                condition(TYPE, "AnyNotIn", ["B", "C"]),
+            ]
+        },
+    ),
+    **{
+        f"deny {operator}": deny(condition(TYPE, operator, value))
+        for operator, value in (
+            ("Equals", "NodePort"),
+            ("NotEquals", "NodePort"),
+            ("AnyIn", ["NodePort", "LoadBalancer"]),
+            ("AllIn", ["NodePort", "LoadBalancer"]),
+            ("AnyNotIn", ["NodePort", "LoadBalancer"]),
+            ("AllNotIn", ["NodePort", "LoadBalancer"]),
+        )
+    },
+    "deny deletions": deny(condition("request.operation", "Equals", "DELETE")),
+    "deny a name": deny(
+        condition(TYPE, "NotEquals", "A"),
+        match={"any": [{"resources": {"kinds": ["Service"], "names": ["a"]}}]},
+    ),
+    "audit": {
+        **pattern({"spec": {"type": "A"}}),
+        "spec": {
+            **pattern({"spec": {"type": "A"}})["spec"],
+            "validationFailureAction": "Audit",
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_policy_and_rewrite_have_the_same_verdicts(name: str) -> None:
+    found = rewrite(REWRITTEN[name])
+    assert (found.reason, list(found.differences)) == ("", [])
+    assert found.document is not None
+    assert REWRITE_INPUTS_MIN <= found.requests <= REWRITE_INPUTS_MAX
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_requests_are_denied_and_allowed(name: str) -> None:
+    """Otherwise, the comparison would prove nothing."""
+    before = decode(REWRITTEN[name])
+    assert isinstance(before, ClusterPolicy)
+    pair = Pair(before, rewrite(REWRITTEN[name]).document)
+    kinds = {
+        one: Resource(*rest)
+        for one, *rest in (
+            ("Service", "", "v1", "services", "Service"),
+            ("Pod", "", "v1", "pods", "Pod"),
+        )
+    }
+    resource = kinds["Pod" if name == "autogen" else "Service"]
+    verdicts = {
+        bool(pair.verdicts(decode_review(body))[0])
+        for _, body in reviews(before.spec.rules, [resource])
+    }
+    assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize(("before", "verdict"), [(True, False), (False, True)])
+def test_kubectl_debug_of_a_pod(before: bool, verdict: bool) -> None:  # noqa: FBT001
+    """Both policies allow a Pod that already violated them."""
+    raw = REWRITTEN["autogen"]
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Pod", "pods", {"hostPID": True})
+    old = {**request["object"], "spec": {"hostPID": before}}
+    request.update(operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
+    assert _denied(pair, request) == (verdict, verdict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "denied"),
+    [
+        ("Service", "serving.example.com", True),
+        ("v1/Service", "serving.example.com", True),
+        ("apps/v1/Deployment", "serving.example.com", False),
+    ],
+)
+def test_kinds_of_other_groups(
+    kind: str,
+    group: str,
+    denied: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """A kind without a group matches this kind in every group."""
+    kinds = {"any": [{"resources": {"kinds": [kind]}}]}
+    raw = pattern({"spec": {"type": "A"}}, match=kinds)
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    name = kind.rpartition("/")[2]
+    request = _request(name, f"{name.lower()}s", {"type": "B"}, group)
+    assert _denied(pair, request) == (denied, denied)
+
+
+def test_other_kind_with_the_same_resource_name() -> None:
+    raw = REWRITTEN["not"]
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Other", "services", {"type": "NodePort"}, "example.com")
+    assert _denied(pair, request) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "denied"),
+    [
+        ("AnyIn", "Node*", True),
+        ("AnyIn", ["x", "?odePort"], True),
+        ("AllIn", "*", True),
+        ("AllIn", ["*", "x"], False),
+        ("AnyNotIn", "Node*", False),
+        ("AllNotIn", ["x", "*"], False),
+        ("AnyIn", "Node\\E*", False),
+        ("Equals", "Node*", False),
+    ],
+)
+def test_wildcards_in_the_object(operator: str, given: Json, denied: bool) -> None:  # noqa: FBT001 - a parameter
+    """Lists of values also match wildcards of the object's own value."""
+    value = "NodePort" if operator == "Equals" else ["NodePort", "LoadBalancer"]
+    raw = deny(condition(TYPE, operator, value))
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Service", "services", {"type": given})
+    assert _denied(pair, request) == (denied, denied)
+
+
+def test_a_condition_on_a_field_of_a_list() -> None:
+    """The list has no fields, so the default applies; this is no error."""
+    key = "request.object.spec.ports.name || 'none'"
+    raw = deny(condition(key, "Equals", "none"))
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    for ports, denied in (([{"name": "a"}], True), ({"name": "a"}, False)):
+        request = _request("Service", "services", {"ports": ports})
+        assert _denied(pair, request) == (denied, denied)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("deny AnyIn", "y.matches('[*?]')", "false"),
+        ("deny Equals", "type(z) == list", "false"),
+        ("lists", ".all(", ".exists("),
+        ("autogen", "request.operation == 'UPDATE'", "true"),
+        (
+            "names",
+            ".orValue(object.metadata.?generateName.orValue(''))",
+            ".orValue('')",
+        ),
+    ],
+)
+def test_the_requests_show_a_defect(
+    monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str
+) -> None:
+    original = rewritten
+
+    def wrong(given: ClusterPolicy) -> Json:
+        found = original(given)
+        assert found is not None
+        for one in found["spec"]["validations"]:
+            assert old in one["expression"]
+            one["expression"] = one["expression"].replace(old, new)
+        return found
+
+    monkeypatch.setattr(to_validating, "rewritten", wrong)
+    assert rewrite(REWRITTEN[name]).differences
+
+
+def test_each_rule_is_tried_with_all_its_objects() -> None:
+    """Autogen rules multiply the requests, and hide no value of the policy."""
+    raw = pattern({"spec": {f"=(f{n})": f"v{n}" for n in range(6)}}, match=PODS)
+    rules = expand(_decoded(raw))
+    kinds = {"Pod": "pods", "Deployment": "deployments", "CronJob": "cronjobs"}
+    resources = [Resource("*", "*", plural, kind, "") for kind, plural in kinds.items()]
+    seen = dict.fromkeys(kinds, "")
+    for shown, body in reviews(rules, resources):
+        request = decode_review(body)
+        if request.operation == "CREATE" and request.kind in seen:
+            seen[request.kind] += shown
+    for text in seen.values():
+        assert all(f'"f{n}":"v{n}z"' in text for n in range(6))
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (
+            {
+                "apiVersion": "kyverno.io/v2",
+                "kind": "PolicyException",
+                "metadata": {"name": "e", "namespace": "n"},
+                "spec": {"exceptions": [{"policyName": "p", "ruleNames": ["r"]}]},
+            },
+            "PolicyException e exempts from it",
+        ),
+        (
+            {
+                "apiVersion": "policies.kyverno.io/v1",
+                "kind": "ValidatingPolicy",
+                "metadata": {"name": "p"},
+            },
+            "a ValidatingPolicy has the same name",
+        ),
+    ],
+)
+def test_other_documents_withhold_the_policy(
+    command: Command, tmp_path: Path, other: Json, reason: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(REWRITTEN["not"]))
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(other))
+    done = command("fix", "policy", tmp_path, "--to", "ValidatingPolicy")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.endswith(f"p: not rewritten: {reason}\n")
+
+
+def test_requests_for_other_groups_and_subresources() -> None:
+    rules = expand(_decoded(REWRITTEN["autogen"]))
+    pods = Resource("*", "*", "pods", "Pod")
+    asked = [decode_review(body) for _, body in reviews(rules, [pods])]
+    assert {one.group for one in asked} == {"", "example.com"}
+    assert {one.subresource for one in asked} == {"", "ephemeralcontainers"}
+
+
+def _decoded(raw: Json) -> ClusterPolicy:
+    found = decode(raw)
+    assert isinstance(found, ClusterPolicy)
+    return found
+
+
+def _request(kind: str, plural: str, spec: Json, group: str = "") -> Json:
+    version = f"{group}/v1" if group else "v1"
+    metadata = {"name": "a", "namespace": "n"}
+    return {
+        "uid": "u",
+        "kind": {"group": group, "version": "v1", "kind": kind},
+        "resource": {"group": group, "version": "v1", "resource": plural},
+        **metadata,
+        "operation": "CREATE",
+        "userInfo": {"username": "ann"},
+        "object": {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": metadata,
+            "spec": spec,
+        },
+    }
+
+
+def _denied(pair: Pair, request: Json) -> tuple[bool, bool]:
+    head = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    body = msgspec.json.encode({**head, "request": request})
+    before, after = pair.verdicts(decode_review(body))
+    return bool(before), bool(after)
+
+
+REFUSED: list[tuple[Json, str]] = [
+    (pattern({"spec": {"(type)": "A"}}), "anchor (key)"),
+    (pattern({"spec": {"<(type)": "A"}}), "anchor <(key)"),
+    (pattern({"spec": {"^(ports)": [{"name": "a"}]}}), "anchor ^(key)"),
+    (
+        pattern({"metadata": {"labels": {"a*": "b"}}}),
+        "wildcards in names of labels or annotations",
+    ),
+    (pattern({"spec": {"x": "1-5"}}), "a range in a pattern"),
+    (pattern({"spec": {"x": "<1h"}}), "the duration 1h in a pattern"),
+    (pattern({"spec": {"x": "{{ request.name }}"}}), "variables in the pattern"),
+    (pattern({}, context=[{"name": "x", "variable": {"value": 1}}]), "context"),
+    (pattern({}, reportProperties={"a": "b"}), "reportProperties"),
+    (
+        pattern({}, match={"any": [{"resources": {"kinds": ["X"]}}]}),
+        "kind X, which is not built in",
+    ),
+    (pattern({}, match={"any": [{"resources": {"kinds": ["*"]}}]}), "kind *"),
+    (
+        pattern({}, match={"any": [{**SERVICES["any"][0], "roles": ["r"]}]}),
+        "roles or subjects in match",
+    ),
+    (
+        pattern(
+            {},
+            match={
+                "any": [
+                    {
+                        "resources": {
+                            "kinds": ["Service"],
+                            "selector": {"matchLabels": {"a": "b"}},
+                        }
+                    }
+                ]
+            },
+        ),
+        "selector in match",
+    ),
+    (
+        deny(condition("request.object.spec.type", "Equals", "A")),
+        "key {{ request.object.spec.type }} of a condition",
+    ),
+    (deny(condition(TYPE, "GreaterThan", "A")), "operator GreaterThan"),
+    (deny(condition(TYPE, "Equals", "5")), "value 5 of a condition"),
+    (policy({"mutate": {"patchStrategicMerge": {"a": "b"}}}), "no validate rule"),
+    (policy({"validate": {"podSecurity": {"level": "baseline"}}}), "podSecurity"),
+    (
+        policy({"validate": {"cel": {"expressions": [{"expression": "true"}]}}}),
+        "cel",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "reason"), REFUSED)
+def test_fields_without_equivalent_are_named(raw: Json, reason: str) -> None:
+    found = rewrite(raw)
+    assert found.document is None
+    assert found.reason == f"rule r: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"applyRules": "One"}, "applyRules: One"),
+        (
+            {"validationFailureActionOverrides": [{"action": "Audit"}]},
+            "failureActionOverrides",
+        ),
+        (
+            {
+                "webhookConfiguration": {
+                    "matchConditions": [{"name": "a", "expression": "true"}]
+                }
+            },
+            "matchConditions",
+        ),
+    ],
+)
+def test_policies_with_more_than_rules(spec: Json, reason: str) -> None:
+    rule = {"validate": {"message": "m", "pattern": {"spec": {"type": "A"}}}}
+    assert rewrite(policy(rule, **spec)).reason == reason
+
+
+def test_actions_labels_and_settings_are_kept() -> None:
+    raw = REWRITTEN["audit"]
+    raw = {
+        **raw,
+        "metadata": {
+            "name": "p",
+            "labels": {"l": "m"},
+            "annotations": {
+                "policies.kyverno.io/severity": "high",
+                "pod-policies.kyverno.io/autogen-controllers": "none",
+            },
+        },
+        "spec": {**raw["spec"], "failurePolicy": "Ignore", "background": False},
+    }
+    found = rewrite(raw).document
+    assert found is not None
+    assert found["metadata"] == {
+        "name": "p",
+        "labels": {"l": "m"},
+        "annotations": {"policies.kyverno.io/severity": "high"},
+    }
+    assert found["spec"]["validationActions"] == ["Audit"]
+    assert found["spec"]["failurePolicy"] == "Ignore"
+    assert found["spec"]["evaluation"] == {
+        "admission": {"enabled": True},
+        "background": {"enabled": False},
+    }
+
+
+def test_differing_rewrite_is_withheld(
+    monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
+) -> None:
+    """After a simulated defect, nothing is written, and the request is shown."""
+    original = rewritten
+
+    def wrong(given: ClusterPolicy) -> Json:
+        found = original(given)
+        assert found is not None
+        found["spec"]["validations"][0]["expression"] = "true"
+        return found
+
+    monkeypatch.setattr(to_validating, "rewritten", wrong)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(REWRITTEN["not"]))
+    before = file.read_text()
+    done = command("fix", "policy", file, "--to", "ValidatingPolicy", "--save")
+    assert done.code == 1
+    assert file.read_text() == before
+    first, request, old, new, *_ = done.err.splitlines()
+    assert "not rewritten: " in first
+    assert first.endswith(f" of {REWRITE_INPUTS_MIN} requests differ")
+    assert msgspec.json.decode(request)["operation"] in ("CREATE", "UPDATE")
+    assert old.startswith("    ClusterPolicy: fail: ")
+    assert new == "    ValidatingPolicy: allowed"
+
+
+def test_command(command: Command, tmp_path: Path) -> None:
+    kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump_all([REWRITTEN["not"], kept, REFUSED[0][0]]))
+    done = command("fix", "policy", tmp_path, "--to", "ValidatingPolicy")
+    assert done.code == 1
+    (shown,) = yaml.safe_load_all(done.out)
+    assert shown["kind"] == "ValidatingPolicy"
+    told = f"rewritten; both decide {REWRITE_INPUTS_MIN} requests alike"
+    assert done.err.splitlines() == [
+        f"{file}: ClusterPolicy p: {told}",
+        f"{file}: ClusterPolicy p: not rewritten: rule r: anchor (key)",
+    ]
+    assert (
+        command("fix", "policy", file, "--to", "ValidatingPolicy", "--save").code == 1
+    )
+    kinds = [one["kind"] for one in yaml.safe_load_all(file.read_text())]
+    assert kinds == ["ValidatingPolicy", "ConfigMap", "ClusterPolicy"]

@@ -1,0 +1,263 @@
+"""A hanging registry blocks only the threads for images, and no other reviews."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
+from kyverno_mp.webhook.route import SHARED
+from tests.image_rig import Signer
+from tests.unit.webhook.images.test_images import Webhooks, answered, block, pod, policy
+from tests.unit.webhook.stub import review
+
+_WAIT_S = 60.0
+_ASKS = """
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: asks}
+spec:
+  rules:
+  - name: asks
+    match: {any: [{resources: {kinds: [ConfigMap]}}]}
+    context: [{name: x, apiCall: {urlPath: /a}}]
+    mutate: {patchStrategicMerge: {metadata: {labels: {a: "{{ x }}"}}}}
+"""
+
+
+@contextmanager
+def hanging() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Accept connections without an answer; yield the host and a function to end it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                held.append(server.accept()[0])
+            except OSError:
+                return
+
+    accepting = threading.Thread(target=accept, daemon=True)
+
+    def release() -> None:
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+        server.close()
+        for one in held:
+            one.close()
+
+    accepting.start()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}", release
+    finally:
+        release()
+
+
+def _config_map() -> bytes:
+    kind = {"group": "", "version": "v1", "kind": "ConfigMap"}
+    given: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    return review(kind=kind, object=given)
+
+
+def test_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
+    async def ask(host: str, release: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        images = Lane(loop, 2, 2, time.monotonic_ns)
+        slow = Lane(loop, 1, 1, time.monotonic_ns)
+        webhooks = Webhooks(
+            policy("p", block(host, Signer())) + _ASKS,
+            tmp_path / "c",
+            slow_lane=slow,
+            image_lane=images,
+        )
+        path = SHARED[b"/mutate/fail"]
+        given = review(object=pod(f"{host}/app:v1"))
+
+        def post(body: bytes) -> LateAnswer:
+            answer = webhooks.service.answer(path, b"", body)
+            assert isinstance(answer, LateAnswer)
+            return answer
+
+        hung = [post(given) for _ in range(4)]
+        more = await post(given)
+        assert not json.loads(more)["response"]["allowed"]
+        assert webhooks.records.errors == ["webhook.slow_lane_full"]
+        # No API server exists: the call fails, but it was attempted.
+        other = await asyncio.wait_for(post(_config_map()), _WAIT_S)
+        assert json.loads(other)["response"]["uid"] == "u-1"
+        assert not any(one.done() for one in hung)
+        assert images.running == 4
+        release()
+        for one in hung:
+            assert not json.loads(await one)["response"]["allowed"]
+        images.stop()
+        slow.stop()
+
+    with hanging() as (host, release):
+        asyncio.run(ask(host, release))
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_late_review_of_an_ignored_policy(
+    tmp_path: Path,
+    is_old: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Only parts that the request does not change are verified."""
+
+    async def ask(host: str) -> Any:
+        loop = asyncio.get_running_loop()
+        lane = Lane(loop, 1, 0, time.monotonic_ns)
+        webhooks = Webhooks(
+            policy("p", block(host, Signer()), failurePolicy="Ignore"),
+            tmp_path / "c",
+            slow_lane=lane,
+            image_lane=lane,
+        )
+        path = SHARED[b"/mutate/ignore"]
+        body = review(object=pod(f"{host}/other:v1"))
+        occupies = webhooks.service.answer(path, b"timeout=60s", body)
+        given = pod(f"{host}/app:v1", **{"kyverno.io/verify-images": "{}"})
+        old = {"oldObject": given, "operation": "UPDATE"} if is_old else {}
+        late = webhooks.service.answer(path, b"", review(object=given, **old))
+        assert isinstance(occupies, LateAnswer)
+        assert isinstance(late, LateAnswer)
+        done = answered(await late, given)
+        lane.stop()
+        return done
+
+    with hanging() as (host, release):
+        timer = threading.Timer(0.5, release)
+        timer.start()
+        done = asyncio.run(ask(host))
+        timer.join()
+        assert done.allowed
+        assert done.images == [f"{host}/app:v1"]
+        assert done.outcomes == {f"{host}/app:v1": "pass" if is_old else "fail"}
+
+
+class SharedBench:
+    """A shared lane of 4 threads and 4 places, whose reviews hang until released."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.lane = Lane(loop, 4, 4, time.monotonic_ns, is_shared=True)
+        self.until_ns = time.monotonic_ns() + 300 * 10**9
+        self.hold = threading.Event()
+        self.begun = threading.Semaphore(0)
+
+    def hang(self, *shares: str, until_ns: int = 0) -> LateAnswer:
+        def work(_pace: object) -> bytes:
+            self.begun.release()
+            self.hold.wait()
+            return b"hung"
+
+        return self.lane.run(work, until_ns or self.until_ns, _refused, shares)
+
+    def good(self, *shares: str) -> LateAnswer:
+        return self.lane.run(lambda _pace: b"good", self.until_ns, _refused, shares)
+
+    async def end(self, answers: list[LateAnswer]) -> None:
+        self.hold.set()
+        for one in answers:
+            await asyncio.wait_for(one.ended, _WAIT_S)
+        assert not self.lane.running
+        self.lane.stop()
+
+
+def _refused(_error: Exception) -> bytes:
+    return b"refused"
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        [(f"n{number}", "dead.example") for number in range(9)],
+        [("n", f"dead{number}.example") for number in range(9)],
+    ],
+)
+def test_a_registry_or_a_namespace_gets_half_of_the_places(
+    dead: list[tuple[str, str]],
+) -> None:
+    async def run() -> None:
+        bench = SharedBench()
+        hung = [bench.hang(*shares) for shares in dead]
+        assert [one.done() for one in hung] == [False] * 4 + [True] * 5
+        assert {one.result() for one in hung[4:]} == {b"refused"}
+        assert bench.lane.refused == 5
+        good = [bench.good("other", "good.example") for _ in range(4)]
+        for one in good:
+            assert await asyncio.wait_for(one, _WAIT_S) == b"good"
+        assert bench.begun.acquire(timeout=_WAIT_S)
+        assert bench.begun.acquire(timeout=_WAIT_S)
+        assert not bench.begun.acquire(blocking=False), "two of four threads hang"
+        await bench.end(hung[:4])
+        assert [one.result() for one in hung[:4]] == [b"hung"] * 4
+
+    asyncio.run(run())
+
+
+def test_a_review_that_expires_in_the_queue_needs_no_thread() -> None:
+    async def run() -> None:
+        bench = SharedBench()
+        hung = [bench.hang("n", "dead.example") for _ in range(2)]
+        late = bench.hang("n", "dead.example", until_ns=1)
+        assert await asyncio.wait_for(late, _WAIT_S) == b"refused"
+        assert bench.lane.running == 3
+        await bench.end([*hung, late])
+        for _ in range(2):
+            assert bench.begun.acquire(blocking=False)
+        assert not bench.begun.acquire(blocking=False), "it never ran"
+
+    asyncio.run(run())
+
+
+def test_a_stopped_lane_drops_what_waits() -> None:
+    async def run() -> None:
+        bench = SharedBench()
+        hung = [bench.hang("n", "dead.example") for _ in range(3)]
+        bench.lane.stop()
+        await asyncio.wait_for(hung[2].ended, _WAIT_S)
+        assert bench.lane.running == 2
+        await bench.end(hung)
+
+    asyncio.run(run())
+
+
+def test_a_review_names_its_namespace_and_registries(tmp_path: Path) -> None:
+    async def run() -> None:
+        lanes = [
+            Lane(asyncio.get_running_loop(), 1, 1, time.monotonic_ns) for _ in range(2)
+        ]
+        seen: list[tuple[str, ...]] = []
+
+        def record(work: Any, _deadline: Any, _error: Any, shares: Any = ()) -> bytes:
+            seen.append(shares)
+            return bytes(work(None))
+
+        for lane in lanes:
+            lane.run = record  # type: ignore[method-assign, assignment]
+        webhooks = Webhooks(
+            policy("p", block("127.0.0.1:1", Signer())) + _ASKS,
+            tmp_path / "c",
+            slow_lane=lanes[0],
+            image_lane=lanes[1],
+        )
+        path = SHARED[b"/mutate/fail"]
+        given = review(object=pod("127.0.0.1:1/app:v1"), namespace="team")
+        webhooks.service.answer(path, b"", given)
+        webhooks.service.answer(path, b"", _config_map())
+        assert seen == [("namespace team", "127.0.0.1:1"), ()]
+
+    asyncio.run(run())
