@@ -282,12 +282,12 @@ def test_a_policy_ends_while_a_scan_writes_results_of_a_review(api: FakeApi) -> 
         apply = writer.apply
 
         def apply_later(*given: Any) -> Any:
-            writer.apply = apply  # type: ignore[method-assign]
+            writer.apply = apply  # type: ignore[method-assign, assignment]
             world.serve(policy("p"))
             one.reports.scan.tick()
             return apply(*given)
 
-        writer.apply = apply_later  # type: ignore[method-assign]
+        writer.apply = apply_later  # type: ignore[method-assign, assignment]
         assert feed(one) == 1
         # The rows are merged separately, which follows the newest plan.
         merge(one, join)
