@@ -97,11 +97,6 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """``name`` or ``namespace/name``, as in UpdateRequests."""
         return policy_name(self.key)
 
-    @property
-    def created(self) -> str:
-        """The policy's creation time."""
-        return _HEAD.decode(self.raw).metadata.creation_timestamp
-
 
 def policy_name(key: Key) -> str:
     """Return ``name`` or ``namespace/name``."""
