@@ -191,6 +191,16 @@ class GenerateRule(msgspec.Struct, frozen=True):
         )
         return frozenset(msgspec.json.encode(one, order="sorted") for one in shown)
 
+    @property
+    def source_namespaces(self) -> frozenset[str] | None:
+        """Return the namespaces of the sources; None if not known yet."""
+        found = {
+            one.clone_list.namespace if one.clone_list.kinds else one.clone.namespace
+            for one in self._patterns
+            if one.clone_list.kinds or one.clone.name
+        }
+        return None if any("{{" in one for one in found) else frozenset(found)
+
     def downstream_kinds(self) -> list[tuple[str, str]] | None:
         """Return (apiVersion, kind) of the generated objects; None if not known yet."""
         found: dict[tuple[str, str], None] = {}
