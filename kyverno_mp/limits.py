@@ -1105,6 +1105,11 @@ BACKGROUND_ENDING_S_MAX = 3600
 """How long an UpdateRequest waits for the end of a deletion: drained Pods and
 finalizers of cloud providers take minutes."""
 
+BACKGROUND_SOURCE_LISTS_MAX = 32
+"""Lists that one task makes to find out whether sources of clones still exist, one for
+each kind and namespace. A rule without variables has a few; if the namespace is a
+variable, forged labels could name every namespace."""
+
 BACKGROUND_RULE_S_MAX = 30
 """Time to evaluate a rule for one trigger in the background."""
 
