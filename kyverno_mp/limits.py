@@ -620,7 +620,17 @@ TRIGGER_WRITERS = 4
 """
 
 TRIGGERS_AT_ONCE_MAX = 256
-"""Records of one journal that the leader reads ahead."""
+"""Records of one journal that the leader writes at once."""
+
+TRIGGER_REJECTED_S = 60
+"""Time after which a rejected record of a trigger can be given up: a webhook's removal
+reaches all API servers within seconds."""
+
+TRIGGER_REJECTED_TIMES = 5
+"""Rejections of a record, each after others were accepted, before it is given up."""
+
+TRIGGER_RETRIES_PER_S = 100
+"""Rejected records that are retried per second while a webhook denies everything."""
 
 RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
 """Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each.
