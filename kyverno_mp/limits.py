@@ -1107,14 +1107,14 @@ BACKGROUND_ATTEMPTS_MAX = 10
 between them, they take about eight minutes, in which an operator can grant missing
 permissions."""
 
-BACKGROUND_CROWDED = 500
-"""Number of stored UpdateRequests from which failing ones have fewer attempts: half of
-the default updateRequestThreshold, from which all triggers wait. Otherwise, the failing
-requests of one tenant would delay all other tenants for minutes."""
+BACKGROUND_CROWDED_SHARE = 0.5
+"""Share of updateRequestThreshold, from which all triggers wait, that failing requests
+may fill before they have fewer attempts. Otherwise, the failing requests of one tenant
+would delay all other tenants for minutes."""
 
 BACKGROUND_CROWDED_ATTEMPTS = 4
-"""Failed attempts at an UpdateRequest while many are stored, within about seven
-seconds; upstream has five, without pauses."""
+"""Failed attempts at an UpdateRequest while many fail, within about seven seconds;
+upstream has five, without pauses."""
 
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
