@@ -359,7 +359,7 @@ class Requests:
         try:
             made = self._objects.merge(UPDATE_REQUESTS, one.key, patch, "status")
         except DependencyError:
-            # The watch reports a mark or a deletion; the next attempt writes the status.
+            # The watch reports marks and deletions; the next attempt writes the status.
             return
         progress.version = str(made["metadata"].get("resourceVersion") or "")
 
