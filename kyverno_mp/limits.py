@@ -669,12 +669,28 @@ EPHEMERAL_REPORT_PAUSE_S_MAX = 16
 """
 
 RESULT_MERGERS = 4
-"""Reports into which results of reviews are merged concurrently: at two calls of 3 ms
-each, 600 a second."""
+"""Reports into which results of reviews are merged concurrently, without a scan of
+their object: at one call of 5 ms each, 800 a second."""
+
+RESULTS_FAILED_S_MAX = 15
+"""How long results are kept whose merge ends with an unexpected error, e.g. because a
+user has changed the report so that it cannot be decoded. The results of other objects
+are merged meanwhile, and scans try again later."""
 
 RESULTS_UNCLAIMED_S_MAX = 120
 """How long results wait for an object that does not exist: it was rejected after our
 review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+
+RESULTS_WATCHED_S_MAX = 15
+"""How long results wait until the watch of their object's kind receives the object. A
+busy watch pauses while REPORTS_WAITING_MAX objects wait, and reading each object
+instead would slow it further."""
+
+RESULTS_JOINED_S_MAX = 2
+"""How long results wait for the pending scan of their object, so that one write has
+both. A rule can make a scan slow, and the report has to have the results within 5
+seconds after the review; a leader stores them within one second, and the pool looks for
+them every half second."""
 
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
@@ -1178,6 +1194,20 @@ REPORTS_WAITING_MAX = 2000
 
 REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
 """The total size of the objects that wait for an evaluator: some 2,000 Pods."""
+
+REPORTS_WRITERS = 6
+"""Reports that are written concurrently, over as many connections. A write takes the
+API server some 11 ms of CPU, so more writers only wait for each other: with 2, 12 and
+24 writers, a server on two busy cores stored 39, 42 and 49 reports a second."""
+
+REPORTS_REVIEW_S = 3.0
+"""How long a changed object waits for the results of its review: a leader writes them
+once a second, and the pool looks for them every half second. On a busy machine, both
+take longer; the report has to be right within 5 seconds."""
+
+REPORTS_INTERVAL_S = 1.0
+"""Minimum time between two evaluations of a changed object, so that an object that
+changes all the time causes one write per second."""
 
 REPORTS_BATCH_OBJECTS = 50
 """Objects in one batch for an evaluator: some 25 ms of work."""

@@ -157,6 +157,10 @@ class Lane:
         except DependencyError as error:
             _log.warning(error.message)
             self.retries.retry(key)
+        except Exception:  # noqa: BLE001 - a dead thread would end all retries
+            _log.exception("unexpected error with %s, trying again", key)
+            self._dependencies.metrics.count(DEFECTS, (NAME,))
+            self.retries.retry(key)
         finally:
             self.retries.done(key)
         return True
