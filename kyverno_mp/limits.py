@@ -620,7 +620,17 @@ TRIGGER_WRITERS = 4
 """
 
 TRIGGERS_AT_ONCE_MAX = 256
-"""Records of one journal that the leader reads ahead."""
+"""Records of one journal that the leader writes at once."""
+
+TRIGGER_REJECTED_S = 60
+"""Time after which a rejected record of a trigger can be given up: a webhook's removal
+reaches all API servers within seconds."""
+
+TRIGGER_REJECTED_TIMES = 5
+"""Rejections of a record, each after others were accepted, before it is given up."""
+
+TRIGGER_RETRIES_PER_S = 100
+"""Rejected records that are retried per second while a webhook denies everything."""
 
 RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
 """Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each.
@@ -1118,14 +1128,14 @@ BACKGROUND_ATTEMPTS_MAX = 10
 between them, they take about eight minutes, in which an operator can grant missing
 permissions."""
 
-BACKGROUND_CROWDED = 500
-"""Number of stored UpdateRequests from which failing ones have fewer attempts: half of
-the default updateRequestThreshold, from which all triggers wait. Otherwise, the failing
-requests of one tenant would delay all other tenants for minutes."""
+BACKGROUND_CROWDED_SHARE = 0.5
+"""Share of updateRequestThreshold, from which all triggers wait, that failing requests
+may fill before they have fewer attempts. Otherwise, the failing requests of one tenant
+would delay all other tenants for minutes."""
 
 BACKGROUND_CROWDED_ATTEMPTS = 4
-"""Failed attempts at an UpdateRequest while many are stored, within about seven
-seconds; upstream has five, without pauses."""
+"""Failed attempts at an UpdateRequest while many fail, within about seven seconds;
+upstream has five, without pauses."""
 
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
