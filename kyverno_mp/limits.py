@@ -1183,16 +1183,14 @@ REPORTS_OBJECT_S_MAX = 30
 
 POOL_TENANT_S = 10
 POOL_TENANT_SHARE = 0.1
-POOL_TENANT_BACKGROUND_SHARE = 0.5
 POOL_TENANTS_S = 30
 POOL_TENANTS_SHARE = 0.5
 POOL_TENANT_NAMESPACES_MAX = 4_096
-"""Time of an evaluator, or of the background pool's threads, that the policies of one
-namespace, and of all namespaces, can take at once, and their share of the time after
-that. A tenant can create thousands of objects, and a policy that takes a second for
-each; other objects would wait for hours. Fifty rules of usual cost take 1 s for 1,000
-objects, and generating an object takes 20 ms. So many namespaces are remembered, at 200
-bytes each."""
+"""Time of an evaluator that the policies of one namespace, and of all namespaces, can
+take at once, and their share of the time after that. A tenant can create thousands of
+objects, and a policy that takes a second for each; other objects would wait for hours.
+The policies of a namespace with fifty rules of usual cost take 1 s for 1,000 objects.
+So many namespaces are remembered, at 200 bytes each."""
 
 REPORTS_IMAGES_OBJECT_S_MAX = 60
 """Time to verify all images of one object during a scan: some dozen images, and

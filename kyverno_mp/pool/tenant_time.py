@@ -1,8 +1,8 @@
 """Share the time of a pool between the policies of namespaces and all others.
 
-Room: pool. Takes: namespaces, a clock. Gives: TenantTime, tenant_of. Next:
-reports/scan/evaluator.py, reports/policies/cel_rules.py, background/runner.py. May
-touch: nothing outside its arguments.
+Room: pool. Takes: namespaces, a clock. Gives: TenantTime. Next:
+reports/scan/evaluator.py, reports/policies/cel_rules.py. May touch: nothing outside its
+arguments.
 Source: docs/architecture.md 1 (promise 4); limits.POOL_TENANT_S.
 
 SECURITY: an author of a namespaced policy also creates the objects that it is evaluated
@@ -44,12 +44,8 @@ class TenantTime:
     are evaluated later, and the results of all other policies do not wait for them.
     """
 
-    def __init__(
-        self, monotonic_ns: Callable[[], int], share: float = POOL_TENANT_SHARE
-    ) -> None:
-        """``share``: of the following time that a namespace gets."""
+    def __init__(self, monotonic_ns: Callable[[], int]) -> None:
         self._monotonic_ns = monotonic_ns
-        self._share = share
         self._lock = threading.Lock()
         self._left: dict[str, _Left] = {}
         """By namespace, the most recently charged one last."""
@@ -105,9 +101,4 @@ class TenantTime:
         return min(most_ns, found.left_ns + self._share_of(key) * passed_ns)
 
     def _share_of(self, key: str) -> float:
-        return self._share if key else max(self._share, POOL_TENANTS_SHARE)
-
-
-def tenant_of(policy: str) -> str:
-    """Return the namespace of a policy's key; "" = a cluster policy."""
-    return policy.rpartition("/")[0]
+        return POOL_TENANT_SHARE if key else POOL_TENANTS_SHARE
