@@ -292,7 +292,8 @@ def test_merged_rules_deny_if_one_of_them_would(
         names = [f"n{number}-{n}*?" for n in range(400)] + ["*"]
         rule["match"] = {"any": [{"resources": {"kinds": ["Pod"], "names": names}}]}
         enforces = number == 0 and failing
-        rule["validate"]["failureAction"] = "Enforce" if enforces else "Audit"
+        action = "Enforce" if enforces else "Audit"
+        rule["validate"] = {**rule["validate"], "failureAction": action}
     found = stored(given)
     assert codes(found) == {"p": CODE}
     assert asked(found, monkeypatch)["allowed"] is not bool(failing)
