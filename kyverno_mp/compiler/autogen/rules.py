@@ -70,7 +70,11 @@ def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
     generated = _generated(policy.spec, ",".join(known))
     made = [RuleOfKinds(rule, only=_only_kinds(rule, known)) for rule in generated]
     # KYVERNO: any other kind in the annotation, such as Pod, has generated rules, too.
-    others = [one for one in named - POD_CONTROLLERS - _NO_KINDS if one.isalnum()]
+    # Beside controllers, admission evaluates the policy only for Pods of them, because
+    # the policy cache is filled from the rules for all kinds.
+    others = {one for one in named - POD_CONTROLLERS - _NO_KINDS if one.isalnum()}
+    if set(known) - {"CronJob"}:
+        others &= {"Pod"}
     for kind in sorted(others):
         generated = _generated(policy.spec, kind)
         made += [RuleOfKinds(rule, only=(kind,)) for rule in generated]

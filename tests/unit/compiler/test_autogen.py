@@ -142,6 +142,7 @@ def test_annotation(annotation: str, expanded: list[str], validated: list[str]) 
         ("Pod", [(("Pod",), "v1/Pod")]),
         ("Deployment,Pod", [((), "apps/v1/Deployment"), (("Pod",), "v1/Pod")]),
         ("ConfigMap", [(("ConfigMap",), "ConfigMap")]),
+        ("Deployment,ConfigMap", [((), "apps/v1/Deployment")]),
         ("none,Pod", [(("Pod",), "v1/Pod")]),
     ],
 )
