@@ -24,7 +24,6 @@ from kyverno_mp.limits import (
     BACKGROUND_CROWDED_ATTEMPTS,
     BACKGROUND_CROWDED_SHARE,
 )
-from kyverno_mp.pool.tenant_time import tenant_of
 from kyverno_mp.queues.work_queue import Backoff
 
 _PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
@@ -121,7 +120,7 @@ class Crowd:
 
         A tenant with less than the average of all tenants does not.
         """
-        namespace = tenant_of(policy)
+        namespace = policy.rpartition("/")[0]
         tenant = f"{namespace}/" if namespace else policy
         with self._lock:
             if key not in self._of:

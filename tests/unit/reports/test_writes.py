@@ -282,7 +282,7 @@ def test_a_policy_ends_while_a_scan_writes_results_of_a_review(api: FakeApi) -> 
         apply = writer.apply
 
         def apply_later(*given: Any) -> Any:
-            writer.apply = apply  # type: ignore[method-assign, assignment]
+            writer.apply = apply  # type: ignore[method-assign]
             world.serve(policy("p"))
             one.reports.scan.tick()
             return apply(*given)
