@@ -164,9 +164,9 @@ PARSE_CACHE_ENTRIES_MAX = 4096
 
 AUDIT_QUEUE_BYTES_MAX = 160 * 1024 * 1024
 """Estimated memory of the decoded reviews that wait for an audit in one worker: three
-thousand Pods of 5 KiB. Each of its two queues has half of it, and an empty queue accepts
-one review of DECODED_BYTES_MAX. A review that does not fit is counted as dropped, like
-one that exceeds the queue's length."""
+thousand Pods of 5 KiB. Each of its two queues has half of it, and an empty queue
+accepts one review of DECODED_BYTES_MAX. A review that does not fit is counted as
+dropped, like one that exceeds the queue's length."""
 
 REQUEST_TIMEOUT_S_MAX = 30.0
 """The API server never waits longer for a webhook."""

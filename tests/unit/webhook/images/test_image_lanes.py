@@ -257,7 +257,7 @@ def test_dry_runs_have_a_lane_of_their_own(tmp_path: Path) -> None:
         until_ns = time.monotonic_ns() + 300 * 10**9
         hung = [
             lane.run(
-                lambda _pace: b"" if hold.wait(_WAIT_S) else b"", until_ns, _refused
+                lambda _pace: b"1" if hold.wait(_WAIT_S) else b"", until_ns, _refused
             )
             for lane in lanes[:2]
         ]
