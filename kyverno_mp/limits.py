@@ -621,7 +621,17 @@ TRIGGER_WRITERS = 4
 """
 
 TRIGGERS_AT_ONCE_MAX = 256
-"""Records of one journal that the leader reads ahead."""
+"""Records of one journal that the leader writes at once."""
+
+TRIGGER_REJECTED_S = 60
+"""Time after which a rejected record of a trigger can be given up: a webhook's removal
+reaches all API servers within seconds."""
+
+TRIGGER_REJECTED_TIMES = 5
+"""Rejections of a record, each after others were accepted, before it is given up."""
+
+TRIGGER_RETRIES_PER_S = 100
+"""Rejected records that are retried per second while a webhook denies everything."""
 
 RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
 """Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each.
@@ -660,12 +670,28 @@ EPHEMERAL_REPORT_PAUSE_S_MAX = 16
 """
 
 RESULT_MERGERS = 4
-"""Reports into which results of reviews are merged concurrently: at two calls of 3 ms
-each, 600 a second."""
+"""Reports into which results of reviews are merged concurrently, without a scan of
+their object: at one call of 5 ms each, 800 a second."""
+
+RESULTS_FAILED_S_MAX = 15
+"""How long results are kept whose merge ends with an unexpected error, e.g. because a
+user has changed the report so that it cannot be decoded. The results of other objects
+are merged meanwhile, and scans try again later."""
 
 RESULTS_UNCLAIMED_S_MAX = 120
 """How long results wait for an object that does not exist: it was rejected after our
 review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+
+RESULTS_WATCHED_S_MAX = 15
+"""How long results wait until the watch of their object's kind receives the object. A
+busy watch pauses while REPORTS_WAITING_MAX objects wait, and reading each object
+instead would slow it further."""
+
+RESULTS_JOINED_S_MAX = 2
+"""How long results wait for the pending scan of their object, so that one write has
+both. A rule can make a scan slow, and the report has to have the results within 5
+seconds after the review; a leader stores them within one second, and the pool looks for
+them every half second."""
 
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
@@ -848,10 +874,12 @@ RESPONSE_HEAD_BYTES_MAX = 1024 * 1024
 service. ``http.client`` reads 100 headers of 64 KiB, and interim responses and trailers
 without end."""
 
-RESPONSE_SMALL_PARTS_MAX = 4096
+RESPONSE_SMALL_PARTS_MAX = 100_000
 RESPONSE_PART_BYTES_MIN = 64
 """Chunks of a response of any size, and the mean size of all chunks if there are more.
-A chunk takes five microseconds to read, so this is 20 ms, and 0.1 s per MiB."""
+A chunk takes five microseconds to read, so this is half a second, and 0.1 s per MiB.
+Servers that write JSON as they encode it send a chunk for each token: such a list of
+10,000 objects has some 80,000 chunks."""
 
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64 KiB.
@@ -1095,6 +1123,11 @@ BACKGROUND_ENDING_S_MAX = 3600
 """How long an UpdateRequest waits for the end of a deletion: drained Pods and
 finalizers of cloud providers take minutes."""
 
+BACKGROUND_SOURCE_LISTS_MAX = 32
+"""Lists that one task makes to find out whether sources of clones still exist, one for
+each kind and namespace. A rule without variables has a few; if the namespace is a
+variable, forged labels could name every namespace."""
+
 BACKGROUND_RULE_S_MAX = 30
 """Time to evaluate a rule for one trigger in the background."""
 
@@ -1103,14 +1136,14 @@ BACKGROUND_ATTEMPTS_MAX = 10
 between them, they take about eight minutes, in which an operator can grant missing
 permissions."""
 
-BACKGROUND_CROWDED = 500
-"""Number of stored UpdateRequests from which failing ones have fewer attempts: half of
-the default updateRequestThreshold, from which all triggers wait. Otherwise, the failing
-requests of one tenant would delay all other tenants for minutes."""
+BACKGROUND_CROWDED_SHARE = 0.5
+"""Share of updateRequestThreshold, from which all triggers wait, that failing requests
+may fill before they have fewer attempts. Otherwise, the failing requests of one tenant
+would delay all other tenants for minutes."""
 
 BACKGROUND_CROWDED_ATTEMPTS = 4
-"""Failed attempts at an UpdateRequest while many are stored, within about seven
-seconds; upstream has five, without pauses."""
+"""Failed attempts at an UpdateRequest while many fail, within about seven seconds;
+upstream has five, without pauses."""
 
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
@@ -1175,6 +1208,20 @@ REPORTS_WAITING_MAX = 2000
 REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
 """The total size of the objects that wait for an evaluator: some 2,000 Pods."""
 
+REPORTS_WRITERS = 6
+"""Reports that are written concurrently, over as many connections. A write takes the
+API server some 11 ms of CPU, so more writers only wait for each other: with 2, 12 and
+24 writers, a server on two busy cores stored 39, 42 and 49 reports a second."""
+
+REPORTS_REVIEW_S = 3.0
+"""How long a changed object waits for the results of its review: a leader writes them
+once a second, and the pool looks for them every half second. On a busy machine, both
+take longer; the report has to be right within 5 seconds."""
+
+REPORTS_INTERVAL_S = 1.0
+"""Minimum time between two evaluations of a changed object, so that an object that
+changes all the time causes one write per second."""
+
 REPORTS_BATCH_OBJECTS = 50
 """Objects in one batch for an evaluator: some 25 ms of work."""
 
@@ -1186,19 +1233,6 @@ REPORTS_BATCH_S_MAX = 120
 
 REPORTS_OBJECT_S_MAX = 30
 """Time to evaluate all rules for one object."""
-
-POOL_TENANT_S = 10
-POOL_TENANT_SHARE = 0.1
-POOL_TENANT_BACKGROUND_SHARE = 0.5
-POOL_TENANTS_S = 30
-POOL_TENANTS_SHARE = 0.5
-POOL_TENANT_NAMESPACES_MAX = 4_096
-"""Time of an evaluator, or of the background pool's threads, that the policies of one
-namespace, and of all namespaces, can take at once, and their share of the time after
-that. A tenant can create thousands of objects, and a policy that takes a second for
-each; other objects would wait for hours. Fifty rules of usual cost take 1 s for 1,000
-objects, and generating an object takes 20 ms. So many namespaces are remembered, at 200
-bytes each."""
 
 REPORTS_IMAGES_OBJECT_S_MAX = 60
 """Time to verify all images of one object during a scan: some dozen images, and

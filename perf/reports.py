@@ -116,11 +116,13 @@ def measure(rate: float, count: int, folder: Path) -> Row:
                 wait_for(lambda: len(reported) >= 2 * count, "reports miss", _WAIT_S)
                 wait_for(lambda: not bench.intermediate(), "results stay", _WAIT_S)
                 before = stages(product)
+                plane.audit.mark()
                 row |= bench.load("with")
                 wait_for(lambda: len(reported) >= 3 * count, "reports miss", _WAIT_S)
                 row |= lateness(bench.late(reported.at_s))
                 row |= means(stages(product) - before)
                 wait_for(lambda: not bench.intermediate(), "results stay", _WAIT_S)
+                row["calls_per_report"] = bench.calls()
             row |= bench.verdicts()
         return row
 
@@ -231,6 +233,12 @@ class Bench:
         """Return the EphemeralReports that exist."""
         found: list[Any] = self._api.get(_EPHEMERAL)["items"]
         return found
+
+    def calls(self) -> Row:
+        """Return the pool's calls for reports per Pod of the last load, by verb."""
+        asked = self._plane.audit.asked(f":{REPORTS}")
+        verbs = Counter(one.verb for one in asked if one.resource == "policyreports")
+        return {verb: round(number / self._count, 3) for verb, number in verbs.items()}
 
     def verdicts(self) -> Row:
         """Count reports by summary, and reports without their results from reviews."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from kyverno_mp.background.results import RuleResults
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.policy.configuration import UPDATE_REQUEST_THRESHOLD
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
@@ -43,4 +44,6 @@ class BackgroundDependencies:
     """Called every few seconds with the current problems; empty = healthy."""
     results: RuleResults | None = None
     """Records results for reports; None if no reports are written."""
+    threshold: Callable[[], int] = lambda: UPDATE_REQUEST_THRESHOLD
+    """Returns updateRequestThreshold."""
     clock: Clock = field(default_factory=Clock)

@@ -62,13 +62,3 @@ def contested(pause_s: float) -> Outcome:
         limit_s=float("inf"),
         pause_s=pause_s,
     )
-
-
-def busy(pause_s: float) -> Outcome:
-    """Return the outcome for a task whose namespace has used up its time."""
-    return Outcome(
-        waits=True,
-        reason="the policies of the namespace take too much time",
-        limit_s=float("inf"),
-        pause_s=pause_s,
-    )

@@ -97,11 +97,6 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """``name`` or ``namespace/name``, as in UpdateRequests."""
         return policy_name(self.key)
 
-    @property
-    def created(self) -> str:
-        """The policy's creation time."""
-        return _HEAD.decode(self.raw).metadata.creation_timestamp
-
 
 def policy_name(key: Key) -> str:
     """Return ``name`` or ``namespace/name``."""
@@ -195,6 +190,16 @@ class GenerateRule(msgspec.Struct, frozen=True):
             for one in self._patterns
         )
         return frozenset(msgspec.json.encode(one, order="sorted") for one in shown)
+
+    @property
+    def source_namespaces(self) -> frozenset[str] | None:
+        """Return the namespaces of the sources; None if not known yet."""
+        found = {
+            one.clone_list.namespace if one.clone_list.kinds else one.clone.namespace
+            for one in self._patterns
+            if one.clone_list.kinds or one.clone.name
+        }
+        return None if any("{{" in one for one in found) else frozenset(found)
 
     def downstream_kinds(self) -> list[tuple[str, str]] | None:
         """Return (apiVersion, kind) of the generated objects; None if not known yet."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError, KubeNotFound, KubeRefused
-from kyverno_mp.kube.events import ENDING
+from kyverno_mp.kube.translate import is_in_ending_namespace
 
 
 class Refusals:
@@ -58,7 +58,7 @@ def namespace_may_end(task: Task) -> Iterator[None]:
     try:
         yield
     except KubeRefused as error:
-        if ENDING not in error.message:
+        if not is_in_ending_namespace(error):
             raise
     except KubeNotFound:
         if not task.synchronizes:

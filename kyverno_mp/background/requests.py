@@ -20,7 +20,7 @@ from typing import Final
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure, failure_of_defect
 from kyverno_mp.background.outcome import Outcome
-from kyverno_mp.background.pacing import Pace
+from kyverno_mp.background.pacing import Crowd, Pace
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import TRANSIENT, Runner
 from kyverno_mp.background.update_request import (
@@ -32,6 +32,7 @@ from kyverno_mp.background.update_request import (
     StoredRequest,
     Task,
     joined,
+    number_of,
 )
 from kyverno_mp.errors import DependencyError, KubeConflict, LeaseLost
 from kyverno_mp.kube.apply import Objects
@@ -99,6 +100,7 @@ class Requests:
         self._lanes: dict[str, _Lane] = {}
         self._lane_of: dict[Key, str] = {}
         self._progress: dict[Key, _Progress] = {}
+        self._crowd = Crowd(dependencies.threshold)
         self.informer: Informer[StoredRequest] | None = None
 
     def follow(self, informer: Informer[StoredRequest]) -> None:
@@ -139,6 +141,7 @@ class Requests:
                 self._drop(key, before)
             if wanted is None:
                 self._progress.pop(key, None)
+                self._crowd.drop(key)
                 return
             self._lane_of[key] = wanted
             self._lanes.setdefault(wanted, _Lane()).requests.add(key)
@@ -186,7 +189,7 @@ class Requests:
     def _in_order(self, names: Iterable[Key]) -> list[StoredRequest]:
         assert self.informer is not None
         found = [one for name in names if (one := self.informer.get(name)) is not None]
-        return sorted(found, key=lambda one: _number(one.metadata.resource_version))
+        return sorted(found, key=lambda one: number_of(one.metadata.resource_version))
 
     def _run_task(self, lane: str, task: Task, pace: Pace) -> float | None:
         """Run a task of a policy event if it is due; return the pause until it is."""
@@ -268,6 +271,7 @@ class Requests:
         progress.pace.outages = 0
         if failure:
             return self._fail(one, progress, failure)
+        self._crowd.drop(one.key)
         if waits is not None and not self._is_over(progress, waits):
             return self._poll(progress, waits)
         if waits is not None and waits.drops_as:
@@ -284,13 +288,13 @@ class Requests:
             if known is not None and known.uid == metadata.uid:
                 if known.version == metadata.resource_version:
                     return known
-                if _number(known.version) > _number(metadata.resource_version):
+                if number_of(known.version) > number_of(metadata.resource_version):
                     # The watch has not delivered our own write yet.
                     return known
             made = _Progress(
                 metadata.uid,
                 metadata.resource_version,
-                Pace(failures=0 if known else one.status.retry_count),
+                Pace.of(0 if known else one.status.retry_count),
                 marked_s=self._dependencies.clock.monotonic_s(),
             )
             if known is not None and known.uid == made.uid and not known.is_done:
@@ -322,16 +326,17 @@ class Requests:
 
     def _is_over(self, progress: _Progress, waits: Outcome) -> bool:
         """Return whether the newest mark has waited long enough, too."""
-        now_s = self._dependencies.clock.monotonic_s()
-        return now_s - progress.marked_s >= waits.limit_s
+        clock = self._dependencies.clock
+        return clock.monotonic_s() - progress.marked_s >= waits.limit_s
 
     def _fail(
         self, one: StoredRequest, progress: _Progress, failure: Failure
     ) -> float | None:
-        pause_s = progress.pace.fail(self._dependencies.clock.monotonic_s())
-        is_new = failure.reason != one.status.message
-        self._record_failure(failure, is_new=is_new)
-        if progress.pace.is_over(self.waiting):
+        is_crowded = self._crowd.add(one.key, one.spec.policy)
+        now_s = self._dependencies.clock.monotonic_s()
+        pause_s = progress.pace.fail(now_s, is_crowded=is_crowded)
+        self._record_failure(failure, is_new=failure.reason != one.status.message)
+        if progress.pace.is_over(is_crowded=is_crowded):
             self._remove(one, progress)
             self._count(one, GIVEN_UP)
             return None
@@ -354,8 +359,7 @@ class Requests:
         try:
             made = self._objects.merge(UPDATE_REQUESTS, one.key, patch, "status")
         except DependencyError:
-            # The request was marked again or deleted, which the watch will report, or
-            # the API server does not respond, and the next attempt writes the status.
+            # The watch reports marks and deletions; the next attempt writes the status.
             return
         progress.version = str(made["metadata"].get("resourceVersion") or "")
 
@@ -374,6 +378,7 @@ class Requests:
                 resource_version=progress.version,
             )
         progress.is_done = True
+        self._crowd.drop(one.key)
 
     def _record_failure(self, failure: Failure, *, is_new: bool) -> None:
         task = failure.task
@@ -393,8 +398,3 @@ class Requests:
 
 def _fields_of(one: StoredRequest) -> dict[str, object]:
     return fields(policy=one.spec.policy, trigger=one.queue_key)
-
-
-def _number(version: str) -> int:
-    """Return the version as a number. K8S: versions of one resource increase."""
-    return int(version) if version.isdigit() else 0

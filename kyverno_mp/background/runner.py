@@ -27,7 +27,7 @@ from kyverno_mp.background.generating.policies import ReadyGenerating
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
-from kyverno_mp.background.outcome import SETTLES, Outcome, busy
+from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
@@ -46,7 +46,6 @@ from kyverno_mp.errors import (
     LeaseLost,
     SnapshotUnusable,
 )
-from kyverno_mp.pool.tenant_time import TenantTime, tenant_of
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -69,8 +68,6 @@ class Runner:
     """Yields the tasks for the lost triggers of GeneratingPolicies."""
     on_defect: Callable[[], None]
     """Called after each unexpected error."""
-    tenants: TenantTime
-    """The time of namespaced policies; their tasks wait when it is used up."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -120,50 +117,35 @@ class Runner:
         """
         failure: Failure | None = None
         waits: Outcome | None = None
-        late: dict[str, float] = {}
         for task in tasks:
-            tenant = tenant_of(task.policy)
-            # Once per tenant, so that a request with several tasks completes.
-            wait_s = late.setdefault(tenant, self.tenants.wait_s(tenant))
-            if wait_s:
-                waits = waits or busy(wait_s)
+            policy: ReadyPolicy | None = None
+            if task.type in _OF_CEL:
+                is_generating = task.type == CEL_GENERATE
+                run = self._generate if is_generating else self._run_cel
+                failed, outcome = run(task)
+                failure = failure or failed
+                if outcome is not None and outcome.waits:
+                    waits = waits or outcome
                 continue
-            with self.tenants.charged(tenant):
-                failed, outcome, policy = self._run_task(task)
-            failure = failure or failed
-            if outcome is None:
+            try:
+                policy = self.policies.with_rule(task.policy, task.rule)
+                runner = self.mutator if task.type == MUTATE else self.generator
+                outcome = runner.run(task, policy)
+            except TRANSIENT:
+                raise
+            except (InputError, DependencyError) as error:
+                failure = failure or failure_of(task, policy, error)
+                continue
+            except LeaseLost:
+                raise
+            except Exception:  # noqa: BLE001 - one task must not stop the others
+                failure = failure or self._defect(task, policy)
                 continue
             if outcome.waits:
                 waits = waits or outcome
-            is_rule = task.type not in _OF_CEL
-            if is_rule and of_one_trigger and _ends(outcome, policy):
+            if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
-
-    def _run_task(
-        self, task: Task
-    ) -> tuple[Failure | None, Outcome | None, ReadyPolicy | None]:
-        """Run a task; also return the policy of a rule.
-
-        Raises: transient errors; LeaseLost.
-        """
-        if task.type in _OF_CEL:
-            is_generating = task.type == CEL_GENERATE
-            run = self._generate if is_generating else self._run_cel
-            return *run(task), None
-        policy: ReadyPolicy | None = None
-        try:
-            policy = self.policies.with_rule(task.policy, task.rule)
-            runner = self.mutator if task.type == MUTATE else self.generator
-            return None, runner.run(task, policy), policy
-        except TRANSIENT:
-            raise
-        except (InputError, DependencyError) as error:
-            return failure_of(task, policy, error), None, policy
-        except LeaseLost:
-            raise
-        except Exception:  # noqa: BLE001 - one task must not stop the others
-            return self._defect(task, policy), None, policy
 
     def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
         """Run a GeneratingPolicy. Raises: transient errors; LeaseLost."""

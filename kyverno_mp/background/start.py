@@ -54,9 +54,8 @@ from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX, POOL_TENANT_BACKGROUND_SHARE
+from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
 from kyverno_mp.policy.reading.decode import prepare
-from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS
@@ -141,10 +140,6 @@ class Background:
                 self.generating.generating,
                 self.generating.events.lost,
                 self._count_defect,
-                TenantTime(
-                    lambda: int(clock.monotonic_s() * 1e9),
-                    POOL_TENANT_BACKGROUND_SHARE,
-                ),
             ),
             downstream.guard,
             self._add_trigger,

@@ -319,3 +319,8 @@ _REQUEST: Final = msgspec.json.Decoder(StoredRequest)
 def read_request(raw: bytes | msgspec.Raw) -> StoredRequest:
     """Read an UpdateRequest. Raises: msgspec.DecodeError."""
     return _REQUEST.decode(raw)
+
+
+def number_of(version: str) -> int:
+    """Return the version as a number. K8S: versions of one resource increase."""
+    return int(version) if version.isdigit() else 0

@@ -1,8 +1,8 @@
 """Encode a stub for a policy that is too large to link: it fails where it matches.
 
 Room: compiler. Takes: the EncodedPolicy of the policy. Gives: the stub's EncodedPolicy
-with the same keys; one for all further policies of a namespace; without_exceptions,
-which drops only PolicyExceptions.
+with the same keys; one for all further policies of a namespace; is_missed, for policies
+without a stub; without_exceptions, which drops only PolicyExceptions.
 Next: leader/documents/linked_memory.py.
 May touch: nothing outside its arguments.
 
@@ -52,6 +52,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KIND
 _WHAT: Final = "a rule over the memory limit of its namespace's policies"
 _EVERYTHING: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
 _NO_ACTION: Final = ActionIR()
+_ENFORCE: Final = ActionIR("Enforce")
 _ANYTHING: Final = ConstraintsIR()
 """No rules: matches every resource."""
 _NO_IMAGE: Final = (ImageReferenceIR(glob="none"),)
@@ -72,17 +73,10 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
         return _CEL_KINDS[kind](part_of(content, 0))
     if encoded.is_cel:
         return None
-    decode = msgspec.msgpack.Decoder(RuleIR).decode
-    policy = msgspec.structs.replace(
-        msgspec.msgpack.decode(part_of(content, 0), type=PolicyIR), match_conditions=()
-    )
-    rules = [
-        failing
-        for number in range(1, count_of(content))
-        for failing in _failing(decode(part_of(content, number)))
-    ]
+    policy, rules = _failing_rules(encoded)
     if not rules:
         return None
+    policy = msgspec.structs.replace(policy, match_conditions=())
     found = encode_policy(CompiledPolicy(policy, tuple(rules)))
     if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
         return found
@@ -98,25 +92,51 @@ def unlinked_namespace(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | Non
 
     Published once, in place of all policies for which a namespace has no more memory,
     because each stub needs some. None if the policy denies nothing when it fails, or
-    if it is a policy in CEL: a worker answers the path of an unknown policy with an
-    HTTP error, so the API server applies its failurePolicy.
+    if it is a policy in CEL, see ``is_missed``.
     """
-    content = memoryview(encoded.content)
     if kind in _CEL_KINDS or encoded.is_cel:
         return None
-    policy = msgspec.msgpack.decode(part_of(content, 0), type=PolicyIR)
-    decode = msgspec.msgpack.Decoder(RuleIR).decode
-    # It also replaces policies of the other type.
+    policy, rules = _failing_rules(encoded)
+    if policy.failure_policy != "Fail" or not _can_deny(policy, rules):
+        return None
+    # SAFETY: it also replaces policies of the other type, and those whose settings
+    # restrict less than this one's.
     rules = [
-        msgspec.structs.replace(one, rule_type=rule_type)
-        for number in range(1, count_of(content))
-        for one in _failing(decode(part_of(content, number)))
+        msgspec.structs.replace(
+            rules[0],
+            rule_type=rule_type,
+            action=_NO_ACTION,
+            skip_background_requests=False,
+        )
         for rule_type in ("mutate", "validate")
     ]
-    if policy.failure_policy != "Fail" or not rules:
-        return None
-    policy = msgspec.structs.replace(policy, match_conditions=())
+    policy = msgspec.structs.replace(
+        policy,
+        action=_ENFORCE,
+        apply_rules="All",
+        fine_grained=False,
+        match_conditions=(),
+    )
     return _merged(policy, rules, is_wide=True)
+
+
+def is_missed(encoded: EncodedPolicy, kind: str) -> bool:
+    """Return whether reviews must fail if they ask for this policy and it has no stub.
+
+    So it is for policies with a path of their own, which no other policy's stub
+    answers: a worker answers it with an HTTP error, so the API server applies the
+    failurePolicy. False if no review evaluates the policy or it denies nothing.
+    """
+    if kind in MUTATING_POLICY_KINDS:
+        content = part_of(memoryview(encoded.content), 0)
+        found = msgspec.msgpack.decode(content, type=MutatingPolicyIR)
+        return not found.mutates_existing
+    if kind in _CEL_KINDS:
+        return True
+    if encoded.is_cel:
+        return False
+    policy, rules = _failing_rules(encoded)
+    return policy.fine_grained and _can_deny(policy, rules)
 
 
 def without_exceptions(
@@ -144,6 +164,32 @@ def without_exceptions(
     )
 
 
+def _failing_rules(encoded: EncodedPolicy) -> tuple[PolicyIR, list[RuleIR]]:
+    """Return the policy's record, and rules that fail where its rules match."""
+    content = memoryview(encoded.content)
+    decode = msgspec.msgpack.Decoder(RuleIR).decode
+    rules = [
+        failing
+        for number in range(1, count_of(content))
+        for failing in _failing(decode(part_of(content, number)))
+    ]
+    return msgspec.msgpack.decode(part_of(content, 0), type=PolicyIR), rules
+
+
+def _can_deny(policy: PolicyIR, rules: Sequence[RuleIR]) -> bool:
+    """Return whether the policy might deny a request if these rules fail."""
+    return policy.admission and any(
+        rule.rule_type == "mutate"
+        or _can_enforce(policy.action)
+        or _can_enforce(rule.action)
+        for rule in rules
+    )
+
+
+def _can_enforce(action: ActionIR) -> bool:
+    return "Enforce" in (action.action, *(one.action for one in action.overrides))
+
+
 def _merged(
     policy: PolicyIR, rules: Sequence[RuleIR], *, is_wide: bool
 ) -> EncodedPolicy:
@@ -153,12 +199,19 @@ def _merged(
     for rule in rules:
         first.setdefault(rule.rule_type, rule)
         filters.setdefault(rule.rule_type, {}).update(dict.fromkeys(rule.match.filters))
+    action = rules[0].action
+    if any(rule.action != action for rule in rules):
+        # SAFETY: the merged rule denies if one of the rules would.
+        can_enforce = any(_can_enforce(rule.action) for rule in rules)
+        action = _ENFORCE if can_enforce else _NO_ACTION
+    skips = all(rule.skip_background_requests for rule in rules)
     failing = tuple(
         msgspec.structs.replace(
             rule,
             match=_EVERYTHING if is_wide else MatchIR("any", tuple(filters[rule_type])),
             exclude=None,
-            action=_NO_ACTION,
+            action=action,
+            skip_background_requests=skips,
         )
         for rule_type, rule in first.items()
     )

@@ -49,13 +49,16 @@ def body_parts(
     """Yield the body in parts. Raises: ResponseTooLong for many tiny chunks.
 
     SECURITY: each chunk takes some microseconds of this process's CPU, so a server that
-    sends single bytes could use up a core until the deadline.
+    sends single bytes could use up a core until the deadline. Only for servers that
+    ``limit_overhead`` concerns; the network cuts a body without chunks.
     """
+    is_bounded = answer.chunked and connection.is_limited
     count = size = 0
     while part := answer.read1(_READ_BYTES):
         count += 1
         size += len(part)
-        if count > RESPONSE_SMALL_PARTS_MAX and size < count * RESPONSE_PART_BYTES_MIN:
+        is_small = size < count * RESPONSE_PART_BYTES_MIN
+        if is_bounded and is_small and count > RESPONSE_SMALL_PARTS_MAX:
             raise ResponseTooLong("the chunks of a response are too small")
         # A chunk of that size takes eight more bytes.
         connection.allow_bytes(len(part) + len(part) // 8 + 8)
@@ -168,6 +171,11 @@ class Connection(http.client.HTTPConnection):
         """Bound the next response without its body; the connection must be open."""
         if self._timed is not None:
             self._timed.bytes_left = RESPONSE_HEAD_BYTES_MAX
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether the response is bounded without its body."""
+        return self._timed is not None and self._timed.bytes_left is not None
 
     def allow_bytes(self, count: int) -> None:
         """Allow the response this many more bytes, because its body has grown."""

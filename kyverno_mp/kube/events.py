@@ -32,6 +32,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.translate import is_in_ending_namespace
 from kyverno_mp.limits import EVENT_NOTE_CHARACTERS_MAX, EVENTS_QUEUED_MAX
 from kyverno_mp.values.jsonvalue import Json
 
@@ -40,8 +41,6 @@ EVENTS: Final = Resource(group="events.k8s.io", version="v1", plural="events")
 _APPLIED: Final = "PolicyApplied"
 _NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
-ENDING: Final = "because it is being terminated"
-"""K8S: part of the message of a failed create in a terminating namespace."""
 _SERIES_NS: Final = 6 * 60 * 10**9
 """K8S: a series ends after six minutes without a new occurrence."""
 _SERIES_MAX: Final = 4096
@@ -250,7 +249,7 @@ class Events:
             # The namespace is deleted or terminating: the Event is not needed.
             return False
         except KubeRefused as error:
-            if ENDING in error.message:
+            if is_in_ending_namespace(error):
                 return False
             self.dropped += 1
             _log.warning("event rejected: %s", error.message)

@@ -8,6 +8,7 @@ Foreign messages are truncated. Our queries, headers and bodies are omitted, bec
 they may contain secrets.
 """
 
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Final
@@ -31,6 +32,11 @@ _GONE: Final = 410
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _RETRY_AFTER_S_MAX: Final = 60.0
+_ENDING: Final = re.compile(
+    r"\S+ \S+: HTTP 403: \S+ (\"\S+\" )?is forbidden: unable to create new content in"
+    r" namespace \S+ because it is being terminated"
+)
+"""K8S: plugin/pkg/admission/namespace/lifecycle."""
 
 
 class _Status(msgspec.Struct):
@@ -78,6 +84,16 @@ def broken(error: Exception, method: str, path: str) -> DependencyError:
     if isinstance(error, OSError) and error.strerror:
         words = f"{words}: {cut(error.strerror)}"
     return KubeUnavailable("kube.connection", words)
+
+
+def is_in_ending_namespace(error: KubeRefused) -> bool:
+    """Return whether a create was rejected because its namespace is being deleted.
+
+    SAFETY: other rejections may quote values that a user has chosen, e.g. after the
+    name of a webhook.
+    """
+    is_forbidden = error.code == "kube.forbidden"
+    return is_forbidden and _ENDING.fullmatch(error.message) is not None
 
 
 def cut(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kyverno_mp.leader.cel_kinds import CEL_KINDS, CEL_SEGMENTS
 from kyverno_mp.leader.policy_store import PolicySet
-from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
+from kyverno_mp.snapshot.policies import MISSED, POLICIES, PoliciesWriter
 from kyverno_mp.snapshot.publish import Publisher
 from kyverno_mp.telemetry.log import fields
 
@@ -92,12 +92,17 @@ class PolicySegments:
 
 
 def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
-    """Return the keys of the policies in a segment, as used in webhook paths."""
-    return [
-        f"{one.namespace}/{one.name}" if one.namespace else one.name
-        for one in policy_set.policies
-        if _segment_of(one.kind) == segment
-    ]
+    """Return the keys of the policies in a segment, as used in webhook paths.
+
+    Those whose path must fail begin with MISSED.
+    """
+    found: list[str] = []
+    for one in policy_set.policies:
+        if _segment_of(one.kind) == segment:
+            key = f"{one.namespace}/{one.name}" if one.namespace else one.name
+            is_missed = (one.kind, one.namespace, one.name) in policy_set.missed
+            found.append(MISSED + key if is_missed else key)
+    return found
 
 
 def _segment_of(kind: str) -> str:

@@ -7,9 +7,7 @@ May touch: nothing outside its arguments.
 An invalid policy affects only itself: its last valid version stays in force. So does
 the last version of a policy that is too costly to compile (expr/compile_budget.py) or
 causes an internal error. A file that does not parse, or is suddenly empty, counts as
-partly written: all its policies stay. Only changed policies, and those that a changed
-PolicyException names, are compiled, in time slices, so that finished ones are published
-early.
+partly written: all its policies stay. Only changes are compiled, in time slices.
 """
 
 import logging
@@ -67,6 +65,8 @@ class PolicySet:
     """Policies that wait for compilation in the next update."""
     cel: Mapping[str, tuple[EncodedPolicy, ...]] = field(default_factory=dict)
     """The policies in CEL, by the name of their segment."""
+    missed: frozenset[Key] = frozenset()
+    """Policies without a stub, so the reviews that ask for them must fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,7 @@ class PolicyStore:
         """Apply changes and return the new policy set.
 
         After ``out_of_time`` returns True, the remaining policies wait for the next
-        update. Cluster policies and small ones come first. Cost: proportional to the
-        changes, plus one pass over all documents' names.
+        update. Cost: proportional to the changes, plus one pass over all names.
         """
         for name in changes.removed:
             self._files.pop(name, None)
@@ -147,21 +146,22 @@ class PolicyStore:
         changes_made, waiting = self._compile_due(policies, out_of_time)
         ordered = sorted(self._entries.items())
         published = {key: (entry.encoded, entry.status) for key, entry in ordered}
-        published |= self._memory.limit(published)
-        encoded: list[EncodedPolicy] = []
-        cel: dict[str, list[EncodedPolicy]] = {}
+        limited = self._memory.limit(published)
+        published |= {key: one[:2] for key, one in limited.items()}
+        by_segment: dict[str, list[EncodedPolicy]] = {}
         for (kind, _, _), (policy, _) in published.items():
-            known = CEL_KINDS.get(kind)
             if policy is not None:
-                (cel.setdefault(known.segment, []) if known else encoded).append(policy)
+                segment = CEL_KINDS[kind].segment if kind in CEL_KINDS else ""
+                by_segment.setdefault(segment, []).append(policy)
         return PolicySet(
-            encoded=tuple(encoded),
-            cel={segment: tuple(found) for segment, found in cel.items()},
+            encoded=tuple(by_segment.pop("", ())),
+            cel={segment: tuple(found) for segment, found in by_segment.items()},
             policies=tuple(status for _, status in published.values()),
             problems=tuple(problems),
             unread=tuple(self._file_problems.values()),
             changes=tuple(changes_made),
             waiting=waiting,
+            missed=frozenset(key for key, one in limited.items() if one.is_missed),
         )
 
     def costly_outcomes(self) -> dict[bytes, bytes]:

@@ -326,6 +326,11 @@ class JournalReader:
             if found:
                 yield found
 
+    def journals(self) -> list[_Followed]:
+        """Return all journals, for queues/ahead.py."""
+        self._discover()
+        return list(self._followed.values())
+
     @property
     def waiting(self) -> int:
         """Return the number of waiting records in all journals."""

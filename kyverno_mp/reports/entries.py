@@ -177,6 +177,11 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
     return properties
 
 
+def seconds_of(row: Row) -> int:
+    """Return the time of a row as Unix time, 0 if it has none."""
+    return row.timestamp.seconds if row.timestamp else 0
+
+
 Place = tuple[str, str, str]
 """The sort key of a row in a report: policy, rule and source."""
 
@@ -192,9 +197,9 @@ def sorted_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def summary_of(rows: Iterable[Row]) -> dict[str, int]:
-    """Return the number of rows of each result."""
+    """Return the number of rows of each result; other words are not counted."""
     summary = dict.fromkeys(WORDS, 0)
     for row in rows:
-        if row.result:
+        if row.result in summary:
             summary[row.result] += 1
     return summary

@@ -14,9 +14,9 @@ is read again, and merging a result twice is harmless.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,7 +31,11 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.kube.watch import IDENTITY, WatchScope
-from kyverno_mp.limits import RESULT_MERGERS, RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.limits import (
+    RESULT_MERGERS,
+    RESULTS_JOINED_S_MAX,
+    RESULTS_UNCLAIMED_S_MAX,
+)
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.results import (
     ADMISSION,
@@ -46,16 +50,22 @@ from kyverno_mp.reports.results import (
 )
 
 _log = logging.getLogger(__name__)
+_REMOVALS_MAX: Final = 3
+"""Attempts to remove merged results from a report that changes all the time."""
 _AGAIN_S: Final = 5.0
 """Pause before an unchanged report is checked again, because its results wait."""
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 MERGED: Final = "merged"
 UNCLAIMED: Final = "unclaimed"
 FORBIDDEN: Final = "forbidden"
-Resolve = Callable[[Subject], Subject | None]
+Resolve = Callable[[Subject, float], Subject | None]
 """Returns the stored object with its uid, or None while it does not exist.
 
-Raises: KubeRefused if its kind may not be read, DependencyError."""
+The second argument is the age of the newest result in seconds. Raises: KubeRefused if
+its kind may not be read, DependencyError."""
+Join = Callable[[Subject, list[Row]], "Future[bool] | None"]
+"""Lets the pending scan of an object write its rows, too; None if there is no such
+scan. The future is False if the rows have to be merged separately."""
 Merge = Callable[[Subject, list[Row]], bool]
 """Merges rows into the report of an object; returns False if it has to be retried.
 
@@ -68,6 +78,29 @@ class _Held(msgspec.Struct, frozen=True):
     uid: str
     version: str
     results: Results
+
+
+class _Joined(NamedTuple):
+    """Results that the pending scan of their object writes, since ``at_ns``."""
+
+    future: "Future[bool]"
+    results: dict[ResultKey, Result]
+    at_ns: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the scan has written the results."""
+        return self.future.done() and self.future.result()
+
+    def has_ended(self, now_ns: int) -> bool:
+        """Return whether the scan has ended or takes too long."""
+        first_ns = now_ns - RESULTS_JOINED_S_MAX * 10**9
+        # The wall clock may jump.
+        return self.future.done() or not first_ns < self.at_ns <= now_ns
+
+
+def _join_nothing(_subject: Subject, _rows: list[Row]) -> None:
+    """Merge all results separately."""
 
 
 class ReviewResults:
@@ -97,6 +130,8 @@ class ReviewResults:
         self._count = count
         self._now_ns = now_ns
         self._mergers = ThreadPoolExecutor(RESULT_MERGERS, "merge-results")
+        self._joined: dict[Subject, _Joined] = {}
+        """Results that stay in their EphemeralReports until their scans end."""
         self._seen: dict[Key, tuple[set[str], int]] = {}
         """For each report, the versions last read and written here, and the time."""
 
@@ -109,51 +144,111 @@ class ReviewResults:
         self.informer.stop()
         self._mergers.shutdown(wait=True, cancel_futures=True)
 
-    def step(self, merge: Merge) -> bool:
-        """Merge new results; return False if a merge has to be retried soon.
+    def step(self, merge: Merge, join: Join = _join_nothing) -> bool:
+        """Merge new results; return False if some have to be looked at again soon.
 
-        Raises: LeaseLost.
+        It does not wait for scans: one slow scan would delay the results of all other
+        objects. Raises: LeaseLost.
         """
-        held = self._due()
+        ended = self._ended()
+        held = self._due(ended)
         if not held:
-            return True
+            return not self._joined
         newest = Results()
         for one in held.values():
             newest.add_all(one.results)
         claimed, left = self._claim(newest)
 
-        def merged(each: tuple[Subject, list[ResultKey]]) -> bool:
-            subject, keys = each
-            try:
-                return merge(subject, _rows(newest.by_key[key] for key in keys))
-            except DependencyError as error:
-                _log.warning("results of reviews wait: %s", error)
-                return False
-
-        is_done = True
-        ends = self._mergers.map(merged, claimed.items())
-        for keys, is_merged in zip(claimed.values(), ends, strict=True):
-            if is_merged:
-                self._count(MERGED)
-            else:
+        rows: dict[Subject, list[Row]] = {}
+        for subject, keys in claimed.items():
+            found = {key: newest.by_key[key] for key in keys}
+            if subject in self._joined or self._has_joined(
+                subject, found, ended.get(subject), join
+            ):
                 left.update(keys)
-                is_done = False
+            else:
+                rows[subject] = _rows(found.values())
+        unmerged = self._merge_all(rows, merge)
+        for subject in rows:
+            if subject in unmerged:
+                left.update(claimed[subject])
+            else:
+                self._count(MERGED)
         now_ns = self._now_ns()
         for key, one in held.items():
             self._seen[key] = {one.version, self._remove(key, one, left)}, now_ns
-        return is_done
+        return not unmerged and not self._joined
 
-    def _due(self) -> dict[Key, _Held]:
-        """Return the reports that changed, or whose results have waited for a while."""
+    def _has_joined(
+        self,
+        subject: Subject,
+        found: dict[ResultKey, Result],
+        ended: _Joined | None,
+        join: Join,
+    ) -> bool:
+        """Let a pending scan write results; return False if no scan is pending.
+
+        ``found``: results that a scan has written are removed from it.
+        """
+        if ended is not None:
+            if not ended.is_written:
+                # It failed or took too long, and the next one may do so, too.
+                return False
+            for key, one in ended.results.items():
+                if found.get(key) == one:
+                    del found[key]
+        future = join(subject, _rows(found.values())) if found else None
+        if future is not None:
+            self._joined[subject] = _Joined(future, found, self._now_ns())
+        return future is not None
+
+    def _ended(self) -> dict[Subject, _Joined]:
+        """Return and forget the results whose scans have ended or take too long.
+
+        A scan may write the rows even later; merging them twice is harmless.
+        """
+        now_ns = self._now_ns()
+        known = self._joined.items()
+        ended = {subject: one for subject, one in known if one.has_ended(now_ns)}
+        for subject in ended:
+            del self._joined[subject]
+        return ended
+
+    def _merge_all(self, rows: dict[Subject, list[Row]], merge: Merge) -> set[Subject]:
+        """Merge all rows; return the objects whose rows have to be merged again.
+
+        Raises: LeaseLost.
+        """
+        unmerged: set[Subject] = set()
+
+        def merge_one(subject: Subject) -> None:
+            try:
+                is_merged = merge(subject, rows[subject])
+            except DependencyError as error:
+                _log.warning("results of reviews wait: %s", error)
+                is_merged = False
+            if not is_merged:
+                unmerged.add(subject)
+
+        list(self._mergers.map(merge_one, [one for one in rows if rows[one]]))
+        return unmerged
+
+    def _due(self, ended: Mapping[Subject, _Joined]) -> dict[Key, _Held]:
+        """Return the reports that changed, or whose results have waited for a while.
+
+        ``ended``: results that a scan no longer holds back.
+        """
         found = self.informer.snapshot()
         self._seen = {key: seen for key, seen in self._seen.items() if key in found}
         before_ns = self._now_ns() - int(_AGAIN_S * 1e9)
+        freed = {key for one in ended.values() for key in one.results}
         return {
             key: one
             for key, one in found.items()
             if key not in self._seen
             or one.version not in self._seen[key][0]
             or not self._seen[key][1] > before_ns
+            or not freed.isdisjoint(one.results.by_key)
         }
 
     def _claim(
@@ -169,8 +264,9 @@ class ReviewResults:
         for key in newest.by_key:
             by_subject.setdefault(key[0], []).append(key)
         for subject, keys in by_subject.items():
+            age_ns = self._now_ns() - max(newest.by_key[key].at_ns for key in keys)
             try:
-                stored = self._resolve(subject)
+                stored = self._resolve(subject, age_ns / 1e9)
             except KubeRefused as error:
                 # KYVERNO: these results are never merged (6.6).
                 _log.warning("discarding results of %s: %s", subject.kind, error)
@@ -182,43 +278,71 @@ class ReviewResults:
                 continue
             if stored is not None:
                 claimed.setdefault(stored, []).extend(keys)
-            elif self._may_come(newest.by_key[key] for key in keys):
+            elif age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9:
+                # The object may still be created.
                 left.update(keys)
             else:
                 self._count(UNCLAIMED)
         return claimed, left
 
-    def _may_come(self, found: Iterable[Result]) -> bool:
-        """Return whether the object may still be created later."""
-        age_ns = self._now_ns() - max(one.at_ns for one in found)
-        return age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9
-
     def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> str:
-        """Delete a report, or reduce it to the results ``left``; return its version."""
-        kept = Results(held.results.turn)
-        for result_key, found in held.results.by_key.items():
-            if result_key in left:
-                kept.put(result_key, found)
-        if len(kept) == len(held.results):
-            return held.version
-        namespace, name = key
+        """Remove the merged results from a report; return its version.
+
+        If the report has changed since, it is read: a leader that adds results every
+        second would otherwise win all the time, and the report would become full.
+        """
+        merged = {
+            result_key: found
+            for result_key, found in held.results.by_key.items()
+            if result_key not in left
+        }
+        newest: _Held | None = held
         try:
-            if not len(kept):
-                self._objects.delete(
-                    EPHEMERAL_REPORTS, key, held.uid, resource_version=held.version
-                )
-                return held.version
-            document = document_of(kept, name, namespace)
-            document["metadata"]["resourceVersion"] = held.version
-            stored = self._objects.replace(EPHEMERAL_REPORTS, document)
-            return str(stored["metadata"]["resourceVersion"])
-        except (KubeConflict, KubeNotFound):
-            # The report has new results, which the informer will deliver.
+            for _ in range(_REMOVALS_MAX):
+                if newest is None:
+                    break
+                try:
+                    version = self._reduce(key, newest, merged)
+                except KubeConflict:
+                    newest = self._read(key)
+                else:
+                    # New results in a report that was read are not merged yet.
+                    return version if newest is held else held.version
+        except KubeNotFound:
             pass
         except DependencyError as error:
             # The results will be merged again, which changes nothing.
             _log.warning("merged results cannot be removed: %s", error)
         return held.version
+
+    def _reduce(self, key: Key, held: _Held, merged: dict[ResultKey, Result]) -> str:
+        """Delete a report, or keep in it what is not merged; return its version.
+
+        Raises: DependencyError; KubeConflict if the report has changed.
+        """
+        kept = Results(held.results.turn)
+        for result_key, found in held.results.by_key.items():
+            known = merged.get(result_key)
+            # Times are stored in ticks, so a newer result can have an equal time.
+            if known is None or (known != found and known.at_ns <= found.at_ns):
+                kept.put(result_key, found)
+        if len(kept) == len(held.results):
+            return held.version
+        namespace, name = key
+        if not len(kept):
+            self._objects.delete(
+                EPHEMERAL_REPORTS, key, held.uid, resource_version=held.version
+            )
+            return held.version
+        document = document_of(kept, name, namespace)
+        document["metadata"]["resourceVersion"] = held.version
+        stored = self._objects.replace(EPHEMERAL_REPORTS, document)
+        return str(stored["metadata"]["resourceVersion"])
+
+    def _read(self, key: Key) -> _Held | None:
+        """Read a report; None if it does not exist. Raises: DependencyError."""
+        found = self._objects.find(EPHEMERAL_REPORTS, key)
+        return None if found is None else _held(msgspec.Raw(msgspec.json.encode(found)))
 
 
 def _held(raw: msgspec.Raw) -> _Held | None:

@@ -8,10 +8,18 @@ The feed is bounded in objects and bytes. A producer waits while it is full, so 
 large list or a busy watch is read only as fast as its objects are evaluated. An object
 that is queued again is replaced by its newer version, but keeps the time since which
 its report is outdated.
+
+A changed object may be delayed (``Pace``): for the results of its review, so that one
+write has them and the results of the scan; and after an earlier change, so that an
+object that changes all the time does not cause a write for each change. A full feed
+delays nothing.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from heapq import heappop, heappush
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -24,7 +32,7 @@ from kyverno_mp.limits import (
     REPORTS_WAITING_MAX,
 )
 from kyverno_mp.queues.turns import Shares, Turns
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.entries import Row, Subject
 
 Keys = frozenset[bytes]
 """Keys of rules, see reports/fingerprints.py."""
@@ -46,12 +54,38 @@ class Source(Protocol):
         """Return whether the object is unchanged."""
 
 
+class Reviewed:
+    """Results of reviews that are to be written with the next scan of an object."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.is_written: Future[bool] = Future()
+        """False: they have to be written separately."""
+
+    def settle(self, *, is_written: bool) -> None:
+        """Set the outcome, unless it is known."""
+        if not self.is_written.done():
+            self.is_written.set_result(is_written)
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long changed objects wait.
+
+    ``review_s``: for results of reviews, if objects of this source had such results in
+    the last ``expected_s``. ``interval_s``: after the object was last evaluated.
+    """
+
+    review_s: float = 0.0
+    interval_s: float = 0.0
+    expected_s: float = 60.0
+
+
 class Item(msgspec.Struct, frozen=True):
     """One object. ``digest``: of the parts that rules read.
 
     ``since_s``: the monotonic time since which its report may be outdated.
     ``is_change``: the object itself changed. ``only``: the rules to evaluate, None =
-    all; rows of other rules do not change.
+    all; rows of other rules do not change. ``reviewed``: results of its reviews.
     """
 
     source: Source
@@ -62,6 +96,7 @@ class Item(msgspec.Struct, frozen=True):
     since_s: float
     is_change: bool
     only: Keys | None = None
+    reviewed: Reviewed | None = None
 
     @property
     def subject(self) -> Subject:
@@ -81,6 +116,8 @@ class Item(msgspec.Struct, frozen=True):
         return self.source.is_current(self.key, self.uid, self.digest)
 
 
+_Id: TypeAlias = tuple[int, Key]
+"""The id of a source, and the key of its object."""
 _Group: TypeAlias = tuple[int, Shares]
 """The id of the source, because a batch has objects of one kind only, and shares."""
 
@@ -93,6 +130,8 @@ class Feed:
         sharers: int = 1,
         batch_objects: int = 0,
         shares_of: Callable[[Item], Shares] = lambda _item: (),
+        pace: Pace = Pace(),  # noqa: B008 - immutable
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``sharers``: the number of threads that take batches.
 
@@ -104,10 +143,21 @@ class Feed:
         self._batch_objects = batch_objects
         self._shares_of = shares_of
         self._turns = Turns(max(1, sharers // 2))
+        self._pace = pace
+        self._clock_s = clock_s
         self._changed = threading.Condition()
         self._waiting: dict[_Group, dict[Key, Item]] = {}
-        self._groups: dict[tuple[int, Key], _Group] = {}
-        """The group in which an object waits."""
+        self._groups: dict[_Id, _Group] = {}
+        """The group in which an object waits, also after its delay."""
+        self._delayed: dict[_Id, Item] = {}
+        self._due_s: dict[_Id, float] = {}
+        self._due: list[tuple[float, _Id]] = []
+        """A heap of the times in ``_due_s``. An entry with another time is outdated:
+        that delay has ended early."""
+        self._taken_s: dict[_Id, float] = {}
+        """When the objects were last taken, for ``Pace.interval_s``."""
+        self._reviewed_s: dict[int, float] = {}
+        """When results of reviews last arrived, by the id of the source."""
         self._count = 0
         self._bytes = 0
         self._taken = 0
@@ -121,29 +171,112 @@ class Feed:
                 self._changed.wait(1.0)
             if self._closed:
                 return False
-            before = self._replaced(item, group)
-            if before is not None:
-                item = _joined(before, item)
-            self._groups[id(item.source), item.key] = group
-            self._waiting.setdefault(group, {})[item.key] = item
-            self._count += 1
-            self._bytes += len(item.raw)
+            self._put(item, group)
             self._changed.notify_all()
             return True
+
+    def _put(self, item: Item, group: _Group) -> None:
+        one = id(item.source), item.key
+        is_delayed = one in self._delayed
+        before = self._replaced(one, group)
+        if before is not None:
+            item = _joined(before, item)
+            if item.reviewed is None:
+                settle(before, is_written=False)
+        self._groups[one] = group
+        self._count += 1
+        self._bytes += len(item.raw)
+        if is_delayed:
+            self._delayed[one] = item
+        elif before is not None:
+            self._waiting.setdefault(group, {})[item.key] = item
+        else:
+            self._queue(item, self._ready_s(item))
+
+    def _queue(self, item: Item, due_s: float) -> None:
+        """Let an object wait, until ``due_s`` with a delay."""
+        one = id(item.source), item.key
+        if due_s > self._clock_s():
+            self._delayed[one] = item
+            self._due_s[one] = due_s
+            heappush(self._due, (due_s, one))
+        else:
+            self._waiting.setdefault(self._groups[one], {})[item.key] = item
+
+    def expect_reviews(self, source: Source) -> None:
+        """Delay changed objects of a source, because their reviews have results."""
+        with self._changed:
+            self._reviewed_s[id(source)] = self._clock_s()
+
+    def attach(
+        self, source: Source, key: Key, uid: str, rows: list[Row]
+    ) -> Reviewed | None:
+        """Add results of reviews to a waiting object; None if it is not waiting.
+
+        The object does not wait for further results, only until its interval ends.
+        """
+        one = id(source), key
+        with self._changed:
+            if one not in self._groups:
+                return None
+            delayed = self._delayed.get(one)
+            item = delayed or self._waiting[self._groups[one]][key]
+            if item.uid != uid or item.reviewed is not None:
+                return None
+            reviewed = Reviewed(rows)
+            item = msgspec.structs.replace(item, reviewed=reviewed)
+            if delayed is None:
+                self._waiting[self._groups[one]][key] = item
+            else:
+                del self._delayed[one], self._due_s[one]
+                self._queue(item, self._next_s(item))
+            self._changed.notify_all()
+            return reviewed
 
     def take(self, timeout_s: float | None = None) -> list[Item]:
         """Return a batch; call ``done`` afterwards. [] = closed, or after a timeout."""
         with self._changed:
             while not self._closed:
+                self._end_delays()
                 taken = self._take()
                 if taken:
                     self._taken += len(taken)
                     self._changed.notify_all()
                     return taken
-                # Another thread may have taken the object that woke this one.
-                if not self._changed.wait(timeout_s):
+                if not self._wait(timeout_s):
                     break
             return []
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait for a change or the end of a delay; return False after the timeout."""
+        delay_s = self._due[0][0] - self._clock_s() if self._due else None
+        if delay_s is None or (timeout_s is not None and timeout_s <= delay_s):
+            return self._changed.wait(timeout_s)
+        self._changed.wait(max(0.0, delay_s))
+        return True
+
+    def _end_delays(self) -> None:
+        now_s = self._clock_s()
+        while self._due and (self._due[0][0] <= now_s or self._is_full()):
+            due_s, one = heappop(self._due)
+            if self._due_s.get(one) == due_s:
+                del self._due_s[one]
+                self._queue(self._delayed.pop(one), due_s=now_s)
+
+    def _ready_s(self, item: Item) -> float:
+        """Return when an object may be taken."""
+        now_s, pace = self._clock_s(), self._pace
+        if not item.is_change:
+            return now_s
+        next_s = self._next_s(item)
+        reviewed_s = self._reviewed_s.get(id(item.source), float("-inf"))
+        is_expected = now_s - reviewed_s < pace.expected_s
+        return max(next_s, now_s + pace.review_s) if is_expected else next_s
+
+    def _next_s(self, item: Item) -> float:
+        """Return when the interval after the last evaluation ends."""
+        taken_s = self._taken_s.get((id(item.source), item.key), float("-inf"))
+        return taken_s + self._pace.interval_s
 
     def done(self, items: Sequence[Item]) -> None:
         """Report that the objects of a batch were processed."""
@@ -159,35 +292,43 @@ class Feed:
         with self._changed:
             return self._count + self._taken
 
+    @property
+    def undelayed(self) -> int:
+        """Number of objects that wait without a delay or are being processed."""
+        with self._changed:
+            return self._count - len(self._delayed) + self._taken
+
     def close(self) -> None:
         """Drop all objects and release all waiting threads."""
         with self._changed:
             self._closed = True
+            waiting = [one for same in self._waiting.values() for one in same.values()]
+            dropped = [*waiting, *self._delayed.values()]
             self._waiting.clear()
             self._groups.clear()
+            self._delayed.clear()
+            self._due_s.clear()
+            self._due.clear()
             self._count = self._bytes = 0
             self._changed.notify_all()
+        for item in dropped:
+            settle(item, is_written=False)
 
-    def _replaced(self, item: Item, group: _Group) -> Item | None:
+    def _replaced(self, one: _Id, group: _Group) -> Item | None:
         """Return the older version of an object, which keeps its place in ``group``."""
-        known = self._groups.get((id(item.source), item.key))
+        known = self._groups.get(one)
         if known is None:
             return None
-        same = self._waiting[known]
-        before = same[item.key]
+        before = self._delayed.get(one)
+        if before is None:
+            before = self._waiting[known][one[1]]
+            if known != group:
+                del self._waiting[known][one[1]]
+                if not self._waiting[known]:
+                    del self._waiting[known]
         self._count -= 1
         self._bytes -= len(before.raw)
-        if known != group:
-            del same[item.key]
-            if not same:
-                del self._waiting[known]
         return before
-
-    def _next(self) -> _Group | None:
-        shares = self._turns.choose(group[1] for group in self._waiting)
-        if shares is None:
-            return None
-        return next(group for group in self._waiting if group[1] == shares)
 
     def _is_full(self) -> bool:
         return (
@@ -197,15 +338,16 @@ class Feed:
 
     def _take(self) -> list[Item]:
         """Take objects of the longest-waiting group, which then moves to the end."""
-        group = self._next()
-        if group is None:
+        shares = self._turns.choose(group[1] for group in self._waiting)
+        if shares is None:
             return []
+        group = next(group for group in self._waiting if group[1] == shares)
         same = self._waiting.pop(group)
         # The reports of a batch are written one after the other. If one thread took the
         # last few objects, they would wait for each other while the other threads are
         # idle.
         largest = self._batch_objects or REPORTS_BATCH_OBJECTS
-        most = min(largest, -(-self._count // self._sharers))
+        most = min(largest, -((len(self._delayed) - self._count) // self._sharers))
         taken: list[Item] = []
         size = 0
         while same and len(taken) < most:
@@ -220,10 +362,30 @@ class Feed:
             taken.append(item)
         if same:
             self._waiting[group] = same
-        self._turns.begin(group[1])
+        self._turns.begin(shares)
         self._count -= len(taken)
         self._bytes -= size
+        self._note(taken)
         return taken
+
+    def _note(self, taken: list[Item]) -> None:
+        """Remember when objects were taken, as long as it matters."""
+        interval_s, now_s = self._pace.interval_s, self._clock_s()
+        for item in taken:
+            one = id(item.source), item.key
+            self._taken_s.pop(one, None)
+            self._taken_s[one] = now_s
+        while self._taken_s:
+            one, taken_s = next(iter(self._taken_s.items()))
+            if now_s - taken_s < interval_s:
+                break
+            del self._taken_s[one]
+
+
+def settle(item: Item, *, is_written: bool) -> None:
+    """Tell whether the results of an object's reviews were written."""
+    if item.reviewed is not None:
+        item.reviewed.settle(is_written=is_written)
 
 
 def _joined(before: Item, item: Item) -> Item:
@@ -234,4 +396,5 @@ def _joined(before: Item, item: Item) -> Item:
         since_s=first.since_s,
         is_change=first.is_change,
         only=joined_keys(before.only, item.only),
+        reviewed=before.reviewed if before.uid == item.uid else None,
     )

@@ -12,7 +12,8 @@ are some 7 KB as a report and 304 bytes as fingerprints.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -26,6 +27,9 @@ _CONTENT_BYTES: Final = FINGERPRINT_BYTES - KEY_BYTES - 1
 _RESULTS: Final = {word: bytes([number]) for number, word in enumerate(WORDS)}
 _NO_RESULT: Final = bytes([255])
 """For a row whose result is not one of upstream's words."""
+_TIME_BYTES: Final = 4
+TIME_UNKNOWN: Final = 2**32 - 1
+"""Stands for a row's time that is not known, and is later than all times."""
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -60,10 +64,11 @@ def result_of(fingerprint: bytes) -> str:
 
 
 def summary_in(fingerprints: Iterable[bytes]) -> dict[str, int]:
-    """Return the number of rows of each result."""
+    """Return the number of rows of each result; other words are not counted."""
     summary = dict.fromkeys(WORDS, 0)
     for one in fingerprints:
-        summary[result_of(one)] += 1
+        if word := result_of(one):
+            summary[word] += 1
     return summary
 
 
@@ -86,6 +91,21 @@ def each_fingerprint(fingerprints: bytes) -> Iterator[bytes]:
     """Yield the individual fingerprints."""
     for at in range(0, len(fingerprints), FINGERPRINT_BYTES):
         yield fingerprints[at : at + FINGERPRINT_BYTES]
+
+
+def packed_times(seconds: Sequence[int]) -> bytes:
+    """Return the times of rows as 4 bytes each; equal times are stored once."""
+    different = seconds[:1] if len(set(seconds)) == 1 else seconds
+    bounded = (min(max(one, 0), TIME_UNKNOWN) for one in different)
+    return struct.pack(f"<{len(different)}I", *bounded)
+
+
+def times_in(packed: bytes, count: int) -> list[int]:
+    """Return the times of ``count`` rows, TIME_UNKNOWN if there are none."""
+    if not packed:
+        return [TIME_UNKNOWN] * count
+    found = list(struct.unpack(f"<{len(packed) // _TIME_BYTES}I", packed))
+    return found * count if len(found) == 1 else found
 
 
 def _digest(data: bytes) -> bytes:

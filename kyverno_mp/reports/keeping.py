@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import Row
+from kyverno_mp.reports.entries import Row, seconds_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
@@ -29,13 +29,29 @@ class Evaluation(NamedTuple):
     """The results for an object, to be written according to a plan.
 
     ``only``: the rules that were evaluated, None = all. ``still_counts``: whether
-    neither the object nor its rules have changed since.
+    neither the object nor its rules have changed since. ``reviewed``: results of
+    reviews to be written with them.
     """
 
     found: Evaluated
     plan: Plan
     only: Keys | None = None
     still_counts: Callable[[], bool] = _always
+    reviewed: Sequence[Row] = ()
+
+    def added_rows(self) -> list[Row]:
+        """Return the results of reviews for rules without a result of the scan."""
+        if not self.reviewed:
+            return []
+        found = {one[:KEY_BYTES] for one in each_fingerprint(self.found.fingerprints)}
+        newest: dict[bytes, Row] = {}
+        for row in self.reviewed:
+            key = key_of(row)
+            is_wanted = key not in found and stays(key, self.plan, is_scanned=False)
+            before = newest.get(key)
+            if is_wanted and (not before or seconds_of(row) >= seconds_of(before)):
+                newest[key] = row
+        return list(newest.values())
 
     def stays(self, key: bytes) -> bool:
         """Return whether to keep a row without a new result."""
@@ -101,7 +117,12 @@ def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
 
 
 def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
-    """Return the rows after a review. KYVERNO: the older row wins in equal seconds."""
+    """Return the rows after a review.
+
+    KYVERNO: upstream keeps the stored row in equal seconds, here the row that is merged
+    later replaces it. That is the row of the later review, unless two replicas did the
+    reviews: rows have no fractions of seconds.
+    """
     found = {
         key_of(row): row
         for row in known
@@ -112,10 +133,6 @@ def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
         before = found.get(key)
         if not stays(key, plan, is_scanned=False):
             continue
-        if before is None or _seconds(row) >= _seconds(before):
+        if before is None or seconds_of(row) >= seconds_of(before):
             found[key] = row
     return list(found.values())
-
-
-def _seconds(row: Row) -> int:
-    return row.timestamp.seconds if row.timestamp else 0

@@ -9,16 +9,21 @@ Source: docs/behaviour/controllers 6.6; docs/pools.md 4.
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final, Protocol
 
 import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.resource import Resource
-from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_WATCHED_S_MAX
+from kyverno_mp.reports.entries import Row, Subject, seconds_of
 from kyverno_mp.reports.ephemeral import LiveSubjects, ReviewResults
+from kyverno_mp.reports.feed import Reviewed
 from kyverno_mp.reports.fingerprints import key_of
+from kyverno_mp.reports.keeping import stays
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
@@ -32,8 +37,24 @@ _NAME: Final = "review-results"
 NEW_RULE_S: Final = 30
 """A review may use a newer policy than this process. After this time, an unknown rule
 counts as deleted, and its results are dropped."""
-UidOf = Callable[[Resource, tuple[str, str]], str | None]
-"""Returns the uid of an object by its key, if a watch knows the object."""
+
+
+class Scanned(Protocol):
+    """The objects that scans watch."""
+
+    def uid_of(self, resource: Resource, key: Key) -> str | None:
+        """Return the uid of an object, None if no watch has received it.
+
+        Raises: KeyError if the resource is not watched, or its watch fails.
+        """
+
+    def attach(
+        self, resource: Resource, subject: Subject, rows: list[Row]
+    ) -> Reviewed | None:
+        """Let the pending scan of an object write its rows, too.
+
+        None: no scan is pending.
+        """
 
 
 class Merging:
@@ -45,13 +66,13 @@ class Merging:
         objects: Objects,
         writer: Writer,
         plan: Callable[[], Plan],
-        uid_of: UidOf,
+        scanned: Scanned,
     ) -> None:
         """``objects``: its writes check the lease."""
         self._dependencies = dependencies
         self._writer = writer
         self._plan = plan
-        self._uid_of = uid_of
+        self._scanned = scanned
         self._clock = dependencies.clock
         self._kinds = Kinds(dependencies.client, self._clock.monotonic_s)
         self._live = LiveSubjects(dependencies.client, self._resource_of)
@@ -80,26 +101,87 @@ class Merging:
     def merge(self, subject: Subject, rows: list[Row]) -> bool:
         """Merge rows into a report; return False if some rows have to wait.
 
-        Raises: DependencyError, LeaseLost.
+        An unexpected error concerns only this object. Its rows are dropped after a
+        while. Raises: DependencyError, LeaseLost.
         """
+        try:
+            return self._merge(subject, rows)
+        except (DependencyError, LeaseLost):
+            raise
+        except Exception:  # noqa: BLE001 - the results of other objects are merged
+            self._failed(subject)
+            oldest_s = self._clock.now().timestamp() - RESULTS_FAILED_S_MAX
+            return all(seconds_of(row) <= oldest_s for row in rows)
+
+    def _failed(self, subject: Subject) -> None:
+        """Log and count an unexpected error."""
+        _log.exception("unexpected error with results of reviews of %s", subject.uid)
+        self._dependencies.metrics.count(DEFECTS, (_NAME,))
+
+    def _merge(self, subject: Subject, rows: list[Row]) -> bool:
         plan = self._plan()
         if not plan.generation:
             # Without a plan, all rows would count as outdated.
             return False
         self._writer.merge(subject, rows, self._plan)
+        return not self._may_follow(rows, plan)
+
+    def _may_follow(self, rows: list[Row], plan: Plan) -> bool:
+        """Return whether the plan may still get the policies of some rows."""
         now_s = self._clock.now().timestamp()
-        return not any(
-            key_of(row) not in plan.live and _age_s(row, now_s) < NEW_RULE_S
+        return any(
+            key_of(row) not in plan.live and now_s - seconds_of(row) < NEW_RULE_S
             for row in rows
         )
 
-    def _resolve(self, subject: Subject) -> Subject | None:
-        """Return the stored object. Raises: DependencyError."""
+    def join(self, subject: Subject, rows: list[Row]) -> "Future[bool] | None":
+        """Let the pending scan of the object write the rows, too; None = no scan.
+
+        Raises: LeaseLost.
+        """
+        try:
+            return self._join(subject, rows)
+        except LeaseLost:
+            raise
+        except Exception:  # noqa: BLE001 - the results of other objects are merged
+            self._failed(subject)
+            return None
+
+    def _join(self, subject: Subject, rows: list[Row]) -> "Future[bool] | None":
+        plan = self._plan()
+        if not plan.generation or self._may_follow(rows, plan):
+            return None
+        wanted = [row for row in rows if stays(key_of(row), plan, is_scanned=False)]
+        try:
+            resource = self._resource_of(subject.api_version, subject.kind)
+        except DependencyError:
+            return None
+        if not wanted or resource is None:
+            return None
+        reviewed = self._scanned.attach(resource, subject, wanted)
+        return None if reviewed is None else reviewed.is_written
+
+    def _resolve(self, subject: Subject, age_s: float) -> Subject | None:
+        """Return the stored object. Raises: DependencyError, LeaseLost."""
+        try:
+            return self._found(subject, age_s)
+        except (DependencyError, LeaseLost):
+            raise
+        except Exception:  # noqa: BLE001 - the results of other objects are merged
+            self._failed(subject)
+            return None
+
+    def _found(self, subject: Subject, age_s: float) -> Subject | None:
         resource = self._resource_of(subject.api_version, subject.kind)
         if resource is not None:
-            uid = self._uid_of(resource, (subject.namespace, subject.name))
-            if uid and subject.uid in ("", uid):
-                return msgspec.structs.replace(subject, uid=uid)
+            with suppress(KeyError):
+                key = subject.namespace, subject.name
+                uid = self._scanned.uid_of(resource, key)
+                if uid and subject.uid in ("", uid):
+                    return msgspec.structs.replace(subject, uid=uid)
+                if age_s < RESULTS_WATCHED_S_MAX:
+                    # The watch will receive it; a read would cost a call per object.
+                    return None
         return self._live(subject)
 
     def _resource_of(self, api_version: str, kind: str) -> Resource | None:
@@ -112,15 +194,14 @@ class Merging:
     def _run(self) -> None:
         while not self._stopping.wait(_TICK_S):
             try:
-                self.results.step(self.merge)
+                self.results.step(self.merge, self.join)
             except LeaseLost:
                 _log.info("the lease is lost")
             except DependencyError as error:
                 _log.warning("results of reviews wait: %s", error)
             except Exception:  # noqa: BLE001 - a dead thread would lose all results
+                if self._stopping.is_set():
+                    # The threads that merge have ended. The results stay stored.
+                    return
                 _log.exception("unexpected error with results of reviews, trying again")
                 self._dependencies.metrics.count(DEFECTS, (_NAME,))
-
-
-def _age_s(row: Row, now_s: float) -> float:
-    return now_s - (row.timestamp.seconds if row.timestamp else 0)

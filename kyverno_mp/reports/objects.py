@@ -17,16 +17,27 @@ import msgspec
 
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORT_BYTES_MAX
-from kyverno_mp.reports.entries import Row, Subject, sorted_rows, summary_of
-from kyverno_mp.reports.fingerprints import ordered_fingerprints, plain_row
+from kyverno_mp.reports.entries import (
+    Row,
+    Subject,
+    seconds_of,
+    sorted_rows,
+    summary_of,
+)
+from kyverno_mp.reports.fingerprints import (
+    ordered_fingerprints,
+    packed_times,
+    plain_row,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 KYVERNO: Final = "kyverno"
 LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
 """Annotation of a report that would be too large: the number of omitted results."""
-_SEVERE: Final = ("fail", "error", "warn", "skip", "pass")
-"""Results that are kept first when a report is too large."""
+_SEVERE: Final = {"fail": 0, "error": 1, "warn": 2, "skip": 3, "pass": 4}
+"""Results that are kept first when a report is too large. Rows that others have stored
+can lack a result, and are omitted first."""
 ROW_BYTES: Final = 64
 """Bytes for the time and separators of one row."""
 
@@ -99,7 +110,7 @@ class StoredReport(msgspec.Struct, frozen=True):
     """The data kept about a report.
 
     ``fingerprints``: in the order of its rows. ``size_bytes``: at least the size of its
-    rows. ``left_out``: its annotation.
+    rows. ``left_out``: its annotation. ``times``: of its rows, b"" if not known.
     """
 
     api_version: str
@@ -108,6 +119,7 @@ class StoredReport(msgspec.Struct, frozen=True):
     fingerprints: bytes
     size_bytes: int
     left_out: str = ""
+    times: bytes = b""
 
 
 def stored_report(raw: msgspec.Raw) -> StoredReport | None:
@@ -124,6 +136,7 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
         ordered_fingerprints(report.rows),
         len(memoryview(raw)),
         (report.metadata.annotations or {}).get(LEFT_OUT, ""),
+        packed_times([seconds_of(row) for row in report.rows]),
     )
 
 
@@ -183,7 +196,7 @@ def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
     left = REPORT_BYTES_MAX
     kept: list[Row] = []
     ordered = sorted_rows(rows)
-    ordered.sort(key=lambda row: _SEVERE.index(row.result))
+    ordered.sort(key=lambda row: _SEVERE.get(row.result, len(_SEVERE)))
     for row in ordered:
         left -= len(plain_row(row)) + ROW_BYTES
         if left < 0:

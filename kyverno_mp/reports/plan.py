@@ -217,7 +217,7 @@ def plan_of(
     live = set(derived)
     references = {(one.policy.kind, one.policy.name): one.policy for one in admission}
     wanted = frozenset(types)
-    places: dict[bytes, Place] = {}
+    places = {one.key: (one.policy.name, "", one.policy.kind) for one in admission}
     for policy, rule in rules_of(segment):
         if is_disabled(policy):
             continue
@@ -238,6 +238,7 @@ def plan_of(
             unknown |= {source}
         for one, is_on, is_own in rules:
             live.add(one.key)
+            places[one.key] = name_of(one.policy), "", source
             if is_on:
                 scanned.append(one)
                 references[source, name_of(one.policy)] = one.policy

@@ -23,8 +23,15 @@ from kyverno_mp.errors import LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.limits import REPORTS_POLICIES_BYTES_MAX, REPORTS_WATCHES_MAX
-from kyverno_mp.reports.feed import Feed
+from kyverno_mp.limits import (
+    REPORTS_INTERVAL_S,
+    REPORTS_POLICIES_BYTES_MAX,
+    REPORTS_REVIEW_S,
+    REPORTS_WATCHES_MAX,
+    REPORTS_WRITERS,
+)
+from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.feed import Feed, Pace, Reviewed
 from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
@@ -43,8 +50,6 @@ from kyverno_mp.telemetry.families import (
     REPORTS_WRITES,
 )
 
-_WRITERS: Final = 6
-"""Concurrent writes: each mostly waits for the API server."""
 _TICK_S: Final = 0.5
 _HEALTH_S: Final = 5.0
 _STOP_S: Final = 3.0
@@ -82,7 +87,8 @@ class Reports:
         self._dependencies = dependencies
         settings, clock = dependencies.settings, dependencies.clock
         self._stopping = threading.Event()
-        self.feed = Feed(sharers=_WRITERS)
+        pace = Pace(REPORTS_REVIEW_S if self._merges else 0.0, REPORTS_INTERVAL_S)
+        self.feed = Feed(REPORTS_WRITERS, pace=pace, clock_s=clock.monotonic_s)
         kinds = OPEN_REPORTS if settings.reports_open else POLICY_REPORTS
         self.stored = StoredReports(dependencies.client, kinds)
         self.writer = Writer(
@@ -107,7 +113,7 @@ class Reports:
         self.images: Lane | None = None
         """The image lane, or None if images are not evaluated."""
         if dependencies.image_evaluators is not None:
-            feed = Feed(_WRITERS, batch_objects=1, shares_of=shares_of)
+            feed = Feed(REPORTS_WRITERS, batch_objects=1, shares_of=shares_of)
             self.images = self._lane(
                 feed,
                 ImageScan(dependencies, feed, self.scan),
@@ -120,7 +126,7 @@ class Reports:
             Objects(dependencies.client, self._guard),
             self.writer,
             self._plan,
-            self._uid_of,
+            self,
         )
 
     def _lane(
@@ -140,7 +146,7 @@ class Reports:
             stored=self.stored,
             plan=plan,
             events=self.events,
-            threads=_WRITERS,
+            threads=REPORTS_WRITERS,
             name="reports" if is_main else "images",
             is_observed=is_main,
         )
@@ -211,10 +217,27 @@ class Reports:
     def _plan(self) -> Plan:
         return self.scan.plan
 
-    def _uid_of(self, resource: Resource, key: Key) -> str | None:
-        one = self.scan.resources.get((resource.group, resource.plural))
-        known = None if one is None else one.watch.get(key)
+    def uid_of(self, resource: Resource, key: Key) -> str | None:
+        """Return the uid of an object, None if no watch has received it.
+
+        Raises: KeyError if the resource is not watched, or its watch fails.
+        """
+        watch = self.scan.resources[resource.group, resource.plural].watch
+        known = watch.get(key)
+        if known is None and (not watch.informer.synced or watch.informer.failures):
+            raise KeyError(resource.plural)
         return None if known is None else known.uid
+
+    def attach(
+        self, resource: Resource, subject: Subject, rows: list[Row]
+    ) -> Reviewed | None:
+        """Let the pending scan of an object write its rows, too; None = no scan."""
+        one = self.scan.resources.get((resource.group, resource.plural))
+        if one is None or not self.writer.stores:
+            return None
+        self.feed.expect_reviews(one.watch)
+        key = subject.namespace, subject.name
+        return self.feed.attach(one.watch, key, subject.uid, rows)
 
     def _guard(self) -> None:
         if self._stopping.is_set() or not self._dependencies.holds_lease():

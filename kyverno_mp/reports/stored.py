@@ -59,9 +59,20 @@ class StoredReports:
         """Return the fingerprints of a report."""
         return self._informer(key).get(key)
 
-    def found(self, key: Key) -> tuple[str, StoredReport] | None:
-        """Return the version and the fingerprints of a report."""
-        return self._informer(key).entry(key)
+    def newest(self, key: Key) -> tuple[str, StoredReport | None] | None:
+        """Return the version and the fingerprints of a report, after our last write.
+
+        None: they are not known. ``("", None)``: no such report. If another writer has
+        changed the report since, its version differs, and a write fails. Without a
+        write, they count only if ``is_known``: the informer may have skipped our last
+        version, e.g. because it listed the reports after a later change.
+        """
+        with self._lock:
+            written = self._written.get(key)
+        if written is None or self.is_known(key):
+            return self._informer(key).entry(key) or ("", None)
+        version, after = written
+        return None if version and after is None else (version, after)
 
     def is_whole(self, key: Key) -> bool:
         """Return whether the informer knows the report and it has all rows."""

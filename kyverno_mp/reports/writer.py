@@ -25,7 +25,15 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.reports.batches import NOTHING
-from kyverno_mp.reports.changes import Change, change_of, new_report
+from kyverno_mp.reports.changes import (
+    Change,
+    Times,
+    change_of,
+    new_report,
+    newer,
+    places_with,
+    with_reviewed,
+)
 from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
@@ -101,7 +109,7 @@ class Writer:
         Raises: DependencyError, LeaseLost; StateError if the results are outdated.
         """
         evaluated = evaluation.found
-        if self._is_written(subject, evaluation):
+        if not evaluation.reviewed and self._is_written(subject, evaluation):
             stored = self._stored.get(report_key(subject))
             return Applied(SAME, (), b"" if stored is None else stored.fingerprints)
         if not self.stores:
@@ -125,6 +133,8 @@ class Writer:
                 _demand_all(evaluation)
             changed[:] = evaluated.changed_from(fingerprints_of(rows))
             wanted[:] = evaluation.rows(rows, found)
+            if added := evaluation.added_rows():
+                wanted[:] = merged(wanted, added, evaluation.plan)
             return wanted
 
         outcome = self._bring(subject, decide)
@@ -159,6 +169,11 @@ class Writer:
         """
         given = [msgspec.structs.replace(row, resources=()) for row in rows]
         with self._stored.writing(report_key(subject)):
+            # No rule was evaluated, so the other rows of rules in force stay.
+            found = Evaluation(NOTHING, plan(), only=frozenset(), reviewed=given)
+            written = self._write_unread(subject, found)
+            if written is not None:
+                return written.outcome
             return self._bring(subject, lambda known: merged(known, given, plan()))
 
     def _is_written(self, subject: Subject, evaluation: Evaluation) -> bool:
@@ -181,16 +196,21 @@ class Writer:
 
         Raises: DependencyError, LeaseLost, StateError.
         """
-        key, found = report_key(subject), evaluation.found
-        if not self._stored.is_known(key) or self._stored.get(key) is not None:
+        known = self._stored.newest(report_key(subject))
+        if known is None or known[1] is not None:
             return self._change(subject, evaluation, evaluation.stays)
         _demand_newest(evaluation)
         _demand_all(evaluation)
-        made = new_report(self._kinds, subject, found, int(self._now_s()))
+        found, reviewed = with_reviewed(evaluation.found, evaluation.added_rows())
+        if not found.rows:
+            return Applied(SAME) if self._stored.is_known(report_key(subject)) else None
+        times = Times(int(self._now_s()), reviewed)
+        made = new_report(self._kinds, subject, found, times)
         if made is None or not self._post(subject, made):
             return None
         self._on_write(CREATED, 0)
-        return Applied(CREATED, range(len(found.rows)), found.fingerprints)
+        changed = range(len(evaluation.found.rows))
+        return Applied(CREATED, changed, found.fingerprints)
 
     def _change(
         self,
@@ -202,21 +222,30 @@ class Writer:
 
         Raises: DependencyError, LeaseLost, StateError.
         """
-        found, plan = evaluation.found, evaluation.plan
-        key = report_key(subject)
-        known = self._stored.found(key) if self._stored.is_known(key) else None
+        plan, known = evaluation.plan, self._stored.newest(report_key(subject))
+        version, stored = known or ("", None)
         # Fingerprints do not contain the source of a row.
-        if known is None or plan.unknown:
+        if stored is None or plan.unknown:
             return None
         _demand_newest(evaluation)
-        version, stored = known
-        now_s = int(self._now_s())
-        change = change_of(stored, version, may_stay, now_s, found, plan.places)
-        if change is None or not self._patch(subject, version, change):
+        added = newer(evaluation.added_rows(), stored)
+        if added is None:
+            return None
+        found, reviewed = with_reviewed(evaluation.found, added)
+        times = Times(int(self._now_s()), reviewed)
+        places = places_with(added, plan.places)
+        change = change_of(stored, version, may_stay, times, found, places)
+        if change is None:
+            return None
+        changed = evaluation.found.changed_from(stored.fingerprints)
+        if change.after.fingerprints == stored.fingerprints:
+            # A write would fail if the report has changed since; so it is read instead.
+            is_newest = self._stored.is_known(report_key(subject))
+            return Applied(SAME, changed, stored.fingerprints) if is_newest else None
+        if not self._patch(subject, version, change):
             return None
         outcome = UPDATED if change.body else DELETED
         self._on_write(outcome, 0)
-        changed = found.changed_from(stored.fingerprints)
         return Applied(outcome, changed, change.after.fingerprints)
 
     def _post(self, subject: Subject, made: Change) -> bool:
@@ -345,7 +374,8 @@ def _demand_newest(evaluation: Evaluation) -> None:
 
 def _demand_all(evaluation: Evaluation) -> None:
     """Raise KubeNotFound if a new report would lack rows of other rules."""
-    if evaluation.only is not None and evaluation.found.rows:
+    only, found = evaluation.only, evaluation.found
+    if only is not None and (found.rows or (only and evaluation.reviewed)):
         raise KubeNotFound(
             "kube.not_found", "the report is gone, so all rules are evaluated again"
         )

@@ -45,6 +45,8 @@ from kyverno_mp.snapshot.read import Segment
 POLICIES: Final = "policies"
 _COUNTS: Final = b"c"
 _NAMES: Final = b"n"
+MISSED: Final = "!"
+"""The prefix of the key of a policy that is left out although reviews need it."""
 _WILD: Final = b"w"
 _PREFIX_DIMENSIONS: Final = frozenset(
     (BY_NAMESPACE_PREFIX, BY_NAME_PREFIX, BY_USER_PREFIX, BY_GROUP_PREFIX)
@@ -74,9 +76,9 @@ class PoliciesWriter:
     ) -> bytearray:
         """Return the file content of the policies segment, or of a similar segment.
 
-        ``names``: keys of all policies, including rejected ones. Cost: linear in the
-        size of all policies, and in their index entries if these or the salt differ
-        from the last call.
+        ``names``: keys of all policies, including rejected ones; see MISSED. Cost:
+        linear in the size of all policies, and in their index entries if these or the
+        salt differ from the last call.
         """
         entries = [policy.entries for policy in policies]
         index = self._index
@@ -187,6 +189,10 @@ class PolicySegment:
             names: list[str] = _decode_with(_KEYS, self._record(_NAMES))
             self._names = frozenset(names)
         return key in self._names
+
+    def misses(self, key: str) -> bool:
+        """Return whether such a policy exists, but is not in the segment."""
+        return self.knows(MISSED + key)
 
     def policy(self, position: int) -> PolicyIR:
         """Return the policy at ``position`` in policy order."""

@@ -17,10 +17,11 @@ from typing import Final
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
+from kyverno_mp.background.generate.sources import Sources
 from kyverno_mp.background.generate.writing import SourceChanged, Writer
 from kyverno_mp.background.objects.deletion import Counts, Owned, delete_named
 from kyverno_mp.background.objects.downstream import Downstream, Found
-from kyverno_mp.background.objects.labels import source_of, trigger_selector
+from kyverno_mp.background.objects.labels import trigger_selector
 from kyverno_mp.background.objects.triggers import (
     Triggers,
     assumed_operation,
@@ -207,9 +208,9 @@ class Generator:
         The change of the trigger may have been rejected by another webhook, or may not
         be stored yet. The rule then still applies, and the task is repeated.
         """
-        applies, _ = self._applied(task, policy, rule, live)
-        is_stale = self.lacks_source if applies else lambda _one: True
-        owned, deleted = self._delete_owned(task, rule, is_stale)
+        applies, wanted = self._applied(task, policy, rule, live)
+        is_stale = self.lacks_source(policy, rule) if applies else lambda _one: True
+        owned, deleted = self._delete_others(task, rule, self._places(wanted), is_stale)
         return STILL_WANTED if owned and not deleted else APPLIED
 
     def _applied(
@@ -267,19 +268,17 @@ class Generator:
                 if error.code != NO_SOURCE:
                     raise
                 applies, problem = True, error
-        is_stale = self.lacks_source if applies else lambda _one: True
+        is_stale = self.lacks_source(policy, rule) if applies else lambda _one: True
         done = self._replace(task, policy, rule, wanted, is_stale)
         if problem is not None:
             raise problem
         return done
 
-    def lacks_source(self, one: Found) -> bool:
-        """Return whether an object is a clone whose source is gone.
-
-        Raises: DependencyError.
-        """
-        source = source_of(one.labels)
-        return source is not None and self.triggers.find(source) is None
+    def lacks_source(
+        self, policy: ReadyPolicy, rule: GenerateRule
+    ) -> Callable[[Found], bool]:
+        """Return the test for clones whose source is gone, for one trigger."""
+        return Sources(self.triggers, policy, rule).lack
 
     def _replace(
         self,
@@ -297,9 +296,19 @@ class Generator:
         kept = self._places(wanted)
         return write_then_delete(
             lambda: self._writer.write_all(task, policy, rule, wanted),
-            lambda: self._delete_owned(
-                task, rule, lambda one: is_stale(one) and place_of(one) not in kept
-            ),
+            lambda: self._delete_others(task, rule, kept, is_stale),
+        )
+
+    def _delete_others(
+        self,
+        task: Task,
+        rule: GenerateRule,
+        kept: set[tuple[str, str, str]],
+        is_stale: Callable[[Found], bool],
+    ) -> Counts:
+        """Delete the stale objects in other places. Raises: as ``_delete_owned``."""
+        return self._delete_owned(
+            task, rule, lambda one: place_of(one) not in kept and is_stale(one)
         )
 
     def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:

@@ -69,7 +69,7 @@ class PolicyEvents:
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[str, int] | None, float]] = {}
         """The policy's version at its last sync, and the time of the next sync."""
-        self._moved = Moved(downstream, dependencies.metrics, submit)
+        self._moved = Moved(downstream, submit, dependencies.clock.now)
         self._known: dict[Origin, dict[_Place, Trigger]] = {}
         """The objects of each rule that the last sync found."""
 

@@ -233,10 +233,18 @@ class Previewer:
         if rule.synchronizes:
             origin = Origin(policy.stored.name, rule.name)
             kept = {self._downstream.place_of(one) for one in wanted}
+            lacks_source = self.generator.lacks_source(policy, rule)
             for each in self._owned(origin, rule, trigger):
-                # As in the pool, objects of a rule that still applies stay.
-                is_stale = not applies or self.generator.lacks_source(each)
-                if is_stale and place_of(each) not in kept:
+                if place_of(each) in kept:
+                    continue
+                try:
+                    # As in the pool, objects of a rule that still applies stay.
+                    is_stale = not applies or lacks_source(each)
+                except KubeRefused as error:
+                    if error.message not in found.problems:
+                        found.problems.append(error.message)
+                    continue
+                if is_stale:
                     yield self.planner.delete(cause, each)
 
     def _owned(

@@ -64,7 +64,7 @@ class Owned:
     namespace: str = ""
 
     def delete(self, is_stale: Callable[[Found], bool], refusals: Refusals) -> Counts:
-        """Delete the stale objects; continue after a rejection.
+        """Delete the stale objects; continue after a rejection, also by ``is_stale``.
 
         Raises: DependencyErrors except rejections, which ``refusals`` collects.
         """
@@ -72,10 +72,10 @@ class Owned:
         with refusals.kept():
             for one in self.downstream.find(self.selector, self.kinds, self.namespace):
                 found += 1
-                if not is_stale(one):
-                    continue
-                stale += 1
                 with refusals.kept():
+                    if not is_stale(one):
+                        continue
+                    stale += 1
                     if self.downstream.delete(one, self.selector):
                         self.metrics.count(BACKGROUND_WRITES, ("deleted",))
         return Counts(found, stale)

@@ -364,6 +364,8 @@ class Downstream:
     def release(self, found: Found, selector: Selector) -> None:
         """Remove the labels of the rule from an object that still has them.
 
+        An object that was written here after it was found keeps them: it is wanted.
+
         Raises: DependencyError, LeaseLost.
         """
         labels = dict.fromkeys((POLICY, POLICY_NAMESPACE, RULE))
@@ -372,6 +374,9 @@ class Downstream:
             metadata = raw["metadata"]
             known = metadata.get("labels") or {}
             if metadata.get("uid") != found.uid or not selects(selector, known):
+                return None
+            written = self._written.version(found.resource, found.key, found.uid)
+            if written and is_newer(written, found.version):
                 return None
             left = {name: one for name, one in known.items() if name not in labels}
             return {**raw, "metadata": {**metadata, "labels": left}}

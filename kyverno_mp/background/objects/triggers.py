@@ -73,6 +73,13 @@ class Triggers:
         """
         return self._kinds.serves(trigger.api_version, trigger.kind)
 
+    def uids(self, resource: Resource, namespace: str) -> frozenset[str]:
+        """Return the uids of the objects that exist now, by a new list.
+
+        Raises: KubeNotFound if the kind is not served; other DependencyErrors.
+        """
+        return frozenset(self._list(resource, namespace))
+
     def _named(self, resource: Resource, trigger: Trigger, name: str) -> Json | None:
         namespace = trigger.namespace if resource.namespaced else ""
         found = self._objects.find(resource, (namespace, name))
@@ -94,6 +101,15 @@ class Triggers:
             known = self._names.get(place)
         if known is not None and not fresh:
             return known
+        try:
+            names = self._list(resource, namespace)
+        except KubeNotFound:
+            return {}
+        with self._lock:
+            self._names[place] = names
+        return names
+
+    def _list(self, resource: Resource, namespace: str) -> dict[str, str]:
         names: dict[str, str] = {}
 
         def take(raw: msgspec.Raw) -> None:
@@ -101,12 +117,7 @@ class Triggers:
             names[one.uid] = one.name
 
         scope = WatchScope(resource=resource, namespace=namespace, metadata_only=True)
-        try:
-            list_all(self._client, scope, take)
-        except KubeNotFound:
-            return {}
-        with self._lock:
-            self._names[place] = names
+        list_all(self._client, scope, take)
         return names
 
     def forget(self) -> None:

@@ -21,7 +21,9 @@ from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.go.gotext import float_g
 from kyverno_mp.values.jsonvalue import Json
 
-_INT: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*)")
+_INT: Final = re.compile(
+    r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|[0-9][0-9_]*)"
+)
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _INT64_MIN: Final = -(2**63)
 _UINT64_MAX: Final = 2**64 - 1

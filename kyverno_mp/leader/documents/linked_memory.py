@@ -16,6 +16,7 @@ import msgspec
 
 from kyverno_mp.compiler.linked_size import linked_bytes
 from kyverno_mp.compiler.unlinked import (
+    is_missed,
     unlinked,
     unlinked_namespace,
     without_exceptions,
@@ -43,17 +44,26 @@ _ALL_FAIL = (
 class Limited(NamedTuple):
     """A policy that is not linked, or lost PolicyExceptions: its replacement, if any.
 
-    ``status``: the policy's new status.
+    ``status``: the policy's new status. ``is_missed``: reviews that ask for it fail.
     """
 
     encoded: EncodedPolicy | None
     status: PolicyStatus
+    is_missed: bool = False
 
 
 class _Weighed:
     """A policy and its estimated memory, without its exceptions; 0: no budget."""
 
-    __slots__ = ("_instead", "_kind", "_of_all", "_without", "encoded", "size")
+    __slots__ = (
+        "_instead",
+        "_is_missed",
+        "_kind",
+        "_of_all",
+        "_without",
+        "encoded",
+        "size",
+    )
 
     def __init__(self, encoded: EncodedPolicy, kind: str, namespace: str) -> None:
         self.encoded = encoded
@@ -64,6 +74,7 @@ class _Weighed:
         self._kind = kind
         self._instead: tuple[EncodedPolicy | None] | None = None
         self._of_all: tuple[EncodedPolicy | None] | None = None
+        self._is_missed: bool | None = None
         self._without: tuple[frozenset[str], EncodedPolicy] | None = None
 
     def instead(self) -> EncodedPolicy | None:
@@ -77,6 +88,12 @@ class _Weighed:
         if self._of_all is None:
             self._of_all = (unlinked_namespace(self.encoded, self._kind),)
         return self._of_all[0]
+
+    def is_missed(self) -> bool:
+        """Return whether reviews that ask for it must fail without a stub, cached."""
+        if self._is_missed is None:
+            self._is_missed = is_missed(self.encoded, self._kind)
+        return self._is_missed
 
     def without(self, dropped: frozenset[str]) -> EncodedPolicy:
         """Return the policy without some of its exceptions, encoded once."""
@@ -96,8 +113,8 @@ class _Stubs:
 
     def take(
         self, policy: _Weighed, namespace: str
-    ) -> tuple[EncodedPolicy | None, str]:
-        """Return the replacement to publish, if any, and its effect."""
+    ) -> tuple[EncodedPolicy | None, str, bool]:
+        """Return the replacement to publish, if any, its effect, and ``is_missed``."""
         used = self._used.get(namespace, 0)
         if used <= UNLINKED_NAMESPACE_BYTES_MAX:
             found = policy.instead()
@@ -105,13 +122,13 @@ class _Stubs:
                 used += linked_bytes(found)
                 self._used[namespace] = used
             if used <= UNLINKED_NAMESPACE_BYTES_MAX:
-                return found, _RULES_FAIL
-        if namespace in self._replaced:
-            return None, _ALL_FAIL
-        found = policy.instead_of_all()
+                return found, _RULES_FAIL, False
+        found = None
+        if namespace not in self._replaced:
+            found = policy.instead_of_all()
         if found is not None:
             self._replaced.add(namespace)
-        return found, _ALL_FAIL
+        return found, _ALL_FAIL, policy.is_missed()
 
 
 class LinkedMemory:
@@ -140,7 +157,7 @@ class LinkedMemory:
             else:
                 used[namespace] = total
                 continue
-            encoded, then = stubs.take(self._weighed[key], namespace)
+            encoded, then, is_missing = stubs.take(self._weighed[key], namespace)
             text = (
                 f"it would take about {_mib(size)} MiB of memory in every process;"
                 f" {what} may take {_mib(most)} MiB{then}"
@@ -153,6 +170,7 @@ class LinkedMemory:
                 msgspec.structs.replace(
                     status, ready=False, code=UNLINKED, message=text
                 ),
+                is_missing,
             )
         return found
 

@@ -7,6 +7,7 @@ Source: docs/behaviour/controllers 1.4, 5.1 (names of labels); docs/pools.md 3.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -51,6 +52,17 @@ def name_of(record: TriggerRecord, wanted: Wanted) -> str:
         parts += [changed.kind, changed.namespace, changed.name]
     parts_json = msgspec.json.encode(parts)
     return f"ur-{hashlib.sha256(parts_json).hexdigest()[:_NAME_CHARACTERS]}"
+
+
+def names_of(record: TriggerRecord) -> list[str]:
+    """Return the names of all UpdateRequests of a record."""
+    return [name_of(record, wanted) for wanted in record.wanted]
+
+
+def since_of(known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Return the time since when triggers are lost: the earlier of both times."""
+    found = [int(one[LOST_SINCE]) for one in (known, new) if one.get(LOST_SINCE)]
+    return {LOST_SINCE: str(min(found))} if found else {}
 
 
 def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:

@@ -8,16 +8,16 @@ Source: docs/pools.md 3; docs/behaviour/controllers 5.1.
 A record is removed from its journal after all its UpdateRequests are stored. If this
 process is killed, the next one writes some of them again under the same names. They are
 marked as due again, and processing them is idempotent. Every replica writes the
-UpdateRequests of its own workers, without a Lease.
+UpdateRequests of its own workers, without a Lease. A rejected record is retried after
+its own pauses, and the records behind it are written meanwhile.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,17 +25,21 @@ from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused, StateE
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.triggers.document import (
-    LOST_SINCE,
     RECORDED,
     UPDATE_REQUESTS,
     document_of,
+    name_of,
+    names_of,
+    since_of,
 )
+from kyverno_mp.leader.triggers.rejections import Rejections
 from kyverno_mp.limits import (
     TRIGGER_OBJECTS_BYTES_MAX,
     TRIGGER_WRITERS,
     TRIGGERS_AT_ONCE_MAX,
 )
-from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.queues.ahead import Ahead, Held
+from kyverno_mp.queues.journal import JournalReader
 from kyverno_mp.queues.triggers import (
     LOST_ROLE,
     TriggerRecord,
@@ -62,6 +66,16 @@ GIVEN_UP: Final = "given_up"
 _TOO_LARGE: Final = "kube.too_large"
 _NEVER: Final = frozenset({"kube.invalid", "kube.refused", _TOO_LARGE})
 """Rejections of the content, for which a retry is pointless."""
+_FORBIDDEN: Final = "kube.forbidden"
+"""A webhook, a quota or a missing permission denies the request."""
+
+
+class _End(NamedTuple):
+    """How the attempt at one record ended."""
+
+    error: DependencyError | None = None
+    accepted: int = 0
+    """Requests that the API server accepted."""
 
 
 class TriggerWriter:
@@ -90,8 +104,9 @@ class TriggerWriter:
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
-        self._accepted = 0
-        """Number of records whose requests were accepted since the first failure."""
+        """Consecutive steps that failed, apart from rejections."""
+        self._ahead: dict[int, Ahead] = {}
+        self._rejections = Rejections(monotonic_s)
         self._room = 0
         self._counted_s = float("-inf")
         self.outcomes = Tally()
@@ -113,25 +128,41 @@ class TriggerWriter:
 
     def step(self) -> bool:
         """Write pending records; return False if some must be retried."""
-        has_failed = False
-        for records in chain.from_iterable(
-            one.ahead(TRIGGERS_AT_ONCE_MAX) for one in self._readers
-        ):
-            self.waiting = sum(one.waiting for one in self._readers)
-            try:
-                self._write(records)
-            except DependencyError as error:
-                _log.warning("cannot write UpdateRequests, will retry: %s", error)
-                has_failed = True
-                if not _is_refusal(error):
-                    break
-            except _Full:
-                return False
-        if has_failed:
+        try:
+            for ahead in self._journals():
+                if records := ahead.due(TRIGGERS_AT_ONCE_MAX, self._rejections.is_due):
+                    try:
+                        self._write(records)
+                    finally:
+                        self._rejections.forget(o for o in records if o.is_finished)
+                        ahead.remove()
+        except DependencyError as error:
+            _log.warning("cannot write UpdateRequests, will retry: %s", error)
+            self._rejections.disturb()
             self._failures += 1
             return False
-        self._failures = self._accepted = self.waiting = self.oldest_ns = 0
-        return True
+        except _Full:
+            self._rejections.disturb()
+            return False
+        finally:
+            self._look()
+        self._failures = 0
+        return not self.oldest_ns
+
+    def _journals(self) -> list[Ahead]:
+        """Return all journals, including those of new workers."""
+        return [
+            self._ahead.setdefault(id(journal), Ahead(journal))
+            for reader in self._readers
+            for journal in reader.journals()
+        ]
+
+    def _look(self) -> None:
+        """Determine the number of pending records and the oldest one."""
+        ahead = self._ahead.values()
+        self.waiting = sum(one.waiting for one in ahead)
+        times = [held.at_ns for one in ahead for held in one.pending()]
+        self.oldest_ns = min(times, default=0)
 
     def count(self, recorder: Recorder) -> None:
         """Write the counts to the page; call it in the page's writer thread."""
@@ -143,19 +174,18 @@ class TriggerWriter:
         age_s = max(0.0, (time.time_ns() - oldest_ns) / 1e9) if oldest_ns else 0.0
         recorder.series(TRIGGERS_AGE).hold((), round(age_s, 3))
 
-    def _write(self, records: Sequence[Record]) -> None:
-        """Write records concurrently, and remove those before the first failure.
+    def _write(self, records: Sequence[Held]) -> None:
+        """Write records concurrently, and finish those that are stored.
 
-        Raises: DependencyError, _Full.
+        Raises: DependencyError, except for a rejection; _Full.
         """
         read = [(one, self._decoded(one)) for one in records]
         lanes: dict[str, list[int]] = {}
         for number, (_, decoded) in enumerate(read):
             if decoded is not None:
                 lanes.setdefault(_lane_of(decoded), []).append(number)
-        self.oldest_ns = next((decoded.at_ns for _, decoded in read if decoded), 0)
         self._wait_for_room()
-        ends: list[DependencyError | None] = [None] * len(read)
+        ends = [_End()] * len(read)
 
         def work(numbers: Sequence[int]) -> None:
             failed: DependencyError | None = None
@@ -163,51 +193,77 @@ class TriggerWriter:
                 decoded = read[number][1]
                 if failed is None and decoded is not None:
                     ends[number] = self._stored(decoded)
-                    failed = None if _is_refusal(ends[number]) else ends[number]
+                    error = ends[number].error
+                    failed = None if _is_isolated(error) else error
                 else:
-                    ends[number] = failed
+                    ends[number] = _End(failed)
 
         list(self._pool.map(work, lanes.values()))
-        if self._failures:
-            self._accepted += sum(
-                decoded is not None and end is None
-                for (_, decoded), end in zip(read, ends, strict=True)
-            )
+        self._rejections.accept(sum(end.accepted for end in ends))
+        failed: DependencyError | None = None
         for (record, decoded), end in zip(read, ends, strict=True):
             if decoded is None:
-                record.give_up()
-            elif _is_refusal(end) and self._accepted:
-                # Since the first rejection, the API server accepted other requests.
-                self.outcomes.add((GIVEN_UP,))
-                record.give_up()
-            elif end is not None:
-                self.oldest_ns = decoded.at_ns
-                raise end
+                continue
+            if end.error is None:
+                record.finish()
+            elif _is_isolated(end.error):
+                self._reject(record, decoded, end.error)
             else:
-                record.done()
+                failed = failed or end.error
+        if failed is not None:
+            raise failed
 
-    def _decoded(self, record: Record) -> TriggerRecord | None:
+    def _reject(
+        self, record: Held, decoded: TriggerRecord, error: DependencyError
+    ) -> None:
+        """Keep a rejected record, or give it up if only it is rejected."""
+        if not self._rejections:
+            _log.warning("an UpdateRequest is rejected, will retry: %s", error)
+        is_over = self._rejections.reject(record, names_of(decoded))
+        if is_over and _is_refusal(error):
+            self.outcomes.add((GIVEN_UP,))
+            policies = sorted({wanted.policy for wanted in decoded.wanted})
+            _log.error("UpdateRequests given up: %s: %s", ", ".join(policies), error)
+            record.finish(gave_up=True)
+
+    def _decoded(self, record: Held) -> TriggerRecord | None:
         try:
-            return decode_trigger(record.content)
+            decoded = decode_trigger(record.content)
         except StateError as error:
             _log.error("journal of triggers: %s", error.message)
             self.outcomes.add((GIVEN_UP,))
+            record.finish(gave_up=True)
             return None
+        record.at_ns = decoded.at_ns
+        return decoded
 
-    def _stored(self, decoded: TriggerRecord) -> DependencyError | None:
-        """Store the UpdateRequests of a record; return an error that needs a retry."""
+    def _stored(self, decoded: TriggerRecord) -> _End:
+        """Store the UpdateRequests of a record that are not stored yet."""
+        rejected: DependencyError | None = None
+        stored: list[str] = []
         for wanted in decoded.wanted:
+            name = name_of(decoded, wanted)
+            is_stored = self._rejections.is_stored(name, decoded.at_ns)
+            if is_stored and decoded.role != LOST_ROLE:
+                continue
             try:
                 self._store(decoded, wanted)
             except DependencyError as error:
-                return error
+                if not _is_isolated(error):
+                    return _End(error, len(stored))
+                rejected = rejected or error
             except Exception as error:  # noqa: BLE001 - one record must not stop others
                 self.outcomes.add((GIVEN_UP,))
                 # Log only the type, because the text can contain a value of an object.
                 _log.error(
                     "internal error: no UpdateRequest written: %s", type(error).__name__
                 )
-        return None
+            else:
+                stored.append(name)
+                self._rejections.store(name, decoded.at_ns)
+        if rejected is not None:
+            self._rejections.hold(names_of(decoded), stored, decoded.at_ns)
+        return _End(rejected, len(stored))
 
     def _store(self, decoded: TriggerRecord, wanted: Wanted) -> None:
         """Store an UpdateRequest; if it is rejected, store one that syncs the policy.
@@ -220,14 +276,14 @@ class TriggerWriter:
         except KubeRefused as error:
             if not _is_refusal(error) or decoded.role == LOST_ROLE:
                 raise
+            lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
+            self._store(lost, lost.wanted[0])
+            self.outcomes.add((GIVEN_UP,))
             _log.error(
                 "the API server rejects an UpdateRequest of policy %s: %s",
                 wanted.policy,
                 error.code,
             )
-            lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
-            self._store(lost, lost.wanted[0])
-            self.outcomes.add((GIVEN_UP,))
 
     def _put(self, document: Json) -> None:
         """Create a request, or update the existing one. Raises: DependencyError."""
@@ -269,7 +325,7 @@ class TriggerWriter:
             metadata["annotations"] = {
                 **annotations,
                 **wanted,
-                **_since(annotations, document["metadata"]["annotations"]),
+                **since_of(annotations, document["metadata"]["annotations"]),
                 _MARKED: _mark_of(),
             }
             return found
@@ -297,6 +353,7 @@ class TriggerWriter:
     def _run(self) -> None:
         while not self._stopping.wait(self._pause_s()):
             self.step()
+        self._rejections.hurry()
         self.step()
 
     def _pause_s(self) -> float:
@@ -324,16 +381,15 @@ def _is_refusal(error: DependencyError | None) -> bool:
     return error is not None and error.code in _NEVER
 
 
+def _is_isolated(error: DependencyError | None) -> bool:
+    """Return whether the requests of others may be accepted nevertheless."""
+    return _is_refusal(error) or (error is not None and error.code == _FORBIDDEN)
+
+
 def _check_size(decoded: TriggerRecord, wanted: Wanted) -> None:
     """Raise KubeRefused for objects that the API server cannot store."""
     if wanted.with_objects and len(decoded.objects) > TRIGGER_OBJECTS_BYTES_MAX:
         raise KubeRefused(_TOO_LARGE, "the objects are too large")
-
-
-def _since(known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """Return the time since when triggers are lost: the earlier of both times."""
-    found = [int(one[LOST_SINCE]) for one in (known, new) if one.get(LOST_SINCE)]
-    return {LOST_SINCE: str(min(found))} if found else {}
 
 
 def _lane_of(decoded: TriggerRecord) -> str:

@@ -65,6 +65,7 @@ def _work(
             holds_lease=tools.holds_lease,
             health=tools.health,
             results=results,
+            threshold=data.update_request_threshold,
         ),
         stop,
     )

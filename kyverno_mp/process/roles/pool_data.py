@@ -28,7 +28,7 @@ from kyverno_mp.egress.types import LiveTypes
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.events import Successes
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.policy.configuration import successes_of
+from kyverno_mp.policy.configuration import UPDATE_REQUEST_THRESHOLD, successes_of
 from kyverno_mp.program.matching.filters import (
     ResourceFilters,
     parse_resource_filters,
@@ -62,6 +62,7 @@ class _Configured:
             parse_resource_filters(configuration.resource_filters)
         )
         self.rule_settings = rule_settings_of(configuration)
+        self.threshold = configuration.update_request_threshold
 
 
 def follow_successes(snapshot: Path) -> Successes:
@@ -163,6 +164,11 @@ class PoolData:
         """
         filters = self._current().filters
         return filters.skips_request(request) or filters.skips_policies(request)
+
+    def update_request_threshold(self) -> int:
+        """Return updateRequestThreshold; its default before the first publication."""
+        current = self._configured.current()
+        return UPDATE_REQUEST_THRESHOLD if current is None else current.threshold
 
     def bound_namespaces(self) -> Collection[str]:
         """Return the namespaces in which a RoleBinding names the account."""

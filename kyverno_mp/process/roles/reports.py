@@ -34,12 +34,11 @@ from kyverno_mp.process.roles.pool_start import run_pool
 from kyverno_mp.process.startup.runtime_dir import IMAGES
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.request import Request
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.scan.images import ImageEvaluator
+from kyverno_mp.reports.scan.requests import exclusions_of
 from kyverno_mp.reports.start import run as write_reports
-from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
@@ -136,7 +135,7 @@ def run_evaluator(start: Start) -> None:
         engine,
         types=_words(settings.reports_of),
         results=_words(settings.reports_results),
-        is_excluded=_excluded(settings, data),
+        is_excluded=exclusions_of(settings, data.is_excluded),
         cel_policies=cel_policies.current,
         mutating_policies=mutating_policies.current,
     )
@@ -154,7 +153,7 @@ def run_evaluator(start: Start) -> None:
             engine,
             images.policies,
             results=_words(settings.reports_results),
-            is_excluded=_excluded(settings, data),
+            is_excluded=exclusions_of(settings, data.is_excluded),
             counts=counts,
         )
         socket = start.runtime_dir / _IMAGES_SOCKET
@@ -271,9 +270,3 @@ def _follow_images(snapshot: Path) -> Follower[ImagePolicySegment]:
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(one.strip() for one in text.split(",") if one.strip())
-
-
-def _excluded(settings: Settings, data: PoolData) -> Callable[[Request], bool]:
-    if settings.reports_scan_ignores_filters:
-        return lambda _request: False
-    return data.is_excluded

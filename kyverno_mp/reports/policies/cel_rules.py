@@ -30,7 +30,6 @@ from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.context.cel_scope import Shared
@@ -122,14 +121,9 @@ class CelRules(Generic[SegmentT, IrT]):
     """
 
     def __init__(
-        self,
-        ports: CelPorts,
-        types: frozenset[str],
-        scan: CelScan[SegmentT, IrT],
-        tenants: TenantTime,
+        self, ports: CelPorts, types: frozenset[str], scan: CelScan[SegmentT, IrT]
     ) -> None:
         """``types``: the reported types of rules."""
-        self._tenants = tenants
         self._ports = ports
         self._types = types
         self._scan: CelScan[SegmentT, IrT] = scan
@@ -183,14 +177,8 @@ class CelRules(Generic[SegmentT, IrT]):
             if problem is not None and one.reads_namespace:
                 yield one.ir, problem
                 continue
-            namespace = one.ir.policy.namespace
-            late = self._tenants.why_not(namespace)
-            if late is not None:
-                yield one.ir, late
-                continue
-            runtime.begin_policy(one, is_tenant=bool(namespace))
-            with self._tenants.charged(namespace):
-                found = self._guarded(one, facts, shared)
+            runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
+            found = self._guarded(one, facts, shared)
             if faults:
                 self._tell(one, faults[0], request.kind)
                 faults.clear()

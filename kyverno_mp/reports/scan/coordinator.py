@@ -16,13 +16,14 @@ page and evaluated by this policy, and only reports that differ are written.
     one object               its watch (reports/scan/watches.py)
 """
 
+import logging
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from kyverno_mp.errors import DependencyError
+from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
+from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
 from kyverno_mp.reports.entries import MUTATING, Subject
 from kyverno_mp.reports.feed import Feed, Keys
@@ -33,14 +34,15 @@ from kyverno_mp.reports.plan import CelSegments, Plan, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.policies.images import image_plan_of, with_images
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.dispatch import NAME
 from kyverno_mp.reports.scan.handover import Handover
 from kyverno_mp.reports.scan.resources import ObjectScan, Wanted
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.telemetry.families import DEFECTS
 
-_PRUNERS: Final = 6
-"""Concurrent writes, the same number as for scans."""
+_log = logging.getLogger(__name__)
 _PRUNED_AT_ONCE: Final = 500
 
 
@@ -216,10 +218,16 @@ class Scan(ObjectScan):
                 self._writer.prune(subject, plan, scanned)
             except DependencyError as error:
                 return error
+            except LeaseLost:
+                raise
+            except Exception:  # noqa: BLE001 - the other reports are still swept
+                # The next scan of the object tries again.
+                _log.exception("unexpected error with the report %s", subject.uid)
+                self._dependencies.metrics.count(DEFECTS, (NAME,))
             return None
 
         failures: list[DependencyError | None] = []
-        with ThreadPoolExecutor(_PRUNERS, "prune-reports") as pool:
+        with ThreadPoolExecutor(REPORTS_WRITERS, "prune-reports") as pool:
             # The thread pool would otherwise queue all reports at once.
             for at in range(0, len(outdated), _PRUNED_AT_ONCE):
                 failures += pool.map(prune, outdated[at : at + _PRUNED_AT_ONCE])

@@ -19,7 +19,8 @@ import msgspec
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.feed import Feed, Item, settle
+from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.keeping import Evaluation
 from kyverno_mp.reports.plan import Plan, signature_of
 from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsMetrics
@@ -120,6 +121,8 @@ class Dispatch:
             for item in items:
                 self._outcomes.failed(item)
         finally:
+            for item in items:
+                settle(item, is_written=False)
             self._feed.done(items)
 
     def _dispatch(self, items: list[Item]) -> None:
@@ -197,21 +200,29 @@ class Dispatch:
         is_written = False
         if not problem or evaluated.waiting:
             plan = self._plan()
+            reviewed = item.reviewed.rows if item.reviewed else ()
 
             def still_counts() -> bool:
                 now = self._plan()
                 agrees = now is asked or _agree(now, asked, item.source.resource)
-                return agrees and item.is_current
+                # The signature does not cover the rules of these rows.
+                live = now is plan or all(key_of(row) in now.live for row in reviewed)
+                return agrees and live and item.is_current
 
-            evaluation = Evaluation(evaluated, plan, item.only, still_counts)
+            evaluation = Evaluation(evaluated, plan, item.only, still_counts, reviewed)
             try:
                 found = self._writer.apply(item.subject, evaluation)
+                settle(item, is_written=True)
                 is_written = found.outcome not in (SAME, FOREIGN)
                 self._outcomes.found(item, found, evaluated, plan)
             except LeaseLost:
                 return
             except (DependencyError, StateError, msgspec.DecodeError) as error:
                 problem = str(error)
+            except Exception as error:  # noqa: BLE001 - the other objects have results
+                _log.exception("unexpected error with a report")
+                self._metrics.count(DEFECTS, (NAME,))
+                problem = repr(error)
         if problem:
             _log.warning("report of %s/%s: %s", *item.key, problem)
             self._metrics.count(REPORTS_EVALUATED, (FAILED,))

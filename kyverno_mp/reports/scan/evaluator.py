@@ -29,7 +29,6 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import (
     REPORTS_OBJECT_S_MAX,
 )
-from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -80,9 +79,8 @@ class BatchEvaluator:
         data = engine.cluster_data
         self._requests = Requests(data.namespaces)
         self._admission = AdmissionRules(data.objects, data.scopes)
-        self._tenants = TenantTime(engine.now_ns)
-        self._cel = CelRules(data.cel, types, VALIDATING_SCAN, self._tenants)
-        self._mutating = CelRules(data.cel, types, MUTATING_SCAN, self._tenants)
+        self._cel = CelRules(data.cel, types, VALIDATING_SCAN)
+        self._mutating = CelRules(data.cel, types, MUTATING_SCAN)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedPolicy]] = {}
 
@@ -167,18 +165,11 @@ class BatchEvaluator:
         context = self._engine.open(request, deadline_ns)
         found = FoundRows(request.kind, self._statuses)
         for policy in policies:
-            namespace = policy.ir.namespace
-            if namespace not in ("", request.namespace):
-                continue
-            late: Error | None = self._tenants.why_not(namespace)
             try:
-                if late is None:
-                    with self._tenants.charged(namespace):
-                        found.add(policy.ir, self._results(policy, context))
+                found.add(policy.ir, self._results(policy, context))
             except (DependencyError, SnapshotUnusable) as error:
-                late = error
-            if late is not None:
-                found.wait(policy.ir, [rule.name for rule in policy.rules], late)
+                names = [rule.name for rule in policy.rules]
+                found.wait(policy.ir, names, error)
         for ir, one in self._admission.results(request, resource, context.runtime):
             if isinstance(one, RuleResult):
                 found.add(ir, [one])

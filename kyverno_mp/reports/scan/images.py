@@ -20,14 +20,12 @@ import msgspec
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
-    Error,
     RegistryUnavailable,
     SnapshotUnusable,
 )
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import REPORTS_IMAGES_OBJECT_S_MAX
-from kyverno_mp.pool.tenant_time import TenantTime
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import Shared
@@ -98,8 +96,7 @@ class ImageEvaluator:
             self._verdicts,
             result.IMAGE_VERIFY,
         )
-        self._tenants = TenantTime(engine.now_ns)
-        self._cel: _Cel = CelRules(data.cel, frozenset(), scan, self._tenants)
+        self._cel: _Cel = CelRules(data.cel, frozenset(), scan)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedImages]] = {}
 
@@ -174,21 +171,13 @@ class ImageEvaluator:
         begin = self._engine.cluster_data.reviewed_images
         images = None if begin is None else begin()
         for policy in policies:
-            namespace = policy.ir.namespace
-            if namespace not in ("", request.namespace):
-                continue
             self._noted = Noted()
             noted = None if images is None else NotedReview(images, self._noted)
-            late: Error | None = self._tenants.why_not(namespace)
-            results: list[RuleResult] = []
             try:
-                if late is None:
-                    with self._tenants.charged(namespace):
-                        results = self._results(policy, request, noted, deadline_ns)
+                results = self._results(policy, request, noted, deadline_ns)
             except (DependencyError, SnapshotUnusable) as error:
-                late = error
-            if late is not None:
-                found.wait(policy.ir, [rule.name for rule in policy.rules], late)
+                names = [rule.name for rule in policy.rules]
+                found.wait(policy.ir, names, error)
                 continue
             found.add(policy.ir, decisive(map(self._shown, results)))
             found.is_outage = found.is_outage or bool(self._noted.problem)

@@ -127,6 +127,7 @@ class Lane:
         dropped = self.retries.dropped
         self.retries.retry(key)
         if self.retries.dropped != dropped:
+            self._forget(key)
             self._dependencies.metrics.count(REPORTS_DROPPED, ())
 
     def found(
@@ -157,6 +158,10 @@ class Lane:
         except DependencyError as error:
             _log.warning(error.message)
             self.retries.retry(key)
+        except Exception:  # noqa: BLE001 - a dead thread would end all retries
+            _log.exception("unexpected error with %s, trying again", key)
+            self._dependencies.metrics.count(DEFECTS, (NAME,))
+            self.retries.retry(key)
         finally:
             self.retries.done(key)
         return True
@@ -165,15 +170,20 @@ class Lane:
         """Read and feed an object, unless it is gone. Raises: DependencyError."""
         one = self.scan.resources.get((key.group, key.plural))
         if one is None:
-            self._outdated.pop(key, None)
+            self._forget(key)
             return
         path = one.resource.object((key.namespace, key.name))
         try:
             raw = self._dependencies.client.call(Call(method="GET", path=path))
         except KubeNotFound:
-            self._outdated.pop(key, None)
+            self._forget(key)
             return
         one.watch.evaluate(raw, self._dependencies.clock.monotonic_s())
+
+    def _forget(self, key: "_Failed") -> None:
+        """Release the memory of an object that is not retried."""
+        self._outdated.pop(key, None)
+        self.retries.forget(key)
 
     def _feed_retries(self) -> None:
         while self.feed_due(timeout_s=None):

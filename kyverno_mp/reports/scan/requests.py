@@ -1,6 +1,6 @@
 """Build requests from scanned objects.
 
-Room: reports. Takes: the JSON of an object. Gives: Requests. Next:
+Room: reports. Takes: the JSON of an object. Gives: Requests, exclusions_of. Next:
 reports/scan/evaluator.py, reports/scan/images.py.
 May touch: the labels of namespaces, through program/ports.py.
 Source: docs/behaviour/controllers 6.4; docs/behaviour/engine 8.5.
@@ -8,9 +8,12 @@ Source: docs/behaviour/controllers 6.4; docs/behaviour/engine 8.5.
 An object is evaluated as if an unknown user created it.
 """
 
+from collections.abc import Callable
+
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -50,3 +53,12 @@ class Requests:
             return {}, True
         found = self._namespaces.labels(namespace)
         return dict(found or {}), found is not None
+
+
+def exclusions_of(
+    settings: Settings, is_filtered: Callable[[Request], bool]
+) -> Callable[[Request], bool]:
+    """Return whether an object is not scanned. ``is_filtered``: by resourceFilters."""
+    if settings.reports_scan_ignores_filters:
+        return lambda _request: False
+    return is_filtered

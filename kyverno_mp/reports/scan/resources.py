@@ -202,7 +202,8 @@ class ObjectScan:
 
     def _hold_scans(self) -> None:
         """Record the duration of a scan once all objects have been evaluated."""
-        if self._feed.pending:
+        # Delayed objects have changed, and do not belong to a scan.
+        if self._feed.undelayed:
             return
         for one in self.resources.values():
             if one.started_s and not one.due and one.watch.informer.synced:

@@ -88,10 +88,14 @@ class FollowedPolicies(Generic[PlannerT]):
 def knows(segment: PolicySegment | None, asked: set[str], key: str) -> bool:
     """Return whether a policy exists, or existed at the last request for it.
 
-    A deleted policy can stay registered a little longer, but denies nothing.
+    A deleted policy can stay registered a little longer, but denies nothing. False for
+    a policy that the leader has left out although it may deny.
     """
-    if segment is not None and segment.knows(key):
-        if len(asked) >= FINE_GRAINED_KEPT_MAX:
-            asked.clear()
-        asked.add(key)
+    if segment is not None:
+        if segment.knows(key):
+            if len(asked) >= FINE_GRAINED_KEPT_MAX:
+                asked.clear()
+            asked.add(key)
+        elif segment.misses(key):
+            return False
     return key in asked

@@ -97,6 +97,33 @@ def test_a_trigger_while_the_namespace_is_being_deleted(user: User) -> None:
         assert requests_left(api) == []
 
 
+_QUOTES = [
+    (422, 'ConfigMap "out-t" is invalid: data.a: Invalid value: "{}"'),
+    (403, 'admission webhook "quota" denied the request: {}'),
+    (403, 'configmaps "out-t" is forbidden: exceeded quota: {}'),
+    (403, "{} ConfigMap is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("code", "text"), _QUOTES)
+@pytest.mark.parametrize("quoted", [_ENDING["message"], _ENDING["message"][-31:]])
+def test_a_rejection_that_quotes_a_value(
+    user: User, code: int, text: str, quoted: str
+) -> None:
+    """A value that a user has chosen does not end the request."""
+    api = user.api
+    policy(api, _rule())
+    answer = {"code": code, "reason": "Any", "message": text.format(quoted)}
+    with term(api) as one:
+        one.settle()
+        api.fault(_POSTS, answer, answer)
+        _create(user)
+        one.settle()
+        assert len(requests_left(api)) == 1
+        one.pass_s(10)
+        assert stored(api, _OUT) is not None
+
+
 @pytest.mark.parametrize("answer", [_GONE, 403], ids=["gone", "refused"])
 def test_a_namespace_that_is_created_later(user: User, answer: Json) -> None:
     """The request is retried; objects in other namespaces are generated at once."""

@@ -141,14 +141,13 @@ def test_other_work_of_the_trigger_causes_no_attempt(api: FakeApi) -> None:
 
 
 def test_failing_requests_of_many_triggers_do_not_stay(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi,
 ) -> None:
     """Otherwise, they would reach the threshold, from which all triggers wait."""
-    monkeypatch.setattr(pacing, "BACKGROUND_CROWDED", 5)
     new_cluster(api)
     policy(api, rule(data=_DATA))
     raw = trigger(api)
-    with term(api) as one:
+    with term(api, threshold=lambda: 10) as one:
         one.settle()
         api.fault(_POSTS, *_FOR_EVER)
         for number in range(20):
@@ -161,3 +160,79 @@ def test_failing_requests_of_many_triggers_do_not_stay(
         # The others have all their attempts.
         one.pass_s(60)
         assert requests_left(api) == left
+
+
+def test_marks_of_failing_requests_of_many_triggers(api: FakeApi) -> None:
+    """Requests do not stay because their triggers change all the time."""
+    new_cluster(api)
+    policy(api, rule(data=_DATA))
+    raw = trigger(api)
+    with term(api, threshold=lambda: 10) as one:
+        one.settle()
+        api.fault(_POSTS, *_FOR_EVER)
+        names = [f"ur-{number}" for number in range(12)]
+        for name in names:
+            request(api, raw, name=name)
+        one.settle()
+        for _ in range(6):
+            for name in names:
+                found = stored(api, f"{REQUESTS}/{name}")
+                if found is not None:
+                    api.put(f"{REQUESTS}/{name}", **found)
+            one.time.now_s += 5.0
+            one.settle()
+        assert len(requests_left(api)) == 4
+
+
+def test_requests_of_others_have_all_their_attempts(api: FakeApi) -> None:
+    """Neither waiting requests nor failing ones of a tenant shorten them."""
+    new_cluster(api)
+    policy(api, rule(data=_DATA))
+    policy(api, rule(data=_DATA), name="other")
+    raw = trigger(api)
+    with term(api, threshold=lambda: 10) as one:
+        one.settle()
+        api.fault(_POSTS, *_FOR_EVER)
+        for number in range(12):
+            absent = {"name": f"x{number}", "uid": f"none{number}"}
+            metadata = {**raw["metadata"], **absent}
+            request(api, {**raw, "metadata": metadata}, name=f"waits-{number}")
+        for number in range(9):
+            request(api, raw, name=f"ur-{number}")
+        request(api, raw, policy="other", name="other")
+        one.settle()
+        one.pass_s(12)
+        left = requests_left(api)
+        assert "other" in left
+        assert len([name for name in left if name.startswith("ur-")]) == 3
+
+
+def test_a_change_does_not_postpone_the_attempt_after_an_outage(api: FakeApi) -> None:
+    new_cluster(api)
+    policy(api, rule(data=_DATA))
+    raw = trigger(api)
+    with term(api) as one:
+        one.settle()
+        api.fault(_POSTS, *[503] * 1000)
+        for _ in range(40):
+            _mark(api, one, raw)
+            one.settle()
+            one.time.now_s += 5.0
+        tried = api.count(_POSTS)
+        # At most two attempts after 0.5, 1, 2, ... 30 s each.
+        assert tried <= 40
+        api.faults.clear()
+        one.time.now_s += 35.0
+        one.settle()
+        assert stored(api, OUT) is not None
+
+
+def test_a_crowd_of_one_tenant() -> None:
+    crowd = pacing.Crowd(lambda: 8)
+    found = [crowd.add(("k", f"a{number}"), "a/p") for number in range(6)]
+    assert found == [False, False, False, True, True, True]
+    assert not crowd.add(("k", "b"), "p")
+    assert crowd.add(("k", "a0"), "a/q")
+    for number in range(4):
+        crowd.drop(("k", f"a{number}"))
+    assert not crowd.add(("k", "a5"), "a/p")

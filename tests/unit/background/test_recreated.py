@@ -1,8 +1,9 @@
-"""A policy that is deleted and created again at once, e.g. by kubectl replace --force.
+"""A rule that gets another target, also by a policy that is created again at once.
 
-The watch may deliver both changes before the pool processes the policy, so that the
-pool sees only a policy with another uid. Objects that are not older than the new policy
-may be its own.
+After e.g. kubectl replace --force, the watch may deliver the deletion and the creation
+before the pool processes the policy, so that the pool sees only a policy with another
+uid. Another rule of that policy, or the same target written differently, may generate
+the old objects as well, so none is deleted.
 """
 
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,
-    SECRETS,
     Term,
     new_cluster,
     policy,
+    request,
     rule,
     stored,
     term,
@@ -26,11 +27,17 @@ from tests.unit.kube.fake_api import FakeApi
 Json = Any
 MAPS = CONFIG_MAPS.format("a")
 LABEL = "generate.kyverno.io/policy-name"
-_OLD, _NEW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
+_OLD, _NEW = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+"""Creation times before and after the change of the rule."""
+_SOURCE = f"{CONFIG_MAPS.format('b')}/source"
+_CLONE: Json = {"data": None, "clone": {"namespace": "b", "name": "source"}}
+_LISTS = r"GET /api/v1/configmaps\?"
 
 
 def _rule(prefix: str = "out", name: str = "r", **body: Json) -> Json:
     made = rule(name, **{"data": {"data": {"a": "b"}}, **body})
+    if body.get("clone"):
+        del made["generate"]["data"]
     made["generate"]["name"] = f"{prefix}-{{{{request.object.metadata.name}}}}"
     return made
 
@@ -46,11 +53,12 @@ def _dated(api: FakeApi, path: str, created: str) -> None:
 def _again(api: FakeApi, *rules: Json, **spec: Json) -> None:
     """Delete the policy, and create another policy with its name."""
     api.remove(f"{POLICIES}/p")
-    policy(api, *rules, created=_NEW, **spec)
+    policy(api, *rules, **spec)
 
 
 def _begin(api: FakeApi, pool: Term, *rules: Json, created: str = _OLD) -> None:
     new_cluster(api)
+    api.put(_SOURCE, apiVersion="v1", kind="ConfigMap", data={"c": "d"})
     for name in ("s", "t"):
         trigger(api, name)
     policy(api, *rules, generateExisting=True)
@@ -65,46 +73,62 @@ def _labels(api: FakeApi, name: str) -> Json:
     return None if found is None else found["metadata"]["labels"]
 
 
-@pytest.mark.parametrize("sync", [True, False])
-def test_another_target(api: FakeApi, *, sync: bool) -> None:
-    """Old objects are deleted, as after any deletion; new ones are generated."""
+def _spelt(**body: Json) -> Json:
+    """Return a rule with the same objects as ``_rule``, but another target."""
+    made = _rule(**body)
+    made["generate"]["name"] = "out-{{ request.object.metadata.name }}"
+    return made
+
+
+def test_another_target(api: FakeApi) -> None:
+    """Old objects stay, as after any change of a target; new ones are generated."""
     with term(api) as pool:
         _begin(api, pool, _rule())
-        _again(api, _rule("new", sync=sync))
+        _again(api, _rule("new"))
         pool.settle()
-        assert _labels(api, "out-t") is None
+        assert LABEL not in _labels(api, "out-t")
         assert _labels(api, "new-t")[LABEL] == "p"
 
 
-@pytest.mark.parametrize("created", [_NEW, "", "2026-01-02T00:00:00Z"])
-def test_objects_that_may_be_new_stay(api: FakeApi, created: str) -> None:
-    """They lose the labels of the rule, like objects of any changed rule."""
-    with term(api) as pool:
-        _begin(api, pool, _rule(), created=created)
-        _again(api, _rule("new"))
-        pool.settle()
-        assert LABEL not in _labels(api, "out-t")
-
-
 @pytest.mark.parametrize(
-    "body",
+    "rules",
     [
-        {"synchronize": False},
-        {"orphanDownstreamOnPolicyDelete": True},
-        {"data": None, "clone": {"namespace": "b", "name": "source"}},
+        [_spelt()],
+        [_rule("new"), _rule("out", "other")],
+        [_rule(**_CLONE)],
+        [_rule("new", synchronize=False)],
+        [_rule("new", orphanDownstreamOnPolicyDelete=True)],
     ],
+    ids=["spelling", "rule", "clone", "unsynchronized", "orphaned"],
 )
-def test_objects_that_outlive_their_policy(api: FakeApi, body: Json) -> None:
-    """Objects that stay when a policy is deleted stay here, too."""
-    api.put(f"{CONFIG_MAPS.format('b')}/source", apiVersion="v1", kind="ConfigMap")
-    given = {name: one for name, one in _rule(**body)["generate"].items() if one}
+def test_objects_that_the_new_policy_also_generates(
+    api: FakeApi, rules: list[Json]
+) -> None:
+    """They are the same objects as before."""
     with term(api) as pool:
-        _begin(
-            api, pool, {**_rule(), "generate": {**given, "synchronize": True} | body}
-        )
-        _again(api, _rule("new"))
+        _begin(api, pool, _rule())
+        before = stored(api, f"{MAPS}/out-t")
+        assert before is not None
+        _again(api, *rules)
         pool.settle()
-        assert LABEL not in _labels(api, "out-t")
+        pool.pass_s(4000)
+        after = stored(api, f"{MAPS}/out-t")
+        assert after is not None
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_the_holder_stops_after_the_policy_event(api: FakeApi) -> None:
+    """The next holder knows nothing of the old policy, and no object is missing."""
+    with term(api) as pool:
+        _begin(api, pool, _rule())
+        _again(api, _spelt())
+        pool.catch_up()
+        pool.background.adopt()
+        pool.background.policy_controllers.work_due()
+    with term(api) as pool:
+        pool.settle()
+        pool.pass_s(4000)
+        assert _labels(api, "out-t") is not None
 
 
 def test_the_same_target(api: FakeApi) -> None:
@@ -117,54 +141,71 @@ def test_the_same_target(api: FakeApi) -> None:
         assert stored(api, f"{MAPS}/out-t") == before
 
 
-def test_refused_deletions(api: FakeApi) -> None:
-    """After a rejection, later edits and retries delete only the objects left over."""
+def test_rejected_updates(api: FakeApi) -> None:
+    """An object keeps its labels until an update is accepted; later edits follow."""
     with term(api) as pool:
         _begin(api, pool, _rule(), _rule("kept", "other"))
-        for name in ("s", "t"):
-            _dated(api, f"{MAPS}/kept-{name}", _OLD)
-        api.fault(rf"DELETE {MAPS}/out-t", *[403] * 1000)
+        api.fault(rf"PUT {MAPS}/out-t", *[403] * 1000)
         _again(api, _rule("new"), _rule("kept", "other"))
         pool.settle()
-        assert _labels(api, "out-s") is None
+        assert LABEL not in _labels(api, "out-s")
         assert _labels(api, "out-t")[LABEL] == "p"
         assert _labels(api, "new-t")[LABEL] == "p"
-        # An edit of another rule moves its objects, which stay.
-        found = stored(api, f"{POLICIES}/p")
-        assert found is not None
-        metadata = {**found["metadata"], "generation": 2}
-        rules = [_rule("new"), _rule("moved", "other")]
-        api.put(
-            f"{POLICIES}/p",
-            **{**found, "metadata": metadata} | {"spec": {"rules": rules}},
-        )
-        trigger(api, "u")
+        policy(api, _rule("new"), _rule("moved", "other"), generation=2)
         pool.pass_s(300)
         for name in ("s", "t"):
             assert LABEL not in _labels(api, f"kept-{name}")
             assert _labels(api, f"moved-{name}")[LABEL] == "p"
-            assert _labels(api, f"new-{name}")[LABEL] == "p"
         before = stored(api, f"{MAPS}/new-t")
         assert _labels(api, "out-t")[LABEL] == "p"
         api.faults.clear()
         pool.pass_s(300)
-        assert _labels(api, "out-t") is None
+        assert LABEL not in _labels(api, "out-t")
         assert stored(api, f"{MAPS}/new-t") == before
-        assert stored(api, f"{SECRETS.format('a')}/t") is not None
 
 
-def test_refused_lists(api: FakeApi) -> None:
-    """Objects that could not be listed are deleted when they can be."""
-    lists = r"GET /api/v1/configmaps\?"
+def test_an_object_that_is_wanted_again_before_its_update(api: FakeApi) -> None:
+    """A repeated update does not remove the labels that the new rule has written."""
+    data = {"data": {"from": "{{request.object.metadata.annotations.value}}"}}
     with term(api) as pool:
-        _begin(api, pool, _rule())
-        api.fault(lists, *[403] * 1000)
-        _again(api, _rule("new"))
+        _begin(api, pool, _rule(data=data))
+        api.fault(rf"PUT {MAPS}/out-t", *[403] * 1000)
+        _again(api, _spelt(data=data))
         pool.settle()
         assert _labels(api, "out-t")[LABEL] == "p"
+        request(api, trigger(api, value="2"))
+        api.faults.clear()
+        pool.settle()
+        before = stored(api, f"{MAPS}/out-t")
+        assert before is not None
+        assert before["data"] == {"from": "2"}
+        pool.pass_s(300)
+        assert stored(api, f"{MAPS}/out-t") == before
+
+
+@pytest.mark.parametrize("is_again", [True, False])
+@pytest.mark.parametrize("created", [_NEW, ""])
+def test_rejected_lists(api: FakeApi, created: str, *, is_again: bool) -> None:
+    """A later list also has new objects of the changed rule, which keep their labels.
+
+    Clones are generated only by an event of their trigger, which nothing repeats.
+    """
+    with term(api) as pool:
+        _begin(api, pool, _rule(**_CLONE))
+        api.fault(_LISTS, *[403] * 1000)
+        if is_again:
+            api.remove(f"{POLICIES}/p")
+        policy(api, _rule("new", **_CLONE), generation=2)
+        pool.settle()
+        assert _labels(api, "out-t")[LABEL] == "p"
+        request(api, trigger(api))
+        pool.settle()
+        assert _labels(api, "new-t")[LABEL] == "p"
+        _dated(api, f"{MAPS}/new-t", created)
         api.faults.clear()
         pool.pass_s(300)
-        assert _labels(api, "out-t") is None
+        for name in ("s", "t"):
+            assert LABEL not in _labels(api, f"out-{name}")
         assert _labels(api, "new-t")[LABEL] == "p"
 
 
@@ -172,7 +213,7 @@ def test_a_rule_that_returns_to_its_target(api: FakeApi) -> None:
     """What is left over of the first target is wanted again."""
     with term(api) as pool:
         _begin(api, pool, _rule())
-        api.fault(rf"DELETE {MAPS}/out-t", *[403] * 1000)
+        api.fault(rf"PUT {MAPS}/out-t", *[403] * 1000)
         _again(api, _rule("new"))
         pool.settle()
         policy(api, _rule(), generation=3)

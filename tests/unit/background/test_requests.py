@@ -11,8 +11,7 @@ from kyverno_mp.background.update_request import (
     Task,
     Trigger,
 )
-from kyverno_mp.limits import BACKGROUND_ATTEMPTS_MAX, POOL_TENANT_S
-from kyverno_mp.pool import tenant_time
+from kyverno_mp.limits import BACKGROUND_ATTEMPTS_MAX
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,
@@ -700,35 +699,6 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
         assert "Namespace" not in status["message"]
         assert not api.count("POST /api/v1/namespaces$")
         assert not api.count("POST .*out-t")
-
-
-def test_a_costly_policy_of_a_namespace_does_not_delay_others(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tenant_time, "POOL_TENANT_S", 0)
-    api.put(
-        "/apis/kyverno.io/v1/namespaces/a/policies/p",
-        apiVersion="kyverno.io/v1",
-        kind="Policy",
-        metadata={"generation": 1},
-        spec={"rules": [rule(data=_DATA)]},
-    )
-    policy(api, rule(data=_DATA))
-    with term(api) as one:
-        one.settle()
-        for number in range(3):
-            of_tenant = trigger(api, f"costly{number}")
-            request(api, of_tenant, name=f"costly{number}", policy="a/p")
-        request(api, trigger(api), name="last")
-        one.settle()
-        # After the first of them, the time is used up.
-        left = requests_left(api)
-        assert [name[:-1] for name in left] == ["costly"] * 2
-        assert stored(api, _OUT) is not None
-        monkeypatch.setattr(tenant_time, "POOL_TENANT_S", POOL_TENANT_S)
-        one.pass_s(200)
-        assert requests_left(api) == []
-        assert stored(api, f"{CONFIG_MAPS.format('a')}/out-costly2") is not None
 
 
 def test_last_attempt_after_a_policy_change(

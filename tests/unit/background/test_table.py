@@ -268,17 +268,8 @@ def _moved_orphans(play: Play) -> None:
 
 def _recreated(play: Play, made: Json | None = None) -> None:
     """Delete the policy and create another one, which alone the pool sees."""
-    found = stored(play.api, _OUT)
-    assert found is not None
-    metadata = {**found["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
-    play.api.put(_OUT, **{**found, "metadata": metadata})
     play.api.remove(f"{POLICIES}/p")
-    policy(
-        play.api,
-        play.rule() if made is None else made,
-        _other_rule(),
-        created="2026-01-01T00:00:01Z",
-    )
+    policy(play.api, play.rule() if made is None else made, _other_rule())
 
 
 def _recreated_elsewhere(play: Play) -> None:

@@ -158,18 +158,14 @@ def policy(
     *rules: Json,
     name: str = "p",
     generation: int = 1,
-    created: str = "",
     **spec: Json,
 ) -> Json:
     """Store a ClusterPolicy."""
-    metadata: Json = {"generation": generation}
-    if created:
-        metadata["creationTimestamp"] = created
     return api.put(
         f"{POLICIES}/{name}",
         apiVersion="kyverno.io/v1",
         kind="ClusterPolicy",
-        metadata=metadata,
+        metadata={"generation": generation},
         spec={"rules": list(rules), **spec},
     )
 

@@ -253,6 +253,16 @@ def test_an_answer_without_a_body_has_an_end(begin: bytes, again: bytes) -> None
     assert not ended
 
 
+def test_a_service_may_send_each_token_in_a_chunk() -> None:
+    def tokens(peer: socket.socket) -> None:
+        peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        peer.sendall(b"1\r\n[\r\n" + b"2\r\n1,\r\n" * 20_000)
+        peer.sendall(b"2\r\n1]\r\n0\r\n\r\n")
+
+    with answering(tokens) as (port, _):
+        assert call(port, seconds=60, timeout_s=60) == b"[" + b"1," * 20_000 + b"1]"
+
+
 def test_a_slow_answer_ends_at_its_deadline() -> None:
     def drip(peer: socket.socket) -> None:
         for _ in range(200):

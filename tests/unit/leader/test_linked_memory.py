@@ -21,6 +21,7 @@ from kyverno_mp.ir.index import EncodedPolicy, part_of
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.documents import linked_memory
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.policy_segments import names_of
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.limits import (
@@ -37,6 +38,7 @@ from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.attach.followed import knows
 from tests.fuzz import bench
 from tests.fuzz.bench import Bench
 
@@ -201,6 +203,102 @@ def test_stubs_of_many_small_policies_share_a_budget_too(
     assert not asked(found, monkeypatch)["allowed"]
 
 
+OWN_PATH = {"matchConditions": [{"name": "x", "expression": "true"}]}
+OWN: dict[str, Any] = {"webhookConfiguration": OWN_PATH}
+GENERATE = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "name": "c",
+    "namespace": "default",
+    "data": {"data": leaves(LEAVES)},
+}
+NEVER = {"validate": {"message": "m", "pattern": {"metadata": {"name": "never"}}}}
+OF_NAMESPACE = [{"action": "Audit", "namespaces": ["default"]}]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"validationFailureAction": "Audit"},
+        {"validationFailureActionOverrides": OF_NAMESPACE},
+        {"admission": False},
+        {"applyRules": "One"},
+        {"webhookConfiguration": OWN_PATH},
+        {"body": {"validate": {**NEVER["validate"], "failureAction": "Audit"}}},
+    ],
+    ids=lambda spec: next(iter(spec)),
+)
+@pytest.mark.parametrize("rules", [1, 3])
+def test_settings_of_one_policy_do_not_weaken_the_stub_of_all(
+    spec: dict[str, Any], rules: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linked_memory, "LINKED_NAMESPACE_BYTES_MAX", 0)
+    monkeypatch.setattr(linked_memory, "UNLINKED_NAMESPACE_BYTES_MAX", -1)
+    # Policies are sorted by size, then by name.
+    first = policy("a0", **{"body": NEVER, **spec})
+    others = [policy(f"p{n}", rules=rules, body=NEVER) for n in range(3)]
+    found = stored(first, *others)
+    assert len(found.encoded) == 1
+    for path in (b"/validate/fail", b"/mutate/fail"):
+        answer = asked(found, monkeypatch, path)
+        assert not answer["allowed"]
+        assert "is not evaluated" in answer["status"]["message"]
+
+
+def test_policies_that_only_audit_have_no_stub_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linked_memory, "LINKED_NAMESPACE_BYTES_MAX", 0)
+    monkeypatch.setattr(linked_memory, "UNLINKED_NAMESPACE_BYTES_MAX", -1)
+    audits: dict[str, Any] = {"body": NEVER, "validationFailureAction": "Audit"}
+    found = stored(policy("p", **audits), policy("own", **audits, **OWN))
+    assert not found.encoded
+    assert names_of(found) == ["default/own", "default/p"]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_missed"),
+    [(NEVER, True), ({"generate": GENERATE}, False)],
+    ids=["validate", "generate"],
+)
+def test_paths_of_policies_beyond_the_memory_of_stubs_fail(
+    body: Any, *, is_missed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [policy("p", body=NEVER), policy("own", rules=2, body=body, **OWN)]
+    asked_for: set[str] = set()
+
+    def is_known() -> bool:
+        found = stored(*given)
+        content = PoliciesWriter().encode(
+            found.encoded, generation=1, salt=bench.SALT, names=names_of(found)
+        )
+        segment = PolicySegment(Segment.from_bytes(content, POLICIES))
+        return knows(segment, asked_for, "default/own")
+
+    assert is_known()
+    monkeypatch.setattr(linked_memory, "LINKED_NAMESPACE_BYTES_MAX", 0)
+    assert is_known()
+    monkeypatch.setattr(linked_memory, "UNLINKED_NAMESPACE_BYTES_MAX", -1)
+    # The worker asked for it before.
+    assert is_known() is not is_missed
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_merged_rules_deny_if_one_of_them_would(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = policy("p", rules=HALF * 4, validationFailureAction="Audit")
+    for number, rule in enumerate(given["spec"]["rules"]):
+        names = [f"n{number}-{n}*?" for n in range(400)] + ["*"]
+        rule["match"] = {"any": [{"resources": {"kinds": ["Pod"], "names": names}}]}
+        enforces = number == 0 and failing
+        action = "Enforce" if enforces else "Audit"
+        rule["validate"] = {**rule["validate"], "failureAction": action}
+    found = stored(given)
+    assert codes(found) == {"p": CODE}
+    assert asked(found, monkeypatch)["allowed"] is not bool(failing)
+
+
 def test_freed_budget_is_used() -> None:
     store = PolicyStore(lambda _: True)
     files = {
@@ -347,16 +445,7 @@ def results(kind: str, encoded: EncodedPolicy) -> list[tuple[str, str]]:
 
 
 def test_oversized_policy_without_admission_rules_is_omitted() -> None:
-    generate = {
-        "generate": {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "name": "c",
-            "namespace": "default",
-            "data": {"data": leaves(LEAVES)},
-        }
-    }
-    found = stored(policy("p", rules=200, body=generate))
+    found = stored(policy("p", rules=200, body={"generate": GENERATE}))
     assert codes(found) == {"p": CODE}
     assert found.encoded == ()
 

@@ -9,7 +9,7 @@ import pytest
 
 from kyverno_mp.reports import objects
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.changes import change_of
+from kyverno_mp.reports.changes import Times, change_of
 from kyverno_mp.reports.entries import (
     WORDS,
     Row,
@@ -207,7 +207,7 @@ def test_patch_equals_read_and_replace(seed: int, *, is_placed: bool) -> None:
         key_of(Row(source="kyverno", policy=p, rule=r)): (p, r, "kyverno")
         for p, r in (names if is_placed else ())
     }
-    change = change_of(known, "7", keys.__contains__, 2, evaluated, places)
+    change = change_of(known, "7", keys.__contains__, Times(2), evaluated, places)
 
     given = {(one.policy, one.rule) for one in found}
     kept = [

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.ephemeral import Join, _join_nothing
 from kyverno_mp.reports.merging import NEW_RULE_S
 from kyverno_mp.reports.results import Results, document_of
 from tests.unit.kube.fake_api import FakeApi, wait_for
@@ -32,8 +33,15 @@ def row(policy_key: str, rule: str = "r", result: str = "pass") -> Row:
     return Row(source="kyverno", policy=policy_key, rule=rule, result=result)
 
 
-def review(api: FakeApi, raw: Any, *rows: Row, uid: str = "?", at_s: float = 0) -> None:
-    """Store the results of an object's review, as a leader does."""
+def review(
+    api: FakeApi,
+    raw: Any,
+    *rows: Row,
+    uid: str = "?",
+    at_s: float = 0,
+    name: str = "x",
+) -> None:
+    """Store the results of an object's review, as the leader ``name`` does."""
     metadata = raw["metadata"]
     subject = Subject(
         api_version="v1",
@@ -45,8 +53,8 @@ def review(api: FakeApi, raw: Any, *rows: Row, uid: str = "?", at_s: float = 0) 
     found = Results()
     for one in rows:
         found.add(int((NOW_S + at_s) * 10**9), subject, one)
-    document = msgspec.to_builtins(document_of(found, "x", "kyverno"))
-    api.put(f"{EPHEMERAL}/kyverno-mp-x-a", **document)
+    document = msgspec.to_builtins(document_of(found, name, "kyverno"))
+    api.put(f"{EPHEMERAL}/kyverno-mp-{name}-a", **document)
 
 
 def waits(api: FakeApi) -> bool:
@@ -67,14 +75,14 @@ def holding(api: FakeApi, world: Any, **settings: Any) -> Iterator[Term]:
             informer.stop()
 
 
-def merge(one: Term) -> bool:
+def merge(one: Term, join: Join = _join_nothing) -> bool:
     """Merge the EphemeralReports once the watch has received them all."""
     with one.api.lock:
         newest = one.api.version
     merging = one.reports.merging
     informer = merging.results.informer
     wait_for(lambda: int(informer.notified_version or 0) >= newest)
-    return merging.results.step(merging.merge)
+    return merging.results.step(merging.merge, join)
 
 
 def test_review_results_appear_beside_scan_results(api: FakeApi) -> None:

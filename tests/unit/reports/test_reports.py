@@ -17,6 +17,7 @@ from tests.unit.reports.world import (
     policy,
     report_of,
     results,
+    stored_reports,
     term,
     writes,
 )
@@ -267,6 +268,39 @@ def test_settings_exclude_objects_and_results(
         one.settle()
     report = report_of(api, raw)
     assert (None if report is None else results(report)) == expected
+
+
+@pytest.mark.parametrize(("ignores", "expected"), [(True, ["x", "y"]), (False, ["y"])])
+def test_filters_count_in_scans_only_by_a_setting(
+    api: FakeApi, expected: list[str], *, ignores: bool
+) -> None:
+    """The flag skipResourceFilters (6.4)."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api)
+    pod(api, "y")
+    with term(
+        api,
+        world,
+        reports_scan_ignores_filters=ignores,
+        is_filtered=lambda request: request.name == "x",
+    ) as one:
+        one.settle()
+    reports = stored_reports(api).values()
+    assert sorted(raw["scope"]["name"] for raw in reports) == expected
+
+
+def test_everything_is_evaluated_again_after_the_interval(api: FakeApi) -> None:
+    """The flag backgroundScanInterval (6.4)."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api)
+    with term(api, world, reports_scan_interval_s=600) as one:
+        one.settle()
+        one.pass_s(599)
+        assert one.evaluators.objects == 1
+        one.pass_s(1)
+        assert one.evaluators.objects == 2
 
 
 def test_foreign_report_is_not_changed(api: FakeApi) -> None:

@@ -38,9 +38,11 @@ from kyverno_mp.program.engine import Clock as EngineClock
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.queues.clock import Clock
+from kyverno_mp.reports.feed import Pace
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.scan.images import ImageEvaluator
+from kyverno_mp.reports.scan.requests import exclusions_of
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
@@ -252,6 +254,7 @@ class Term:
     def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
         cel: CelPorts = settings.pop("cel", CelPorts())
         images: ServedImages | None = settings.pop("images", None)
+        is_filtered = settings.pop("is_filtered", lambda _request: False)
         self.api = api
         self.world = world
         self.time = Time()
@@ -275,6 +278,7 @@ class Term:
             results=frozenset(known.reports_results.split(",")),
             cel_policies=world.cel_policies,
             mutating_policies=world.mutating_policies,
+            is_excluded=exclusions_of(known, is_filtered),
         )
         self.evaluators = InProcess(evaluator)
         self.image_evaluators: InProcess[ImageEvaluator] | None = None
@@ -309,8 +313,9 @@ class Term:
                 clock=Clock(monotonic_s=self.time.monotonic_s, now=self.time.now),
             )
         )
-        # One thread takes all batches.
+        # One thread takes all batches, and time passes only if a test moves it.
         self.reports.feed._sharers = 1
+        self.reports.feed._pace = Pace()
 
     def staleness(self) -> list[tuple[str, tuple[str, ...], float]]:
         """Return the observed delays from a change to its report."""

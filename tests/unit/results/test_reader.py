@@ -88,6 +88,28 @@ def test_concurrent_write_is_kept(world: World) -> None:
     assert world.stored() == []
 
 
+def test_merged_results_are_removed_while_new_ones_arrive(world: World) -> None:
+    """Otherwise a leader that writes every second would fill its report."""
+    world.answer("x")
+    assert world.write()
+    world.catch_up()
+
+    def meanwhile(_subject: Subject, _rows: Any) -> bool:
+        world.answer("y")
+        assert world.write()
+        return True
+
+    world.results.step(meanwhile)
+    assert set(world.told()) == {("y", "r")}
+    # The leader's next results neither restore nor lose one.
+    world.answer("z")
+    assert world.write()
+    assert set(world.told()) == {("y", "r"), ("z", "r")}
+    assert world.merge()
+    assert world.merged == {("y", "r"): "m", ("z", "r"): "m"}
+    assert world.stored() == []
+
+
 def test_unmergeable_results_wait(world: World) -> None:
     world.answer("x")
     world.answer("y", row(message="n"))

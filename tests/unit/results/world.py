@@ -132,7 +132,7 @@ class World:
         versions = {one["metadata"]["resourceVersion"] for one in self.stored()}
         return {one.version for one in known} == versions
 
-    def _resolve(self, subject: Subject) -> Subject | None:
+    def _resolve(self, subject: Subject, _age_s: float) -> Subject | None:
         return self.existing(subject)
 
     def _merge(self, subject: Subject, rows: list[Row]) -> bool:

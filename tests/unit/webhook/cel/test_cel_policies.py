@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
+from kyverno_mp.leader.documents import linked_memory
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.policy_segments import names_of
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.limits import (
     MESSAGE_CHARACTERS_MAX,
@@ -111,10 +113,7 @@ class Server:
             found.cel.get(CEL_POLICIES, ()),
             generation=1,
             salt=os.urandom(16),
-            names=[
-                f"{one.namespace}/{one.name}" if one.namespace else one.name
-                for one in found.policies
-            ],
+            names=names_of(found, CEL_POLICIES),
             segment=CEL_POLICIES,
         )
         path = folder / "celpolicies.segment"
@@ -338,6 +337,21 @@ def test_failing_condition_follows_the_failure_policy(tmp_path: Path) -> None:
     )
     assert server.ask("/vpol/fail")["allowed"] is False
     assert server.ask("/vpol/ignore")["allowed"] is True
+
+
+def test_policies_beyond_the_memory_of_stubs_fail_reviews(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linked_memory, "LINKED_NAMESPACE_BYTES_MAX", 0)
+    monkeypatch.setattr(linked_memory, "UNLINKED_NAMESPACE_BYTES_MAX", -1)
+    found = compiled(*(policy(f"own{n}", namespace="a") for n in range(3)))
+    assert not found.cel
+    server = Server(found, tmp_path)
+    for path in ("/nvpol-keys/a/own0", "/nvpol-keys/a/own0/a/own2/b/other"):
+        with pytest.raises(HttpError) as caught:
+            server.ask(path)
+        assert caught.value.code == "webhook.policy_unknown"
+    assert server.ask("/nvpol-keys/a/own0", namespace="b")["allowed"] is True
 
 
 def test_exception_exempts(tmp_path: Path) -> None:
