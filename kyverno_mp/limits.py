@@ -163,9 +163,10 @@ PARSE_CACHE_ENTRIES_MAX = 4096
 """Cached parse results of expressions and patterns that are known only at run time."""
 
 AUDIT_QUEUE_BYTES_MAX = 160 * 1024 * 1024
-"""Estimated memory of the decoded reviews that wait for an audit in one worker: one
-review of DECODED_BYTES_MAX, or three thousand Pods of 5 KiB. A review that does not fit
-is counted as dropped, like one that exceeds the queue's length."""
+"""Estimated memory of the decoded reviews that wait for an audit in one worker: three
+thousand Pods of 5 KiB. Each of its two queues has half of it, and an empty queue
+accepts one review of DECODED_BYTES_MAX. A review that does not fit is counted as
+dropped, like one that exceeds the queue's length."""
 
 REQUEST_TIMEOUT_S_MAX = 30.0
 """The API server never waits longer for a webhook."""
@@ -772,9 +773,14 @@ MANIFEST_CANDIDATES_MAX = 3
 """Signed objects that a renamed object is compared with. The number is upstream's."""
 
 MANIFEST_DRY_RUNS_MAX = 4
-"""Concurrent dry runs of one process, and at most half of its threads for images: the
-API server sends a review of each object that a dry run creates, which needs a thread.
-"""
+"""Concurrent dry runs of one process, and at most half of its threads for images, so
+that a slow API server leaves threads for other images. Namespaced policies get at most
+half of them."""
+
+DRY_RUN_REVIEW_THREADS = 8
+"""Threads of one worker for reviews of dry runs with I/O. They are separate, because
+the API server sends a review of each object that a dry run of MANIFEST_DRY_RUNS_MAX
+creates, from each worker, while the threads for images wait for these reviews."""
 
 MANIFEST_FIELDS_MAX = 50_000
 """Values that are compared, in an object or in a signed manifest."""
@@ -980,8 +986,8 @@ threads would only compete for the core."""
 
 IMAGE_REVIEWS_WAITING_MAX = 128
 """Reviews of one worker that wait for a thread to verify images, at most half of them
-in one namespace or with images of one registry; for further ones, the failure policy
-decides. At 25 ms per image, the last one waits 400 ms with 8 threads."""
+with images of one registry and a quarter in one namespace; for further ones, the
+failure policy decides. At 25 ms per image, the last one waits 400 ms with 8 threads."""
 
 REGISTRY_SECRETS_MAX = 64
 """Secrets with registry credentials that one process caches for a minute."""

@@ -11,6 +11,7 @@ A dry run stores nothing, but the API server calls its webhooks for it, ours inc
 
 import threading
 import time
+from contextlib import ExitStack
 from typing import Final
 
 import msgspec
@@ -48,20 +49,27 @@ class LiveDryRuns:
     ) -> None:
         """``namespace``: ours, in which nothing is created.
 
-        ``threads``: the number of threads that review. Half of them stay free of dry
-        runs, because the API server sends us a review of each object that we create.
+        ``threads``: the number of threads that review images. Half of them stay free of
+        dry runs. The reviews of the created objects have threads of their own.
         """
         self._client = client
         self._kinds = kinds
         self._namespace = namespace
         places = max(1, min(MANIFEST_DRY_RUNS_MAX, threads // 2))
         self._places = threading.BoundedSemaphore(places)
+        self._tenants_places = threading.BoundedSemaphore(max(1, places // 2))
 
     def __call__(
-        self, document: dict[str, Json], namespace: str, deadline_ns: int
+        self,
+        document: dict[str, Json],
+        namespace: str,
+        deadline_ns: int,
+        is_tenants: bool = False,  # noqa: FBT001, FBT002 - a Callable of the port
     ) -> dict[str, Json] | None:
         """Return the object that would be stored, None if we may not create it.
 
+        ``is_tenants``: whether a namespaced policy asks; all of them together get half
+        of the places.
         KYVERNO: a dry run that is not permitted, and one in our namespace, is skipped.
         Raises: ExpressionFailed, DependencyError.
         """
@@ -70,16 +78,13 @@ class LiveDryRuns:
         place = namespace if resource is not None and resource.namespaced else ""
         if resource is None or place == self._namespace:
             return None
-        left_s = (until_ns - time.monotonic_ns()) / 1e9
-        if not self._places.acquire(timeout=max(0.0, left_s)):
-            text = "too many dry runs of signed manifests"
-            raise DeadlinePassed("egress.dry_runs", text)
-        try:
+        with ExitStack() as held:
+            if is_tenants:
+                _take_place(self._tenants_places, until_ns, held)
+            _take_place(self._places, until_ns, held)
             if not self._may_create(resource, place, until_ns):
                 return None
             return self._create(resource, place, document, until_ns)
-        finally:
-            self._places.release()
 
     def _resource(self, document: dict[str, Json]) -> Resource | None:
         group, _, version = str(document.get("apiVersion") or "").rpartition("/")
@@ -139,3 +144,13 @@ class LiveDryRuns:
             text = "the API server's answer is not an object"
             raise KubeUnavailable("kube.answer", text)
         return made
+
+
+def _take_place(
+    places: threading.BoundedSemaphore, until_ns: int, held: ExitStack
+) -> None:
+    left_s = (until_ns - time.monotonic_ns()) / 1e9
+    if not places.acquire(timeout=max(0.0, left_s)):
+        text = "too many dry runs of signed manifests"
+        raise DeadlinePassed("egress.dry_runs", text)
+    held.callback(places.release)

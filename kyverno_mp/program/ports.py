@@ -9,8 +9,9 @@ Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from kyverno_mp.errors import Error
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
         ResourcePort,
     )
     from kyverno_mp.values.typed.schema import Schemas
+
+
+_T = TypeVar("_T")
 
 
 class ConfigMaps(Protocol):
@@ -176,7 +180,8 @@ class ManifestQuery(NamedTuple):
     is used; ``domain``: prefix of the annotations with message and signatures;
     ``tenant``: the namespace of a namespaced policy, None for a cluster policy.
     ``dry_run``: the namespace in which the manifest is created in a dry run if it is
-    not equal to the object, "" = no dry run.
+    not equal to the object, "" = no dry run. ``dry_runs``: where the result of the dry
+    runs is kept, which is the same for all attestors of an object and a rule.
     """
 
     document: dict[str, Json]
@@ -187,6 +192,29 @@ class ManifestQuery(NamedTuple):
     ignored: tuple[ObjectFieldBinding, ...] = ()
     tenant: str | None = None
     dry_run: str = ""
+    dry_runs: "Once | None" = None
+
+
+class Once:
+    """A result, or an error, that is computed once."""
+
+    def __init__(self) -> None:
+        self._found: Any = None
+        self._error: Error | None = None
+        self._is_known = False
+
+    def get(self, compute: Callable[[], _T]) -> _T:
+        """Return the result of the first call. Raises: its Error."""
+        if not self._is_known:
+            try:
+                self._found = compute()
+            except Error as error:
+                self._error = error
+            self._is_known = True
+        if self._error is not None:
+            raise self._error
+        found: _T = self._found
+        return found
 
 
 class ManifestAnswer(NamedTuple):

@@ -6,7 +6,8 @@ Source: docs/images.md (registries): a dead registry must not delay images of ot
 
 A share is a name, e.g. of a namespace or of a registry. Work starts only while each of
 its shares has room, and tenants take turns: the tenant that started work last waits for
-the others. The caller keeps the queues and holds its own lock.
+the others. Work for a server that already has its fair part waits for all others. The
+caller keeps the queues and holds its own lock.
 """
 
 from collections import Counter
@@ -20,9 +21,19 @@ Shares: TypeAlias = tuple[str, ...]
 class Turns:
     """The running work of each share; not thread-safe."""
 
-    def __init__(self, running_max: int) -> None:
-        """``running_max``: how much work of one share runs at a time."""
+    def __init__(
+        self, running_max: int, tenant_max: int = 0, fair_max: int = 0
+    ) -> None:
+        """``running_max``: how much work of one share runs at a time.
+
+        ``tenant_max``: how much work of one tenant, 0 = ``running_max``. A tenant can
+        name any server, so it must not be able to take the whole share of one.
+        ``fair_max``: the part of one server, which it exceeds only if no other work can
+        start; 0 = ``running_max``.
+        """
         self._running_max = running_max
+        self._tenant_max = tenant_max or running_max
+        self._fair_max = fair_max or running_max
         self._running: Counter[str] = Counter()
         self._last: dict[str, int] = {}
         """The number of the start that each tenant had last."""
@@ -34,7 +45,7 @@ class Turns:
         ``waiting``: in order of arrival, which decides between works of one tenant.
         """
         free = (one for one in waiting if self._has_room(one))
-        return min(free, key=self._last_start, default=None)
+        return min(free, key=self._order, default=None)
 
     def begin(self, shares: Shares) -> None:
         """Count work that starts."""
@@ -57,7 +68,14 @@ class Turns:
             del self._last[next(iter(self._last))]
 
     def _has_room(self, shares: Shares) -> bool:
-        return all(self._running[one] < self._running_max for one in shares)
+        if not shares:
+            return True
+        return self._running[shares[0]] < self._tenant_max and all(
+            self._running[one] < self._running_max for one in shares[1:]
+        )
 
-    def _last_start(self, shares: Shares) -> int:
-        return self._last.get(shares[0], 0) if shares else 0
+    def _order(self, shares: Shares) -> tuple[bool, int]:
+        if not shares:
+            return False, 0
+        is_beyond = any(self._running[one] >= self._fair_max for one in shares[1:])
+        return is_beyond, self._last.get(shares[0], 0)

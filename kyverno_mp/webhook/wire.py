@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import (
     AUDIT_QUEUE_BYTES_MAX,
+    DRY_RUN_REVIEW_THREADS,
     IMAGE_REVIEWS_WAITING_MAX,
     LONG_REVIEW_THREADS,
     SLOW_REVIEWS_WAITING_MAX,
@@ -139,6 +140,14 @@ def wire(
         long_evaluations,
         is_shared=True,
     )
+    dry_run_lane = Lane(
+        loop,
+        DRY_RUN_REVIEW_THREADS,
+        IMAGE_REVIEWS_WAITING_MAX,
+        time.monotonic_ns,
+        long_evaluations,
+        is_shared=True,
+    )
     long_lane = Lane(
         loop,
         LONG_REVIEW_THREADS,
@@ -169,6 +178,7 @@ def wire(
             recording=role.recording,
             slow_lane=slow_lane,
             image_lane=image_lane,
+            dry_run_lane=dry_run_lane,
             long_lane=long_lane,
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
@@ -202,8 +212,8 @@ def wire(
                 io_queue_dropped=slow_lane.refused,
                 long_queue_depth=long_lane.running,
                 long_queue_dropped=long_lane.refused,
-                image_queue_depth=image_lane.running,
-                image_queue_dropped=image_lane.refused,
+                image_queue_depth=image_lane.running + dry_run_lane.running,
+                image_queue_dropped=image_lane.refused + dry_run_lane.refused,
                 connections=len(connections.open),
                 connections_ended=connections.ended,
                 held_bytes=connections.arriving.total + connections.evaluating.total,
@@ -214,6 +224,7 @@ def wire(
     def stop(left_s: float) -> None:
         slow_lane.stop()
         image_lane.stop()
+        dry_run_lane.stop()
         long_lane.stop()
         reviewers.stop()
         if role.recording is not None:

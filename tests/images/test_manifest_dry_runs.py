@@ -44,7 +44,11 @@ class Cluster:
         self.error: Exception | None = None
 
     def __call__(
-        self, document: dict[str, Any], namespace: str, _deadline_ns: int
+        self,
+        document: dict[str, Any],
+        namespace: str,
+        _deadline_ns: int,
+        _is_tenants: object,
     ) -> dict[str, Any] | None:
         self.created.append((copy.deepcopy(document), namespace))
         if self.error is not None:
@@ -97,6 +101,20 @@ def test_other_changes_still_fail() -> None:
     assert "data.added" not in text
     status, text = verdict(cluster, lambda made: made["data"].pop("added"))
     assert (status, len(cluster.created)) == (PASS, 1), "it is equal without a dry run"
+
+
+@pytest.mark.parametrize("error", [None, DeadlinePassed("kube.deadline", "late")])
+def test_many_attestors_need_one_dry_run(error: Exception | None) -> None:
+    cluster = Cluster()
+    cluster.error = error
+    made = rig.signed(MAP, SIGNER)
+    made["data"] = {"a": "2"}
+    entries = [key(SIGNER)] * 50
+    rule = policy({"count": 50, "entries": entries}, dryRun={"enable": True})
+    ports = ClusterData(manifests=ManifestVerifier().with_dry_runs(cluster))
+    status, _ = judged(rule, made, ports)
+    assert status == (FAIL if error is None else ERROR)
+    assert len(cluster.created) == 1
 
 
 def test_a_renamed_object_fails() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.manifests.compare import differences
+from kyverno_mp.images.manifests.compare import differences, shown
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding, ObjectReference
 from kyverno_mp.program.ports import ManifestQuery
@@ -314,6 +314,94 @@ def test_an_empty_map_is_filled_by_a_value_only() -> None:
     assert not differences({"a": {"b": {}}}, {"a": {"b": [1]}}, ("a.b.0",))
     (found,) = differences({"a": {}}, {"a": {"b": ""}}, ())
     assert (found.key, found.before, found.after) == ("a", {}, None)
+
+
+_SPEC = {"containers": [{"name": "a", "args": ["x"]}], "nodeSelector": {"r/w": ""}}
+POD: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "spec": _SPEC}
+_MATCH = {"podSelector": {"matchLabels": {"app": ""}}}
+NETWORK: dict[str, Any] = {**POLICY, "spec": _MATCH}
+ROLE: dict[str, Any] = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "rules": [{"apiGroups": ["apps"]}],
+}
+CLAIM: dict[str, Any] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+OWN: dict[str, Any] = {
+    "apiVersion": "example.org/v1",
+    "kind": "Own",
+    "metadata": {"name": "a"},
+    "spec": {"pods": {"quarantine": ""}},
+}
+_ROLE_GROUPS = ("rules", 0, "apiGroups")
+
+
+@pytest.mark.parametrize(
+    ("document", "change", "key"),
+    [
+        # The core group, with all Secrets.
+        (ROLE, _set(*_ROLE_GROUPS, to=["apps", ""]), "rules.0.apiGroups.1"),
+        (ROLE, _set(*_ROLE_GROUPS, to=["apps", None]), "rules.0.apiGroups.1"),
+        (POD, _set("spec", "nodeSelector", to={"r/c": ""}), "spec.nodeSelector.r/c"),
+        (POD, _set("spec", "nodeSelector", to={}), "spec.nodeSelector.r/w"),
+        (POD, _set("metadata", to={"labels": {"app": ""}}), "metadata.labels.app"),
+        (
+            NETWORK,
+            _set("spec", "podSelector", "matchLabels", to={"none": ""}),
+            "spec.podSelector.matchLabels.app",
+        ),
+        (NETWORK, _set("spec", "podSelector", to={}), "spec.podSelector.matchLabels"),
+        (MAP, _set("data", "c", to=""), "data.c"),
+        (MAP, _set("data", "c", to=None), "data.c"),
+        # The names of a custom resource's maps are unknown.
+        (OWN, _set("spec", "pods", to={"any": ""}), "spec.pods.any"),
+        (OWN, _set("metadata", "annotations", to={"app": ""}), "metadata.annotations"),
+        # "" is a claim without a class, absence the default class.
+        (CLAIM, _set("spec", to={"storageClassName": ""}), "spec.storageClassName"),
+        (
+            POD,
+            _set("spec", "containers", 0, "args", to={"0": "x"}),
+            "spec.containers.0",
+        ),
+        ({**OWN, "spec": {"n": 2**53}}, _set("spec", "n", to=2**53 + 1), "spec.n"),
+        ({**OWN, "spec": {"n": 1}}, _set("spec", "n", to=16**9999), "spec.n"),
+        ({**OWN, "spec": {"n": 1}}, _set("spec", "n", to=True), "spec.n"),
+    ],
+)
+def test_empty_strings_containers_and_numbers_are_values(
+    document: dict[str, Any], change: Callable[[Any], object], key: str
+) -> None:
+    """SAFETY: upstream overlooks empty strings."""
+    made = copy.deepcopy(document)
+    change(made)
+    for found in (differences(document, made, ()), differences(made, document, ())):
+        assert any(one.key.startswith(key) for one in found)
+        assert shown(found)
+
+
+@pytest.mark.parametrize(
+    ("document", "change"),
+    [
+        (POD, _set("spec", "containers", 0, "env", to="")),
+        (POD, _set("spec", "hostname", to="")),
+        (POD, _set("spec", "nodeSelector", to={"r/w": None})),
+        (POD, _set("metadata", to={"creationTimestamp": None, "labels": None})),
+        (OWN, _set("metadata", "generateName", to="")),
+        (OWN, _set("spec", "added", to=None)),
+        (
+            {**CLAIM, "kind": "PersistentVolume"},
+            _set("spec", to={"storageClassName": ""}),
+        ),
+        ({**OWN, "spec": {"n": 5}}, _set("spec", "n", to=5.0)),
+    ],
+)
+def test_an_empty_string_in_a_named_field_equals_an_absent_one(
+    document: dict[str, Any], change: Callable[[Any], object]
+) -> None:
+    """The API server drops and adds such strings and nulls."""
+    made = copy.deepcopy(document)
+    change(made)
+    assert not differences(document, made, ())
+    assert not differences(made, document, ())
 
 
 def test_renamed_object_is_compared_with_few(signer: Signer) -> None:

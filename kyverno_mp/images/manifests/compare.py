@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.manifests.empty import EmptyStrings, Path
 from kyverno_mp.limits import (
     MANIFEST_DIFFERENCES_MAX,
     MANIFEST_FIELDS_MAX,
@@ -28,8 +29,9 @@ _DEFAULTED: Final = frozenset(
 )
 """Fields for which the API server adds empty maps."""
 
-_Path = tuple[str, ...]
 _SORTED_AT_ONCE: Final = 4096
+_EXACT_MAX: Final = 2**53
+_DIGITS_MAX: Final = 40
 
 
 class Difference(NamedTuple):
@@ -41,15 +43,16 @@ class Difference(NamedTuple):
 
 
 class Flat:
-    """An object's values by path, without nulls and empty strings."""
+    """An object's values by path, without those that equal an absent field."""
 
     def __init__(self, document: Json) -> None:
         """Flatten an object. Raises: ExpressionFailed."""
-        self.values: dict[_Path, Json] = {}
-        self.filled: set[_Path] = set()
+        self.values: dict[Path, Json] = {}
+        self.filled: set[Path] = set()
         """The paths of maps and lists that have a value."""
+        empty = EmptyStrings(document)
         names = 0
-        stack: list[tuple[_Path, Json]] = [((), document)]
+        stack: list[tuple[Path, Json]] = [((), document)]
         while stack:
             path, value = stack.pop()
             children = list(_children(value))
@@ -62,12 +65,11 @@ class Flat:
                 raise ExpressionFailed("manifest.fields", text)
             if children:
                 stack.extend(((*path, name), child) for name, child in children)
-            elif value is not None and value != "":
-                # YAML and JSON numbers have one type.
-                self.values[path] = float(value) if type(value) is int else value
+            elif (value is not None and value != "") or empty.differ(path, value):
+                self.values[path] = "" if value is None else value
                 self._fill(path)
 
-    def _fill(self, path: _Path) -> None:
+    def _fill(self, path: Path) -> None:
         while path:
             path = path[:-1]
             if path in self.filled:
@@ -86,7 +88,8 @@ def differences(
     Raises: ExpressionFailed.
 
     SAFETY: fields are compared by their path instead of its text, and an empty map or
-    list is a value. Upstream overlooks such changes and values that move within a list.
+    list is a value, and so is an empty string in a list or in a map whose keys users
+    choose. Upstream overlooks such changes and values that move within a list.
     """
     before = signed if isinstance(signed, Flat) else Flat(signed)
     after = given if isinstance(given, Flat) else Flat(given)
@@ -96,7 +99,7 @@ def differences(
         was, now = before.values.get(path), after.values.get(path)
         if _is_default(path, was, now, before, after):
             continue
-        key = ".".join(path)
+        key = ".".join(_names(path))
         if _is_canonical(key, was, now) or patterns.match(key):
             continue
         found.append(_difference(key, was, now))
@@ -105,17 +108,17 @@ def differences(
     return found
 
 
-def _changed(before: Flat, after: Flat) -> Iterator[_Path]:
+def _changed(before: Flat, after: Flat) -> Iterator[Path]:
     for path, was in before.values.items():
         now = after.values.get(path)
-        if was != now or type(was) is not type(now):
+        if was != now or _type(was) is not _type(now):
             yield path
     for path in after.values:
         if path not in before.values:
             yield path
 
 
-def _in_order(paths: Iterable[_Path]) -> Iterator[_Path]:
+def _in_order(paths: Iterable[Path]) -> Iterator[Path]:
     """Return the paths in order.
 
     PERF: a call of ``sorted`` with 50,000 paths holds the interpreter's lock for 60 ms.
@@ -123,8 +126,17 @@ def _in_order(paths: Iterable[_Path]) -> Iterator[_Path]:
     parts = []
     rest = iter(paths)
     while part := list(islice(rest, _SORTED_AT_ONCE)):
-        parts.append(sorted(part))
-    return iter(parts[0]) if len(parts) == 1 else heapq.merge(*parts)
+        parts.append(sorted(part, key=_names))
+    return iter(parts[0]) if len(parts) == 1 else heapq.merge(*parts, key=_names)
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    return tuple(map(str, path))
+
+
+def _type(value: Json) -> type:
+    """Return the type; YAML and JSON numbers have one type."""
+    return float if type(value) is int else type(value)
 
 
 def shown(found: Sequence[Difference]) -> str:
@@ -174,14 +186,14 @@ def _begins(key: str, pattern: str) -> bool:
     return True
 
 
-def _children(value: Json) -> Iterator[tuple[str, Json]]:
+def _children(value: Json) -> Iterator[tuple[str | int, Json]]:
     if type(value) is dict:
         yield from value.items()
     elif type(value) is list:
-        yield from ((str(index), child) for index, child in enumerate(value))
+        yield from enumerate(value)
 
 
-def _is_default(path: _Path, was: Json, now: Json, before: Flat, after: Flat) -> bool:
+def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> bool:
     """Return whether an empty map is no change: it was filled or added as a default."""
     if was is not None and now is not None:
         return False
@@ -201,9 +213,20 @@ def _is_canonical(key: str, was: Json, now: Json) -> bool:
 
 
 def _difference(key: str, was: Json, now: Json) -> Difference:
-    if was is not None and now is not None and type(was) is not type(now):
+    was, now = _number(was), _number(now)
+    if was is not None and now is not None and _type(was) is not _type(now):
         return Difference(key, _typed(was), _typed(now))
     return Difference(key, was, now)
+
+
+def _number(value: Json) -> Json:
+    """Return a number as Go's float64, unless that changes it."""
+    if type(value) is not int:
+        return value
+    if abs(value) >= 1 << 64:
+        # Python limits the digits of a decimal number, but not of a hexadecimal one.
+        return f"{value:#x}"[:_DIGITS_MAX]
+    return float(value) if abs(value) <= _EXACT_MAX else value
 
 
 def _typed(value: Json) -> str:

@@ -19,10 +19,13 @@ from kyverno_mp.images.manifests.compare import Difference, Flat, differences
 from kyverno_mp.images.manifests.message import failed
 from kyverno_mp.values.jsonvalue import Json
 
-DryRunCreate: TypeAlias = Callable[[dict[str, Json], str, int], dict[str, Json] | None]
-"""Takes an object, a namespace for namespaced kinds and a deadline; returns the object
-that would be stored, None if our account may not create it. Raises: ExpressionFailed
-(the API server rejects the object), DependencyError.
+DryRunCreate: TypeAlias = Callable[
+    [dict[str, Json], str, int, bool], dict[str, Json] | None
+]
+"""Takes an object, a namespace for namespaced kinds, a deadline, and whether a
+namespaced policy asks; returns the object that would be stored, None if our account may
+not create it. Raises: ExpressionFailed (the API server rejects the object),
+DependencyError.
 """
 
 _CRD: Final = "CustomResourceDefinition"

@@ -27,7 +27,7 @@ from kyverno_mp.limits import (
     MANIFEST_SIGNATURES_MAX,
 )
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
-from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery
+from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery, Once
 from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
@@ -96,8 +96,11 @@ class ManifestVerifier:
             _check_signed(asked, message, signatures)
         if found and asked.dry_run and self._dry_runs is not None:
             # SAFETY: only a signed manifest is sent to the API server.
-            create = self._creating(self._dry_runs, asked.dry_run, deadline_ns)
-            again = simulated(candidates, asked.document, ignored, create)
+            create = self._creating(self._dry_runs, asked, deadline_ns)
+            # Many attestors can name the same key.
+            again = (asked.dry_runs or Once()).get(
+                lambda: simulated(candidates, asked.document, ignored, create)
+            )
             found = found if again is None else again
         diff = shown(found) if found else ""
         return ManifestAnswer(is_verified=not found, signer=signer, diff=diff)
@@ -107,9 +110,10 @@ class ManifestVerifier:
         return ManifestVerifier(self._trust, self._until, self._providers, dry_runs)
 
     def _creating(
-        self, create: DryRunCreate, namespace: str, deadline_ns: int
+        self, create: DryRunCreate, asked: ManifestQuery, deadline_ns: int
     ) -> Callable[[dict[str, Json]], dict[str, Json] | None]:
-        return lambda one: create(one, namespace, self._until(deadline_ns))
+        place, is_tenants = asked.dry_run, asked.tenant is not None
+        return lambda one: create(one, place, self._until(deadline_ns), is_tenants)
 
     def _with_key(self, asked: ManifestQuery, until: int) -> ManifestQuery:
         if asked.certificate:

@@ -18,7 +18,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.key_entries import expanded, key_of
-from kyverno_mp.program.ports import ManifestQuery, SignedManifests
+from kyverno_mp.program.ports import ManifestQuery, Once, SignedManifests
 from kyverno_mp.values.jsonvalue import Json
 
 _DOMAIN: Final = "cosign.sigstore.dev"
@@ -81,6 +81,7 @@ class _Run:
         self._port = port
         self._given = given
         self._target = target
+        self._dry_runs = Once()
 
     def verify_set(self, listed: AttestorSet, path: str) -> tuple[bool, str]:
         """Return whether enough entries are verified, and the message.
@@ -153,6 +154,7 @@ class _Run:
             ignored=self._given.ignore_fields,
             tenant=self._tenant,
             dry_run=self._dry_run(),
+            dry_runs=self._dry_runs,
         )
 
     def _dry_run(self) -> str:

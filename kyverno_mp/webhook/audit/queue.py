@@ -63,13 +63,13 @@ class AuditQueue:
         """Queue a task; return False if it is dropped because the queue is full.
 
         ``size_bytes`` is the size of the decoded review that the task holds. All
-        waiting tasks together can hold ``bytes_max``.
+        waiting tasks together can hold ``bytes_max``, but an empty queue accepts any
+        review.
         """
         # SAFETY: several threads call this; a task queued before the end marker runs.
         with self._lock:
-            is_full = (
-                self._tasks.qsize() >= self._tasks_max
-                or self._bytes + size_bytes > self._bytes_max
+            is_full = self._tasks.qsize() >= self._tasks_max or (
+                self._bytes and self._bytes + size_bytes > self._bytes_max
             )
             is_dropped = self._closed or is_full
             if is_dropped:

@@ -60,6 +60,9 @@ class Dependencies:
     image_lane: Lane | None = None
     """For reviews that can read from a registry, so that a dead registry delays no
     other reviews. If None, they use ``slow_lane``."""
+    dry_run_lane: Lane | None = None
+    """For dry runs that would use the two lanes above, so that a review which waits for
+    the review of its dry run never blocks it. If None, they use these lanes."""
     long_lane: Lane | None = None
     """For reviews that exceeded their slice of the event loop, None if there is no such
     lane."""

@@ -44,8 +44,10 @@ class _Waiting(NamedTuple):
 class Lane:
     """A bounded thread pool; it rejects reviews while ``waiting_max`` reviews wait.
 
-    Reviews with the same share, e.g. a registry, get at most half of the threads and of
-    the places in the queue if the lane is shared (queues/turns.py).
+    If the lane is shared (queues/turns.py), reviews that wait for the same server, e.g.
+    a registry, get half of the threads, all but one of them while no other reviews can
+    start, and half of the places in the queue. Those of one namespace get at most half
+    of that, because a namespace can name any server.
     """
 
     def __init__(
@@ -62,10 +64,15 @@ class Lane:
 
         ``is_shared``: whether shares are limited.
         """
-        self._turns = Turns(max(1, threads // 2))
-        self._share_max = self._running_max = threads + waiting_max
+        # With two threads, both: otherwise one namespace could take a registry's part.
+        server_max = max(min(2, threads), threads - 1)
+        self._turns = Turns(
+            server_max, max(1, server_max // 2), fair_max=max(1, threads // 2)
+        )
+        self._share_max = self._tenant_max = self._running_max = threads + waiting_max
         if is_shared:
             self._share_max = max(1, self._running_max // 2)
+            self._tenant_max = max(1, self._share_max // 2)
         self._free = threads if is_shared else self._running_max
         """Reviews that may start; without shares, the pool itself queues them."""
         self._waiting: dict[Shares, deque[_Waiting]] = {}
@@ -97,9 +104,7 @@ class Lane:
         checks stop it. It occupies the pool until then.
         """
         answer = LateAnswer(self._loop)
-        if self.running >= self._running_max or any(
-            self._shares[one] >= self._share_max for one in shares
-        ):
+        if not self._has_place(shares):
             self.refused += 1
             answer.set_result(
                 on_error(QueueFull("webhook.slow_lane_full", "too many slow reviews"))
@@ -114,6 +119,14 @@ class Lane:
         waiting.append(_Waiting(work, answer, timer))
         self._start_waiting()
         return answer
+
+    def _has_place(self, shares: Shares) -> bool:
+        if self.running >= self._running_max:
+            return False
+        return not shares or (
+            self._shares[shares[0]] < self._tenant_max
+            and all(self._shares[one] < self._share_max for one in shares[1:])
+        )
 
     def _start_waiting(self) -> None:
         """Give the free threads to the reviews whose turn it is."""

@@ -133,10 +133,8 @@ class Service:
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Evaluate on the event loop if the plan needs no I/O and fits into a slice."""
-        lane = self._dependencies.slow_lane
-        if lane is not None and plan.needs_io:
-            lane = self._lane_of(plan) or lane
-        else:
+        lane = self._lane_of(plan, review.request) if plan.needs_io else None
+        if lane is None:
             lane = self._dependencies.long_lane
             if lane is None:
                 return review.evaluate(plan)
@@ -152,12 +150,18 @@ class Service:
             self._shares(lane, review),
         )
 
-    def _lane_of(self, plan: PlanOf) -> Lane | None:
-        """Return the lane for plans with I/O.
+    def _lane_of(self, plan: PlanOf | None, request: Request) -> Lane | None:
+        """Return the lane for plans with I/O; ``plan``: None if it is unknown.
 
         Reviews that read from registries have a separate lane, so that a dead registry
-        blocks only these.
+        blocks only these. So have dry runs: a review of a signed manifest can create an
+        object in a dry run, and it occupies its thread until that object is reviewed.
+        The review of a dry run creates no other.
         """
+        if request.dry_run and self._dependencies.dry_run_lane is not None:
+            return self._dependencies.dry_run_lane
+        if plan is None:
+            return self._dependencies.slow_lane
         images = self._dependencies.image_lane
         if images is None or not (plan.needs_io and plan.reads_registry):
             return self._dependencies.slow_lane
@@ -181,9 +185,7 @@ class Service:
         a review can arrive before the leader publishes a new namespace. Without the
         namespace, no rule runs.
         """
-        lane = self._dependencies.slow_lane or self._dependencies.long_lane
-        if picked is not None:
-            lane = self._lane_of(picked) or lane
+        lane = self._lane_of(picked, request) or self._dependencies.long_lane
         assert lane is not None
         deadline_ns = review.deadline_ns
         plan: PlanOf | None = None
@@ -208,7 +210,8 @@ class Service:
 
     def _shares(self, lane: Lane, review: Review) -> Shares:
         """Return the namespace and the registries for which a review may wait."""
-        if lane is not self._dependencies.image_lane:
+        shared = self._dependencies.image_lane, self._dependencies.dry_run_lane
+        if lane not in shared:
             return ()
         request = review.request
         hosts = registries_of(request.object or request.old_object)

@@ -1,4 +1,4 @@
-"""Dry runs of signed manifests: permission, namespace, errors, free threads."""
+"""Dry runs of signed manifests: permission, namespace, errors, bounds."""
 
 import json
 import threading
@@ -164,3 +164,29 @@ def test_threads_stay_free_for_reviews_of_the_objects(
         for one in running:
             one.join()
     assert create(_MAP, "tests", 0) == _MAP
+
+
+def test_namespaced_policies_get_half_of_the_dry_runs() -> None:
+    server = Server()
+    server.hold.clear()
+    create = dry_runs(server)
+    half = MANIFEST_DRY_RUNS_MAX // 2
+    args = (_MAP, "team", 0, True)
+    running = [threading.Thread(target=create, args=args) for _ in range(half)]
+    for one in running:
+        one.start()
+    try:
+        while len(server.calls) < half:
+            time.sleep(0.001)
+        with pytest.raises(DeadlinePassed, match="too many dry runs"):
+            create(_MAP, "team", time.monotonic_ns() + 1, True)
+        other = threading.Thread(target=create, args=(_MAP, "tests", 0))
+        other.start()
+        running.append(other)
+        while len(server.calls) < half + 1:
+            time.sleep(0.001)
+    finally:
+        server.hold.set()
+        for one in running:
+            one.join()
+    assert create(_MAP, "team", 0, True) == _MAP

@@ -67,3 +67,17 @@ def test_tenants_are_forgotten() -> None:
         turns.end(shares, 3)
     assert len(turns._last) == 3
     assert not turns._running
+
+
+def test_a_tenant_cannot_take_the_whole_part_of_a_server() -> None:
+    turns = Turns(4, tenant_max=2)
+    evil: Shares = ("evil", "popular.example", "dead.example")
+    good: Shares = ("good", "popular.example")
+    assert started(turns, [evil] * 4 + [good]) == [evil, good, evil]
+
+
+def test_a_server_exceeds_its_fair_part_only_if_no_other_work_can_start() -> None:
+    turns = Turns(3, fair_max=1)
+    dead: list[Shares] = [(name, "dead.example") for name in "abcd"]
+    other: Shares = ("a", "good.example")
+    assert started(turns, [*dead, other]) == [dead[0], other, dead[1], dead[2]]

@@ -140,8 +140,7 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
 
 def _note(problems: list[ExpressionInvalid], text: str, at: int, end: int) -> None:
     """Add the error of a text that is no token. Raises: ExpressionInvalid, if many."""
-    shown = text[at:end].replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    message = f"Syntax error: token recognition error at: '{shown}'"
+    message = f"Syntax error: token recognition error at: '{text[at:end]}'"
     problems.append(syntax_error(message, text, at))
     if len(problems) == CEL_ERRORS_MAX:
         raise together(problems)

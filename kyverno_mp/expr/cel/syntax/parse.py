@@ -414,8 +414,12 @@ class _Parser:
         if not marked and not self._starts("]"):
             self._expect("]")
             return ListLit((), (), at)
-        while not self._take("]"):
-            if self._take("?") or (marked and not items):
+        while (marked and not items) or not self._take("]"):
+            if marked and not items:
+                if self._kind() == "?":
+                    raise self._unexpected(operand=True)
+                optional.append(0)
+            elif self._take("?"):
                 optional.append(len(items))
             elif items and not self._opens():
                 self._expect("]")

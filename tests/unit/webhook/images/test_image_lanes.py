@@ -65,10 +65,10 @@ def hanging() -> Iterator[tuple[str, Callable[[], None]]]:
         release()
 
 
-def _config_map() -> bytes:
+def _config_map(**fields: Any) -> bytes:
     kind = {"group": "", "version": "v1", "kind": "ConfigMap"}
     given: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
-    return review(kind=kind, object=given)
+    return review(kind=kind, object=given, **fields)
 
 
 def test_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
@@ -181,29 +181,31 @@ def _refused(_error: Exception) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "dead",
+    ("dead", "places", "threads"),
     [
-        [(f"n{number}", "dead.example") for number in range(9)],
-        [("n", f"dead{number}.example") for number in range(9)],
+        ([(f"n{number}", "dead.example") for number in range(9)], 4, 3),
+        ([("n", f"dead{number}.example") for number in range(9)], 2, 1),
+        # SAFETY: a namespace can name a registry of others.
+        ([("n", "good.example", "dead.example") for _ in range(9)], 2, 1),
     ],
 )
-def test_a_registry_or_a_namespace_gets_half_of_the_places(
-    dead: list[tuple[str, str]],
+def test_a_registry_and_a_namespace_get_a_part_of_the_places(
+    dead: list[tuple[str, ...]], places: int, threads: int
 ) -> None:
     async def run() -> None:
         bench = SharedBench()
         hung = [bench.hang(*shares) for shares in dead]
-        assert [one.done() for one in hung] == [False] * 4 + [True] * 5
-        assert {one.result() for one in hung[4:]} == {b"refused"}
-        assert bench.lane.refused == 5
-        good = [bench.good("other", "good.example") for _ in range(4)]
+        assert [one.done() for one in hung] == [False] * places + [True] * (9 - places)
+        assert {one.result() for one in hung[places:]} == {b"refused"}
+        assert bench.lane.refused == 9 - places
+        good = [bench.good(name, "good.example") for name in ("o", "other")]
         for one in good:
             assert await asyncio.wait_for(one, _WAIT_S) == b"good"
-        assert bench.begun.acquire(timeout=_WAIT_S)
-        assert bench.begun.acquire(timeout=_WAIT_S)
-        assert not bench.begun.acquire(blocking=False), "two of four threads hang"
-        await bench.end(hung[:4])
-        assert [one.result() for one in hung[:4]] == [b"hung"] * 4
+        for _ in range(threads):
+            assert bench.begun.acquire(timeout=_WAIT_S)
+        assert not bench.begun.acquire(blocking=False), "the other threads are free"
+        await bench.end(hung[:places])
+        assert [one.result() for one in hung[:places]] == [b"hung"] * places
 
     asyncio.run(run())
 
@@ -211,12 +213,12 @@ def test_a_registry_or_a_namespace_gets_half_of_the_places(
 def test_a_review_that_expires_in_the_queue_needs_no_thread() -> None:
     async def run() -> None:
         bench = SharedBench()
-        hung = [bench.hang("n", "dead.example") for _ in range(2)]
-        late = bench.hang("n", "dead.example", until_ns=1)
+        hung = [bench.hang(f"n{number}", "dead.example") for number in range(3)]
+        late = bench.hang("late", "dead.example", until_ns=1)
         assert await asyncio.wait_for(late, _WAIT_S) == b"refused"
-        assert bench.lane.running == 3
+        assert bench.lane.running == 4
         await bench.end([*hung, late])
-        for _ in range(2):
+        for _ in range(3):
             assert bench.begun.acquire(blocking=False)
         assert not bench.begun.acquire(blocking=False), "it never ran"
 
@@ -226,11 +228,54 @@ def test_a_review_that_expires_in_the_queue_needs_no_thread() -> None:
 def test_a_stopped_lane_drops_what_waits() -> None:
     async def run() -> None:
         bench = SharedBench()
-        hung = [bench.hang("n", "dead.example") for _ in range(3)]
+        hung = [bench.hang(f"n{number}", "dead.example") for number in range(4)]
         bench.lane.stop()
-        await asyncio.wait_for(hung[2].ended, _WAIT_S)
-        assert bench.lane.running == 2
+        await asyncio.wait_for(hung[3].ended, _WAIT_S)
+        assert bench.lane.running == 3
         await bench.end(hung)
+
+    asyncio.run(run())
+
+
+def test_dry_runs_have_a_lane_of_their_own(tmp_path: Path) -> None:
+    """A review that creates an object in a dry run waits for the review of it."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        lanes = [
+            Lane(loop, 1, 1, time.monotonic_ns, is_shared=shared)
+            for shared in (False, True, True)
+        ]
+        webhooks = Webhooks(
+            policy("p", block("127.0.0.1:1", Signer())) + _ASKS,
+            tmp_path / "c",
+            slow_lane=lanes[0],
+            image_lane=lanes[1],
+            dry_run_lane=lanes[2],
+        )
+        hold = threading.Event()
+        until_ns = time.monotonic_ns() + 300 * 10**9
+        hung = [
+            lane.run(
+                lambda _pace: b"1" if hold.wait(_WAIT_S) else b"", until_ns, _refused
+            )
+            for lane in lanes[:2]
+        ]
+        path = SHARED[b"/mutate/fail"]
+        image = pod("127.0.0.1:1/app:v1")
+        for given in (
+            review(object=image, dryRun=True),
+            _config_map(dryRun=True),
+        ):
+            answer = webhooks.service.answer(path, b"", given)
+            assert not isinstance(answer, bytes)
+            await asyncio.wait_for(answer, _WAIT_S)
+            await asyncio.wait_for(answer.ended, _WAIT_S)
+        hold.set()
+        for one in hung:
+            await asyncio.wait_for(one, _WAIT_S)
+        for lane in lanes:
+            lane.stop()
 
     asyncio.run(run())
 

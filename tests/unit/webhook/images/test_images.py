@@ -121,6 +121,7 @@ class Webhooks:
     allowlist: str = LOOPBACK
     slow_lane: Lane | None = None
     image_lane: Lane | None = None
+    dry_run_lane: Lane | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     cached: list[Event] = field(default_factory=list)
     calls: list[Event] = field(default_factory=list)
@@ -144,6 +145,7 @@ class Webhooks:
                 monotonic_ns=time.monotonic_ns,
                 slow_lane=self.slow_lane,
                 image_lane=self.image_lane,
+                dry_run_lane=self.dry_run_lane,
             ),
             handlers_of(
                 SnapshotEvaluate(lambda: validation), SnapshotMutate(lambda: mutation)

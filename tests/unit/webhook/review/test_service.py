@@ -661,3 +661,9 @@ def test_changed_namespace_is_looked_up() -> None:
     assert _with_live({"metadata": {}}, evaluate, **changed)["allowed"]
     ((request, _, _),) = evaluate.asked
     assert request.namespace_known
+
+
+def test_an_empty_audit_queue_accepts_a_review_of_any_size() -> None:
+    box = AuditQueue(9, on_drop=lambda: None, on_error=print, bytes_max=10)
+    assert box.put(lambda: None, 11)
+    assert not box.put(lambda: None, 1)
