@@ -141,7 +141,7 @@ class AdmissionEvents:
             review = decode_record(record.content)
             infos = self._infos(review)
         except StateError as error:
-            _log.error("journal: %s", error.message)
+            _log.error("cannot decode a journal record, skipping it: %s", error.message)
             record.give_up()
             return
         written = self._begun[1] if self._begun[0] == record.content else 0

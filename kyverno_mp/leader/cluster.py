@@ -186,7 +186,7 @@ class ClusterPolicies:
 
 
 class LiveClusterData:
-    """The data segments for policies; an unchanged segment is the identical object."""
+    """The data segments for policies; unchanged segments stay the same objects."""
 
     def __init__(
         self,

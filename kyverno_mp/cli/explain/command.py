@@ -83,6 +83,8 @@ def _body(rule: RuleIR) -> str:
         ("pattern", validate.pattern),
         ("anyPattern", validate.any_pattern),
         ("foreach", validate.foreach or None),
+        ("cel", validate.cel),
+        ("manifests", validate.manifests),
     ):
         if value is not None:
             return f"validate.{name}"

@@ -240,7 +240,7 @@ class AdmissionPolicyController:
         except KubeRefused as error:
             # Without permission, no object can be ours; each write fails with its own
             # message.
-            _log.info("generated admission policies: %s", error.message)
+            _log.info("cannot read generated admission policies: %s", error.message)
         self._read_s = now_s
 
     def _drop(self, names: set[_Name]) -> None:
@@ -349,7 +349,12 @@ class AdmissionPolicyController:
         try:
             self._objects.delete(pair, name)
         except KubeRefused as error:
-            _log.warning("%s %s stays in force: %s", kind, name, error.message)
+            _log.warning(
+                "cannot delete %s %s, which stays in force: %s",
+                kind,
+                name,
+                error.message,
+            )
         except KubeConflict:
             self._read_s = None
             raise _Waits from None

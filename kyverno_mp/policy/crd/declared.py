@@ -144,7 +144,7 @@ def _scalar(declared: inspect.Type) -> Schema:
 
 
 def _in_written_order(record: type, name: str, schema: Schema) -> Schema:
-    """Restore the declared order, which msgspec sorts and the API server reports."""
+    """Return an enum's values in declared order, as the API server reports them."""
     if "enum" in schema:
         for values in _literals(typing.get_type_hints(record)[name]):
             return {**schema, "enum": list(values)}

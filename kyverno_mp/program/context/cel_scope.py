@@ -346,7 +346,7 @@ def _user_info(request: Request, given: dict[str, Json]) -> dict[str, Json]:
 
 
 def namespace_value(request: Request, *, labels_known: bool) -> Json:
-    """Return ``namespaceObject``: with labels in a cluster, offline only the name."""
+    """Return ``namespaceObject``: offline, it has only its name."""
     namespace = subject_namespace(request)
     if not namespace:
         return None

@@ -95,7 +95,7 @@ class LinkedGeneration:
         ]
 
     def evaluate(self, request: Request, scope: RuleContext) -> RuleResult | None:
-        """Return whether the rule applies; None if it does not match at all.
+        """Return what to do for the request; None if the rule does not match at all.
 
         pass: generate. fail: the rule applied to the old object but no longer does, so
         its generated objects have to be deleted. ``scope`` cannot be reused.

@@ -222,7 +222,7 @@ def _decided(policy: _Policy, rule: _Rule, context: RequestContext) -> list[_App
     """Decide on a rule without external calls; return at most one entry."""
     request = context.request
     if request.operation == _DELETE:
-        # KYVERNO: a deletion is decided by match alone (controllers 5.2).
+        # KYVERNO: for a deletion, match alone decides (controllers 5.2).
         scope = policy.scope(rule, context)
         if rule.gate.matched_exceptions(request, scope):
             return []

@@ -108,7 +108,7 @@ class NotedPolicyImages:
         )
 
     def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
-        """Return the document of an artefact. Raises: see PolicyImages."""
+        """Return the JSON document in an artefact. Raises: see PolicyImages."""
         return self._noted.call(
             lambda: self._images.document(asked, digest, deadline_ns)
         )

@@ -192,8 +192,8 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
     try:
         resolved = resolve_references(raw)
     except ReferenceFailed as failure:
-        # KYVERNO: 3.2 - a reference must also resolve within the rule, although at run
-        # time only the pattern is searched. So a reference with a leading slash is
+        # KYVERNO: 3.2 - a reference must resolve in the whole rule, too, although only
+        # the pattern is searched at run time. So a reference with a leading slash is
         # never valid.
         yield VariableError(f"{failed}{failure}")
         return

@@ -100,3 +100,37 @@ def test_serve_names_the_flag_of_a_missing_folder(
     assert done.code == 2
     expected = f"--policies (KYVERNO_MP_POLICIES_DIR): {tmp_path / 'none'} does not"
     assert expected in done.err
+
+
+BODY = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {{name: p}}
+spec:
+  rules:
+  - name: r
+    match: {{any: [{{resources: {{kinds: [ConfigMap]}}}}]}}
+    validate: {{message: m, {body}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("cel", "cel: {expressions: [{expression: 'true'}]}"),
+        ("pattern", "pattern: {data: {a: b}}"),
+        ("deny", "deny: {conditions: {all: []}}"),
+        (
+            "manifests",
+            "manifests: {attestors: [{entries: [{keyless: {issuer: i, subject: s}}]}]}",
+        ),
+    ],
+)
+def test_explain_names_the_body_of_a_rule(
+    command: Command, tmp_path: Path, name: str, body: str
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(BODY.format(body=body))
+    (policy,) = json.loads(command("explain", file, "-o", "json").out)
+    (rule,) = policy["rules"]
+    assert rule["body"] == f"validate.{name}"
