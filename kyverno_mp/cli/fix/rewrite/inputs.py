@@ -28,7 +28,7 @@ from kyverno_mp.values.kubernetes.kinds import parse_kind
 _SEED: Final = 20260101
 _ABSENT: Final = object()
 _ODD: Final[tuple[Json, ...]] = (
-    *(None, "", "x", "0", "5", "-1", "true", 0, 1, -1, 7, 1.5, True, False),
+    *(None, "", "x", "0", "5", "-1", "true", 0, 1, -1, 7, 1.5, 5.0, 10.0, True, False),
     *([], {}, ["x"], [{}], {"x": "y"}, [None], "x y/z:1"),
     *(
         "*",
