@@ -3,7 +3,7 @@
 Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
 CLI's values implement structurally. A port without a result raises ExpressionFailed
 with upstream's message; it never returns an empty value instead of an error.
-May touch: nothing; the adapters do I/O.
+May touch: nothing; the adapters do I/O. Over 400 lines: all ports of rules.
 Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 """
 
