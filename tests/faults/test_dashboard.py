@@ -88,6 +88,6 @@ def test_dashboard_is_off_by_default(tmp_path: Path) -> None:
     try:
         assert "dashboard" not in running.get("/healthz")[1]
         lines = (tmp_path / "stdout").read_text().splitlines()
-    assert not any(line.lstrip().startswith("dashboard") for line in lines)
+        assert not any(line.lstrip().startswith("dashboard") for line in lines)
     finally:
         running.close()
