@@ -55,7 +55,6 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
-from kyverno_mp.policy.reading.decode import prepare
 from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS
@@ -88,8 +87,6 @@ class Background:
     """The parts and threads of one term as lease holder."""
 
     def __init__(self, dependencies: BackgroundDependencies) -> None:
-        # Several threads decode policies.
-        prepare()
         clock = dependencies.clock
         self._dependencies = dependencies
         kinds = Kinds(dependencies.client, clock.monotonic_s)

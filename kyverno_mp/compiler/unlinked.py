@@ -62,6 +62,13 @@ _FAILING: Final = Expression(
 )
 """Its evaluation fails with an error that names the missing key."""
 
+_POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)
+_RULE: Final = msgspec.msgpack.Decoder(RuleIR)
+_VALIDATING: Final = msgspec.msgpack.Decoder(ValidatingPolicyIR)
+_MUTATING: Final = msgspec.msgpack.Decoder(MutatingPolicyIR)
+_GENERATING: Final = msgspec.msgpack.Decoder(GeneratingPolicyIR)
+_IMAGES: Final = msgspec.msgpack.Decoder(ImageValidatingPolicyIR)
+
 
 def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
     """Return the stub to publish instead; None if no review evaluates the policy.
@@ -129,7 +136,7 @@ def is_missed(encoded: EncodedPolicy, kind: str) -> bool:
     """
     if kind in MUTATING_POLICY_KINDS:
         content = part_of(memoryview(encoded.content), 0)
-        found = msgspec.msgpack.decode(content, type=MutatingPolicyIR)
+        found = _MUTATING.decode(content)
         return not found.mutates_existing
     if kind in _CEL_KINDS:
         return True
@@ -147,12 +154,11 @@ def without_exceptions(
     ``kind``: of the document. ``dropped``: the keys of the exceptions.
     """
     content = memoryview(encoded.content)
-    record_type: type[Any] = _RECORDS.get(kind, RuleIR)
-    first = 1 if record_type is RuleIR else 0
+    decoder = _RECORDS.get(kind, _RULE)
+    first = 1 if decoder is _RULE else 0
     parts = [bytes(part_of(content, number)) for number in range(count_of(content))]
-    decode = msgspec.msgpack.Decoder(record_type).decode
     for number in range(first, len(parts)):
-        record: Any = decode(parts[number])
+        record: Any = decoder.decode(parts[number])
         kept = tuple(one for one in record.exceptions if one.key not in dropped)
         if len(kept) < len(record.exceptions):
             record = msgspec.structs.replace(record, exceptions=kept)
@@ -167,13 +173,12 @@ def without_exceptions(
 def _failing_rules(encoded: EncodedPolicy) -> tuple[PolicyIR, list[RuleIR]]:
     """Return the policy's record, and rules that fail where its rules match."""
     content = memoryview(encoded.content)
-    decode = msgspec.msgpack.Decoder(RuleIR).decode
     rules = [
         failing
         for number in range(1, count_of(content))
-        for failing in _failing(decode(part_of(content, number)))
+        for failing in _failing(_RULE.decode(part_of(content, number)))
     ]
-    return msgspec.msgpack.decode(part_of(content, 0), type=PolicyIR), rules
+    return _POLICY.decode(part_of(content, 0)), rules
 
 
 def _can_deny(policy: PolicyIR, rules: Sequence[RuleIR]) -> bool:
@@ -250,7 +255,7 @@ def _failing(rule: RuleIR) -> Iterator[RuleIR]:
 
 
 def _validating(content: memoryview) -> EncodedPolicy:
-    found = msgspec.msgpack.decode(content, type=ValidatingPolicyIR)
+    found = _VALIDATING.decode(content)
     failing = (CelValidationIR(_FAILING),)
 
     def body(given: ValidatingBodyIR) -> ValidatingBodyIR:
@@ -260,7 +265,7 @@ def _validating(content: memoryview) -> EncodedPolicy:
 
 
 def _mutating(content: memoryview) -> EncodedPolicy | None:
-    found = msgspec.msgpack.decode(content, type=MutatingPolicyIR)
+    found = _MUTATING.decode(content)
     if found.mutates_existing:
         return None
     found = msgspec.structs.replace(found, targets=None)
@@ -273,7 +278,7 @@ def _mutating(content: memoryview) -> EncodedPolicy | None:
 
 
 def _images(content: memoryview) -> EncodedPolicy:
-    found = msgspec.msgpack.decode(content, type=ImageValidatingPolicyIR)
+    found = _IMAGES.decode(content)
     failing = (CelValidationIR(_FAILING),)
 
     def body(given: ImageBodyIR) -> ImageBodyIR:
@@ -290,11 +295,11 @@ _CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = 
     **dict.fromkeys(MUTATING_POLICY_KINDS, _mutating),
     **dict.fromkeys(IMAGE_POLICY_KINDS, _images),
 }
-_RECORDS: Final[Mapping[str, type]] = {
-    **dict.fromkeys(VALIDATING_POLICY_KINDS, ValidatingPolicyIR),
-    **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicyIR),
-    **dict.fromkeys(IMAGE_POLICY_KINDS, ImageValidatingPolicyIR),
-    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicyIR),
+_RECORDS: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
+    **dict.fromkeys(VALIDATING_POLICY_KINDS, _VALIDATING),
+    **dict.fromkeys(MUTATING_POLICY_KINDS, _MUTATING),
+    **dict.fromkeys(IMAGE_POLICY_KINDS, _IMAGES),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, _GENERATING),
 }
 
 

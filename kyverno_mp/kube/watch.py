@@ -63,9 +63,6 @@ class _Page(msgspec.Struct):
 
 
 IDENTITY: Final = msgspec.json.Decoder(Identity)
-"""SAFETY: decoders are built on import, because two threads that decode a type for the
-first time can cause a segmentation fault (msgspec 0.22).
-"""
 _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
@@ -74,6 +71,9 @@ class Change(msgspec.Struct):
 
     type: str
     object: msgspec.Raw
+
+
+_CHANGE: Final = msgspec.json.Decoder(Change)
 
 
 class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,10 +229,9 @@ def watch(
 
 
 def _changes(lines: Iterator[bytes], path: str) -> Iterator[Change]:
-    decoder = msgspec.json.Decoder(Change)
     for line in lines:
         try:
-            change = decoder.decode(line)
+            change = _CHANGE.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise KubeUnavailable(
                 "kube.answer", f"watch of {path}: a line is not an event"

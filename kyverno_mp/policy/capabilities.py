@@ -12,6 +12,7 @@ import msgspec
 
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.image_verification import (
+    ATTESTOR_SET,
     Attestor,
     AttestorSet,
     ImageVerification,
@@ -50,7 +51,7 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
     for entry in listed.entries:
         if entry.attestor is not None:
             try:
-                nested = msgspec.convert(entry.attestor, AttestorSet)
+                nested = ATTESTOR_SET.convert(entry.attestor)
             except msgspec.ValidationError:
                 yield f"{place}.attestor"
             else:
@@ -122,7 +123,7 @@ def _in_set(
             yield f"{place}.attestor"
         else:
             try:
-                nested = msgspec.convert(entry.attestor, AttestorSet)
+                nested = ATTESTOR_SET.convert(entry.attestor)
             except msgspec.ValidationError:
                 yield f"{place}.attestor"
             else:

@@ -119,6 +119,9 @@ def _filters(text: str) -> _Found:
     return {"resource_filters": text}
 
 
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str] | None)
+
+
 def _bool(name: str) -> _Reader:
     def read(text: str) -> _Found:
         if text not in _TRUE | _FALSE:
@@ -132,7 +135,7 @@ def _labels(name: str, *, values: bool) -> _Reader:
     """Read a JSON map of labels, or of annotations, whose values can be any string."""
 
     def read(text: str) -> _Found:
-        found = decode_json_as(text, dict[str, str] | None) or {}
+        found = decode_with(_TEXTS, text) or {}
         for key, value in found.items():
             if not is_label_key(key):
                 raise ValueError(f"{key!r} is not a key that Kubernetes takes")
@@ -193,8 +196,11 @@ class _Webhooks(msgspec.Struct, rename="camel"):
     object_selector: _Selector | None = None
 
 
+_WEBHOOKS: Final = msgspec.json.Decoder(_Webhooks | None)
+
+
 def _webhooks(text: str) -> _Found:
-    given = decode_json_as(text, _Webhooks | None) or _Webhooks()
+    given = decode_with(_WEBHOOKS, text) or _Webhooks()
     return {
         "namespace_selector": _selector(given.namespace_selector),
         "object_selector": _selector(given.object_selector),
@@ -232,8 +238,11 @@ class _Condition(msgspec.Struct):
     expression: str = ""
 
 
+_CONDITIONS: Final = msgspec.json.Decoder(tuple[_Condition, ...] | None)
+
+
 def _conditions(text: str) -> _Found:
-    given = decode_json_as(text, tuple[_Condition, ...] | None) or ()
+    given = decode_with(_CONDITIONS, text) or ()
     if len(given) > MATCH_CONDITIONS_MAX:
         raise ValueError(f"more than {MATCH_CONDITIONS_MAX} conditions")
     names = {one.name for one in given}
@@ -249,10 +258,10 @@ def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> 
             raise ValueError(f"{one['name']}: {reason}")
 
 
-def decode_json_as(text: str, kind: Any) -> Any:
-    """Decode JSON of one type. Raises: ValueError with a readable message."""
+def decode_with(decoder: msgspec.json.Decoder[Any], text: str) -> Any:
+    """Decode JSON. Raises: ValueError with a readable message."""
     try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=kind)
+        return decoder.decode(text.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from kyverno_mp.limits import BUCKETS_MAX
-from kyverno_mp.policy.configuration import decode_json_as
+from kyverno_mp.policy.configuration import decode_with
 from kyverno_mp.values.go.duration import duration_error, parse_duration
 
 DEFAULT_BUCKETS: Final = (
@@ -109,8 +109,11 @@ class _Namespaces(msgspec.Struct):
     exclude: tuple[str, ...] | None = None
 
 
+_NAMESPACES: Final = msgspec.json.Decoder(_Namespaces | None)
+
+
 def _namespaces(text: str) -> dict[str, Any]:
-    given = decode_json_as(text, _Namespaces | None) or _Namespaces()
+    given = decode_with(_NAMESPACES, text) or _Namespaces()
     return {
         "include_namespaces": given.include or (),
         "exclude_namespaces": given.exclude or (),
@@ -144,8 +147,11 @@ class _Exposed(msgspec.Struct, rename="camel"):
     bucket_boundaries: tuple[float, ...] | None = None
 
 
+_EXPOSURES: Final = msgspec.json.Decoder(dict[str, _Exposed] | None)
+
+
 def _exposure(text: str) -> dict[str, Any]:
-    given = decode_json_as(text, dict[str, _Exposed] | None) or {}
+    given = decode_with(_EXPOSURES, text) or {}
     # Upstream's chart uses names of counters with _total, which have no effect upstream
     # (docs/behaviour/controllers 14.13). Here both names refer to the metric.
     return {

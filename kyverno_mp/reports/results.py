@@ -31,6 +31,7 @@ import msgspec
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp, summary_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 EPHEMERAL_REPORTS: Final = Resource(
     group="reports.kyverno.io",
@@ -172,6 +173,7 @@ class _Report(msgspec.Struct):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
+_REPORT: Final = RecordType(_Report)
 _DECODER: Final = msgspec.json.Decoder(_Report)
 
 
@@ -185,7 +187,7 @@ def results_in(raw: msgspec.Raw | bytes) -> Results | None:
 
 def results_of(report: Mapping[str, Json]) -> Results | None:
     """Return the results in a decoded EphemeralReport. Raises: see ``results_in``."""
-    return _results_of(msgspec.convert(report, _Report))
+    return _results_of(_REPORT.convert(report))
 
 
 def _results_of(report: _Report) -> Results | None:

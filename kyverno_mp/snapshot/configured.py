@@ -16,11 +16,14 @@ from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.snapshot.data import DataSegment, encode_value
+from kyverno_mp.values.records import RecordType
 
 SETTINGS: Final = "settings"
 """Name of the segment."""
 _KYVERNO: Final = "kyverno"
 _METRICS: Final = "metrics"
+_CONFIGURATION: Final = RecordType(Configuration)
+_METRICS_CONFIGURATION: Final = RecordType(MetricsConfiguration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,8 @@ def configured_of(segment: DataSegment) -> Configured:
     """Decode the segment. Raises: SnapshotUnusable."""
     try:
         return Configured(
-            msgspec.convert(segment.get(_KYVERNO), Configuration),
-            msgspec.convert(segment.get(_METRICS), MetricsConfiguration),
+            _CONFIGURATION.convert(segment.get(_KYVERNO)),
+            _METRICS_CONFIGURATION.convert(segment.get(_METRICS)),
         )
     except msgspec.ValidationError as error:
         raise SnapshotUnusable(

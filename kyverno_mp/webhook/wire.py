@@ -18,9 +18,7 @@ from kyverno_mp.limits import (
     LONG_REVIEW_THREADS,
     SLOW_REVIEWS_WAITING_MAX,
 )
-from kyverno_mp.policy.cel_kinds import served as served_cel
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
-from kyverno_mp.policy.reading.decode import prepare
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.image_policies.plan import ImagePlanner
@@ -112,9 +110,6 @@ def wire(
     settings: Settings, loop: asyncio.AbstractEventLoop, role: RoleDependencies
 ) -> Served:
     """Return the objects that the worker serves."""
-    # Several threads review policies.
-    prepare()
-    served_cel.prepare()
     audit_queue, slow_audit_queue = audit_queues = [
         AuditQueue(
             settings.audit_queue_max,

@@ -210,12 +210,9 @@ def family(
 
 
 def test_kill_at_any_request_of_the_pool(
-    api: FakeApi, family: Family, tmp_path: Path, request: pytest.FixtureRequest
+    api: FakeApi, family: Family, tmp_path: Path
 ) -> None:
     """Each request from the start of a term to the end of its work."""
-    if "GeneratingPolicy" in request.node.name:
-        # Open defect: after some kill, a request is not finished within the wait.
-        request.applymarker(pytest.mark.xfail(strict=False, reason="open: issue 13"))
     step, first = 1, 0
     while True:
         family.put_up()

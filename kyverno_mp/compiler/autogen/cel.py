@@ -7,8 +7,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7; Kyverno pkg/cel/autogen, pkg/cel/policies/vpol/autogen.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -23,8 +23,13 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
 from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicySpec
 from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 _Spec = TypeVar("_Spec", ValidatingPolicySpec, ImageValidatingPolicySpec)
+_RECORDS: Final[Mapping[type, RecordType[Any]]] = {
+    ValidatingPolicySpec: RecordType(ValidatingPolicySpec),
+    ImageValidatingPolicySpec: RecordType(ImageValidatingPolicySpec),
+}
 _DEFAULTS: Final = {
     "daemonsets": "apps",
     "deployments": "apps",
@@ -46,7 +51,7 @@ def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
     for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
-        moved = msgspec.convert(_moved(spec.raw(), prefix), type(spec))
+        moved = _RECORDS[type(spec)].convert(_moved(spec.raw(), prefix))
         yield name, msgspec.structs.replace(moved, match_constraints=constraints)
 
 

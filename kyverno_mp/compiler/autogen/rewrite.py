@@ -20,6 +20,7 @@ from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.kinds import contains_kind
 from kyverno_mp.values.jsonvalue import Json
 
+_RULE: Final = msgspec.json.Decoder(Rule)
 _NAME_BYTES_MAX: Final = 63
 GVK_OF: Final = {
     "DaemonSet": "apps/v1/DaemonSet",
@@ -130,7 +131,7 @@ def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
     for old, new in _TEXTS[shift, is_cel]:
         data = data.replace(old, new)
     try:
-        return [msgspec.json.decode(data, type=Rule)]
+        return [_RULE.decode(data)]
     except msgspec.ValidationError:
         return []
 

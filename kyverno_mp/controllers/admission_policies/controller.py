@@ -289,10 +289,8 @@ class AdmissionPolicyController:
         known = self._statuses.get(_name_of(policy))
         is_enforced = is_generated(policy.status) if known is None else known.generated
         if is_enforced and not self._objects.has_both(pair, names_of(policy)[1]):
-            text = _REPLACED.format(plan.kind)
-            self._statuses[_name_of(policy)] = GeneratedStatus(
-                generated=False, message=text
-            )
+            status = GeneratedStatus(False, _REPLACED.format(plan.kind))
+            self._statuses[_name_of(policy)] = status
             self._written_s.pop(_name_of(policy), None)
 
     def _write(self, plan: Generated, pair: Pair) -> bool:
@@ -349,12 +347,8 @@ class AdmissionPolicyController:
         try:
             self._objects.delete(pair, name)
         except KubeRefused as error:
-            _log.warning(
-                "cannot delete %s %s, which stays in force: %s",
-                kind,
-                name,
-                error.message,
-            )
+            text = "cannot delete %s %s, which stays in force: %s"
+            _log.warning(text, kind, name, error.message)
         except KubeConflict:
             self._read_s = None
             raise _Waits from None

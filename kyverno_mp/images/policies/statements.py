@@ -14,6 +14,7 @@ import msgspec
 
 from kyverno_mp.images.keys import failed
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 _CUSTOM: Final = "https://cosign.sigstore.dev/attestation/v1"
 _SLSA_02: Final = "https://slsa.dev/provenance/v0.2"
@@ -63,12 +64,12 @@ class _Scan(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
-_SHAPES: Final[Mapping[str, type]] = {
-    "slsaprovenance": _Provenance02,
-    "slsaprovenance02": _Provenance02,
-    "slsaprovenance1": _Provenance1,
-    "link": _Link,
-    "vuln": _Scan,
+_SHAPES: Final[Mapping[str, RecordType[Any]]] = {
+    "slsaprovenance": RecordType(_Provenance02),
+    "slsaprovenance02": RecordType(_Provenance02),
+    "slsaprovenance1": RecordType(_Provenance1),
+    "link": RecordType(_Link),
+    "vuln": RecordType(_Scan),
 }
 """With a short name, the predicate must fit upstream's record."""
 
@@ -103,7 +104,7 @@ def payloads_of(
         predicate = statement.get("predicate")
         try:
             if kind in _SHAPES and predicate is not None:
-                msgspec.convert(predicate, _SHAPES[kind])
+                _SHAPES[kind].convert(predicate)
         except msgspec.ValidationError as error:
             text = f"converting to consumable policy validation: {error}"
             raise failed(text) from None

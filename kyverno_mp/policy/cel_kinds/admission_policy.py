@@ -20,6 +20,7 @@ from kyverno_mp.policy.fields.validation import (
 )
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 Operations = tuple[Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"], ...]
 
@@ -141,13 +142,16 @@ AdmissionBinding = ValidatingAdmissionPolicyBinding | MutatingAdmissionPolicyBin
 _GROUP: Final = "admissionregistration.k8s.io/"
 _VALIDATING: Final = (f"{_GROUP}v1",)
 _MUTATING: Final = (f"{_GROUP}v1alpha1", f"{_GROUP}v1beta1")
-_KINDS: Final[
-    Mapping[str, tuple[type[AdmissionPolicy | AdmissionBinding], tuple[str, ...]]]
-] = {
-    "ValidatingAdmissionPolicy": (ValidatingAdmissionPolicy, _VALIDATING),
-    "ValidatingAdmissionPolicyBinding": (ValidatingAdmissionPolicyBinding, _VALIDATING),
-    "MutatingAdmissionPolicy": (MutatingAdmissionPolicy, _MUTATING),
-    "MutatingAdmissionPolicyBinding": (MutatingAdmissionPolicyBinding, _MUTATING),
+_Any = AdmissionPolicy | AdmissionBinding
+_Versions = tuple[str, ...]
+_KINDS: Final[Mapping[str, tuple[RecordType[_Any], _Versions]]] = {
+    record.type.__name__: (record, versions)
+    for record, versions in (
+        (RecordType(ValidatingAdmissionPolicy), _VALIDATING),
+        (RecordType(ValidatingAdmissionPolicyBinding), _VALIDATING),
+        (RecordType(MutatingAdmissionPolicy), _MUTATING),
+        (RecordType(MutatingAdmissionPolicyBinding), _MUTATING),
+    )
 }
 
 

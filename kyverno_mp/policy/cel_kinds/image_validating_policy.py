@@ -6,7 +6,6 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/images 8.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -23,6 +22,7 @@ from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 
 class GivenText(Fields, frozen=True):
@@ -221,15 +221,7 @@ _VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "ImageValidatingPolicy": (f"{_GROUP}v1alpha1", *_BETA),
     "NamespacedImageValidatingPolicy": _BETA,
 }
-
-
-def prepare() -> None:
-    """Build msgspec's decoders for these kinds, before threads share this module.
-
-    Reason: policy/reading/decode.py, ``prepare``.
-    """
-    with contextlib.suppress(msgspec.ValidationError):
-        msgspec.convert({}, ImageValidatingPolicy)
+_RECORD: Final = RecordType(ImageValidatingPolicy)
 
 
 def is_image_policy(raw: Json) -> bool:
@@ -246,4 +238,4 @@ def decode_image_policy(
 
     Raises: DocumentInvalid with all structural problems.
     """
-    return converted(raw, ImageValidatingPolicy, file=file)
+    return converted(raw, _RECORD, file=file)

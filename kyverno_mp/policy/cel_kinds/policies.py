@@ -7,11 +7,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Final, Literal
-
-import msgspec
 
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources, Mutation
 from kyverno_mp.policy.cel_kinds.validating_policy import (
@@ -24,6 +21,7 @@ from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 
 class MutatingAutogen(Fields, frozen=True):
@@ -147,21 +145,14 @@ AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
 _GROUP: Final = "policies.kyverno.io/"
 _BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
 _ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
-_KINDS: Final[Mapping[str, type[AnyCelPolicy]]] = {
-    **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicy),
-    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicy),
-    **dict.fromkeys(("DeletingPolicy", "NamespacedDeletingPolicy"), DeletingPolicy),
+_DELETING: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
+_KINDS: Final[Mapping[str, RecordType[AnyCelPolicy]]] = {
+    **dict.fromkeys(MUTATING_POLICY_KINDS, RecordType(MutatingPolicy)),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, RecordType(GeneratingPolicy)),
+    **dict.fromkeys(
+        ("DeletingPolicy", "NamespacedDeletingPolicy"), RecordType(DeletingPolicy)
+    ),
 }
-
-
-def prepare() -> None:
-    """Build msgspec's decoders for these kinds, before threads share this module.
-
-    Reason: policy/reading/decode.py, ``prepare``.
-    """
-    for record in set(_KINDS.values()):
-        with contextlib.suppress(msgspec.ValidationError):
-            msgspec.convert({}, record)
 
 
 def is_cel_policy(raw: Json) -> bool:

@@ -14,9 +14,6 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     decode_image_policy,
     is_image_policy,
 )
-from kyverno_mp.policy.cel_kinds.image_validating_policy import (
-    prepare as prepare_image_policies,
-)
 from kyverno_mp.policy.cel_kinds.policies import (
     GENERATING_POLICY_KINDS,
     MUTATING_POLICY_KINDS,
@@ -25,16 +22,12 @@ from kyverno_mp.policy.cel_kinds.policies import (
     decode_cel_policy,
     is_cel_policy,
 )
-from kyverno_mp.policy.cel_kinds.policies import prepare as prepare_cel_policies
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     VALIDATING_POLICY_KINDS,
     AnyValidatingPolicy,
     CelPolicyException,
     decode_validating_policy,
     is_validating_policy,
-)
-from kyverno_mp.policy.cel_kinds.validating_policy import (
-    prepare as prepare_validating_policies,
 )
 from kyverno_mp.values.jsonvalue import Json
 
@@ -75,10 +68,3 @@ def decode_served(
     found = decode_cel_policy(raw, file=file)
     assert isinstance(found, MutatingPolicy | GeneratingPolicy)
     return found
-
-
-def prepare() -> None:
-    """Build the decoders of all kinds, before threads share these modules."""
-    prepare_validating_policies()
-    prepare_cel_policies()
-    prepare_image_policies()

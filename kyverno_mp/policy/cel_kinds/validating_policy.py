@@ -6,11 +6,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Final, Literal
-
-import msgspec
 
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
 from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
@@ -18,6 +15,7 @@ from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 JSON_MODE: Final = "JSON"
 _AUTHORIZATION_MODES: Final = ("HTTP", "Envoy")
@@ -140,23 +138,12 @@ VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolic
 _GROUP: Final = "policies.kyverno.io/"
 _BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
 _ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
-_KINDS: Final[
-    Mapping[str, tuple[type[AnyValidatingPolicy | CelPolicyException], tuple[str, ...]]]
-] = {
-    "ValidatingPolicy": (ValidatingPolicy, _ALL),
-    "NamespacedValidatingPolicy": (NamespacedValidatingPolicy, _BETA),
-    "PolicyException": (CelPolicyException, _ALL),
+_Any = AnyValidatingPolicy | CelPolicyException
+_KINDS: Final[Mapping[str, tuple[RecordType[_Any], tuple[str, ...]]]] = {
+    "ValidatingPolicy": (RecordType(ValidatingPolicy), _ALL),
+    "NamespacedValidatingPolicy": (RecordType(NamespacedValidatingPolicy), _BETA),
+    "PolicyException": (RecordType(CelPolicyException), _ALL),
 }
-
-
-def prepare() -> None:
-    """Build msgspec's decoders for these kinds, before threads share this module.
-
-    Reason: policy/reading/decode.py, ``prepare``.
-    """
-    for record, _ in _KINDS.values():
-        with contextlib.suppress(msgspec.ValidationError):
-            msgspec.convert({}, record)
 
 
 def is_validating_policy(raw: Json) -> bool:

@@ -5,7 +5,7 @@ images/, which verifies images. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (ImageVerification, AttestorSet), 12.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ from kyverno_mp.policy.fields.conditions import AnyAllConditions
 from kyverno_mp.policy.fields.context import ImageRegistryCredentials
 from kyverno_mp.policy.fields.record import FailureAction, Fields
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 
 class Rekor(Fields, frozen=True):
@@ -88,6 +89,9 @@ class AttestorSet(Fields, frozen=True):
 
     count: Annotated[int, msgspec.Meta(ge=1)] | None = None
     entries: tuple[Attestor, ...] = ()
+
+
+ATTESTOR_SET: Final = RecordType(AttestorSet)
 
 
 class Attestation(Fields, frozen=True):
@@ -170,3 +174,6 @@ class ImageVerification(Fields, frozen=True):
             issuer=self.issuer, subject=self.subject, roots=self.roots
         )
         return Attestor(annotations=self.annotations, keyless=keyless)
+
+
+IMAGE_VERIFICATION: Final = RecordType(ImageVerification)

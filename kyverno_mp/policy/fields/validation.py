@@ -6,7 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5 and 6; docs/behaviour/controllers 1.2 (Validation).
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from kyverno_mp.policy.fields.image_verification import AttestorSet, Deny
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
 from kyverno_mp.policy.fields.record import FailureAction, Fields, LooseFailureAction
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 ControlName = Literal[
     "HostProcess",
@@ -166,6 +167,9 @@ class Manifests(Fields, frozen=True):
     ignore_fields: tuple[ObjectFieldBinding, ...] = ()
     dry_run: DryRun | None = None
     repository: str = ""
+
+
+MANIFESTS: Final = RecordType(Manifests)
 
 
 class Validation(Fields, frozen=True):

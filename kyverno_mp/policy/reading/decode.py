@@ -6,7 +6,6 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1 to 1.5; docs/behaviour/cli 4 (accepted kinds).
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -29,6 +28,7 @@ from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.policy.problems import DocumentInvalid, Problem, rule_name
 from kyverno_mp.policy.reading.shape import Removed, Walk, shape_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import RecordType
 
 Document = (
     ClusterPolicy
@@ -41,18 +41,18 @@ Document = (
 
 BETA: Final = "kyverno.io/v2beta1"
 """The version of ClusterPolicy and Policy without deprecated fields."""
-KINDS: Final[Mapping[str, tuple[type[Document], tuple[str, ...]]]] = {
-    "ClusterPolicy": (ClusterPolicy, ("kyverno.io/v1", BETA)),
-    "Policy": (Policy, ("kyverno.io/v1", BETA)),
-    "PolicyException": (PolicyException, ("kyverno.io/v2", BETA)),
-    "CleanupPolicy": (CleanupPolicy, ("kyverno.io/v2", BETA)),
-    "ClusterCleanupPolicy": (ClusterCleanupPolicy, ("kyverno.io/v2", BETA)),
+KINDS: Final[Mapping[str, tuple[RecordType[Document], tuple[str, ...]]]] = {
+    "ClusterPolicy": (RecordType(ClusterPolicy), ("kyverno.io/v1", BETA)),
+    "Policy": (RecordType(Policy), ("kyverno.io/v1", BETA)),
+    "PolicyException": (RecordType(PolicyException), ("kyverno.io/v2", BETA)),
+    "CleanupPolicy": (RecordType(CleanupPolicy), ("kyverno.io/v2", BETA)),
+    "ClusterCleanupPolicy": (RecordType(ClusterCleanupPolicy), ("kyverno.io/v2", BETA)),
     "GlobalContextEntry": (
-        GlobalContextEntry,
+        RecordType(GlobalContextEntry),
         ("kyverno.io/v2", BETA, "kyverno.io/v2alpha1"),
     ),
 }
-"""Kind -> (record, versions), for every kind of this room."""
+"""Kind -> (record, versions), for every kind of this module."""
 
 _NOTHING: Final = MatchResources()
 _NOTHING_REMOVED: Final[Removed] = {}
@@ -83,17 +83,6 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 _Record = TypeVar("_Record", bound=Fields)
-
-
-def prepare() -> None:
-    """Build msgspec's decoders for all kinds, before threads share this room.
-
-    If two threads convert to a type for the first time at once, the process ends with a
-    segmentation fault (msgspec 0.22).
-    """
-    for record, *_ in KINDS.values():
-        with contextlib.suppress(msgspec.ValidationError):
-            msgspec.convert({}, record)
 
 
 def is_known_kind(raw: Json) -> bool:
@@ -128,7 +117,7 @@ def examine(raw: Json) -> Decoded:
     record = KINDS[kind][0]
     if version != BETA:
         try:
-            document = msgspec.convert(raw, record)
+            document = record.convert(raw)
             return Decoded(_with_excludes(document, raw), _name_problems(raw))
         except (msgspec.ValidationError, RecursionError):
             pass
@@ -161,14 +150,14 @@ def _is_given(exclude: dict[str, Json]) -> bool:
     )
 
 
-def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
+def _examine_slowly(raw: dict[str, Json], record: RecordType[Document]) -> Decoded:
     removed = REMOVED_IN_BETA if raw["apiVersion"] == BETA else _NOTHING_REMOVED
     walk = Walk(lambda path: rule_name(raw, path), removed)
     problems: tuple[Problem, ...] = ()
     try:
-        cleaned = shape_of(record).walk(_with_texts(raw), "", walk)
+        cleaned = shape_of(record.type).walk(_with_texts(raw), "", walk)
         problems = (*walk.problems, *_name_problems(raw))
-        document = msgspec.convert(cleaned, record)
+        document = record.convert(cleaned)
         return Decoded(
             document if problems else _with_excludes(document, cleaned), problems
         )
@@ -228,7 +217,9 @@ def is_too_deep(raw: Json, levels: int = JSON_DEPTH_MAX) -> bool:
     return True
 
 
-def converted(raw: dict[str, Json], record: type[_Record], *, file: str) -> _Record:
+def converted(
+    raw: dict[str, Json], record: RecordType[_Record], *, file: str
+) -> _Record:
     """Convert a document whose kind and version are known.
 
     Raises: DocumentInvalid with all structural problems.
@@ -238,11 +229,11 @@ def converted(raw: dict[str, Json], record: type[_Record], *, file: str) -> _Rec
         reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
         raise DocumentInvalid([Problem("policy.too_deep", "", "", reason)], where)
     walk = Walk(lambda _path: "", {})
-    cleaned = shape_of(record).walk(raw, "", walk)
+    cleaned = shape_of(record.type).walk(raw, "", walk)
     if walk.problems:
         raise DocumentInvalid(walk.problems, where)
     try:
-        document = msgspec.convert(cleaned, record)
+        document = record.convert(cleaned)
     except msgspec.ValidationError as error:
         problem = Problem("policy.wrong_type", "", "", str(error))
         raise DocumentInvalid([problem], where) from error

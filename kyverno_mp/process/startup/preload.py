@@ -10,7 +10,6 @@ them. A worker must not load them during a review, nor have its own copy.
 import importlib
 from typing import Final
 
-from kyverno_mp.policy.reading.decode import prepare
 from kyverno_mp.values.typed.schema import built_in
 
 LATE: Final = (
@@ -40,8 +39,7 @@ LATE: Final = (
 
 
 def preload() -> None:
-    """Import all of them, and create the decoders and types that threads share."""
+    """Import all of them, and create the types that threads share."""
     for name in LATE:
         importlib.import_module(name)
-    prepare()
     built_in()

@@ -12,8 +12,12 @@ import msgspec
 
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.ir.rules import ManifestsIR
-from kyverno_mp.policy.fields.image_verification import Attestor, AttestorSet
-from kyverno_mp.policy.fields.validation import Manifests
+from kyverno_mp.policy.fields.image_verification import (
+    ATTESTOR_SET,
+    Attestor,
+    AttestorSet,
+)
+from kyverno_mp.policy.fields.validation import MANIFESTS, Manifests
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
@@ -32,7 +36,7 @@ class ManifestBody:
 
     def __init__(self, ir: ManifestsIR, namespace: str = "") -> None:
         """``namespace``: that of a namespaced policy."""
-        self._given = msgspec.convert(ir.settings, Manifests)
+        self._given = MANIFESTS.convert(ir.settings)
         self._tenant = namespace or None
 
     def fast(self, _scope: RuleContext, target: Json, /) -> int:
@@ -131,7 +135,7 @@ class _Run:
 
     def _nested(self, entry: Attestor, path: str) -> tuple[bool, str]:
         try:
-            nested = msgspec.convert(entry.attestor, AttestorSet)
+            nested = ATTESTOR_SET.convert(entry.attestor)
         except msgspec.ValidationError as error:
             text = f"failed to unmarshal nested attestor {path}: {error}"
             raise ExpressionFailed("manifest.nested", text) from error

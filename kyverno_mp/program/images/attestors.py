@@ -12,6 +12,7 @@ import msgspec
 
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.policy.fields.image_verification import (
+    ATTESTOR_SET,
     Attestor,
     AttestorSet,
     CTLog,
@@ -187,7 +188,7 @@ def _verify_entry(
 ) -> list[Failure]:
     if entry.attestor is not None:
         try:
-            nested = msgspec.convert(entry.attestor, AttestorSet)
+            nested = ATTESTOR_SET.convert(entry.attestor)
         except msgspec.ValidationError as error:
             text = f"failed to unmarshal nested attestor {path}: {error}"
             return [Failure(text)]

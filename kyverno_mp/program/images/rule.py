@@ -18,7 +18,10 @@ from kyverno_mp.errors import DependencyError, ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.link import link_conditions
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import ImageBlockIR, PolicyIR, RuleIR, VerifyImagesIR
-from kyverno_mp.policy.fields.image_verification import ImageVerification
+from kyverno_mp.policy.fields.image_verification import (
+    IMAGE_VERIFICATION,
+    ImageVerification,
+)
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import Outcome, cut
 from kyverno_mp.program.context.rule_context import RuleContext
@@ -154,7 +157,7 @@ class _LinkedBlock:
             raw = self.settings(scope)
             if not self.ir.settings.is_constant:
                 require_filled(self.ir.settings.source, raw)
-            return msgspec.convert(raw, ImageVerification)
+            return IMAGE_VERIFICATION.convert(raw)
         except (ExpressionFailed, msgspec.ValidationError) as error:
             reason = getattr(error, "message", str(error))
             text = f"failed to substitute variables: {reason}"

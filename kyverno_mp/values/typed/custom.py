@@ -16,6 +16,7 @@ import msgspec
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.openapi import Schema, name_of
+from kyverno_mp.values.records import RecordType
 from kyverno_mp.values.typed.schema import (
     Atom,
     Key,
@@ -32,6 +33,7 @@ _SCALARS: Final = {"integer": "n", "number": "n", "boolean": "b"}
 _DEDUCED: Final = "?"
 _UNTYPED: Final = "!"
 _ATOMIC: Final = "atomic"
+_SCHEMA: Final = RecordType(Schema)
 
 
 def types_of(models: Mapping[str, Schema], api_version: str, kind: str) -> Schemas:
@@ -69,7 +71,7 @@ def types_of_definitions(definitions: list[Json]) -> Schemas:
             api_version = f"{spec['group']}/{version['name']}"
             notation = f"#{api_version}/{kind}"
             try:
-                schema = msgspec.convert(given, Schema)
+                schema = _SCHEMA.convert(given)
                 reader.root(notation, schema)
             except (msgspec.ValidationError, RecursionError) as error:
                 raise RequestInvalid("openapi.document", f"{kind}: {error}") from error

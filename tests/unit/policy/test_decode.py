@@ -160,7 +160,9 @@ def test_policy_key_has_its_namespace() -> None:
 
 def test_records_survive_a_round_trip() -> None:
     for record, _ in KINDS.values():
-        assert isinstance(msgspec.inspect.type_info(record), msgspec.inspect.StructType)
+        assert isinstance(
+            msgspec.inspect.type_info(record.type), msgspec.inspect.StructType
+        )
     document = decode(policy(preconditions={"all": []}))
     assert isinstance(document, ClusterPolicy)
     assert decode(document.raw()) == document

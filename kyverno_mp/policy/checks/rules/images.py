@@ -14,6 +14,7 @@ import msgspec
 from kyverno_mp.policy.checks.rules.subject import Problems, invalid, plain
 from kyverno_mp.policy.documents.cluster_policy import Rule, Spec
 from kyverno_mp.policy.fields.image_verification import (
+    ATTESTOR_SET,
     Attestor,
     AttestorSet,
     ImageVerification,
@@ -100,7 +101,7 @@ def _check_attestor(entry: Attestor, path: str, rule: str) -> Problems:
     if entry.attestor is not None:
         place = f"{path}.attestor"
         try:
-            nested = msgspec.convert(entry.attestor, AttestorSet)
+            nested = ATTESTOR_SET.convert(entry.attestor)
         except msgspec.ValidationError as error:
             yield invalid(place, rule, entry.attestor, str(error))
         else:
