@@ -13,16 +13,17 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure, failure_of_defect
+from kyverno_mp.background.outage import OUTAGES
 from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.pacing import Crowd, Pace
+from kyverno_mp.background.progress import Lane, Progress
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.runner import TRANSIENT, Runner
+from kyverno_mp.background.runner import Runner
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
     COMPLETED,
@@ -58,29 +59,6 @@ FAILING: Final = "failed"
 GIVEN_UP: Final = "dropped_failing"
 
 
-@dataclass(slots=True)
-class _Progress:
-    """The progress of one version of a request; it was first seen at ``marked_s``."""
-
-    uid: str
-    version: str
-    pace: Pace
-    polls: int = 0
-    marked_s: float = 0.0
-    waiting_since_s: float = 0.0
-    """When this version or an earlier one began to wait; 0 = not waiting."""
-    is_done: bool = False
-
-
-@dataclass(slots=True)
-class _Lane:
-    """The requests and tasks that wait for one trigger."""
-
-    requests: set[Key] = field(default_factory=set)
-    tasks: dict[tuple[str, str, str], tuple[Task, Pace]] = field(default_factory=dict)
-    """Tasks of policy events, and of changes that the watches report."""
-
-
 class Requests:
     """The reconciler of triggers; threads may share it."""
 
@@ -97,10 +75,12 @@ class Requests:
         self._add = add
         self._objects = Objects(dependencies.client, guard)
         self._lock = threading.Lock()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._lane_of: dict[Key, str] = {}
-        self._progress: dict[Key, _Progress] = {}
+        self._progress: dict[Key, Progress] = {}
         self._crowd = Crowd(dependencies.threshold)
+        self._unqueued: dict[str, None] = {}
+        """Lanes with requests for which the queue had no room."""
         self.informer: Informer[StoredRequest] | None = None
 
     def follow(self, informer: Informer[StoredRequest]) -> None:
@@ -112,7 +92,7 @@ class Requests:
         """Add a task of a policy event; return False when the queue is full."""
         key = task.trigger.key
         with self._lock:
-            lane = self._lanes.setdefault(key, _Lane())
+            lane = self._lanes.setdefault(key, Lane())
             name = (task.type, task.policy, task.rule)
             before, pace = lane.tasks.get(name, (None, Pace()))
             if task.type == CEL_GENERATE and before is not None:
@@ -122,6 +102,7 @@ class Requests:
             return True
         with self._lock:
             lane.tasks.pop(name, None)
+            self._tidy(key)
         return False
 
     @property
@@ -144,8 +125,21 @@ class Requests:
                 self._crowd.drop(key)
                 return
             self._lane_of[key] = wanted
-            self._lanes.setdefault(wanted, _Lane()).requests.add(key)
-        self._add(wanted)
+            self._lanes.setdefault(wanted, Lane()).requests.add(key)
+        if not self._add(wanted):
+            with self._lock:
+                self._unqueued[wanted] = None
+
+    def _queue_rest(self) -> None:
+        """Queue the lanes for which there was no room; requests must not be lost."""
+        while self._unqueued:
+            with self._lock:
+                lane = next(iter(self._unqueued), "")
+                self._unqueued.pop(lane, None)
+            if lane and not self._add(lane):
+                with self._lock:
+                    self._unqueued[lane] = None
+                return
 
     def _drop(self, key: Key, lane: str) -> None:
         del self._lane_of[key]
@@ -162,6 +156,7 @@ class Requests:
 
         Raises: DependencyError, after the last one; LeaseLost, at once.
         """
+        self._queue_rest()
         with self._lock:
             lane = self._lanes.get(key)
             if lane is None:
@@ -199,7 +194,7 @@ class Requests:
         key = (task.type, task.policy, task.rule)
         pause_s = self._try_task(task, pace)
         with self._lock:
-            tasks = self._lanes[lane].tasks
+            tasks = self._lanes.setdefault(lane, Lane()).tasks
             newest, _ = tasks.get(key, (None, pace))
             if newest is not None and newest is not task:
                 # The task was submitted again in the meantime.
@@ -214,7 +209,7 @@ class Requests:
         clock = self._dependencies.clock
         try:
             failure, waits = self._runner.run_tasks([task])
-        except TRANSIENT:
+        except OUTAGES:
             return pace.fail_for_outage(clock.monotonic_s())
         if failure:
             pause_s = pace.fail(clock.monotonic_s())
@@ -264,9 +259,11 @@ class Requests:
             failure, waits = self._runner.run(one)
             if waits and waits.runs_then and self._has_waited(progress, waits):
                 # For example, an update that changes nothing never gets a new version.
-                failure = self._runner.run(one, is_late=True)[0]
+                failure, late = self._runner.run(one, is_late=True)
                 progress.waiting_since_s = progress.marked_s
-        except TRANSIENT:
+                if self._is_over(progress, waits):
+                    waits = late
+        except OUTAGES:
             return progress.pace.fail_for_outage(clock.monotonic_s())
         progress.pace.outages = 0
         if failure:
@@ -280,7 +277,7 @@ class Requests:
         self._count(one, waits.drops_as or DONE if waits else DONE)
         return None
 
-    def _progress_of(self, one: StoredRequest) -> _Progress:
+    def _progress_of(self, one: StoredRequest) -> Progress:
         """Return the progress of a request; a newly marked version starts over."""
         metadata = one.metadata
         with self._lock:
@@ -291,7 +288,7 @@ class Requests:
                 if number_of(known.version) > number_of(metadata.resource_version):
                     # The watch has not delivered our own write yet.
                     return known
-            made = _Progress(
+            made = Progress(
                 metadata.uid,
                 metadata.resource_version,
                 Pace.of(0 if known else one.status.retry_count),
@@ -304,7 +301,7 @@ class Requests:
             self._progress[one.key] = made
             return made
 
-    def _poll(self, progress: _Progress, waits: Outcome) -> float:
+    def _poll(self, progress: Progress, waits: Outcome) -> float:
         """Try again soon, with pauses that grow with the time waited."""
         now_s = self._dependencies.clock.monotonic_s()
         if waits.pause_s:
@@ -314,7 +311,7 @@ class Requests:
         pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)
         return progress.pace.wait(now_s, pause_s)
 
-    def _has_waited(self, progress: _Progress, waits: Outcome) -> bool:
+    def _has_waited(self, progress: Progress, waits: Outcome) -> bool:
         """Return whether the oldest pending mark has waited long enough.
 
         New marks do not restart the wait: a series of updates that other webhooks
@@ -324,13 +321,13 @@ class Requests:
         progress.waiting_since_s = progress.waiting_since_s or now_s
         return now_s - progress.waiting_since_s >= waits.limit_s
 
-    def _is_over(self, progress: _Progress, waits: Outcome) -> bool:
+    def _is_over(self, progress: Progress, waits: Outcome) -> bool:
         """Return whether the newest mark has waited long enough, too."""
         clock = self._dependencies.clock
         return clock.monotonic_s() - progress.marked_s >= waits.limit_s
 
     def _fail(
-        self, one: StoredRequest, progress: _Progress, failure: Failure
+        self, one: StoredRequest, progress: Progress, failure: Failure
     ) -> float | None:
         is_crowded = self._crowd.add(one.key, one.spec.policy)
         now_s = self._dependencies.clock.monotonic_s()
@@ -345,7 +342,7 @@ class Requests:
         return pause_s
 
     def _write_failure(
-        self, one: StoredRequest, progress: _Progress, reason: str
+        self, one: StoredRequest, progress: Progress, reason: str
     ) -> None:
         status = {
             "state": FAILED,
@@ -363,7 +360,7 @@ class Requests:
             return
         progress.version = str(made["metadata"].get("resourceVersion") or "")
 
-    def _remove(self, one: StoredRequest, progress: _Progress) -> None:
+    def _remove(self, one: StoredRequest, progress: Progress) -> None:
         """Delete a request at the version that was processed.
 
         Raises: DependencyError, LeaseLost.

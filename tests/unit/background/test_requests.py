@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background import start
 from kyverno_mp.background.update_request import (
     GENERATE,
     SEEN_VERSION,
@@ -68,6 +69,24 @@ def test_calls_per_object(api: FakeApi) -> None:
             request(api, raw, name=f"ur{number}")
         one.settle()
         assert api.count(".") - before == 3 * 20
+        assert requests_left(api) == []
+
+
+def test_request_that_arrives_while_the_queue_is_full(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is processed as soon as there is room, because nothing submits it again."""
+    monkeypatch.setattr(start, "BACKGROUND_TRIGGERS_MAX", 3)
+    for number in range(3):
+        trigger(api, f"t{number}")
+    policy(api, rule(data=_DATA, generateExisting=True))
+    with term(api) as one:
+        one.catch_up()
+        one.background.policy_controllers.work_due()
+        assert one.background.queue.known_count == 3
+        request(api, trigger(api))
+        one.settle()
+        assert stored(api, _OUT)
         assert requests_left(api) == []
 
 
