@@ -19,7 +19,7 @@ from typing import Final
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure, failure_of_defect
 from kyverno_mp.background.outage import OUTAGES
-from kyverno_mp.background.outcome import Outcome
+from kyverno_mp.background.outcome import ABSENT_S, Outcome
 from kyverno_mp.background.pacing import Crowd, Pace
 from kyverno_mp.background.progress import Lane, Progress
 from kyverno_mp.background.recorder import PolicyRecorder
@@ -44,16 +44,11 @@ from kyverno_mp.limits import (
     BACKGROUND_MESSAGE_CHARACTERS_MAX,
 )
 from kyverno_mp.queues.reconcile import Result
-from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
 NAME: Final = "background-trigger"
-_POLLS: Final = Backoff(least_s=0.05, most_s=2.0)
-_LATE_AT_MOST: Final = 10.0
-"""The last pause may prolong a wait by up to a tenth."""
-
 DONE: Final = "done"
 FAILING: Final = "failed"
 GIVEN_UP: Final = "dropped_failing"
@@ -79,6 +74,8 @@ class Requests:
         self._lane_of: dict[Key, str] = {}
         self._progress: dict[Key, Progress] = {}
         self._crowd = Crowd(dependencies.threshold)
+        self._ending = Crowd(dependencies.threshold)
+        """The requests that wait for the end of a deletion."""
         self._unqueued: dict[str, None] = {}
         """Lanes with requests for which the queue had no room."""
         self.informer: Informer[StoredRequest] | None = None
@@ -121,8 +118,7 @@ class Requests:
             if before is not None and before != wanted:
                 self._drop(key, before)
             if wanted is None:
-                self._progress.pop(key, None)
-                self._crowd.drop(key)
+                self._forget(key)
                 return
             self._lane_of[key] = wanted
             self._lanes.setdefault(wanted, Lane()).requests.add(key)
@@ -140,6 +136,12 @@ class Requests:
                 with self._lock:
                     self._unqueued[lane] = None
                 return
+
+    def _forget(self, key: Key) -> None:
+        """Drop what is known about a request that is gone."""
+        self._progress.pop(key, None)
+        self._crowd.drop(key)
+        self._ending.drop(key)
 
     def _drop(self, key: Key, lane: str) -> None:
         del self._lane_of[key]
@@ -177,6 +179,10 @@ class Requests:
                 later.append(pause_s)
         with self._lock:
             self._tidy(key)
+            for name in names:
+                if name not in self._lane_of:
+                    # It was deleted while it was processed.
+                    self._forget(name)
         if refused is not None:
             raise refused
         return Result(after_s=min(later) if later else None)
@@ -245,11 +251,11 @@ class Requests:
 
     def _request(self, one: StoredRequest) -> float | None:
         """Process a request if it is due; return the pause until it is due."""
-        clock = self._dependencies.clock
+        clock_s = self._dependencies.clock.monotonic_s
         progress = self._progress_of(one)
         if progress.is_done:
             return None
-        early_s = progress.pace.due_s - clock.monotonic_s()
+        early_s = progress.pace.due_s - clock_s()
         if early_s > 0:
             return early_s
         if one.status.state == COMPLETED:
@@ -257,20 +263,22 @@ class Requests:
             return None
         try:
             failure, waits = self._runner.run(one)
-            if waits and waits.runs_then and self._has_waited(progress, waits):
+            limit_s = waits.limit_s if waits and waits.runs_then else None
+            if limit_s is not None and progress.has_waited(clock_s(), limit_s):
                 # For example, an update that changes nothing never gets a new version.
                 failure, late = self._runner.run(one, is_late=True)
                 progress.waiting_since_s = progress.marked_s
-                if self._is_over(progress, waits):
+                if progress.is_over(clock_s(), limit_s):
                     waits = late
         except OUTAGES:
-            return progress.pace.fail_for_outage(clock.monotonic_s())
+            return progress.pace.fail_for_outage(clock_s())
         progress.pace.outages = 0
         if failure:
             return self._fail(one, progress, failure)
         self._crowd.drop(one.key)
-        if waits is not None and not self._is_over(progress, waits):
-            return self._poll(progress, waits)
+        waits = self._shortened(one, waits)
+        if waits is not None and not progress.is_over(clock_s(), waits.limit_s):
+            return progress.poll(clock_s(), waits.pause_s)
         if waits is not None and waits.drops_as:
             _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(one))
         self._remove(one, progress)
@@ -301,30 +309,13 @@ class Requests:
             self._progress[one.key] = made
             return made
 
-    def _poll(self, progress: Progress, waits: Outcome) -> float:
-        """Try again soon, with pauses that grow with the time waited."""
-        now_s = self._dependencies.clock.monotonic_s()
-        if waits.pause_s:
-            return progress.pace.wait(now_s, waits.pause_s)
-        progress.polls += 1
-        waited_s = now_s - progress.marked_s
-        pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)
-        return progress.pace.wait(now_s, pause_s)
-
-    def _has_waited(self, progress: Progress, waits: Outcome) -> bool:
-        """Return whether the oldest pending mark has waited long enough.
-
-        New marks do not restart the wait: a series of updates that other webhooks
-        reject must not delay an accepted one.
-        """
-        now_s = self._dependencies.clock.monotonic_s()
-        progress.waiting_since_s = progress.waiting_since_s or now_s
-        return now_s - progress.waiting_since_s >= waits.limit_s
-
-    def _is_over(self, progress: Progress, waits: Outcome) -> bool:
-        """Return whether the newest mark has waited long enough, too."""
-        clock = self._dependencies.clock
-        return clock.monotonic_s() - progress.marked_s >= waits.limit_s
+    def _shortened(self, one: StoredRequest, waits: Outcome | None) -> Outcome | None:
+        """Shorten a long wait while those of its tenant could delay all others."""
+        if waits is None or waits.pause_s or waits.limit_s <= ABSENT_S:
+            self._ending.drop(one.key)
+        elif self._ending.add(one.key, one.spec.policy):
+            return waits._replace(limit_s=ABSENT_S)
+        return waits
 
     def _fail(
         self, one: StoredRequest, progress: Progress, failure: Failure
@@ -332,13 +323,14 @@ class Requests:
         is_crowded = self._crowd.add(one.key, one.spec.policy)
         now_s = self._dependencies.clock.monotonic_s()
         pause_s = progress.pace.fail(now_s, is_crowded=is_crowded)
-        self._record_failure(failure, is_new=failure.reason != one.status.message)
+        reason = failure.reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX]
+        self._record_failure(failure, is_new=reason != one.status.message)
         if progress.pace.is_over(is_crowded=is_crowded):
             self._remove(one, progress)
             self._count(one, GIVEN_UP)
             return None
         self._count(one, FAILING)
-        self._write_failure(one, progress, failure.reason)
+        self._write_failure(one, progress, reason)
         return pause_s
 
     def _write_failure(
@@ -346,7 +338,7 @@ class Requests:
     ) -> None:
         status = {
             "state": FAILED,
-            "message": reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX],
+            "message": reason,
             "retryCount": progress.pace.failures,
         }
         patch = {
@@ -376,6 +368,7 @@ class Requests:
             )
         progress.is_done = True
         self._crowd.drop(one.key)
+        self._ending.drop(one.key)
 
     def _record_failure(self, failure: Failure, *, is_new: bool) -> None:
         task = failure.task

@@ -111,6 +111,28 @@ def test_failure_is_reported_and_retried(api: FakeApi) -> None:
         assert _done(one, "done") == 1
 
 
+def test_request_deleted_while_it_is_processed(api: FakeApi) -> None:
+    """It must not count as failing for ever."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+
+        def delete(method: str, path: str) -> None:
+            if method == "POST" and path.startswith("/api/v1/namespaces/a/configmaps"):
+                api.on_request = lambda _method, _path: None
+                api.remove(f"{REQUESTS}/ur")
+                one.catch_up()
+
+        api.on_request = delete
+        api.fault("POST /api/v1/namespaces/a/configmaps", *[403] * 1000)
+        request(api, trigger(api))
+        one.settle()
+        assert requests_left(api) == []
+        requests = one.background.requests
+        for known in (requests._crowd._of, requests._progress, requests._lanes):
+            assert not known
+
+
 def test_last_attempt(api: FakeApi) -> None:
     """A request that always fails is retried at growing intervals, then deleted."""
     policy(api, rule(clone={"namespace": "b", "name": "absent"}))
