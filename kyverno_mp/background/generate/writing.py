@@ -22,10 +22,10 @@ from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import (
-    DependencyError,
     ExpressionFailed,
     KubeConflict,
     KubeNotFound,
+    KubeRefused,
 )
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.program.generate.labels import CLONE_SOURCE
@@ -119,13 +119,14 @@ class Writer:
     def _label(self, source: Json) -> None:
         """Label a source, so that admission notices all changes after the version read.
 
-        Raises: SourceChanged when it was changed or deleted before it had the label.
+        Raises: SourceChanged when it was changed or deleted before it had the label;
+        other DependencyErrors. KYVERNO: a rejection is only logged.
         """
         try:
             self.downstream.label_source(source, CLONE_SOURCE)
         except (KubeConflict, KubeNotFound) as error:
             raise SourceChanged("background.source", error.message) from error
-        except DependencyError as error:
+        except KubeRefused as error:
             hides = hides_values(str(source.get("kind") or ""))
             _log.warning(
                 "source of a clone: %s",

@@ -520,6 +520,23 @@ def test_source_is_labelled(api: FakeApi) -> None:
         assert f"{PREFIX}clone-source" in found["metadata"]["labels"]
 
 
+def test_source_that_cannot_be_labelled_during_an_outage(api: FakeApi) -> None:
+    """Otherwise, admission would never notice that the source changes."""
+    source = f"{CONFIG_MAPS.format('b')}/source"
+    api.put(source, apiVersion="v1", kind="ConfigMap", data={"from": "1"})
+    policy(api, rule(clone={"namespace": "b", "name": "source"}))
+    with term(api) as one:
+        one.settle()
+        api.fault("PATCH .*/configmaps/source", *[503] * 3)
+        request(api, trigger(api))
+        one.pass_s(60)
+        assert stored(api, _OUT)
+        found = stored(api, source)
+        assert found is not None
+        assert f"{PREFIX}clone-source" in found["metadata"]["labels"]
+        assert requests_left(api) == []
+
+
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_source_changes_before_it_is_labelled(api: FakeApi, *, is_gone: bool) -> None:
     """Without the label, admission does not record changes, so the data is stale."""
