@@ -24,6 +24,7 @@ from kyverno_mp.background.pacing import Crowd, Pace
 from kyverno_mp.background.progress import Lane, Progress
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import Runner
+from kyverno_mp.background.slow import PAUSE_S, SlowTenants
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
     COMPLETED,
@@ -76,6 +77,9 @@ class Requests:
         self._crowd = Crowd(dependencies.threshold)
         self._ending = Crowd(dependencies.threshold)
         """The requests that wait for the end of a deletion."""
+        self._slow = SlowTenants(
+            dependencies.clock.monotonic_s, dependencies.settings.background_workers
+        )
         self._unqueued: dict[str, None] = {}
         """Lanes with requests for which the queue had no room."""
         self.informer: Informer[StoredRequest] | None = None
@@ -214,7 +218,10 @@ class Requests:
         """Run a task; return the pause until its retry, None if it is finished."""
         clock = self._dependencies.clock
         try:
-            failure, waits = self._runner.run_tasks([task])
+            with self._slow.turn(task.policy) as has_turn:
+                if not has_turn:
+                    return PAUSE_S
+                failure, waits = self._runner.run_tasks([task])
         except OUTAGES:
             return pace.fail_for_outage(clock.monotonic_s())
         if failure:
@@ -262,14 +269,17 @@ class Requests:
             self._remove(one, progress)
             return None
         try:
-            failure, waits = self._runner.run(one)
-            limit_s = waits.limit_s if waits and waits.runs_then else None
-            if limit_s is not None and progress.has_waited(clock_s(), limit_s):
-                # For example, an update that changes nothing never gets a new version.
-                failure, late = self._runner.run(one, is_late=True)
-                progress.waiting_since_s = progress.marked_s
-                if progress.is_over(clock_s(), limit_s):
-                    waits = late
+            with self._slow.turn(one.spec.policy) as has_turn:
+                if not has_turn:
+                    return PAUSE_S
+                failure, waits = self._runner.run(one)
+                limit_s = waits.limit_s if waits and waits.runs_then else None
+                if limit_s is not None and progress.has_waited(clock_s(), limit_s):
+                    # E.g. an update that changes nothing never gets a new version.
+                    failure, late = self._runner.run(one, is_late=True)
+                    progress.waiting_since_s = progress.marked_s
+                    if progress.is_over(clock_s(), limit_s):
+                        waits = late
         except OUTAGES:
             return progress.pace.fail_for_outage(clock_s())
         progress.pace.outages = 0

@@ -4,12 +4,15 @@ An outage counts as no attempt and stops all work until it ends. A rule of a ten
 not be able to have that effect.
 """
 
+import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kyverno_mp.background.slow import SlowTenants
 from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -27,7 +30,7 @@ from tests.unit.background.world import (
     stored,
     term,
 )
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
 
 Json = Any
 _URL = "http://slow.example"
@@ -111,6 +114,75 @@ def test_a_rule_of_others_after_one_that_exceeds_its_time(api: FakeApi) -> None:
         _lost(api)
         one.pass_s(40)
         assert stored(api, f"{CONFIG_MAPS.format('a')}/out-t")
+
+
+def test_a_rule_of_others_while_many_triggers_wait_for_a_service(api: FakeApi) -> None:
+    """One thread is kept free of slow rules."""
+    released = threading.Event()
+    waiting: list[Any] = []
+
+    class Blocking(_Slow):
+        def call(self, request: Any, deadline_ns: int) -> Json:
+            one.time.now_s += 30.0
+            waiting.append(request)
+            if len(waiting) > 1:
+                released.wait(60)
+            return super().call(request, deadline_ns)
+
+    policy(api, _slow(), name="slow")
+    policy(api, of_open(rule(data=_DATA)), name="fast")
+    settings = Settings(namespace="kyverno", background_workers=3)
+    data = replace(data_of(api), api_calls=Blocking())
+    with term(api, cluster_data=data, settings=settings) as one:
+        one.settle()
+        request(api, open_trigger(api), policy="slow")
+        one.settle()
+        for number in range(8):
+            raw = open_trigger(api, f"t{number}")
+            request(api, raw, name=f"ur-{number}", policy="slow")
+        request(api, open_trigger(api, "late"), name="ur-late", policy="fast")
+        one.catch_up()
+        work = one.background.controllers.work
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: stored(api, f"{CONFIG_MAPS.format('a')}/out-late"))
+        assert len(waiting) == 3
+        released.set()
+        one.background.queue.shut_down(drain=False)
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_slow_tenants() -> None:
+    now_s = [0.0]
+    slow = SlowTenants(lambda: now_s[0], 3)
+
+    def run(policy: str, seconds: float = 0.0) -> bool:
+        with slow.turn(policy) as has_turn:
+            now_s[0] += seconds
+        return has_turn
+
+    def fail_late(policy: str) -> None:
+        with slow.turn(policy):
+            now_s[0] += 30.0
+            raise DeadlinePassed("kube.deadline", "an outage")
+
+    assert run("a/p", 3.0)
+    with pytest.raises(DeadlinePassed):
+        fail_late("q")
+    with slow.turn("a/p"), slow.turn("a/other"):
+        # Two of three threads are taken.
+        assert not run("a/p")
+        assert run("q")
+        assert run("b/p", 3.0)
+        assert not run("b/p")
+    assert run("a/p")
+    assert run("b/p")
+    with slow.turn("a/p"), slow.turn("a/p"):
+        now_s[0] += 301.0
+        assert run("a/p")
 
 
 @pytest.mark.parametrize("message", [_WEBHOOK, _CONVERSION])
