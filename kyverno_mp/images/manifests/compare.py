@@ -20,6 +20,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.values.go.gotext import float_g, json_text
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import has_registry
 
 _REGISTRY: Final = "docker.io/"
 _TEMPLATES: Final = ("spec.template.", "spec.jobTemplate.spec.template.")
@@ -48,8 +49,8 @@ class Flat:
     def __init__(self, document: Json) -> None:
         """Flatten an object. Raises: ExpressionFailed."""
         self.values: dict[Path, Json] = {}
-        self.filled: set[Path] = set()
-        """The paths of maps and lists that have a value."""
+        self.filled: dict[Path, type] = {}
+        """The type, dict or list, of each map and list that has a value."""
         empty = EmptyStrings(document)
         names = 0
         stack: list[tuple[Path, Json]] = [((), document)]
@@ -63,18 +64,23 @@ class Flat:
             if names > MANIFEST_NAMES_MAX:
                 text = f"more than {MANIFEST_NAMES_MAX} names in the paths of fields"
                 raise ExpressionFailed("manifest.fields", text)
-            if children:
-                stack.extend(((*path, name), child) for name, child in children)
-            elif (value is not None and value != "") or empty.differ(path, value):
-                self.values[path] = "" if value is None else value
+            present = [
+                ((*path, name), child)
+                for name, child in children
+                if not _is_absent(child) or empty.differ((*path, name), child)
+            ]
+            stack.extend(present)
+            if not present:
+                # SAFETY: a map is a value, even if all its fields count as absent.
+                self.values[path] = _bare(value)
                 self._fill(path)
 
     def _fill(self, path: Path) -> None:
         while path:
-            path = path[:-1]
+            name, path = path[-1], path[:-1]
             if path in self.filled:
                 return
-            self.filled.add(path)
+            self.filled[path] = list if isinstance(name, int) else dict
 
 
 def differences(
@@ -193,23 +199,40 @@ def _children(value: Json) -> Iterator[tuple[str | int, Json]]:
         yield from enumerate(value)
 
 
+def _is_absent(value: Json) -> bool:
+    return value is None or value == ""
+
+
+def _bare(value: Json) -> Json:
+    """Return a value that has no children that count."""
+    if value is None:
+        return ""
+    return {} if type(value) is dict else value
+
+
 def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> bool:
     """Return whether an empty map is no change: it was filled or added as a default."""
     if was is not None and now is not None:
         return False
     empty, other = (now, before) if was is None else (was, after)
-    if type(empty) not in (dict, list):
-        return False
-    if path and path[-1] in _DEFAULTED:
+    if type(empty) is dict and path and path[-1] in _DEFAULTED:
         return True
-    return path in other.filled
+    # The elements that were added or removed are changes themselves.
+    return other.filled.get(path) is type(empty)
 
 
 def _is_canonical(key: str, was: Json, now: Json) -> bool:
-    """Return whether only the default registry or tag was added to an image."""
+    """Return whether only the default registry or tag was added to an image.
+
+    SAFETY: upstream also accepts a second registry before the first, and such a
+    reference names another image.
+    """
     if not key.endswith("image") or type(was) is not str or type(now) is not str:
         return False
-    return now in (_REGISTRY + was, was + _TAG)
+    if now == _REGISTRY + was:
+        return not has_registry(was)
+    is_bare = "@" not in was and ":" not in was.rpartition("/")[2]
+    return is_bare and now == was + _TAG
 
 
 def _difference(key: str, was: Json, now: Json) -> Difference:
