@@ -53,7 +53,20 @@ def _lists(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("document", [NETWORK, OWN], ids=["built-in", "custom"])
 @pytest.mark.parametrize(
-    "added", [None, "", {}, [], {"from": None}, {"from": ""}, {"a": {"b": None}}, [{}]]
+    "added",
+    [
+        None,
+        "",
+        {},
+        [],
+        [{}],
+        {"from": None},
+        {"from": ""},
+        {"a": {"b": None}},
+        {"labels": {}},
+        {"metadata": {"labels": {}}},
+        {"resources": {}, "securityContext": {}},
+    ],
 )
 def test_each_added_element_is_a_change(document: dict[str, Any], added: Any) -> None:
     """An empty rule allows everything, whichever way it is written."""
@@ -77,6 +90,32 @@ def test_a_list_never_equals_a_map(other: Any) -> None:
     made = _with(other, *zones, of=OWN)
     assert differences(OWN, made, ())
     assert differences(made, OWN, ())
+
+
+@pytest.mark.parametrize("name", ["labels", "annotations"])
+def test_maps_outside_of_metadata_are_not_added_by_the_api_server(name: str) -> None:
+    """A selector for all labels selects everything."""
+    made = _with({}, "spec", name, of=OWN)
+    assert [one.key for one in differences(OWN, made, ())] == [f"spec.{name}"]
+    made = _with({name: {}}, "spec", "rules", 0, "from", "metadata", of=OWN)
+    assert not differences(OWN, made, ())
+    made = _with({"x": {name: {}}}, "spec", "metadata", of=OWN)
+    assert differences(OWN, made, ())
+
+
+def test_maps_that_the_api_server_adds() -> None:
+    containers = [{"name": "a"}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    before = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec}
+    after = copy.deepcopy(before)
+    after["metadata"] = {"labels": {}, "annotations": {}}
+    added: Any = after["spec"]
+    added["strategy"] = {}
+    added["template"]["metadata"] = {"creationTimestamp": None}
+    added["template"]["spec"]["securityContext"] = {}
+    added["template"]["spec"]["containers"][0]["resources"] = {}
+    assert not differences(before, after, ())
+    assert not differences(after, before, ())
 
 
 def test_an_added_empty_list_is_a_change() -> None:

@@ -29,6 +29,8 @@ _DEFAULTED: Final = frozenset(
     ("annotations", "labels", "metadata", "resources", "securityContext", "strategy")
 )
 """Fields for which the API server adds empty maps."""
+_OF_METADATA: Final = frozenset(("annotations", "labels"))
+"""Those that it adds to the metadata of an object or a template only."""
 
 _SORTED_AT_ONCE: Final = 4096
 _EXACT_MAX: Final = 2**53
@@ -215,10 +217,24 @@ def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> 
     if was is not None and now is not None:
         return False
     empty, other = (now, before) if was is None else (was, after)
-    if type(empty) is dict and path and path[-1] in _DEFAULTED:
+    if type(empty) is dict and _is_added_to(path, other):
         return True
     # The elements that were added or removed are changes themselves.
     return other.filled.get(path) is type(empty)
+
+
+def _is_added_to(path: Path, other: Flat) -> bool:
+    """Return whether the API server adds an empty map there, if ``other`` lacks it.
+
+    SAFETY: an element of a list is a change, even if it consists of such maps only.
+    """
+    while path and path[-1] in _DEFAULTED:
+        name, path = path[-1], path[:-1]
+        if name in _OF_METADATA and (not path or path[-1] != "metadata"):
+            return False
+        if path in other.filled or type(other.values.get(path)) is dict:
+            return True
+    return False
 
 
 def _is_canonical(key: str, was: Json, now: Json) -> bool:
