@@ -118,6 +118,44 @@ def test_maps_that_the_api_server_adds() -> None:
     assert not differences(after, before, ())
 
 
+def _pod(spec: dict[str, Any], kind: str = "v1/Pod") -> dict[str, Any]:
+    api_version, _, name = kind.rpartition("/")
+    return {"apiVersion": api_version, "kind": name, "spec": spec}
+
+
+@pytest.mark.parametrize("name", ["tolerations", "volumes", "nodeSelector"])
+def test_an_empty_list_that_the_api_server_drops_is_no_change(name: str) -> None:
+    """Templates write them, and the API server stores built-in kinds without them."""
+    empty: Any = {} if name == "nodeSelector" else []
+    spec = {"containers": [{"name": "a", "resources": {}}]}
+    full = {**spec, name: empty}
+    assert not differences(_pod(full), _pod(spec), ())
+    # The API server sends none, so others have added it.
+    assert differences(_pod(spec), _pod(full), ())
+    own = "example.org/v1/Own"
+    assert differences(_pod(full, own), _pod(spec, own), ())
+
+
+@pytest.mark.parametrize(
+    ("signed", "given"),
+    [
+        ([{"from": []}], []),
+        ([{"from": [{"podSelector": {}}]}], [{"from": [{}]}]),
+        ([{"ports": []}, {"from": []}], [{}]),
+        ([{"from": [{"podSelector": {"matchLabels": {}}}]}], [{"from": [{}]}]),
+    ],
+)
+def test_what_contains_dropped_values_is_not_dropped(signed: Any, given: Any) -> None:
+    before = _with(signed, "spec", "ingress", of=NETWORK)
+    assert differences(before, _with(given, "spec", "ingress", of=NETWORK), ())
+
+
+def test_an_empty_list_in_content_without_type_is_kept() -> None:
+    revision = {"apiVersion": "apps/v1", "kind": "ControllerRevision"}
+    before = {**revision, "data": {"spec": {"a": []}}}
+    assert differences(before, {**revision, "data": {"spec": {}}}, ())
+
+
 def test_an_added_empty_list_is_a_change() -> None:
     """The API server adds empty maps, but no empty lists."""
     made = _with([], "spec", "resources", of=OWN)

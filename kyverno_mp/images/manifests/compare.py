@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.manifests.empty import EmptyStrings, Path
+from kyverno_mp.images.manifests.empty import EmptyValues, Path
 from kyverno_mp.limits import (
     MANIFEST_DIFFERENCES_MAX,
     MANIFEST_FIELDS_MAX,
@@ -53,7 +53,7 @@ class Flat:
         self.values: dict[Path, Json] = {}
         self.filled: dict[Path, type] = {}
         """The type, dict or list, of each map and list that has a value."""
-        empty = EmptyStrings(document)
+        self.empty = empty = EmptyValues(document)
         names = 0
         stack: list[tuple[Path, Json]] = [((), document)]
         while stack:
@@ -76,6 +76,11 @@ class Flat:
                 # SAFETY: a map is a value, even if all its fields count as absent.
                 self.values[path] = _bare(value)
                 self._fill(path)
+
+    def __contains__(self, path: Path) -> bool:
+        """Return whether there is a map at a path."""
+        known = self.filled.get(path)
+        return known is dict or (known is None and type(self.values.get(path)) is dict)
 
     def _fill(self, path: Path) -> None:
         while path:
@@ -213,11 +218,16 @@ def _bare(value: Json) -> Json:
 
 
 def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> bool:
-    """Return whether an empty map is no change: it was filled or added as a default."""
+    """Return whether an empty map or list is no change.
+
+    It was filled, the API server adds it as a default, or drops it.
+    """
     if was is not None and now is not None:
         return False
     empty, other = (now, before) if was is None else (was, after)
     if type(empty) is dict and _is_added_to(path, other):
+        return True
+    if now is None and before.empty.is_dropped(path, was) and path[:-1] in after:
         return True
     # The elements that were added or removed are changes themselves.
     return other.filled.get(path) is type(empty)
@@ -232,7 +242,7 @@ def _is_added_to(path: Path, other: Flat) -> bool:
         name, path = path[-1], path[:-1]
         if name in _OF_METADATA and (not path or path[-1] != "metadata"):
             return False
-        if path in other.filled or type(other.values.get(path)) is dict:
+        if path in other:
             return True
     return False
 
