@@ -69,7 +69,7 @@ class Scan(ObjectScan):
         self._swept: Plan | None = None
         self._unswept: set[Key] = set()
         self._scanned: dict[tuple[str, str], Keys] = {}
-        """The rules of both lanes, by the kind that they scan."""
+        """The rules of both lanes, by the group and kind that they scan."""
 
     def tick(self) -> None:
         """Run all due steps; a failed step runs again at the next tick.
@@ -201,7 +201,9 @@ class Scan(ObjectScan):
         plan = self.plan
         outdated: list[tuple[Subject, Keys]] = []
         for (namespace, uid), report in reports:
-            scanned = self._scanned.get((report.api_version, report.kind), frozenset())
+            # The review that began a report may have used another version than scans.
+            group = report.api_version.rpartition("/")[0]
+            scanned = self._scanned.get((group, report.kind), frozenset())
             if is_outdated(report.fingerprints, plan, scanned):
                 subject = Subject(
                     api_version=report.api_version,
@@ -237,9 +239,9 @@ class Scan(ObjectScan):
 
 
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:
-    """Return the rules of the given lanes, by the kind that they scan."""
+    """Return the rules of the given lanes, by the group and kind that they scan."""
     found: dict[tuple[str, str], Keys] = {}
     for resource, rules in (one for lane in lanes for one in lane.values()):
-        kind = resource.api_version, resource.kind
+        kind = resource.group, resource.kind
         found[kind] = found.get(kind, frozenset()) | {rule.key for rule in rules}
     return found

@@ -209,7 +209,9 @@ class Dispatch:
                 live = now is plan or all(key_of(row) in now.live for row in reviewed)
                 return agrees and live and item.is_current
 
-            evaluation = Evaluation(evaluated, plan, item.only, still_counts, reviewed)
+            evaluation = Evaluation(
+                evaluated, plan, item.only, still_counts, reviewed, self._plan
+            )
             try:
                 found = self._writer.apply(item.subject, evaluation)
                 settle(item, is_written=True)
