@@ -245,6 +245,12 @@ def plan_of(
     )
 
 
+def of_reviews(plan: Plan) -> Plan:
+    """Return the plan for reports whose rows are all from reviews."""
+    images = None if plan.images is None else of_reviews(plan.images)
+    return msgspec.structs.replace(plan, derived=frozenset(), images=images)
+
+
 def name_of(policy: Reference) -> str:
     """Return the policy's name in rows."""
     return "/".join(filter(None, (policy.namespace, policy.name)))

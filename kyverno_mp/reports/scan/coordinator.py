@@ -30,7 +30,7 @@ from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
-from kyverno_mp.reports.plan import CelSegments, Plan, plan_of
+from kyverno_mp.reports.plan import CelSegments, Plan, of_reviews, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.policies.images import image_plan_of, with_images
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
@@ -121,6 +121,8 @@ class Scan(ObjectScan):
         images = self._image_plan(segment, in_cel)
         if images is not None:
             plan = with_images(plan, images)
+        if not self._dependencies.settings.reports_store:
+            plan = of_reviews(plan)
         wanted = self._wanted(plan)
         imaged = self._wanted(plan.images or Plan())
         # The plan is set first, because results are written according to it from now
@@ -183,7 +185,7 @@ class Scan(ObjectScan):
         """
         if not self.plan.generation:
             return
-        if not self._stored.synced or not self._writer.stores:
+        if not self._stored.synced or not self._dependencies.settings.reports_aggregate:
             return
         if self._swept is not self.plan:
             # Read first, because later writes already follow the plan.
