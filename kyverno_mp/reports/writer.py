@@ -186,7 +186,7 @@ class Writer:
         stored = self._stored.get(key)
         if stored is None:
             return not evaluation.found.rows
-        if stored.left_out:
+        if not stored.is_plain:
             return False
         before = list(each_fingerprint(stored.fingerprints))
         return evaluation.fingerprints(before) == joined(before)
@@ -395,6 +395,6 @@ def _edited(live: Json, rows: Sequence[Row], left_out: int) -> Json:
 
 def _is_same(report: Report, rows: Sequence[Row], left_out: int) -> bool:
     annotated = (report.metadata.annotations or {}).get(LEFT_OUT, "")
-    if annotated != (str(left_out) if left_out else ""):
+    if annotated != str(left_out or "") or not report.has_right_summary:
         return False
     return fingerprints_of(rows) == fingerprints_of(report.rows)
