@@ -1247,6 +1247,14 @@ REPORTS_BATCH_S_MAX = 120
 REPORTS_OBJECT_S_MAX = 30
 """Time to evaluate all rules for one object."""
 
+REPORTS_BATCH_EVALUATED_S_MAX = 60
+"""After this time, the remaining objects of a batch are postponed: with the object that
+is being evaluated, it is well below REPORTS_BATCH_S_MAX."""
+
+REPORTS_BATCH_SHARE_S_MAX = 10
+"""After this time for objects of one namespace, its further objects in the batch are
+postponed, because other namespaces wait. 50 calls of 200 ms fit."""
+
 REPORTS_IMAGES_OBJECT_S_MAX = 60
 """Time to verify all images of one object during a scan: some dozen images, and
 registries that answer within a second or two."""
