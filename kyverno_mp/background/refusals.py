@@ -42,7 +42,7 @@ class Refusals:
         if isinstance(error, KubeRefused):
             self._all.append(error)
 
-    def tell(self) -> None:
+    def raise_first(self) -> None:
         """Raise the first rejection, if any."""
         if self._all:
             raise self._all[0]

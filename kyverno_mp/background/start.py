@@ -250,7 +250,7 @@ class Background:
         self._dependencies.metrics.hold(
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
-        self.generating.tell()
+        self.generating.report_unwatched()
 
     def _submit(self, task: Task) -> bool:
         return self.requests.submit(task)

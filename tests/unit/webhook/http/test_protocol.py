@@ -47,7 +47,7 @@ def post(
 
 
 class Client:
-    """The client side of a connection to a door with a stub engine."""
+    """The client side of a connection to a worker with a stub engine."""
 
     def __init__(
         self, connections: Connections, reader: asyncio.StreamReader, writer: Any
