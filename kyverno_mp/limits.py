@@ -1093,6 +1093,19 @@ BACKGROUND_WRITTEN_MAX = 20_000
 """Generated objects whose last write is remembered, about 500 bytes each, in order to
 skip updates without changes and to detect contested objects."""
 
+BACKGROUND_RECORD_BYTES_MAX = 480_000
+"""Each of the two records in the pool's ConfigMap, about 5,000 rules: beyond this size,
+tenants with more than the average record no more. K8S: a ConfigMap has at most 1 MiB.
+"""
+
+BACKGROUND_NAMES_MAX = 100_000
+"""Names of triggers that are remembered by uid, about 200 bytes each; the names of the
+last list are always kept. A list of all triggers of a kind replaces them."""
+
+BACKGROUND_ABSENT_MAX = 20_000
+"""Uids in labels for which no object was found, about 200 bytes each. If there are
+more, each of them costs a list of its kind again."""
+
 BACKGROUND_DECISIONS_MAX = 16
 """Changes to one object that wait until a write to it has ended. A write takes
 milliseconds, in which other writers rarely make more changes. Further changes are

@@ -11,7 +11,7 @@ for each kind and one call for each object.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
@@ -28,7 +28,13 @@ from kyverno_mp.background.policies import (
 )
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.stored import StoredPolicies
-from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
+from kyverno_mp.background.update_request import (
+    GENERATE,
+    MUTATE,
+    Place,
+    Task,
+    Trigger,
+)
 from kyverno_mp.errors import InputError
 from kyverno_mp.program.generate.labels import Origin
 from kyverno_mp.queues.reconcile import Result
@@ -72,6 +78,12 @@ class PolicyEvents:
         self._moved = Moved(downstream, submit, dependencies.clock.now)
         self._known: dict[Origin, dict[_Place, Trigger]] = {}
         """The objects of each rule that the last sync found."""
+
+    def claim(
+        self, policy: ReadyPolicy, rule: GenerateRule, places: Iterable[Place]
+    ) -> None:
+        """Record the objects that a rule is about to write."""
+        self._moved.claim(policy, rule, places)
 
     def reconcile(self, key: str) -> Result:
         """Bring a policy's objects to their desired state.

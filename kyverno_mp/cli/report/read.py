@@ -174,7 +174,7 @@ def _is_report(raw: Json) -> bool:
     if type(raw) is not dict:
         return False
     version = _text(raw.get("apiVersion"))
-    return version.startswith(_GROUPS) and raw.get("kind") in _KINDS
+    return version.startswith(_GROUPS) and _text(raw.get("kind")) in _KINDS
 
 
 def _text(value: Json) -> str:

@@ -109,6 +109,7 @@ FORMS = {
     ),
     "other kinds between": lambda: (
         "---\nkind: Pod\napiVersion: v1\n"
+        "---\nkind: [Report]\napiVersion: wgpolicyk8s.io/v1alpha2\n"
         + "".join(f"---\n{json.dumps(one)}\n" for one in REPORTS)
     ),
 }
