@@ -1001,9 +1001,6 @@ IMAGE_KEY_FAILURES_MAX = 4096
 with a message of at most 512 characters each. More than one policy can name, so a
 policy does not read the same Secret again for each image."""
 
-REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
-"""One Secret: the API server's limit."""
-
 IMAGE_REFERENCES_CACHED_MAX = 256
 """Parsed references: the images of a large cluster's Pods in a minute; a reference has
 at most 16 Ki characters."""

@@ -45,7 +45,7 @@ class Refusals:
         if is_rejection(error) and not isinstance(error, KubeNotFound):
             self._all.append(error)
 
-    def tell(self) -> None:
+    def raise_first(self) -> None:
         """Raise the first rejection, if any."""
         if self._all:
             raise self._all[0]

@@ -257,7 +257,7 @@ class Background:
         self._dependencies.metrics.hold(
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
-        self.generating.tell()
+        self.generating.report_unwatched()
 
     def _claim(
         self, policy: ReadyPolicy, rule: GenerateRule, places: Iterable[Place]

@@ -186,9 +186,9 @@ class Generator:
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
-        told = self.dependencies.results
-        if found and found[0].status != result.PASS and told is not None:
-            told.generated(policy.ir, found[0], request)
+        results = self.dependencies.results
+        if found and found[0].status != result.PASS and results is not None:
+            results.generated(policy.ir, found[0], request)
         if not found or found[0].status in (result.SKIP, result.FAIL):
             return None, tuple(found[0].exceptions) if found else ()
         if found[0].status == result.ERROR:
@@ -332,7 +332,7 @@ class Generator:
         kinds = rule.downstream_kinds()
         owned = Owned(self.downstream, metrics, _selector(task), kinds)
         counts = owned.delete(is_stale, refusals)
-        refusals.tell()
+        refusals.raise_first()
         return counts
 
 

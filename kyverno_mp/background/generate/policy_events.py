@@ -108,7 +108,7 @@ class PolicyEvents:
         synced, next_s = self._synced.get(key, (None, 0.0))
         if synced == version and now_s < next_s:
             # Only the status or the metadata changed.
-            refusals.tell()
+            refusals.raise_first()
             return Result(after_s=next_s - now_s)
         for origin in self._moved.compare(ready):
             with self._lock:
@@ -117,7 +117,7 @@ class PolicyEvents:
         left = self._moved.submit(key)
         tasks = self._tasks(ready, refusals)
         refused = sum(not self._submit(task) for task in tasks)
-        refusals.tell()
+        refusals.raise_first()
         if left or refused:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
@@ -131,7 +131,7 @@ class PolicyEvents:
             return Result()
         refusals = Refusals()
         self._delete_removed(key, {}, refusals)
-        refusals.tell()
+        refusals.raise_first()
         self._register.record(key, {})
         self._policies.forget(policy_key(key))
         self._moved.forget(key)
