@@ -196,7 +196,7 @@ class Mutator:
                 problems.append(error.message)
         if conflicts:
             raise conflicts[0]
-        targets.refusals.tell()
+        targets.refusals.raise_first()
         if problems:
             raise ExpressionFailed("background.mutate", "; ".join(problems))
 
