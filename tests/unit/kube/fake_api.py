@@ -451,16 +451,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.close_connection = True
-        if seen < api.compacted:
-            gone = {"kind": "Status", "code": 410, "reason": "Expired"}
-            self._event("ERROR", gone)
-            self._chunk(b"")
-            return
         with api.lock:
             api.watching += 1
         try:
             while True:
                 with api.lock:
+                    if seen < api.compacted:
+                        break
                     events = [one for one in api.log if one[0] > seen]
                     if not events:
                         if api.stopping:
@@ -481,6 +478,10 @@ class _Handler(BaseHTTPRequestHandler):
                 if api.bookmarks:
                     mark = {"metadata": {"resourceVersion": str(seen)}}
                     self._event("BOOKMARK", mark)
+            # Also a running watch must not miss events that were dropped before it
+            # has read them.
+            self._event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+            self._chunk(b"")
         except OSError:
             return
         finally:
