@@ -233,13 +233,15 @@ def expanded(pattern: dict[str, Any], resource: dict[str, Any]) -> dict[str, Any
 
 
 def expanded_block(block: dict[str, Any], labels: dict[str, Any]) -> dict[str, Any]:
-    result = {}
+    result: dict[str, Any] = {}
     for key in sorted(block):
         wanted = block[key]
         if not isinstance(wanted, str):
             continue
+        good = kind_of(key) in ("", "<")
         if "*" not in key and "?" not in key:
-            result[key] = wanted
+            if not kept(result, key, labels.get(name_of(key)), good=good):
+                result[key] = wanted
             continue
         found = ANCHOR.fullmatch(key.strip())
         wildcard = found[2] if found else key
@@ -249,11 +251,17 @@ def expanded_block(block: dict[str, Any], labels: dict[str, Any]) -> dict[str, A
             if isinstance(labels[k], str) and wild(wildcard, k)
         ]
         # Kyverno takes any of them; ours prefers the one that finds a violation.
-        good = kind_of(key) in ("", "<")
         best = [k for k in options if satisfies(labels[k], wanted) == good]
         chosen = (best or options or [wildcard])[0]
-        result[f"{found[1] or ''}({chosen})" if found else chosen] = wanted
+        chosen_key = f"{found[1] or ''}({chosen})" if found else chosen
+        if not kept(result, chosen_key, labels.get(chosen), good=good):
+            result[chosen_key] = wanted
     return result
+
+
+def kept(result: dict[str, Any], key: str, label: Any, *, good: bool) -> bool:
+    """Return whether an earlier entry for the key stays: it finds a violation."""
+    return key in result and satisfies(label, result[key]) == good
 
 
 def wild(pattern: str, text: str) -> bool:

@@ -440,9 +440,13 @@ class Evaluator:
         if kept != "CREATE":
             asked["oldObject"] = resource
         if self._user is not None:
-            asked["userInfo"] = self._user.raw
-            asked["roles"] = list(self._user.roles)
-            asked["clusterRoles"] = list(self._user.cluster_roles)
+            # KYVERNO: empty fields are absent (docs/behaviour/engine 3.4).
+            raw = self._user.raw
+            asked["userInfo"] = {key: raw[key] for key in raw if raw[key]}
+            if self._user.roles:
+                asked["roles"] = list(self._user.roles)
+            if self._user.cluster_roles:
+                asked["clusterRoles"] = list(self._user.cluster_roles)
         root: Json = {"request": asked}
         for key, value in dotted.items():
             root = merged(root, nested(key, value))

@@ -83,6 +83,8 @@ def _expand_entry(
                     # choose_key tests the values of all keys that match.
                     if type(item.value) is Leaf:
                         charge_leaf(item.value, list(labels.values()), charge)
+                elif type(item.value) is Leaf:
+                    charge_leaf(item.value, [labels.get(item.key)], charge)
             entries.append(_with_value(inner, expand_block(block, labels)))
         else:
             entries.append(inner)
@@ -102,14 +104,26 @@ def charge_labels(labels: dict[str, Json], weight: int, charge: Charge) -> None:
 
 
 def expand_block(block: MapPattern, labels: dict[str, Json]) -> MapPattern:
-    """Return the block with wildcard keys replaced and without non-text values."""
+    """Return the block with wildcard keys replaced and without non-text values.
+
+    KYVERNO: 5.6 - of two keys that become the same key, upstream uses an arbitrary one.
+    Here it is one that the label violates, if there is one.
+    """
     chosen: dict[str, PatternEntry] = {}
     entries = sorted((*block.first, *block.then), key=lambda entry: entry.text)
     for entry in entries:
         if is_text(entry):
             fitted = _fit(entry, labels)
-            chosen[fitted.text] = fitted
+            earlier = chosen.get(fitted.text)
+            if earlier is None or not _finds(earlier, labels.get(earlier.key)):
+                chosen[fitted.text] = fitted
     return ordered(chosen.values())
+
+
+def _finds(entry: PatternEntry, label: Json) -> bool:
+    """Return whether the label violates the pattern, or meets its condition."""
+    assert type(entry.value) is Leaf
+    return match_leaf(label, entry.value.value) == (entry.kind in (CONDITION, GLOBAL))
 
 
 def _fit(entry: PatternEntry, labels: dict[str, Json]) -> PatternEntry:
@@ -131,12 +145,10 @@ def choose_key(entry: PatternEntry, wildcard: str, labels: dict[str, Json]) -> s
     a second, harmless annotation cannot hide a violation, and the result is
     deterministic.
     """
-    assert type(entry.value) is Leaf
-    wanted = entry.kind in (CONDITION, GLOBAL)
     found = [k for k, v in labels.items() if type(v) is str and matches(wildcard, k)]
     found.sort()
     for key in found:
-        if match_leaf(labels[key], entry.value.value) == wanted:
+        if _finds(entry, labels[key]):
             return key
     return found[0] if found else wildcard
 

@@ -38,8 +38,7 @@ def _request(request: Request) -> dict[str, Json]:
     return {
         **_ALWAYS,
         **review,
-        "roles": list(request.roles),
-        "clusterRoles": list(request.cluster_roles),
+        **_roles(request),
     }
 
 
@@ -54,12 +53,25 @@ def _minimal(request: Request) -> dict[str, Json]:
     if request.operation == "DELETE" or request.old_object:
         out["oldObject"] = request.old_object
     if request.has_user_info:
-        out["roles"] = list(request.roles)
-        out["clusterRoles"] = list(request.cluster_roles)
+        out.update(_roles(request))
         out["userInfo"] = {
             "username": request.username,
             "groups": list(request.groups),
         }
+    return out
+
+
+def _roles(request: Request) -> dict[str, Json]:
+    """Return the roles of the user.
+
+    KYVERNO: an empty list is absent, so reading it without a default is an error
+    (docs/behaviour/engine 3.4).
+    """
+    out: dict[str, Json] = {}
+    if request.roles:
+        out["roles"] = list(request.roles)
+    if request.cluster_roles:
+        out["clusterRoles"] = list(request.cluster_roles)
     return out
 
 

@@ -8,7 +8,8 @@ in front.
 
 kustomize walks the whole object, and in lists that are merged by key, elements with
 repeated or missing keys are lost even if the patch does not mention the lists. This is
-not reproduced: lists and elements that a patch does not name stay unchanged.
+not reproduced: lists and elements that a patch does not name stay unchanged. Where
+kustomize loses no element, the result is the same, including the order.
 """
 
 from typing import Final
@@ -19,6 +20,7 @@ from kyverno_mp.values.patches.json_equal import same_paid
 from kyverno_mp.values.patches.merge_keys import PLAIN, Shape, shape_of
 from kyverno_mp.values.patches.merge_list import (
     ABSENT,
+    Join,
     is_regular,
     merge_irregular,
     merge_scalars,
@@ -42,12 +44,13 @@ def merge(
 
     ``spend``: charged for everything walked and copied.
 
-    Raises: ExpressionFailed if a value is a map on one side and a list on the other, or
-    for an unknown ``$patch``.
+    Raises: ExpressionFailed if a value is a map on one side and a list on the other,
+    for an unknown ``$patch``, or if the patch deletes the whole object.
     """
     merged = _value(resource, patch, _shape_at(resource, patch), spend)
-    # KYVERNO: a patch that deletes the whole object is dropped
-    # (docs/behaviour/engine 7.3).
+    if merged is ABSENT and patch is not None:
+        # KYVERNO: a patch cannot delete the whole object (docs/behaviour/engine 7.3).
+        raise ExpressionFailed("merge.delete", "filter cannot create or delete objects")
     return resource if merged is ABSENT else merged
 
 
@@ -162,9 +165,7 @@ def _keyed(
         or not is_regular(dest, shape.keys[0])
         or not is_regular(origin, shape.keys[0])
     ):
-        spend.charge(_ELEMENT_STEPS * size)
-        named, rest = parted(dest, origin, shape.keys, spend)
-        return merge_irregular(named, origin.copy(), shape.keys, join, spend) + rest
+        return _irregular(dest, origin, shape.keys, join, spend)
     # PERF: in nearly every list, each element of both sides has one unique key.
     key = shape.keys[0]
     by_key = {text_of(element[key]): element for element in dest}
@@ -177,6 +178,26 @@ def _keyed(
     # KYVERNO: new elements and elements that the patch names come first.
     front.extend(by_key.values())
     return front
+
+
+def _irregular(
+    dest: list[Json],
+    origin: list[Json],
+    keys: tuple[str, ...],
+    join: Join,
+    spend: Spender,
+) -> list[Json]:
+    """Merge all elements like upstream, or only the named ones if others were lost."""
+    size = len(dest) + len(origin)
+    spend.charge(_ELEMENT_STEPS * size)
+    spend.charge_bytes(ENTRY_BYTES * size)
+    whole = merge_irregular(dest.copy(), origin.copy(), keys, join, spend)
+    named, rest = parted(dest, origin, keys, spend)
+    spend.charge(len(whole))
+    left = set(map(id, whole))
+    if all(id(element) in left for element in rest):
+        return whole
+    return merge_irregular(named, origin.copy(), keys, join, spend) + rest
 
 
 def _join(old: Json, new: Json, shape: Shape, spend: Spender) -> tuple[Json, bool]:

@@ -181,8 +181,28 @@ BLOCK_CASES: list[tuple[Any, Any, str, str]] = [
     (
         {"t": {"metadata": {"labels": {"x?": "1", "x*": "2", "(y)": "3"}}}},
         {"t": {"metadata": {"labels": {"x1": "1", "y": "3"}}}},
+        "fail",
+        "/t/metadata/labels/x1/",
+    ),
+    # Two keys that become the same key: the one that finds a violation applies.
+    (
+        {"metadata": {"labels": {"*": "a*", "tier": "?*"}}},
+        {"metadata": {"labels": {"tier": "b"}}},
+        "fail",
+        "/metadata/labels/tier/",
+    ),
+    (
+        {"metadata": {"labels": {"*": "a*", "tier": "?*"}}},
+        {"metadata": {"labels": {"tier": "ab"}}},
         "pass",
         "",
+    ),
+    # A condition that is met is not replaced by one that would skip the rule.
+    (
+        {"metadata": {"labels": {"(t*)": "b", "(tier)": "c"}}, "x": "1"},
+        {"metadata": {"labels": {"tier": "b"}}, "x": "2"},
+        "fail",
+        "/x/",
     ),
 ]  # fmt: skip
 

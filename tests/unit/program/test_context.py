@@ -91,7 +91,9 @@ def test_admission_request() -> None:
     )
     scope = scope_of(request)
     assert ask(scope, "{{ request.roles }}") == ["ns:r"]
-    assert ask(scope, "{{ request.clusterRoles }}") == []
+    missing = 'JMESPath query failed: Unknown key "clusterRoles" in path'
+    assert failure(scope, "request.clusterRoles") == missing
+    assert ask(scope, "{{ request.clusterRoles || `[]` }}") == []
     assert ask(scope, "{{ request.oldObject }}") is None
     assert ask(scope, "{{ request.object.metadata.labels.app }}") == "x"
     assert ask(scope, "{{ serviceAccountName }}/{{ serviceAccountNamespace }}") == (

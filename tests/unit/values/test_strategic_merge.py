@@ -12,6 +12,10 @@ CUSTOM = {"apiVersion": "x.io/v1", "kind": "Thing"}
 PORT = {"containerPort": 80}
 
 
+def _port(number: int, protocol: str, **others: str) -> dict[str, Any]:
+    return {"containerPort": number, "protocol": protocol, **others}
+
+
 def _containers(*names: str) -> list[dict[str, Any]]:
     return [{"name": name, "image": f"{name}:1"} for name in names]
 
@@ -61,6 +65,30 @@ def test_lists_by_name(old: Any, patch: Any, wanted: Any) -> None:
             [{**PORT, "protocol": "TCP", "name": "x"}],
             [{**PORT, "protocol": "TCP", "name": "x"}],
         ),
+        # New elements come first; the others keep their order.
+        (
+            [PORT, _port(53, "UDP"), _port(53, "TCP")],
+            [_port(443, "TCP"), _port(53, "TCP", name="x")],
+            [
+                _port(443, "TCP"),
+                PORT,
+                _port(53, "UDP"),
+                _port(53, "TCP", name="x"),
+            ],
+        ),
+        # A missing protocol matches the other element's, but then nothing is merged.
+        (
+            [PORT, _port(53, "UDP")],
+            [{"containerPort": 53, "name": "x"}],
+            [PORT, _port(53, "UDP")],
+        ),
+        # An element without a protocol is not deleted if another element has one.
+        (
+            [PORT, _port(53, "UDP")],
+            [{**PORT, "$patch": "delete"}],
+            [PORT, _port(53, "UDP")],
+        ),
+        ([PORT], [{**PORT, "$patch": "delete"}], []),
     ],
 )
 def test_lists_by_two_keys(old: Any, patch: Any, wanted: Any) -> None:
@@ -109,6 +137,20 @@ def test_errors(old: Any, patch: Any, text: str) -> None:
     with pytest.raises(ExpressionFailed) as caught:
         merge({**CUSTOM, "spec": old}, {"spec": patch})
     assert text in caught.value.message
+
+
+@pytest.mark.parametrize("patch", [{}, {"metadata": {"name": "x"}}])
+def test_patch_cannot_delete_the_object(patch: dict[str, Any]) -> None:
+    with pytest.raises(ExpressionFailed, match="filter cannot create or delete"):
+        merge({**CUSTOM, "spec": {}}, {**patch, "$patch": "delete"})
+
+
+def test_ports_stay_in_place() -> None:
+    """Otherwise, every admission would change an object that already complies."""
+    ports = [{"port": 80}, {"port": 53, "protocol": "UDP"}]
+    service = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": ports}}
+    given = {"spec": {"ports": [{"port": 53, "protocol": "UDP"}]}}
+    assert merge(service, given) is service
 
 
 def test_unchanged_parts_are_shared() -> None:

@@ -385,6 +385,41 @@ def test_switches_take_a_value(
     assert ("kind: ClusterReport" in done.out) is is_on
 
 
+_READS_ROLES = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: roles}
+spec:
+  background: false
+  rules:
+    - name: r
+      match: {any: [{resources: {kinds: [Pod]}}]}
+      validate:
+        message: no admin
+        deny:
+          conditions:
+            all:
+              - {key: "{{ request.roles }}", operator: AnyNotIn, value: ["a:admin"]}
+"""
+
+
+@pytest.mark.parametrize("roles", ["", "roles: []\n"])
+def test_user_without_roles_has_no_list_of_roles(
+    command: Command, policy_file: Path, pods_file: Path, tmp_path: Path, roles: str
+) -> None:
+    """An empty list would allow every object: no element of it is missing."""
+    policy_file.write_text(_READS_ROLES)
+    file = tmp_path / "user.yaml"
+    file.write_text(
+        "apiVersion: cli.kyverno.io/v1alpha1\nkind: UserInfo\nmetadata: {name: u}\n"
+        + roles
+        + "userInfo: {username: ann}\n"
+    )
+    done = command("apply", policy_file, "-r", pods_file, "-u", file, "-p")
+    assert "error: 2\n  fail: 0\n  pass: 0\n" in done.out
+    assert done.code == 1
+
+
 def test_deprecated_files_cause_a_warning(
     command: Command, policy_file: Path, pods_file: Path, tmp_path: Path
 ) -> None:
