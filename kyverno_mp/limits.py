@@ -1001,9 +1001,6 @@ IMAGE_KEY_FAILURES_MAX = 4096
 with a message of at most 512 characters each. More than one policy can name, so a
 policy does not read the same Secret again for each image."""
 
-REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
-"""One Secret: the API server's limit."""
-
 IMAGE_REFERENCES_CACHED_MAX = 256
 """Parsed references: the images of a large cluster's Pods in a minute; a reference has
 at most 16 Ki characters."""
@@ -1095,6 +1092,19 @@ each. Policies whose triggers do not fit are synced later."""
 BACKGROUND_WRITTEN_MAX = 20_000
 """Generated objects whose last write is remembered, about 500 bytes each, in order to
 skip updates without changes and to detect contested objects."""
+
+BACKGROUND_RECORD_BYTES_MAX = 480_000
+"""Each of the two records in the pool's ConfigMap, about 5,000 rules: beyond this size,
+tenants with more than the average record no more. K8S: a ConfigMap has at most 1 MiB.
+"""
+
+BACKGROUND_NAMES_MAX = 100_000
+"""Names of triggers that are remembered by uid, about 200 bytes each; the names of the
+last list are always kept. A list of all triggers of a kind replaces them."""
+
+BACKGROUND_ABSENT_MAX = 20_000
+"""Uids in labels for which no object was found, about 200 bytes each. If there are
+more, each of them costs a list of its kind again."""
 
 BACKGROUND_DECISIONS_MAX = 16
 """Changes to one object that wait until a write to it has ended. A write takes
@@ -1233,6 +1243,14 @@ REPORTS_BATCH_S_MAX = 120
 
 REPORTS_OBJECT_S_MAX = 30
 """Time to evaluate all rules for one object."""
+
+REPORTS_BATCH_EVALUATED_S_MAX = 60
+"""After this time, the remaining objects of a batch are postponed: with the object that
+is being evaluated, it is well below REPORTS_BATCH_S_MAX."""
+
+REPORTS_BATCH_SHARE_S_MAX = 10
+"""After this time for objects of one namespace, its further objects in the batch are
+postponed, because other namespaces wait. 50 calls of 200 ms fit."""
 
 REPORTS_IMAGES_OBJECT_S_MAX = 60
 """Time to verify all images of one object during a scan: some dozen images, and

@@ -72,7 +72,7 @@ class Inside:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    """Run the measurement; 0 = fine, 1 = a target is missed, 2 = cannot measure."""
     args = parse(arguments)
     missing = missing_tools()
     if missing:
@@ -101,10 +101,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
+        "--check", action="store_true", help="fail when a target is missed"
     )
     parser.add_argument("--added-p50-ms-max", type=float, default=2.0)
-    parser.add_argument("--added-at", type=int, default=10, help="clients of that aim")
+    parser.add_argument(
+        "--added-at", type=int, default=10, help="clients at the target"
+    )
     parser.add_argument("--share-max", type=float, default=2.0)
     return parser.parse_args(arguments)
 
@@ -210,7 +212,7 @@ class Sampler(threading.Thread):
             self._samples += 1
             for page in pages_of(self._server):
                 if page.role == "webhook" and page.alive():
-                    open_now = page.fact("connections")
+                    open_now = page.gauge("connections")
                     self._sums[page.pid] = self._sums.get(page.pid, 0.0) + open_now
 
     def means(self) -> dict[int, float]:
@@ -342,7 +344,7 @@ def print_tables(rows: list[dict[str, Any]], found: dict[str, Any]) -> None:
 
 
 def check(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
-    """Return 1 when an aim is missed."""
+    """Return 1 when a target is missed."""
     missed = []
     for row in rows:
         clients = row["clients"]

@@ -53,7 +53,7 @@ _SETTLE_S: Final = 3.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    """Run the measurement; 0 = fine, 1 = a target is missed, 2 = cannot measure."""
     args = parse(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
@@ -77,7 +77,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--idle", action="store_true", help="only the cost of waiting")
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
+        "--check", action="store_true", help="fail when a target is missed"
     )
     return parser.parse_args(arguments)
 
@@ -289,7 +289,7 @@ def instant(at_s: float) -> str:
 
 
 def check(rows: Sequence[Row]) -> int:
-    """Compare with the aims of docs/pools.md 5."""
+    """Compare with the targets."""
     missed = []
     for row in rows:
         if "objects" not in row:

@@ -3,7 +3,7 @@
     python perf/cli.py [--pods N] [--policies DIR] [--input json] [--check] [--json F]
 
 The CPU time includes child processes, so that workers do not hide part of the cost. The
-aim is 1.5 s for 1,000 Pods and 17 policies.
+target is 1.5 s for 1,000 Pods and 17 policies.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def measure(name: str, arguments: list[str], env: dict[str, str]) -> Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures; return 1 with --check if the aim is missed."""
+    """Print the figures; return 1 with --check if the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--policies", type=Path, default=_POLICIES)
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
         args.json.write_text(json.dumps([asdict(run) for run in best], indent=2) + "\n")
     missed = best[0].cpu_s > _CPU_S_MAX
     verdict = "missed" if missed else "met"
-    print(f"aim: text in {_CPU_S_MAX} s of CPU or less: {verdict}")
+    print(f"target: text in {_CPU_S_MAX} s of CPU or less: {verdict}")
     return 1 if missed and args.check else 0
 
 

@@ -83,7 +83,7 @@ _WAIT_S: Final = 420.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    """Run the measurement; 0 = fine, 1 = a target is missed, 2 = cannot measure."""
     args = parse(arguments)
     if args.short:
         args.namespaces, args.rate = 200, 25
@@ -109,7 +109,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
+        "--check", action="store_true", help="fail when a target is missed"
     )
     return parser.parse_args(arguments)
 
@@ -338,7 +338,7 @@ def _is_of_an_object(one: Asked) -> bool:
 
 
 def check(row: Row) -> int:
-    """Compare with the aims of issue 13."""
+    """Compare with the targets."""
     most = {
         "lost": 0,
         "written_twice": 0,

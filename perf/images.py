@@ -9,7 +9,7 @@ median time that the policy adds if the results are in the pod's cache, for imag
 by digest and for tags, which are resolved in the registry each time; "cold" the time
 for an uncached image, and for a Pod with three uncached images, which are verified
 concurrently; "shared" the number of verifications for 1,000 Pods with one image, in
-eight threads. --check fails above the aims; times on a busy machine are meaningless.
+eight threads. --check fails above the targets; times on a busy machine are meaningless.
 """
 
 import argparse
@@ -246,7 +246,7 @@ def measure(folder: Path, reviews: int, pods: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print a table, write JSON; with --check compare with the aims."""
+    """Measure, print a table, write JSON; with --check compare with the targets."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--reviews", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=1000)
@@ -259,12 +259,12 @@ def main() -> None:
         print(f"{key:32} {value:>10}")
     write_result("images", dict(found), flags.json)
     if flags.check:
-        aims = {
+        targets = {
             "warm_added_p50_ms": _WARM_MS_MAX,
             "cold_ms_per_image": _COLD_MS_MAX,
             "verifications_of_shared_image": 1,
         }
-        missed = [key for key, most in aims.items() if found[key] > most]
+        missed = [key for key, most in targets.items() if found[key] > most]
         if missed:
             sys.exit(f"missed: {', '.join(missed)}")
 

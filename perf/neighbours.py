@@ -2,7 +2,7 @@
 
 One worker. For each attack of tests/faults/attacks.py: the longest time of a cheap
 review on another connection, the time of the attack's own reviews, and the growth of
-the worker's memory. ``--check`` fails if a neighbour waited longer than the aim.
+the worker's memory. ``--check`` fails if a neighbour waited longer than the target.
 
     python perf/neighbours.py [--connections 8] [--seconds 4] [--json FILE] [NAME ...]
 """
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--check", action="store_true", help="fail above the aim")
+    parser.add_argument("--check", action="store_true", help="fail above the target")
     arguments = parser.parse_args()
     print(
         _ROW.format(

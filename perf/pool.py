@@ -1,7 +1,7 @@
-"""Shared parts of the pools' measurements: a watch, creations, figures, aims.
+"""Shared parts of the pools' measurements: a watch, creations, figures, targets.
 
 Takes: a control plane (perf/cluster.py). Gives: rows of figures, and their comparison
-with aims. Used by perf/{cleanup,generate,scan}.py.
+with targets. Used by perf/{cleanup,generate,scan}.py.
 """
 
 import statistics
@@ -105,8 +105,8 @@ def pss_mib(process: psutil.Process) -> float:
 
 
 def missed(row: Row, most: Mapping[str, float]) -> int:
-    """Print which figures are above their aims; return the exit code."""
-    names = [name for name, aim in most.items() if row[name] > aim]
+    """Print which figures are above their targets; return the exit code."""
+    names = [name for name, target in most.items() if row[name] > target]
     for name in names:
-        print(f"missed: {name} is {row[name]}, the aim {most[name]}")
+        print(f"missed: {name} is {row[name]}, the target is {most[name]}")
     return 1 if names else 0

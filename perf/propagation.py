@@ -64,7 +64,7 @@ class Round:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    """Run the measurement; 0 = fine, 1 = a target is missed, 2 = cannot measure."""
     args = parse(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
@@ -93,7 +93,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument("--log", type=Path, help="keep the program's log there")
     parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
+        "--check", action="store_true", help="fail when a target is missed"
     )
     parser.add_argument("--median-ms-max", type=float, default=30.0)
     parser.add_argument("--worst-ms-max", type=float, default=150.0)
@@ -256,7 +256,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def check(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
-    """Return 1 when an aim is missed."""
+    """Return 1 when a target is missed."""
     missed = []
     for row in rows:
         text = f"{row['case']}, {row['what']}"

@@ -66,7 +66,7 @@ _TRAVELS: Final[Row] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    """Run the measurement; 0 = fine, 1 = a target is missed, 2 = cannot measure."""
     args = parse(arguments)
     if args.short:
         args.rate, args.seconds = 25, 20
@@ -89,7 +89,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="25 per second for 20 s")
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
+        "--check", action="store_true", help="fail when a target is missed"
     )
     return parser.parse_args(arguments)
 
@@ -265,7 +265,7 @@ def _ms(took_s: Sequence[float], percent: int) -> float:
 
 
 def check(row: Row) -> int:
-    """Compare with the aims of issue 14."""
+    """Compare with the targets."""
     most = {
         "late_p99_s": 5.0,
         "intermediate_objects": 2,

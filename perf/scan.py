@@ -45,7 +45,7 @@ _WRITES: Final = ("create", "update", "patch", "delete")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    """Run the measurement; 0 = fine, 1 = a target is missed, 2 = cannot measure."""
     args = parse(arguments)
     if args.short:
         args.pods = 1000
@@ -67,7 +67,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="1,000 Pods")
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
+        "--check", action="store_true", help="fail when a target is missed"
     )
     return parser.parse_args(arguments)
 
@@ -259,7 +259,7 @@ class Bench:
 
 
 def check(row: Row) -> int:
-    """Compare with the aims of issue 14."""
+    """Compare with the targets."""
     most = {
         "first_scan_s": 60.0,
         "bytes_per_report": 6656,

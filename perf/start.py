@@ -24,7 +24,7 @@ spec:
   containers:
   - {name: main, image: "nginx:1.27"}
 """
-_AIMS_MS = {"version": 60, "apply --help": 60, "jp query": 80, "apply": 200}
+_TARGETS_MS = {"version": 60, "apply --help": 60, "jp query": 80, "apply": 200}
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
@@ -56,7 +56,7 @@ def cpu_ms(program: str, arguments: list[str]) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the figures; return 1 with --check if an aim is missed."""
+    """Print the figures; return 1 with --check if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     beside = Path(sys.executable).with_name("kyverno-mp")
     parser.add_argument("--program", default=str(beside))
@@ -73,9 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
                 runs[name].append(cpu_ms(args.program, words))
     print(f"Python {platform.python_version()}, least of {args.rounds} runs")
     for name, times in runs.items():
-        aim = _AIMS_MS[name]
-        missed = missed or min(times) > aim
-        print(f"{name:12} {min(times):6.1f} ms of CPU (aim {aim})")
+        target = _TARGETS_MS[name]
+        missed = missed or min(times) > target
+        print(f"{name:12} {min(times):6.1f} ms of CPU (target {target})")
     return 1 if missed and args.check else 0
 
 

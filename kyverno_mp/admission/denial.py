@@ -39,9 +39,9 @@ class AdmissionVerdict(NamedTuple):
     """The verdict on a list of responses; it does not depend on the requester."""
 
     responses: Sequence[PolicyResponse]
-    telling: tuple[PolicyResponse, ...]
+    with_results: tuple[PolicyResponse, ...]
     """The responses with something to report."""
-    refused: str
+    denied: str
     """The policies and rules that deny, as text; empty if the request is allowed."""
 
 
@@ -72,14 +72,16 @@ class AdmissionVerdicts:
 
 
 def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
-    telling = tuple([response for response in responses if response.results])
-    refused = block_text(_failures(telling)) if any(map(blocks, telling)) else ""
-    return AdmissionVerdict(responses, telling, refused)
+    with_results = tuple([response for response in responses if response.results])
+    denied = (
+        block_text(_failures(with_results)) if any(map(blocks, with_results)) else ""
+    )
+    return AdmissionVerdict(responses, with_results, denied)
 
 
-def denial(request: Request, refused: str) -> str:
-    """Return the text of a denial; ``refused`` is the text from AdmissionVerdict."""
-    return _framed(resource_name(request), refused)
+def denial(request: Request, denied: str) -> str:
+    """Return the text of a denial; ``denied`` is the text from AdmissionVerdict."""
+    return _framed(resource_name(request), denied)
 
 
 def _failures(
@@ -102,9 +104,9 @@ def _failures(
     return failures
 
 
-def _framed(resource: str, refused: str) -> str:
+def _framed(resource: str, denied: str) -> str:
     head = f"resource {resource} was blocked due to the following policies"
-    return f"\n\n{head} \n\n{refused}"
+    return f"\n\n{head} \n\n{denied}"
 
 
 def resource_name(request: Request) -> str:

@@ -20,13 +20,12 @@ from kyverno_mp.background.objects.triggers import (
     is_ending,
     request_of,
 )
+from kyverno_mp.background.outage import is_rejection
 from kyverno_mp.background.policies import GenerateRule, MutateRule
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
-    KubeNotFound,
-    KubeRefused,
 )
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Resource
@@ -71,7 +70,9 @@ class Existing:
                     scope,
                     lambda raw: wanted(raw) and self._matches(rule, raw),
                 )
-            except (KubeRefused, KubeNotFound) as error:
+            except DependencyError as error:
+                if not is_rejection(error):
+                    raise
                 _log.warning(error.message, extra=fields(policy=policy.key))
                 on_refused(error)
         return found

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from kyverno_mp.background.policies import tenant_of
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import (
     BACKGROUND_ATTEMPTS_MAX,
@@ -120,8 +121,7 @@ class Crowd:
 
         A tenant with less than the average of all tenants does not.
         """
-        namespace = policy.rpartition("/")[0]
-        tenant = f"{namespace}/" if namespace else policy
+        tenant = tenant_of(policy)
         with self._lock:
             if key not in self._of:
                 self._of[key] = tenant

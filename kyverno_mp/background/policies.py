@@ -109,6 +109,12 @@ def policy_key(name: str) -> Key:
     return namespace, bare
 
 
+def tenant_of(name: str) -> str:
+    """Return the tenant of a policy: its namespace, or the cluster policy itself."""
+    namespace, _, bare = name.rpartition("/")
+    return f"{namespace}/" if namespace else bare
+
+
 def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
     """Read a policy; return None if none of its rules can run in the background.
 

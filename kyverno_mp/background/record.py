@@ -6,14 +6,18 @@ server through kube/apply.py.
 Source: docs/background.md (what happens to a generated object).
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from kyverno_mp.background.policies import tenant_of
+from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.limits import BACKGROUND_RECORD_BYTES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 NAME: Final = "kyverno-mp-background"
@@ -55,7 +59,8 @@ class Record(Generic[T]):
     def replace(self, policy: str, entry: T | None) -> bool:
         """Replace a policy's record; a no-op if the record does not change.
 
-        Raises: DependencyError, LeaseLost.
+        Raises: KubeRefused if the records of the policy's tenant take too much space;
+        DependencyError, LeaseLost.
         """
         known = self.read()
         if known.get(policy) == entry:
@@ -63,8 +68,11 @@ class Record(Generic[T]):
         changed = {name: one for name, one in known.items() if name != policy}
         if entry is not None:
             changed[policy] = entry
+        text = _encoded(changed)
+        if len(text) > BACKGROUND_RECORD_BYTES_MAX:
+            _check_share(policy, known, changed)
         try:
-            self._write(changed)
+            self._write(text)
         except BaseException:
             # It is unknown whether the write succeeded.
             self._known = None
@@ -72,9 +80,7 @@ class Record(Generic[T]):
         self._known = changed
         return True
 
-    def _write(self, entries: dict[str, T]) -> None:
-        text = msgspec.json.encode(entries, order="sorted").decode()
-
+    def _write(self, text: str) -> None:
         def edit(raw: Json) -> Json:
             return {**raw, "data": {**(raw.get("data") or {}), self._key: text}}
 
@@ -87,3 +93,27 @@ class Record(Generic[T]):
                 "data": {self._key: text},
             }
             self._objects.create(_CONFIG_MAPS, raw)
+
+
+def _encoded(entries: object) -> str:
+    return msgspec.json.encode(entries, order="sorted").decode()
+
+
+def _check_share(
+    policy: str, before: Mapping[str, object], after: Mapping[str, object]
+) -> None:
+    """Raise KubeRefused if a tenant with more than the average records even more.
+
+    SAFETY: a ConfigMap has at most 1 MiB. If one tenant could fill it, no other policy
+    could be recorded, and their rules would generate nothing.
+    """
+    if len(_encoded(after.get(policy))) <= len(_encoded(before.get(policy))):
+        return
+    sizes: Counter[str] = Counter()
+    for name, entry in after.items():
+        sizes[tenant_of(name)] += len(name) + len(_encoded(entry))
+    if sizes[tenant_of(policy)] * len(sizes) >= sizes.total():
+        raise KubeRefused(
+            "background.record_full",
+            f"the ConfigMap {NAME} has no room for the rules of policy {policy}",
+        )

@@ -10,6 +10,7 @@ Source: docs/background.md (requests).
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kyverno_mp.background.outage import is_rejection
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError, KubeNotFound, KubeRefused
 from kyverno_mp.kube.translate import is_in_ending_namespace
@@ -19,7 +20,7 @@ class Refusals:
     """The rejections of one piece of work; not thread-safe."""
 
     def __init__(self) -> None:
-        self._all: list[KubeRefused | KubeNotFound] = []
+        self._all: list[DependencyError] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -31,18 +32,20 @@ class Refusals:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Suppress a rejection or a missing namespace in the block."""
+        """Suppress a rejection, a missing namespace or a failed webhook."""
         try:
             yield
-        except (KubeRefused, KubeNotFound) as error:
+        except DependencyError as error:
+            if not is_rejection(error):
+                raise
             self._all.append(error)
 
     def add(self, error: DependencyError) -> None:
         """Record an error that was caught elsewhere, if it is a rejection."""
-        if isinstance(error, KubeRefused):
+        if is_rejection(error) and not isinstance(error, KubeNotFound):
             self._all.append(error)
 
-    def tell(self) -> None:
+    def raise_first(self) -> None:
         """Raise the first rejection, if any."""
         if self._all:
             raise self._all[0]

@@ -13,16 +13,18 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure, failure_of_defect
-from kyverno_mp.background.outcome import Outcome
+from kyverno_mp.background.outage import OUTAGES
+from kyverno_mp.background.outcome import ABSENT_S, Outcome
 from kyverno_mp.background.pacing import Crowd, Pace
+from kyverno_mp.background.progress import Lane, Progress
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.runner import TRANSIENT, Runner
+from kyverno_mp.background.runner import Runner
+from kyverno_mp.background.slow import PAUSE_S, SlowTenants
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
     COMPLETED,
@@ -43,42 +45,14 @@ from kyverno_mp.limits import (
     BACKGROUND_MESSAGE_CHARACTERS_MAX,
 )
 from kyverno_mp.queues.reconcile import Result
-from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
 NAME: Final = "background-trigger"
-_POLLS: Final = Backoff(least_s=0.05, most_s=2.0)
-_LATE_AT_MOST: Final = 10.0
-"""The last pause may prolong a wait by up to a tenth."""
-
 DONE: Final = "done"
 FAILING: Final = "failed"
 GIVEN_UP: Final = "dropped_failing"
-
-
-@dataclass(slots=True)
-class _Progress:
-    """The progress of one version of a request; it was first seen at ``marked_s``."""
-
-    uid: str
-    version: str
-    pace: Pace
-    polls: int = 0
-    marked_s: float = 0.0
-    waiting_since_s: float = 0.0
-    """When this version or an earlier one began to wait; 0 = not waiting."""
-    is_done: bool = False
-
-
-@dataclass(slots=True)
-class _Lane:
-    """The requests and tasks that wait for one trigger."""
-
-    requests: set[Key] = field(default_factory=set)
-    tasks: dict[tuple[str, str, str], tuple[Task, Pace]] = field(default_factory=dict)
-    """Tasks of policy events, and of changes that the watches report."""
 
 
 class Requests:
@@ -97,10 +71,17 @@ class Requests:
         self._add = add
         self._objects = Objects(dependencies.client, guard)
         self._lock = threading.Lock()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._lane_of: dict[Key, str] = {}
-        self._progress: dict[Key, _Progress] = {}
+        self._progress: dict[Key, Progress] = {}
         self._crowd = Crowd(dependencies.threshold)
+        self._ending = Crowd(dependencies.threshold)
+        """The requests that wait for the end of a deletion."""
+        self._slow = SlowTenants(
+            dependencies.clock.monotonic_s, dependencies.settings.background_workers
+        )
+        self._unqueued: dict[str, None] = {}
+        """Lanes with requests for which the queue had no room."""
         self.informer: Informer[StoredRequest] | None = None
 
     def follow(self, informer: Informer[StoredRequest]) -> None:
@@ -112,7 +93,7 @@ class Requests:
         """Add a task of a policy event; return False when the queue is full."""
         key = task.trigger.key
         with self._lock:
-            lane = self._lanes.setdefault(key, _Lane())
+            lane = self._lanes.setdefault(key, Lane())
             name = (task.type, task.policy, task.rule)
             before, pace = lane.tasks.get(name, (None, Pace()))
             if task.type == CEL_GENERATE and before is not None:
@@ -122,6 +103,7 @@ class Requests:
             return True
         with self._lock:
             lane.tasks.pop(name, None)
+            self._tidy(key)
         return False
 
     @property
@@ -140,12 +122,30 @@ class Requests:
             if before is not None and before != wanted:
                 self._drop(key, before)
             if wanted is None:
-                self._progress.pop(key, None)
-                self._crowd.drop(key)
+                self._forget(key)
                 return
             self._lane_of[key] = wanted
-            self._lanes.setdefault(wanted, _Lane()).requests.add(key)
-        self._add(wanted)
+            self._lanes.setdefault(wanted, Lane()).requests.add(key)
+        if not self._add(wanted):
+            with self._lock:
+                self._unqueued[wanted] = None
+
+    def _queue_rest(self) -> None:
+        """Queue the lanes for which there was no room; requests must not be lost."""
+        while self._unqueued:
+            with self._lock:
+                lane = next(iter(self._unqueued), "")
+                self._unqueued.pop(lane, None)
+            if lane and not self._add(lane):
+                with self._lock:
+                    self._unqueued[lane] = None
+                return
+
+    def _forget(self, key: Key) -> None:
+        """Drop what is known about a request that is gone."""
+        self._progress.pop(key, None)
+        self._crowd.drop(key)
+        self._ending.drop(key)
 
     def _drop(self, key: Key, lane: str) -> None:
         del self._lane_of[key]
@@ -162,6 +162,7 @@ class Requests:
 
         Raises: DependencyError, after the last one; LeaseLost, at once.
         """
+        self._queue_rest()
         with self._lock:
             lane = self._lanes.get(key)
             if lane is None:
@@ -182,6 +183,10 @@ class Requests:
                 later.append(pause_s)
         with self._lock:
             self._tidy(key)
+            for name in names:
+                if name not in self._lane_of:
+                    # It was deleted while it was processed.
+                    self._forget(name)
         if refused is not None:
             raise refused
         return Result(after_s=min(later) if later else None)
@@ -199,7 +204,7 @@ class Requests:
         key = (task.type, task.policy, task.rule)
         pause_s = self._try_task(task, pace)
         with self._lock:
-            tasks = self._lanes[lane].tasks
+            tasks = self._lanes.setdefault(lane, Lane()).tasks
             newest, _ = tasks.get(key, (None, pace))
             if newest is not None and newest is not task:
                 # The task was submitted again in the meantime.
@@ -213,8 +218,11 @@ class Requests:
         """Run a task; return the pause until its retry, None if it is finished."""
         clock = self._dependencies.clock
         try:
-            failure, waits = self._runner.run_tasks([task])
-        except TRANSIENT:
+            with self._slow.turn(task.policy) as has_turn:
+                if not has_turn:
+                    return PAUSE_S
+                failure, waits = self._runner.run_tasks([task])
+        except OUTAGES:
             return pace.fail_for_outage(clock.monotonic_s())
         if failure:
             pause_s = pace.fail(clock.monotonic_s())
@@ -250,37 +258,44 @@ class Requests:
 
     def _request(self, one: StoredRequest) -> float | None:
         """Process a request if it is due; return the pause until it is due."""
-        clock = self._dependencies.clock
+        clock_s = self._dependencies.clock.monotonic_s
         progress = self._progress_of(one)
         if progress.is_done:
             return None
-        early_s = progress.pace.due_s - clock.monotonic_s()
+        early_s = progress.pace.due_s - clock_s()
         if early_s > 0:
             return early_s
         if one.status.state == COMPLETED:
             self._remove(one, progress)
             return None
         try:
-            failure, waits = self._runner.run(one)
-            if waits and waits.runs_then and self._has_waited(progress, waits):
-                # For example, an update that changes nothing never gets a new version.
-                failure = self._runner.run(one, is_late=True)[0]
-                progress.waiting_since_s = progress.marked_s
-        except TRANSIENT:
-            return progress.pace.fail_for_outage(clock.monotonic_s())
+            with self._slow.turn(one.spec.policy) as has_turn:
+                if not has_turn:
+                    return PAUSE_S
+                failure, waits = self._runner.run(one)
+                limit_s = waits.limit_s if waits and waits.runs_then else None
+                if limit_s is not None and progress.has_waited(clock_s(), limit_s):
+                    # E.g. an update that changes nothing never gets a new version.
+                    failure, late = self._runner.run(one, is_late=True)
+                    progress.waiting_since_s = progress.marked_s
+                    if progress.is_over(clock_s(), limit_s):
+                        waits = late
+        except OUTAGES:
+            return progress.pace.fail_for_outage(clock_s())
         progress.pace.outages = 0
         if failure:
             return self._fail(one, progress, failure)
         self._crowd.drop(one.key)
-        if waits is not None and not self._is_over(progress, waits):
-            return self._poll(progress, waits)
+        waits = self._shortened(one, waits)
+        if waits is not None and not progress.is_over(clock_s(), waits.limit_s):
+            return progress.poll(clock_s(), waits.pause_s)
         if waits is not None and waits.drops_as:
             _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(one))
         self._remove(one, progress)
         self._count(one, waits.drops_as or DONE if waits else DONE)
         return None
 
-    def _progress_of(self, one: StoredRequest) -> _Progress:
+    def _progress_of(self, one: StoredRequest) -> Progress:
         """Return the progress of a request; a newly marked version starts over."""
         metadata = one.metadata
         with self._lock:
@@ -291,7 +306,7 @@ class Requests:
                 if number_of(known.version) > number_of(metadata.resource_version):
                     # The watch has not delivered our own write yet.
                     return known
-            made = _Progress(
+            made = Progress(
                 metadata.uid,
                 metadata.resource_version,
                 Pace.of(0 if known else one.status.retry_count),
@@ -304,52 +319,36 @@ class Requests:
             self._progress[one.key] = made
             return made
 
-    def _poll(self, progress: _Progress, waits: Outcome) -> float:
-        """Try again soon, with pauses that grow with the time waited."""
-        now_s = self._dependencies.clock.monotonic_s()
-        if waits.pause_s:
-            return progress.pace.wait(now_s, waits.pause_s)
-        progress.polls += 1
-        waited_s = now_s - progress.marked_s
-        pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)
-        return progress.pace.wait(now_s, pause_s)
-
-    def _has_waited(self, progress: _Progress, waits: Outcome) -> bool:
-        """Return whether the oldest pending mark has waited long enough.
-
-        New marks do not restart the wait: a series of updates that other webhooks
-        reject must not delay an accepted one.
-        """
-        now_s = self._dependencies.clock.monotonic_s()
-        progress.waiting_since_s = progress.waiting_since_s or now_s
-        return now_s - progress.waiting_since_s >= waits.limit_s
-
-    def _is_over(self, progress: _Progress, waits: Outcome) -> bool:
-        """Return whether the newest mark has waited long enough, too."""
-        clock = self._dependencies.clock
-        return clock.monotonic_s() - progress.marked_s >= waits.limit_s
+    def _shortened(self, one: StoredRequest, waits: Outcome | None) -> Outcome | None:
+        """Shorten a long wait while those of its tenant could delay all others."""
+        if waits is None or waits.pause_s or waits.limit_s <= ABSENT_S:
+            self._ending.drop(one.key)
+        elif self._ending.add(one.key, one.spec.policy):
+            return waits._replace(limit_s=ABSENT_S)
+        return waits
 
     def _fail(
-        self, one: StoredRequest, progress: _Progress, failure: Failure
+        self, one: StoredRequest, progress: Progress, failure: Failure
     ) -> float | None:
         is_crowded = self._crowd.add(one.key, one.spec.policy)
         now_s = self._dependencies.clock.monotonic_s()
         pause_s = progress.pace.fail(now_s, is_crowded=is_crowded)
-        self._record_failure(failure, is_new=failure.reason != one.status.message)
+        reason = failure.reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX]
+        self._record_failure(failure, is_new=reason != one.status.message)
         if progress.pace.is_over(is_crowded=is_crowded):
             self._remove(one, progress)
             self._count(one, GIVEN_UP)
             return None
         self._count(one, FAILING)
-        self._write_failure(one, progress, failure.reason)
+        self._write_failure(one, progress, reason)
         return pause_s
 
     def _write_failure(
-        self, one: StoredRequest, progress: _Progress, reason: str
+        self, one: StoredRequest, progress: Progress, reason: str
     ) -> None:
         status = {
             "state": FAILED,
-            "message": reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX],
+            "message": reason,
             "retryCount": progress.pace.failures,
         }
         patch = {
@@ -363,7 +362,7 @@ class Requests:
             return
         progress.version = str(made["metadata"].get("resourceVersion") or "")
 
-    def _remove(self, one: StoredRequest, progress: _Progress) -> None:
+    def _remove(self, one: StoredRequest, progress: Progress) -> None:
         """Delete a request at the version that was processed.
 
         Raises: DependencyError, LeaseLost.
@@ -379,6 +378,7 @@ class Requests:
             )
         progress.is_done = True
         self._crowd.drop(one.key)
+        self._ending.drop(one.key)
 
     def _record_failure(self, failure: Failure, *, is_new: bool) -> None:
         task = failure.task

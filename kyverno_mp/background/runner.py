@@ -27,6 +27,7 @@ from kyverno_mp.background.generating.policies import ReadyGenerating
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
+from kyverno_mp.background.outage import is_outage
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
@@ -38,11 +39,8 @@ from kyverno_mp.background.update_request import (
     Task,
 )
 from kyverno_mp.errors import (
-    DeadlinePassed,
     DependencyError,
     InputError,
-    KubeExpired,
-    KubeUnavailable,
     LeaseLost,
     SnapshotUnusable,
 )
@@ -50,7 +48,6 @@ from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
 _OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
-TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +71,13 @@ class Runner:
     ) -> tuple[Failure | None, Outcome | None]:
         """Run a request; a rejected call is returned as a failure.
 
-        Raises: transient errors; LeaseLost.
+        Raises: outages; LeaseLost.
         """
         try:
             return self._run(one, is_late=is_late)
-        except TRANSIENT:
-            raise
         except DependencyError as error:
+            if is_outage(error):
+                raise
             return failure_of_request(one, error), None
 
     def _run(
@@ -113,7 +110,7 @@ class Runner:
     ) -> tuple[Failure | None, Outcome | None]:
         """Run tasks; return the first failure and the first reason to wait.
 
-        Raises: transient errors; LeaseLost.
+        Raises: outages; LeaseLost.
         """
         failure: Failure | None = None
         waits: Outcome | None = None
@@ -131,12 +128,12 @@ class Runner:
                 policy = self.policies.with_rule(task.policy, task.rule)
                 runner = self.mutator if task.type == MUTATE else self.generator
                 outcome = runner.run(task, policy)
-            except TRANSIENT:
-                raise
             except (InputError, DependencyError) as error:
+                if is_outage(error):
+                    raise
                 failure = failure or failure_of(task, policy, error)
                 continue
-            except LeaseLost:
+            except (LeaseLost, SnapshotUnusable):
                 raise
             except Exception:  # noqa: BLE001 - one task must not stop the others
                 failure = failure or self._defect(task, policy)
@@ -148,30 +145,30 @@ class Runner:
         return failure, waits
 
     def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
-        """Run a GeneratingPolicy. Raises: transient errors; LeaseLost."""
+        """Run a GeneratingPolicy. Raises: outages; LeaseLost."""
         policy: ReadyGenerating | None = None
         try:
             policy = self.generating.policies.newest(task.policy)
             return None, self.generating.run(task, policy)
-        except TRANSIENT:
-            raise
         except (InputError, DependencyError) as error:
+            if is_outage(error):
+                raise
             stored = None if policy is None else policy.stored
             return failure_of_generating(task, stored, error), None
-        except LeaseLost:
+        except (LeaseLost, SnapshotUnusable):
             raise
         except Exception:  # noqa: BLE001 - one task must not stop the others
             return self._defect(task, policy), None
 
     def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
-        """Run a MutatingPolicy. Raises: transient errors; LeaseLost."""
+        """Run a MutatingPolicy. Raises: outages; LeaseLost."""
         try:
             return None, self.mutating.run(task)
-        except TRANSIENT:
-            raise
         except (InputError, DependencyError) as error:
+            if is_outage(error):
+                raise
             return self.mutating.failure_of(task, error), None
-        except LeaseLost:
+        except (LeaseLost, SnapshotUnusable):
             raise
         except Exception:  # noqa: BLE001 - one task must not stop the others
             return self._defect(task, None), None

@@ -15,7 +15,7 @@ The threads, and what each writes:
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -39,13 +39,19 @@ from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
-from kyverno_mp.background.policies import policy_key, policy_name
+from kyverno_mp.background.policies import (
+    GenerateRule,
+    ReadyPolicy,
+    policy_key,
+    policy_name,
+)
 from kyverno_mp.background.requests import Requests
 from kyverno_mp.background.runner import Runner
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
     COMPLETED,
     UPDATE_REQUESTS,
+    Place,
     StoredRequest,
     Task,
     read_request,
@@ -104,6 +110,7 @@ class Background:
         self.generator = Generator(
             *(dependencies, triggers, downstream, self.register, caches),
             self._add_policy,
+            self._claim,
         )
         mutator = Mutator(dependencies, kinds, triggers, caches, downstream.guard)
         existing = Existing(dependencies, kinds)
@@ -250,7 +257,12 @@ class Background:
         self._dependencies.metrics.hold(
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
-        self.generating.tell()
+        self.generating.report_unwatched()
+
+    def _claim(
+        self, policy: ReadyPolicy, rule: GenerateRule, places: Iterable[Place]
+    ) -> None:
+        self.events.claim(policy, rule, places)
 
     def _submit(self, task: Task) -> bool:
         return self.requests.submit(task)

@@ -172,9 +172,9 @@ class CleanupController:
         if not stored.is_deleting:
             return
         missing = self._runner.missing(policy)
-        told = (stored.version, *missing)
+        accepted = (stored.version, *missing)
         with self._lock:
-            if self._accepted.get(stored.key) == told:
+            if self._accepted.get(stored.key) == accepted:
                 return
         try:
             self._statuses.accept(stored, missing)
@@ -182,7 +182,7 @@ class CleanupController:
             self._report_refused(stored, error)
             raise
         with self._lock:
-            self._accepted[stored.key] = told
+            self._accepted[stored.key] = accepted
 
     def stop(self) -> None:
         """Clear the gauges of the policies, which the next lease holder sets."""

@@ -146,8 +146,8 @@ class Statuses:
             if one.get("type") != CONDITION or one.get("reason") not in _NOT_READY
         ]
         conditions.append(condition)
-        told = {**holder, "conditions": conditions, "ready": _is_ready(conditions)}
-        return {**raw, "status": {**status, "conditionStatus": told}}
+        changed = {**holder, "conditions": conditions, "ready": _is_ready(conditions)}
+        return {**raw, "status": {**status, "conditionStatus": changed}}
 
     def _write_first(self, policy: CompiledPolicy, end: End, claim: Claim) -> bool:
         """Write the time and state of a run if it is still due."""
@@ -203,11 +203,11 @@ class Statuses:
             raw, CONDITION, (state, end.reason), end.message, holder
         )
         conditions = [*_others(holder, CONDITION), condition]
-        told = {**holder, "conditions": conditions}
+        changed = {**holder, "conditions": conditions}
         if not is_cel:
-            return {**raw, "status": {**status, **told}}
-        told["ready"] = _is_ready(conditions)
-        return {**raw, "status": {**status, "conditionStatus": told}}
+            return {**raw, "status": {**status, **changed}}
+        changed["ready"] = _is_ready(conditions)
+        return {**raw, "status": {**status, "conditionStatus": changed}}
 
     def _condition(
         self, raw: Json, name: str, state: tuple[str, str], message: str, holder: Json

@@ -129,6 +129,7 @@ class _Parts:
                 # The policies were just read, so they are not cached.
                 Caches(lambda policy, _exceptions: policy, self._triggers),
                 lambda _policy: None,
+                lambda _policy, _rule, _places: None,
             ),
             Existing(self._needs, self._kinds),
             register,

@@ -53,8 +53,8 @@ def cel_status_of(
 
     ``missing``: the permissions that scans lack.
     """
-    told = before.get("conditionStatus") or {}
-    given = told.get("conditions") or []
+    stored = before.get("conditionStatus") or {}
+    given = stored.get("conditions") or []
     since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = _CONFIGURED if ready else message[:_MESSAGE_CHARACTERS_MAX]
     ours = [
@@ -70,7 +70,7 @@ def cel_status_of(
     found: Json = {
         **before,
         "conditionStatus": {
-            **told,
+            **stored,
             "conditions": [*others, *ours],
             "ready": ready and not missing,
         },

@@ -54,7 +54,8 @@ def _entry(
 ) -> Entry:
     # Names repeat in most results, so one copy of each string is kept.
     intern = sys.intern
-    namespace = _text(target.get("namespace")) or _text(metadata.get("namespace"))
+    # SAFETY: who may write reports in a namespace must not add rows to another one.
+    namespace = _text(metadata.get("namespace")) or _text(target.get("namespace"))
     stamp = _mapping(raw.get("timestamp")).get("seconds")
     return Entry(
         policy=intern(_text(raw.get("policy"))),
@@ -69,6 +70,12 @@ def _entry(
         name=intern(_text(target.get("name"))),
         timestamp_s=stamp if type(stamp) is int and 0 <= stamp <= _TIME_S_MAX else 0,
     )
+
+
+def broken_entry(report: dict[str, Json], why: str) -> Entry:
+    """Return an error that stands for the results of an invalid report."""
+    raw = {"result": "error", "message": why}
+    return _entry(raw, _mapping(report.get("scope")), _mapping(report.get("metadata")))
 
 
 def shortened(entry: Entry) -> Entry:

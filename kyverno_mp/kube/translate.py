@@ -18,6 +18,7 @@ import msgspec
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
+    Error,
     KubeConflict,
     KubeExpired,
     KubeNotFound,
@@ -37,6 +38,11 @@ _ENDING: Final = re.compile(
     r" namespace \S+ because it is being terminated"
 )
 """K8S: plugin/pkg/admission/namespace/lifecycle."""
+_FAILED_WEBHOOK: Final = re.compile(
+    r"\S+ \S+: HTTP 500: (Internal error occurred: failed calling webhook "
+    r"|conversion webhook for )"
+)
+"""K8S: apiserver/pkg/admission/plugin/webhook; apiextensions-apiserver conversion."""
 
 
 class _Status(msgspec.Struct):
@@ -94,6 +100,15 @@ def is_in_ending_namespace(error: KubeRefused) -> bool:
     """
     is_forbidden = error.code == "kube.forbidden"
     return is_forbidden and _ENDING.fullmatch(error.message) is not None
+
+
+def is_failed_webhook(error: Error) -> bool:
+    """Return whether a webhook that the API server had to call has failed.
+
+    Only the objects that this webhook reviews or converts are concerned.
+    """
+    is_failed = isinstance(error, KubeUnavailable) and error.code == "kube.server"
+    return is_failed and _FAILED_WEBHOOK.match(error.message) is not None
 
 
 def cut(text: str) -> str:

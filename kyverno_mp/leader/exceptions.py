@@ -44,7 +44,11 @@ def in_namespace(raw: Json, namespace: str) -> Json:
 
     SAFETY: the available functions and the scope of the exception depend on it.
     """
-    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+    metadata = raw.get("metadata")
+    if type(metadata) is not dict:
+        # Decoding rejects it.
+        return raw
+    return {**raw, "metadata": {**metadata, "namespace": namespace}}
 
 
 def _exempted_by(exception: AnyException) -> set[str]:

@@ -294,12 +294,12 @@ def run(
     settings: Settings,
     runtime_dir: Path,
     sources: Sources | None = None,
-    facts: Callable[[], Mapping[str, int]] = dict,
+    gauges: Callable[[], Mapping[str, int]] = dict,
     count: Callable[[Recorder], None] = lambda _: None,
 ) -> None:
     """Run the leader until SIGTERM; SIGHUP polls at once and reads all files.
 
-    ``facts`` returns additional facts for this process's page (telemetry.page.FACTS);
+    ``gauges`` returns more gauges for this process's page (telemetry.page.GAUGES);
     ``count`` adds the counts of other threads to the page.
 
     Nothing is published before the sources are complete, because an incomplete set
@@ -312,7 +312,7 @@ def run(
     publisher = Publisher(runtime_dir / SNAPSHOT)
 
     def beat() -> None:
-        page.set_fact("heartbeat_ns", time.monotonic_ns())
+        page.set_gauge("heartbeat_ns", time.monotonic_ns())
 
     leader = Leader(settings, runtime_dir, publisher, recorder, sources, beat)
     poll_s = settings.policies_poll_ms / 1000 if sources is None else _CACHE_POLL_S
@@ -323,8 +323,8 @@ def run(
     while True:
         started_ns = time.monotonic_ns()
         beat()
-        for name, value in facts().items():
-            page.set_fact(name, value)
+        for name, value in gauges().items():
+            page.set_gauge(name, value)
         count(recorder)
         complete = sources is None or sources.are_complete()
         stepped = complete and leader.step(force=force)

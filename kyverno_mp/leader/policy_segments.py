@@ -36,13 +36,13 @@ class PolicySegments:
                 names=names_of(policy_set),
             ),
         )
-        refused = sum(not policy.ready for policy in policy_set.policies)
+        rejected = sum(not policy.ready for policy in policy_set.policies)
         _log.info(
             "policies published",
             extra=fields(
                 generation=generation,
                 policies=len(policy_set.policies),
-                refused=refused,
+                rejected=rejected,
             ),
         )
         return generation

@@ -219,7 +219,7 @@ def run_coordinator(
     writer.start()
     signals = SignalWait()
     while not signals.wait(_STOP_SIGNALS, _TICK_S):
-        page.set_fact("heartbeat_ns", time.monotonic_ns())
+        page.set_gauge("heartbeat_ns", time.monotonic_ns())
         coordinator.tick()
         _write(tools, recorder)
     if coordinator.stop():
@@ -261,11 +261,11 @@ def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
 def _write(tools: Tools, recorder: Recorder) -> None:
     """Write the metrics page."""
     events = tools.events
-    facts = {
+    gauges = {
         "events_queue_depth": events.queued_count,
         "events_queue_dropped": events.dropped,
     }
-    tools.metrics.set_facts(facts)
+    tools.metrics.set_gauges(gauges)
     tools.metrics.write(recorder)
 
 

@@ -33,7 +33,7 @@ class PoolMetrics:
         self._lock = threading.Lock()
         self._tallies: dict[Family, Tally] = {}
         self._gauges: dict[tuple[Family, Labels], float] = {}
-        self._facts: dict[str, int] = {}
+        self._page_gauges: dict[str, int] = {}
         self._observed: list[tuple[Family, Labels, float]] = []
 
     def count(self, family: Family, labels: Labels) -> None:
@@ -60,10 +60,10 @@ class PoolMetrics:
                 return
         self.count(OBSERVATIONS_DROPPED, (family.name,))
 
-    def set_facts(self, facts: Mapping[str, int]) -> None:
-        """Set facts of the page, from telemetry.page.FACTS."""
+    def set_gauges(self, gauges: Mapping[str, int]) -> None:
+        """Set gauges of the page, see telemetry.page.GAUGES."""
         with self._lock:
-            self._facts.update(facts)
+            self._page_gauges.update(gauges)
 
     def query(self, labels: Labels) -> None:
         """Count a request to the API server."""
@@ -81,7 +81,7 @@ class PoolMetrics:
         with self._lock:
             tallies = dict(self._tallies)
             gauges, self._gauges = self._gauges, {}
-            facts, self._facts = self._facts, {}
+            page_gauges, self._page_gauges = self._page_gauges, {}
             observed, self._observed = self._observed, []
         for family, tally in tallies.items():
             series = recorder.series(family)
@@ -91,5 +91,5 @@ class PoolMetrics:
             recorder.series(family).hold(labels, value)
         for family, labels, seconds in observed:
             recorder.series(family).observe(labels, seconds)
-        for name, number in facts.items():
-            recorder.page.set_fact(name, number)
+        for name, number in page_gauges.items():
+            recorder.page.set_gauge(name, number)

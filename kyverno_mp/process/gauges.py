@@ -100,18 +100,18 @@ def _of_pages(
     gauges: Gauges, living: Sequence[View], queues: Mapping[str, Sequence[str]]
 ) -> None:
     gauges[EVENTS_DROPPED][()] = sum(
-        page.fact("events_queue_dropped") for page in living
+        page.gauge("events_queue_dropped") for page in living
     )
     for page in living:
         for queue in queues.get(page.role, ()):
-            depth = page.fact(f"{queue}_queue_depth")
-            dropped = page.fact(f"{queue}_queue_dropped")
+            depth = page.gauge(f"{queue}_queue_depth")
+            dropped = page.gauge(f"{queue}_queue_dropped")
             gauges[QUEUE_DEPTH][page.name, queue] = depth
             gauges[QUEUE_DROPS][page.name, queue] = dropped
         if page.role == "webhook":
-            gauges[SERVED][(page.name,)] = page.fact("generation")
-            gauges[LINKED][(page.name,)] = page.fact("linked_rules")
-            gauges[HELD][(page.name,)] = page.fact("held_bytes")
+            gauges[SERVED][(page.name,)] = page.gauge("generation")
+            gauges[LINKED][(page.name,)] = page.gauge("linked_rules")
+            gauges[HELD][(page.name,)] = page.gauge("held_bytes")
 
 
 def _of_status(

@@ -404,8 +404,8 @@ class LinkedRule:
     def _violated_before(self, created: Request, scope: RuleContext) -> bool:
         """Return whether the old object already failed.
 
-        Context entries are evaluated again, so the old object is not judged by the new
-        object's data. If the old object cannot be evaluated, the failure remains.
+        Context entries are evaluated again, so the old object is not evaluated with the
+        new object's data. If the old object cannot be evaluated, the failure remains.
         """
         before = scope.shared.of_creation(created).rule_scope(
             self.ir.name,

@@ -188,7 +188,7 @@ class _Edit:
         keys = {one[:KEY_BYTES] for one in self._before}
         is_unique = (len(keys), len(self._at)) == (len(self._before), len(self._new))
         is_known = all(map(result_of, self._before))
-        self.is_plain = is_unique and is_known and not stored.left_out
+        self.is_plain = is_unique and is_known and stored.is_plain
         """Whether the report has all rows, and each of them can be distinguished."""
         self.after: list[bytes] = []
         self.times: list[int] = []

@@ -18,7 +18,6 @@ delays nothing.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from heapq import heappop, heappush
 from typing import Protocol, TypeAlias
 
@@ -33,6 +32,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.queues.turns import Shares, Turns
 from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.flights import Flights, Reviewed
 
 Keys = frozenset[bytes]
 """Keys of rules, see reports/fingerprints.py."""
@@ -52,20 +52,6 @@ class Source(Protocol):
 
     def is_current(self, key: Key, uid: str, digest: bytes) -> bool:
         """Return whether the object is unchanged."""
-
-
-class Reviewed:
-    """Results of reviews that are to be written with the next scan of an object."""
-
-    def __init__(self, rows: list[Row]) -> None:
-        self.rows = rows
-        self.is_written: Future[bool] = Future()
-        """False: they have to be written separately."""
-
-    def settle(self, *, is_written: bool) -> None:
-        """Set the outcome, unless it is known."""
-        if not self.is_written.done():
-            self.is_written.set_result(is_written)
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -161,6 +147,7 @@ class Feed:
         self._count = 0
         self._bytes = 0
         self._taken = 0
+        self._flights: Flights[Item] = Flights()
         self._closed = False
 
     def put(self, item: Item) -> bool:
@@ -176,7 +163,7 @@ class Feed:
             return True
 
     def _put(self, item: Item, group: _Group) -> None:
-        one = id(item.source), item.key
+        one = _id_of(item)
         is_delayed = one in self._delayed
         before = self._replaced(one, group)
         if before is not None:
@@ -195,7 +182,7 @@ class Feed:
 
     def _queue(self, item: Item, due_s: float) -> None:
         """Let an object wait, until ``due_s`` with a delay."""
-        one = id(item.source), item.key
+        one = _id_of(item)
         if due_s > self._clock_s():
             self._delayed[one] = item
             self._due_s[one] = due_s
@@ -275,7 +262,7 @@ class Feed:
 
     def _next_s(self, item: Item) -> float:
         """Return when the interval after the last evaluation ends."""
-        taken_s = self._taken_s.get((id(item.source), item.key), float("-inf"))
+        taken_s = self._taken_s.get(_id_of(item), float("-inf"))
         return taken_s + self._pace.interval_s
 
     def done(self, items: Sequence[Item]) -> None:
@@ -283,8 +270,14 @@ class Feed:
         shares = self._shares_of(items[0]) if items else ()
         with self._changed:
             self._taken -= len(items)
+            self._flights.end((_id_of(item), item) for item in items)
             self._turns.end(shares, len(self._waiting))
             self._changed.notify_all()
+
+    def is_overtaken(self, item: Item) -> bool:
+        """Return whether another thread took the object later than ``item``."""
+        with self._changed:
+            return self._flights.is_overtaken(_id_of(item), item)
 
     @property
     def pending(self) -> int:
@@ -372,14 +365,19 @@ class Feed:
         """Remember when objects were taken, as long as it matters."""
         interval_s, now_s = self._pace.interval_s, self._clock_s()
         for item in taken:
-            one = id(item.source), item.key
+            one = _id_of(item)
             self._taken_s.pop(one, None)
             self._taken_s[one] = now_s
+            self._flights.begin(one, item)
         while self._taken_s:
             one, taken_s = next(iter(self._taken_s.items()))
             if now_s - taken_s < interval_s:
                 break
             del self._taken_s[one]
+
+
+def _id_of(item: Item) -> _Id:
+    return id(item.source), item.key
 
 
 def settle(item: Item, *, is_written: bool) -> None:

@@ -30,7 +30,8 @@ class Evaluation(NamedTuple):
 
     ``only``: the rules that were evaluated, None = all. ``still_counts``: whether
     neither the object nor its rules have changed since. ``reviewed``: results of
-    reviews to be written with them.
+    reviews to be written with them. ``newest``: returns the current plan, None =
+    ``plan`` is current.
     """
 
     found: Evaluated
@@ -38,6 +39,14 @@ class Evaluation(NamedTuple):
     only: Keys | None = None
     still_counts: Callable[[], bool] = _always
     reviewed: Sequence[Row] = ()
+    newest: Callable[[], Plan] | None = None
+
+    def renewed(self) -> "Evaluation":
+        """Return the evaluation with the current plan.
+
+        Rows of a policy that was added meanwhile may already be stored.
+        """
+        return self if self.newest is None else self._replace(plan=self.newest())
 
     def added_rows(self) -> list[Row]:
         """Return the results of reviews for rules without a result of the scan."""

@@ -12,7 +12,7 @@ from typing import Final
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.reports.plan import Named
+from kyverno_mp.reports.named import Named
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _REFRESH_S: Final = 30.0

@@ -21,8 +21,8 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_WATCHED_S_MAX
 from kyverno_mp.reports.entries import Row, Subject, seconds_of
 from kyverno_mp.reports.ephemeral import LiveSubjects, ReviewResults
-from kyverno_mp.reports.feed import Reviewed
 from kyverno_mp.reports.fingerprints import key_of
+from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.keeping import stays
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.plan import Plan

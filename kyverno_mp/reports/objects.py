@@ -85,6 +85,7 @@ class Report(msgspec.Struct):
 
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     scope: Subject | None = None
+    summary: dict[str, int] | None = None
     results: list[Row] | None = None
 
     @property
@@ -96,6 +97,13 @@ class Report(msgspec.Struct):
     def rows(self) -> list[Row]:
         """The report's results."""
         return self.results or []
+
+    @property
+    def has_right_summary(self) -> bool:
+        """Whether the summary has the number of rows of each result."""
+        summary = self.summary or {}
+        expected = summary_of(self.rows).items()
+        return all(summary.get(word, 0) == number for word, number in expected)
 
 
 _REPORT: Final = msgspec.json.Decoder(Report)
@@ -111,6 +119,7 @@ class StoredReport(msgspec.Struct, frozen=True):
 
     ``fingerprints``: in the order of its rows. ``size_bytes``: at least the size of its
     rows. ``left_out``: its annotation. ``times``: of its rows, b"" if not known.
+    ``has_right_summary``: False if another writer changed it.
     """
 
     api_version: str
@@ -120,6 +129,12 @@ class StoredReport(msgspec.Struct, frozen=True):
     size_bytes: int
     left_out: str = ""
     times: bytes = b""
+    has_right_summary: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the fingerprints show all of its content."""
+        return self.has_right_summary and not self.left_out
 
 
 def stored_report(raw: msgspec.Raw) -> StoredReport | None:
@@ -137,6 +152,7 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
         len(memoryview(raw)),
         (report.metadata.annotations or {}).get(LEFT_OUT, ""),
         packed_times([seconds_of(row) for row in report.rows]),
+        report.has_right_summary,
     )
 
 

@@ -14,7 +14,6 @@ Rows of rules that are not in force are removed.
 
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -45,6 +44,7 @@ from kyverno_mp.reports.entries import (
     merge_key_of,
 )
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.reports.named import Named, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
@@ -52,28 +52,6 @@ from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.kinds import KindSelector
-from kyverno_mp.values.wildcard import matches
-
-
-class Named(NamedTuple):
-    """A resource that a policy with matchConstraints names; ``*`` = any."""
-
-    group: str
-    version: str
-    plural: str
-
-    @property
-    def is_one(self) -> bool:
-        """Whether it names one resource that can be listed."""
-        return "*" not in self and "/" not in self.plural
-
-    def is_of(self, resource: Resource) -> bool:
-        """Return whether this names a resource."""
-        return (
-            self.group in ("*", resource.group)
-            and self.version in ("*", resource.version)
-            and self.plural in ("*", "*/*", resource.plural)
-        )
 
 
 class ScannedRule(msgspec.Struct, frozen=True):
@@ -180,11 +158,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def selectors(self) -> list[KindSelector]:
-        """The kinds that rules name, without duplicates."""
+        """The kinds to scan that rules name, without duplicates."""
         found = dict.fromkeys(
             KindSelector(kind.group, kind.version, kind.kind, "")
             for rule in self.rules
             for kind in rule.kinds
+            if is_scannable(kind)
         )
         return list(found)
 
@@ -264,6 +243,12 @@ def plan_of(
         references=references,
         places=places,
     )
+
+
+def of_reviews(plan: Plan) -> Plan:
+    """Return the plan for reports whose rows are all from reviews."""
+    images = None if plan.images is None else of_reviews(plan.images)
+    return msgspec.structs.replace(plan, derived=frozenset(), images=images)
 
 
 def name_of(policy: Reference) -> str:
@@ -349,18 +334,6 @@ def scanned_policy(ir: AnyCelIR) -> ScannedRule:
 def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:
     """Return whether a rule is evaluated on existing objects."""
     return policy.background and rule.rule_type in types and not is_disabled(policy)
-
-
-def names(kind: KindIR, resource: Resource) -> bool:
-    """Return whether one entry of ``kinds`` names the objects of a resource."""
-    return (
-        not kind.subresource
-        # KYVERNO: a policy for all kinds cannot be scanned.
-        and kind.kind != "*"
-        and matches(kind.kind, resource.kind)
-        and matches(kind.group, resource.group)
-        and matches(kind.version, resource.version)
-    )
 
 
 def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:

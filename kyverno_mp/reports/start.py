@@ -31,7 +31,8 @@ from kyverno_mp.limits import (
     REPORTS_WRITERS,
 )
 from kyverno_mp.reports.entries import Row, Subject
-from kyverno_mp.reports.feed import Feed, Pace, Reviewed
+from kyverno_mp.reports.feed import Feed, Pace
+from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan

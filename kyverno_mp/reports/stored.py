@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
@@ -47,8 +48,12 @@ class StoredReports:
             )
             for one in (kinds.of_namespace, kinds.of_cluster)
         ]
-        for informer in self.informers:
+        self._listed: dict[int, dict[Key, tuple[str, StoredReport | None]]] = {}
+        """What was written before the current list of each informer began."""
+        for number, informer in enumerate(self.informers):
             informer.on_change(self._seen)
+            informer.on_list(partial(self._begin_list, number))
+            informer.on_notified(partial(self._end_list, number))
 
     @property
     def synced(self) -> bool:
@@ -139,6 +144,24 @@ class StoredReports:
             if written and written[0] == self._informer(key).version_of(key):
                 del self._written[key]
 
+    def _begin_list(self, number: int) -> None:
+        with self._lock:
+            self._listed[number] = {
+                key: one
+                for key, one in self._written.items()
+                if self._number(key) == number
+            }
+
+    def _end_list(self, number: int) -> None:
+        """Forget the versions that a list has skipped: its reports are newer.
+
+        The report of a deleted object would otherwise be kept for ever.
+        """
+        with self._lock:
+            for key, one in self._listed.pop(number, {}).items():
+                if self._written.get(key) is one:
+                    del self._written[key]
+
     def _project(self, raw: msgspec.Raw) -> StoredReport | None:
         metadata = IDENTITY.decode(raw).metadata
         with self._lock:
@@ -149,4 +172,8 @@ class StoredReports:
         return stored_report(raw)
 
     def _informer(self, key: Key) -> Informer[StoredReport]:
-        return self.informers[0 if key[0] else 1]
+        return self.informers[self._number(key)]
+
+    @staticmethod
+    def _number(key: Key) -> int:
+        return 0 if key[0] else 1

@@ -16,7 +16,8 @@ def reporting_of(settings: Settings) -> Reporting | None:
     return Reporting(
         types=_words(settings.reports_of),
         words=_words(settings.reports_results),
-        scans=settings.reports_scan,
+        # KYVERNO: results of reviews are reported even if scans store nothing (6.1).
+        scans=settings.reports_scan and settings.reports_store,
     )
 
 

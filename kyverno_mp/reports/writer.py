@@ -128,13 +128,13 @@ class Writer:
         wanted: list[Row] = []
 
         def decide(rows: Sequence[Row]) -> list[Row]:
-            _demand_newest(evaluation)
+            current = _newest(evaluation)
             if not rows:
                 _demand_all(evaluation)
             changed[:] = evaluated.changed_from(fingerprints_of(rows))
-            wanted[:] = evaluation.rows(rows, found)
-            if added := evaluation.added_rows():
-                wanted[:] = merged(wanted, added, evaluation.plan)
+            wanted[:] = current.rows(rows, found)
+            if added := current.added_rows():
+                wanted[:] = merged(wanted, added, current.plan)
             return wanted
 
         outcome = self._bring(subject, decide)
@@ -170,8 +170,8 @@ class Writer:
         given = [msgspec.structs.replace(row, resources=()) for row in rows]
         with self._stored.writing(report_key(subject)):
             # No rule was evaluated, so the other rows of rules in force stay.
-            found = Evaluation(NOTHING, plan(), only=frozenset(), reviewed=given)
-            written = self._write_unread(subject, found)
+            one = Evaluation(NOTHING, plan(), frozenset(), reviewed=given, newest=plan)
+            written = self._write_unread(subject, one)
             if written is not None:
                 return written.outcome
             return self._bring(subject, lambda known: merged(known, given, plan()))
@@ -186,7 +186,7 @@ class Writer:
         stored = self._stored.get(key)
         if stored is None:
             return not evaluation.found.rows
-        if stored.left_out:
+        if not stored.is_plain:
             return False
         before = list(each_fingerprint(stored.fingerprints))
         return evaluation.fingerprints(before) == joined(before)
@@ -198,8 +198,8 @@ class Writer:
         """
         known = self._stored.newest(report_key(subject))
         if known is None or known[1] is not None:
-            return self._change(subject, evaluation, evaluation.stays)
-        _demand_newest(evaluation)
+            return self._change(subject, evaluation)
+        evaluation = _newest(evaluation)
         _demand_all(evaluation)
         found, reviewed = with_reviewed(evaluation.found, evaluation.added_rows())
         if not found.rows:
@@ -216,18 +216,18 @@ class Writer:
         self,
         subject: Subject,
         evaluation: Evaluation,
-        may_stay: Callable[[bytes], bool],
+        may_stay: Callable[[bytes], bool] | None = None,
     ) -> Applied | None:
         """Change or delete a report without reading it; None if it has to be read.
 
         Raises: DependencyError, LeaseLost, StateError.
         """
-        plan, known = evaluation.plan, self._stored.newest(report_key(subject))
-        version, stored = known or ("", None)
+        version, stored = self._stored.newest(report_key(subject)) or ("", None)
+        evaluation = _newest(evaluation)
+        plan, may_stay = evaluation.plan, may_stay or evaluation.stays
         # Fingerprints do not contain the source of a row.
         if stored is None or plan.unknown:
             return None
-        _demand_newest(evaluation)
         added = newer(evaluation.added_rows(), stored)
         if added is None:
             return None
@@ -363,13 +363,14 @@ class Writer:
         ]
 
 
-def _demand_newest(evaluation: Evaluation) -> None:
-    """Raise StateError if another evaluation may have written the report.
+def _newest(evaluation: Evaluation) -> Evaluation:
+    """Return the evaluation with the current plan. Call it when the version is known.
 
-    Call it once the version is known that is the precondition of the write.
+    Raises: StateError if another evaluation may have written the report.
     """
     if not evaluation.still_counts():
         raise StateError("reports.outdated", "the object or its policies have changed")
+    return evaluation.renewed()
 
 
 def _demand_all(evaluation: Evaluation) -> None:
@@ -394,6 +395,6 @@ def _edited(live: Json, rows: Sequence[Row], left_out: int) -> Json:
 
 def _is_same(report: Report, rows: Sequence[Row], left_out: int) -> bool:
     annotated = (report.metadata.annotations or {}).get(LEFT_OUT, "")
-    if annotated != (str(left_out) if left_out else ""):
+    if annotated != str(left_out or "") or not report.has_right_summary:
         return False
     return fingerprints_of(rows) == fingerprints_of(report.rows)

@@ -52,8 +52,8 @@ class Settings:
         0,
         Facts(
             "Threads that execute generate and mutate-existing rules (genWorkers)"
-            " while this pod holds the lease kyverno-background-controller; 0 = it does"
-            " not.",
+            " while this pod holds the lease kyverno-background-controller; 0 = no"
+            " background pool in this pod.",
             unit="threads",
             low=0,
             high=512,

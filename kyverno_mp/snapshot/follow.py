@@ -76,11 +76,24 @@ class Follower(Generic[T]):
     def _move(self, announced: int) -> None:
         # Each announcement is tried once, so that a damaged file does not slow down
         # every request.
-        self._seen = announced
         if self._defer is None or self._current is None:
-            self._attach(announced)
+            self._attach_now(announced)
         else:
+            self._seen = announced
             self._defer(lambda: self._attach(announced))
+
+    def _attach_now(self, announced: int) -> None:
+        """Attach the file, or wait until another thread has done so.
+
+        A thread of a pool that was told about a change must not read the old data.
+        """
+        with self._attaching:
+            if self._seen == announced:
+                return
+            try:
+                self._attach_locked(announced)
+            finally:
+                self._seen = announced
 
     def _attach(self, announced: int) -> None:
         # One at a time, so that a slow older attempt does not replace a newer

@@ -7,7 +7,7 @@ page files below the directory, /proc for start times.
 
 Layout (little endian, 8-byte cells):
     0        header of 512 bytes: magic, layout, cells used, key bytes used, pid, start
-             ticks, then the facts of FACTS
+             ticks, then GAUGES
     512      CELL_COUNT cells of float64
     KEYS_AT  records: cell u32, family u16, table u16, length u32, JSON of label values
 
@@ -49,7 +49,7 @@ _RECORD: Final = struct.Struct("<IHHI")
 _CELLS_USED, _KEYS_USED, _PID, _TICKS, _EPOCH = 2, 3, 4, 5, 6
 _TABLE: Final = 0xFFFE
 _ATTEMPTS: Final = 3
-FACTS: Final = (
+GAUGES: Final = (
     "heartbeat_ns",
     "generation",
     "attached_ns",
@@ -72,7 +72,7 @@ FACTS: Final = (
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, which all processes
 share."""
-_FACTS_AT: Final = 8
+_GAUGES_AT: Final = 8
 _BOUNDS: Final = msgspec.json.Decoder(list[float])
 
 
@@ -115,7 +115,7 @@ class Page:
         self.cells = view[_HEADER_BYTES:_KEYS_AT].cast("d")
         self._header[1] = _LAYOUT
         self._header[0] = _MAGIC
-        for index in range(_FACTS_AT, _FACTS_AT + len(FACTS)):
+        for index in range(_GAUGES_AT, _GAUGES_AT + len(GAUGES)):
             self._header[index] = 0
         self._tables = [list(bounds) for bounds in self._read_tables()]
         self._header[_TICKS] = start_ticks(os.getpid())
@@ -141,9 +141,9 @@ class Page:
             return cls(path, descriptor)
         raise AssertionError(f"{_PAGES_MAX} living processes of role {role}")
 
-    def set_fact(self, name: str, value: int) -> None:
-        """Store one of FACTS."""
-        self._header[_FACTS_AT + FACTS.index(name)] = value
+    def set_gauge(self, name: str, value: int) -> None:
+        """Store one of GAUGES."""
+        self._header[_GAUGES_AT + GAUGES.index(name)] = value
 
     def add_series(
         self, family: int, cell_count: int, labels: object, table: int = 0
@@ -260,9 +260,9 @@ class View:
         """The owner's process id, even if the owner is dead."""
         return self._header[_PID]
 
-    def fact(self, name: str) -> int:
-        """Return one of FACTS."""
-        return self._header[_FACTS_AT + FACTS.index(name)]
+    def gauge(self, name: str) -> int:
+        """Return one of GAUGES."""
+        return self._header[_GAUGES_AT + GAUGES.index(name)]
 
     def alive(self) -> bool:
         """Return whether the owner is running; detects a reused process id."""

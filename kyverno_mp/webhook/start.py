@@ -36,7 +36,7 @@ from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
 from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
+from kyverno_mp.telemetry.page import GAUGES, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
@@ -219,17 +219,17 @@ class _Attached:
 
     def _write_facts(self, gauges: Gauges) -> None:
         page, policies = self.page, self.policies.follower
-        page.set_fact("heartbeat_ns", time.monotonic_ns())
-        page.set_fact("generation", policies.generation)
+        page.set_gauge("heartbeat_ns", time.monotonic_ns())
+        page.set_gauge("generation", policies.generation)
         linked = policies.current()
         if linked is not None:
-            page.set_fact("linked_rules", linked.segment.decoded_count)
+            page.set_gauge("linked_rules", linked.segment.decoded_count)
         if self.journals.events is not None:
-            page.set_fact("events_queue_depth", self.journals.events.waiting)
-            page.set_fact("events_queue_dropped", self.journals.events.dropped)
-        for name in FACTS:
+            page.set_gauge("events_queue_depth", self.journals.events.waiting)
+            page.set_gauge("events_queue_dropped", self.journals.events.dropped)
+        for name in GAUGES:
             if hasattr(gauges, name):
-                page.set_fact(name, getattr(gauges, name))
+                page.set_gauge(name, getattr(gauges, name))
 
     def _retry(self) -> None:
         """Attach again what was announced and could not be attached."""

@@ -88,7 +88,7 @@ class RoleDependencies:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Current depths of this worker's queues, for telemetry.page.FACTS."""
+    """Current depths of this worker's queues, for telemetry.page.GAUGES."""
 
     audit_queue_depth: int
     audit_queue_dropped: int
@@ -100,10 +100,10 @@ class Gauges:
     image_queue_dropped: int
     connections: int
     connections_ended: int
-    """Not a fact of the page; it decides when the worker frees memory."""
+    """Not in GAUGES; decides when the worker frees memory."""
     held_bytes: int
     bytes_freed: int
-    """Not a fact of the page either."""
+    """Not in GAUGES; decides when the worker frees memory."""
 
 
 def wire(

@@ -1,9 +1,9 @@
-"""Install what deploy/ holds on a control plane, as its users do, and run its pods.
+"""Install the manifests of deploy/ on a control plane, as users do, and run their pods.
 
-Takes: a control plane, kubectl. Gives: an Installation: kubectl's words, pods, their
-logs. Pods are processes of this machine (kubelet.py); on top of what the manifest gives
-them they get only what a node would: their address, and a kubeconfig for the mounted
-token. May touch: the cluster, processes, the control plane's folder.
+Takes: a control plane, kubectl. Gives: an Installation: kubectl's output, pods, their
+logs. Pods are processes of this machine (kubelet.py). In addition to the manifest's
+environment, they get only what a node provides: their address, and a kubeconfig for the
+mounted token. May touch: the cluster, processes, the control plane's folder.
 Source: docs/architecture.md 7.
 """
 

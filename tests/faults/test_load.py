@@ -103,7 +103,7 @@ def test_connections_spread_over_workers_again(service: Service) -> None:
     def counts() -> list[int]:
         pages = views(service.runtime_dir / "pages")
         workers = [page for page in pages if page.role == "webhook" and page.alive()]
-        return sorted(page.fact("connections") for page in workers)
+        return sorted(page.gauge("connections") for page in workers)
 
     def is_spread() -> bool:
         few, *many = counts()

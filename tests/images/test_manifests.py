@@ -309,11 +309,13 @@ def test_many_differences() -> None:
 
 
 def test_an_empty_map_is_filled_by_a_value_only() -> None:
-    """A map with only empty values counts as empty."""
+    """A map with only empty values counts as empty, but not as absent."""
     assert not differences({"a": {}}, {"a": {"b": {"c": "x"}}}, ("a.b",))
-    assert not differences({"a": {"b": {}}}, {"a": {"b": [1]}}, ("a.b.0",))
-    (found,) = differences({"a": {}}, {"a": {"b": ""}}, ())
-    assert (found.key, found.before, found.after) == ("a", {}, None)
+    assert not differences({"a": {"b": []}}, {"a": {"b": [1]}}, ("a.b.0",))
+    assert differences({"a": {"b": {}}}, {"a": {"b": [1]}}, ("a.b.0",))
+    assert not differences({"a": {}}, {"a": {"b": ""}}, ())
+    (found,) = differences({}, {"a": {"b": ""}}, ())
+    assert (found.key, found.before, found.after) == ("a", None, {})
 
 
 _SPEC = {"containers": [{"name": "a", "args": ["x"]}], "nodeSelector": {"r/w": ""}}
@@ -388,8 +390,8 @@ def test_empty_strings_containers_and_numbers_are_values(
         (OWN, _set("metadata", "generateName", to="")),
         (OWN, _set("spec", "added", to=None)),
         (
-            {**CLAIM, "kind": "PersistentVolume"},
-            _set("spec", to={"storageClassName": ""}),
+            {**CLAIM, "kind": "PersistentVolume", "spec": {}},
+            _set("spec", "storageClassName", to=""),
         ),
         ({**OWN, "spec": {"n": 5}}, _set("spec", "n", to=5.0)),
     ],

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "kyverno_mp"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 KEPT = {
-    "cleanup.ttl.timers.Timers.work_due": "a controller's door for turned clocks",
+    "cleanup.ttl.timers.Timers.work_due": "for tests that turn the clock",
     "compiler.autogen.rules.expand_for_kind": "upstream's view of one kind, for fuzz",
     "egress.registries.RegistryTransport.host_count": "its bound is seen only here",
     "kube.connection.TimedSocket.makefile": "http.client calls it",

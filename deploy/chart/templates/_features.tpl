@@ -1,5 +1,5 @@
-{{- /* What the values `dashboard` and `recording` add to pods. Each helper takes the root
-and the component, and is empty if nothing is to be added. */}}
+{{- /* Additions to pods for the values `dashboard` and `recording`. Each helper takes the root
+and the component, and returns nothing if there is nothing to add. */}}
 
 {{- /* The pods that show the dashboard: those that may read reports. */}}
 {{- define "kyverno.dashboard.component" -}}

@@ -1,6 +1,6 @@
-{{- /* Names are constant, whatever the release is called: webhook configurations and
-roles of the cluster have names that every part of the program knows. The helpers have
-the names of Kyverno's chart, because values such as filters may use them. */}}
+{{- /* Names do not depend on the release's name, because every part of the program knows
+the names of webhook configurations and ClusterRoles. The helpers have the names of
+Kyverno's chart, because values such as filters may use them. */}}
 
 {{- define "kyverno.namespace" -}}
 {{ .Values.namespaceOverride | default .Release.Namespace }}
@@ -87,7 +87,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
 {{- end }}
 
-{{- /* The flags that features and extraArgs stand for. Takes the root and extraArgs. */}}
+{{- /* The flags for features and extraArgs. Takes the root and extraArgs. */}}
 {{- define "kyverno.args" -}}
 {{- $root := index . 0 }}{{ $extra := index . 1 }}{{ $features := $root.Values.features }}
 {{- $flags := dict
@@ -117,7 +117,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* One of the two bounds of a PodDisruptionBudget; the lower one wins. */}}
+{{- /* One of the two limits of a PodDisruptionBudget; the lower limit takes precedence. */}}
 {{- define "kyverno.bounds" -}}
 {{- if not (kindIs "invalid" .minAvailable) -}}
 minAvailable: {{ .minAvailable }}

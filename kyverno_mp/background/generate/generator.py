@@ -18,7 +18,7 @@ from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generate.sources import Sources
-from kyverno_mp.background.generate.writing import SourceChanged, Writer
+from kyverno_mp.background.generate.writing import Claim, SourceChanged, Writer
 from kyverno_mp.background.objects.deletion import Counts, Owned, delete_named
 from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.labels import trigger_selector
@@ -76,6 +76,8 @@ class Generator:
     on_recorded: Callable[[Key], None]
     """Called with a policy whose objects were written before it was reconciled, because
     it may have been deleted or changed in the meantime."""
+    claim: Claim
+    """Called before objects of a rule are written."""
     _locks: tuple[threading.Lock, ...] = field(
         default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
     )
@@ -136,7 +138,8 @@ class Generator:
     @property
     def _writer(self) -> Writer:
         return Writer(
-            self.dependencies, self.downstream, self.register, self.on_recorded
+            *(self.dependencies, self.downstream, self.register, self.on_recorded),
+            self.claim,
         )
 
     def _generate(
@@ -183,9 +186,9 @@ class Generator:
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
-        told = self.dependencies.results
-        if found and found[0].status != result.PASS and told is not None:
-            told.generated(policy.ir, found[0], request)
+        results = self.dependencies.results
+        if found and found[0].status != result.PASS and results is not None:
+            results.generated(policy.ir, found[0], request)
         if not found or found[0].status in (result.SKIP, result.FAIL):
             return None, tuple(found[0].exceptions) if found else ()
         if found[0].status == result.ERROR:
@@ -329,7 +332,7 @@ class Generator:
         kinds = rule.downstream_kinds()
         owned = Owned(self.downstream, metrics, _selector(task), kinds)
         counts = owned.delete(is_stale, refusals)
-        refusals.tell()
+        refusals.raise_first()
         return counts
 
 

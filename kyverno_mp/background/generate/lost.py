@@ -56,7 +56,7 @@ class LostTriggers:
         refusals = Refusals()
         for ready in self._policies(one.spec.policy):
             yield from self._of_policy(ready, one, since_ns - CLOCK_SKEW_NS, refusals)
-        refusals.tell()
+        refusals.raise_first()
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
         """Yield the policy that the request names, or all policies."""

@@ -10,7 +10,8 @@ of them is processed again: a later list also contains objects that the changed 
 generated in the meantime, which keep their labels.
 """
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -19,7 +20,7 @@ from kyverno_mp.background.objects.downstream import Downstream, Found
 from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.update_request import GENERATE, Task
+from kyverno_mp.background.update_request import GENERATE, Place, Task
 from kyverno_mp.program.generate.labels import Origin
 
 
@@ -45,8 +46,19 @@ class _Old:
         return bool(found.created) and found.created < self.noticed
 
 
+@dataclass(slots=True)
+class _Claim:
+    """The objects that a changed rule wants before its old objects are listed."""
+
+    targets: frozenset[bytes]
+    places: set[Place] = field(default_factory=set)
+
+
 class Moved:
-    """Rules with changed targets; one policy is processed by one thread at a time."""
+    """Rules with changed targets; one policy is processed by one thread at a time.
+
+    Any thread may call ``claim``.
+    """
 
     def __init__(
         self,
@@ -63,12 +75,44 @@ class Moved:
         self._old: dict[str, list[_Old]] = {}
         self._tasks: dict[str, dict[tuple[str, str], Task]] = {}
         """Tasks that the queue has not accepted yet, by rule and trigger."""
+        self._lock = threading.Lock()
+        self._claims: dict[Origin, _Claim] = {}
+
+    def claim(
+        self, policy: ReadyPolicy, rule: GenerateRule, places: Iterable[Place]
+    ) -> None:
+        """Keep the labels of objects that a rule is about to write.
+
+        A request may be processed before the change of its policy.
+        """
+        before = self._rules.get(policy.stored.name, {}).get(rule.name)
+        if before is None or before is rule or before.targets == rule.targets:
+            return
+        origin = Origin(policy.stored.name, rule.name)
+        with self._lock:
+            known = self._claims.get(origin)
+            if known is None or known.targets != rule.targets:
+                known = self._claims[origin] = _Claim(rule.targets)
+            known.places.update(places)
 
     def forget(self, policy: str) -> None:
         """Drop a deleted policy."""
         self._rules.pop(policy, None)
         self._old.pop(policy, None)
         self._tasks.pop(policy, None)
+        self._drop_claims(policy)
+
+    def _drop_claims(self, policy: str) -> None:
+        with self._lock:
+            for origin in [one for one in self._claims if one.policy == policy]:
+                del self._claims[origin]
+
+    def _is_claimed(self, origin: Origin, rule: GenerateRule | None, at: Place) -> bool:
+        with self._lock:
+            known = self._claims.get(origin)
+            if known is None or rule is None or known.targets != rule.targets:
+                return False
+            return at in known.places
 
     def compare(self, ready: ReadyPolicy) -> list[Origin]:
         """Compare a policy with its last version; return the rules with new targets.
@@ -120,6 +164,8 @@ class Moved:
         left = [one for one in self._old.pop(policy, ()) if one.unlisted or one.left]
         if left:
             self._old[policy] = left
+        else:
+            self._drop_claims(policy)
 
     def submit(self, policy: str) -> bool:
         """Submit the tasks of moved rules; return whether some were not accepted."""
@@ -135,7 +181,11 @@ class Moved:
         for kinds in list(old.unlisted):
             with refusals.kept():
                 for found in self._downstream.find(rule_selector(old.origin), kinds):
-                    if not old.has(found):
+                    # The claim is older than the object, so a list that contains the
+                    # object is followed by a look at the claim.
+                    if not old.has(found) or self._is_claimed(
+                        old.origin, rule, found.place
+                    ):
                         continue
                     old.left[found.uid] = found
                     if follows:

@@ -11,7 +11,7 @@ for each kind and one call for each object.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
@@ -28,7 +28,13 @@ from kyverno_mp.background.policies import (
 )
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.stored import StoredPolicies
-from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
+from kyverno_mp.background.update_request import (
+    GENERATE,
+    MUTATE,
+    Place,
+    Task,
+    Trigger,
+)
 from kyverno_mp.errors import InputError
 from kyverno_mp.program.generate.labels import Origin
 from kyverno_mp.queues.reconcile import Result
@@ -73,6 +79,12 @@ class PolicyEvents:
         self._known: dict[Origin, dict[_Place, Trigger]] = {}
         """The objects of each rule that the last sync found."""
 
+    def claim(
+        self, policy: ReadyPolicy, rule: GenerateRule, places: Iterable[Place]
+    ) -> None:
+        """Record the objects that a rule is about to write."""
+        self._moved.claim(policy, rule, places)
+
     def reconcile(self, key: str) -> Result:
         """Bring a policy's objects to their desired state.
 
@@ -96,7 +108,7 @@ class PolicyEvents:
         synced, next_s = self._synced.get(key, (None, 0.0))
         if synced == version and now_s < next_s:
             # Only the status or the metadata changed.
-            refusals.tell()
+            refusals.raise_first()
             return Result(after_s=next_s - now_s)
         for origin in self._moved.compare(ready):
             with self._lock:
@@ -105,7 +117,7 @@ class PolicyEvents:
         left = self._moved.submit(key)
         tasks = self._tasks(ready, refusals)
         refused = sum(not self._submit(task) for task in tasks)
-        refusals.tell()
+        refusals.raise_first()
         if left or refused:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
@@ -119,7 +131,7 @@ class PolicyEvents:
             return Result()
         refusals = Refusals()
         self._delete_removed(key, {}, refusals)
-        refusals.tell()
+        refusals.raise_first()
         self._register.record(key, {})
         self._policies.forget(policy_key(key))
         self._moved.forget(key)

@@ -6,8 +6,9 @@ objects/downstream.py; the log.
 Source: docs/behaviour/controllers 5.4, 5.6; docs/background.md.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,11 +20,12 @@ from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.results import Objects, Wanted
-from kyverno_mp.background.update_request import Task
+from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import (
-    DependencyError,
+    ExpressionFailed,
     KubeConflict,
     KubeNotFound,
+    KubeRefused,
 )
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.program.generate.labels import CLONE_SOURCE
@@ -32,6 +34,9 @@ from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
+
+
+Claim = Callable[[ReadyPolicy, GenerateRule, Iterable[Place]], None]
 
 
 class SourceChanged(KubeConflict):
@@ -47,6 +52,8 @@ class Writer:
     register: Register
     on_recorded: Callable[[Key], None]
     """Called with a policy of which a rule was recorded."""
+    claim: Claim
+    """Called before objects of a rule are written."""
 
     def write_all(
         self,
@@ -65,6 +72,7 @@ class Writer:
         # Objects of an unrecorded rule would stay behind if the policy were deleted
         # while no replica holds the lease.
         is_new = bool(wanted) and self._record(policy, rule)
+        self.claim(policy, rule, self._places(wanted))
         writes = Writes(task)
         try:
             for one in wanted:
@@ -79,6 +87,12 @@ class Writer:
         if applied is not None and results is not None:
             results.generated(policy.ir, applied.result, applied.request, created)
         return writes.outcome()
+
+    def _places(self, wanted: Iterable[Generated]) -> Iterator[Place]:
+        for one in wanted:
+            with contextlib.suppress(ExpressionFailed):
+                # The write of this object fails with the same error.
+                yield self.downstream.place_of(one)
 
     def _record(self, policy: ReadyPolicy, rule: GenerateRule) -> bool:
         """Record a rule whose objects are deleted with it; return whether it is new."""
@@ -105,13 +119,14 @@ class Writer:
     def _label(self, source: Json) -> None:
         """Label a source, so that admission notices all changes after the version read.
 
-        Raises: SourceChanged when it was changed or deleted before it had the label.
+        Raises: SourceChanged when it was changed or deleted before it had the label;
+        other DependencyErrors. KYVERNO: a rejection is only logged.
         """
         try:
             self.downstream.label_source(source, CLONE_SOURCE)
         except (KubeConflict, KubeNotFound) as error:
             raise SourceChanged("background.source", error.message) from error
-        except DependencyError as error:
+        except KubeRefused as error:
             hides = hides_values(str(source.get("kind") or ""))
             _log.warning(
                 "source of a clone: %s",

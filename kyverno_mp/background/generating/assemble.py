@@ -84,7 +84,7 @@ class GeneratingParts:
         self._adopted: set[str] = set()
         self._is_following = False
         self._following = threading.Lock()
-        self._told: dict[str, tuple[str, float]] = {}
+        self._reported: dict[str, tuple[str, float]] = {}
         """Each policy with unwatched objects: the reported kinds, and when they were
         reported."""
 
@@ -130,21 +130,21 @@ class GeneratingParts:
             else:
                 self._is_following = True
 
-    def tell(self) -> None:
+    def report_unwatched(self) -> None:
         """Report for each policy which of its generated kinds are not watched."""
         unwatched = self.watches.unwatched()
         events, metrics = self._dependencies.events, self._dependencies.metrics
         metrics.hold(BACKGROUND_UNWATCHED, (), float(sum(map(len, unwatched.values()))))
         now_s = self._dependencies.clock.monotonic_s()
         again_s = now_s - self._dependencies.settings.background_scan_interval_s
-        for policy in self._told.keys() - unwatched.keys():
-            del self._told[policy]
+        for policy in self._reported.keys() - unwatched.keys():
+            del self._reported[policy]
         for policy, kinds in unwatched.items():
             text = ", ".join(f"{kind} ({reason})" for kind, reason in kinds.items())
-            told, at_s = self._told.get(policy, ("", 0.0))
+            reported, at_s = self._reported.get(policy, ("", 0.0))
             stored = self.policies.get(policy)
-            if stored is not None and (told != text or at_s < again_s):
-                self._told[policy] = text, now_s
+            if stored is not None and (reported != text or at_s < again_s):
+                self._reported[policy] = text, now_s
                 PolicyRecorder(stored, events, metrics).unwatched(text)
 
     def _dropped(self, policy: str) -> None:

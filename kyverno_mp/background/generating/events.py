@@ -100,7 +100,7 @@ class GeneratingEvents:
             return Result(after_s=_LIST_WAIT_S)
         refusals = Refusals()
         refused = sum(not self._submit(task) for task in self._tasks(ready, refusals))
-        refusals.tell()
+        refusals.raise_first()
         if refused:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
@@ -129,7 +129,7 @@ class GeneratingEvents:
             if ready is None:
                 continue
             yield from self.all_tasks(ready, refusals)
-        refusals.tell()
+        refusals.raise_first()
 
     def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         """Yield a task for each current or former trigger of the policy.
@@ -158,7 +158,7 @@ class GeneratingEvents:
         refusals = Refusals()
         if entry.deletes:
             self._delete(key, entry, refusals)
-        refusals.tell()
+        refusals.raise_first()
         self._register.remove(key)
         self._policies.forget(policy_key(key))
         self.forget_sync(key)

@@ -338,7 +338,7 @@ class Generating:
         refusals = Refusals()
         owned = Owned(self.downstream, metrics, selector, kinds, namespace)
         owned.delete(is_stale, refusals)
-        refusals.tell()
+        refusals.raise_first()
 
 
 def _kind_of(one: Generated) -> GeneratedKind:

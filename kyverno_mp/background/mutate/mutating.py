@@ -26,6 +26,7 @@ from kyverno_mp.background.objects.triggers import (
     awaited_trigger,
     request_of,
 )
+from kyverno_mp.background.outage import is_rejection
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -34,11 +35,11 @@ from kyverno_mp.background.outcome import (
 from kyverno_mp.background.recorder import MUTATE
 from kyverno_mp.background.update_request import CEL_MUTATE, StoredRequest, Task
 from kyverno_mp.errors import (
+    DependencyError,
     Error,
     ExpressionFailed,
     KubeConflict,
     KubeNotFound,
-    KubeRefused,
 )
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.kube.apply import Objects
@@ -194,7 +195,9 @@ class MutatingRunner:
                 if attempt == _ATTEMPTS:
                     problems.add(target, error.message, hides=hides)
                 continue
-            except KubeRefused as error:
+            except DependencyError as error:
+                if not is_rejection(error):
+                    raise
                 problems.add(
                     target, error.message, hides=hides and not names_only(error)
                 )

@@ -5,6 +5,7 @@ background/requests.py. May touch: the API server through the parts of this room
 Source: docs/behaviour/controllers 5.7; docs/behaviour/engine 7.6.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.policies import MutateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects, key_of
@@ -51,6 +53,8 @@ class _Loaded(NamedTuple):
 
 
 _Place = tuple[str, str, str, str]
+_Written = set[tuple[_Place, int]]
+"""Targets that a task has written. One that is selected twice is numbered."""
 
 
 @dataclass(slots=True)
@@ -59,10 +63,14 @@ class _Targets:
 
     objects_port: ports.Objects
     loaded: dict[_Place, _Loaded] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
+    """The rejections of targets, which do not stop the others."""
 
     def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
-        """Return the objects. Raises: the port's errors."""
-        found = self.objects_port.objects(asked, deadline_ns)
+        """Return the objects. Raises: the port's errors, except rejections."""
+        found: Sequence[Json] = ()
+        with self.refusals.kept():
+            found = self.objects_port.objects(asked, deadline_ns)
         for raw in found:
             self.loaded.setdefault(_place(raw), _Loaded(raw, asked))
         return found
@@ -98,21 +106,32 @@ class Mutator:
         trigger, waits = awaited_trigger(task, self.triggers)
         if waits is not None:
             return waits
+        written: _Written = set()
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._mutate(task, policy, rule, trigger)
+                return self._mutate(task, policy, rule, trigger, written)
             except PolicyChanged:
                 raise
             except KubeConflict:
                 # Another writer was faster, so the patch is computed again from its
-                # result.
+                # result. Targets that were written are not changed twice.
                 if attempt == _ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     def _mutate(
-        self, task: Task, policy: ReadyPolicy, rule: MutateRule, trigger: Json
+        self,
+        task: Task,
+        policy: ReadyPolicy,
+        rule: MutateRule,
+        trigger: Json,
+        written: _Written,
     ) -> Outcome:
+        """Change the targets, except those ``written`` by an earlier attempt.
+
+        Raises: after the last target, the first KubeConflict, the first rejection, or
+        ExpressionFailed; PolicyChanged and other DependencyErrors at once.
+        """
         data = self.dependencies.cluster_data
         request = request_of(task, trigger, data, assumed_operation(rule.linked.ir))
         assert data.objects is not None
@@ -130,10 +149,27 @@ class Mutator:
         results = self.dependencies.results
         if results is not None:
             results.mutated(policy.ir, found, request, rule.target_kinds)
+        self._write_all(policy, rule, found, targets, written)
+        return APPLIED if found else DONE
+
+    def _write_all(
+        self,
+        policy: ReadyPolicy,
+        rule: MutateRule,
+        found: Sequence[RuleResult],
+        targets: _Targets,
+        written: _Written,
+    ) -> None:
+        """Write the targets that the rule changes; continue after a failed one.
+
+        Raises: as ``_mutate``.
+        """
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        problems = []
+        problems: list[str] = []
+        conflicts: list[KubeConflict] = []
+        numbers: Counter[_Place] = Counter()
         for one in found:
             if one.status in (result.FAIL, result.ERROR, result.WARNING):
                 problems.append(
@@ -142,11 +178,27 @@ class Mutator:
                 )
                 continue
             target = one.patched_target
-            if target is not None and self._write(target, targets):
-                recorder.mutated(rule.name, target)
+            if target is None:
+                continue
+            place = _place(target)
+            numbers[place] += 1
+            numbered = place, numbers[place]
+            if numbered in written:
+                continue
+            try:
+                with targets.refusals.kept():
+                    if self._write(target, targets):
+                        written.add(numbered)
+                        recorder.mutated(rule.name, target)
+            except KubeConflict as error:
+                conflicts.append(error)
+            except ExpressionFailed as error:
+                problems.append(error.message)
+        if conflicts:
+            raise conflicts[0]
+        targets.refusals.raise_first()
         if problems:
             raise ExpressionFailed("background.mutate", "; ".join(problems))
-        return APPLIED if found else DONE
 
     def _evaluate(
         self,

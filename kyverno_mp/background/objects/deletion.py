@@ -96,4 +96,4 @@ def delete_named(
     refusals = Refusals()
     owned = Owned(downstream, metrics, selector, kinds)
     owned.delete(lambda one: one.place in places, refusals)
-    refusals.tell()
+    refusals.raise_first()

@@ -33,8 +33,10 @@ from kyverno_mp.background.objects.labels import (
     text_of,
 )
 from kyverno_mp.background.objects.written import REVERTS_AT_ONCE, Written, is_newer
+from kyverno_mp.background.outage import is_rejection
 from kyverno_mp.background.update_request import Place, Trigger
 from kyverno_mp.errors import (
+    DependencyError,
     ExpressionFailed,
     KubeConflict,
     KubeNotFound,
@@ -303,19 +305,22 @@ class Downstream:
         ``namespace``: only in this one; "" = in all, for a namespaced policy only in
         its own: elsewhere, only copies of its objects can have its labels.
 
-        Raises: KubeRefused after the last kind, when one of ``kinds`` cannot be listed;
-        other DependencyErrors at once.
+        Raises: after the last kind, when one of ``kinds`` cannot be listed, KubeRefused
+        or the error of a failed webhook; other DependencyErrors at once.
         """
         namespace = namespace or selector.get(POLICY_NAMESPACE) or ""
-        refused: KubeRefused | None = None
+        refused: DependencyError | None = None
         for resource in self._resources(kinds):
             if namespace and not resource.namespaced:
                 continue
             try:
                 yield from self._listed(resource, selector, namespace)
-            except KubeRefused as error:
-                refused = error
-        if refused is not None and kinds is not None:
+            except DependencyError as error:
+                if not is_rejection(error):
+                    raise
+                if kinds is not None or not isinstance(error, KubeRefused):
+                    refused = error
+        if refused is not None:
             raise refused
 
     def cloned(self, source: Trigger) -> list[Found]:

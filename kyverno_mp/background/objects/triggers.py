@@ -6,13 +6,13 @@ May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 5.4 step 1; docs/pools.md 3 (triggers are read live).
 """
 
-import threading
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.names import Names, Place
 from kyverno_mp.background.outcome import (
     IS_ENDING,
     NO_TRIGGER,
@@ -42,9 +42,7 @@ class Triggers:
         self._client = client
         self._objects = Objects(client)
         self._kinds = kinds
-        self._lock = threading.Lock()
-        self._names: dict[tuple[str, str, str], dict[str, str]] = {}
-        """Names by uid, for triggers whose labels contain only the uid."""
+        self._names = Names()
 
     def find(self, trigger: Trigger) -> Json | None:
         """Return the live object, or None if it does not exist.
@@ -58,13 +56,7 @@ class Triggers:
             return None
         if trigger.name:
             return self._named(resource, trigger, trigger.name)
-        for is_fresh in (False, True):
-            names = self._names_of(resource, trigger, fresh=is_fresh)
-            name = names.get(trigger.uid, "")
-            found = self._named(resource, trigger, name) if name else None
-            if found is not None:
-                return found
-        return None
+        return self._of_uid(resource, trigger) if trigger.uid else None
 
     def serves(self, trigger: Trigger) -> bool:
         """Return whether the kind is served; if not, the trigger may still exist.
@@ -92,22 +84,23 @@ class Triggers:
         found.setdefault("kind", resource.kind)
         return found
 
-    def _names_of(
-        self, resource: Resource, trigger: Trigger, *, fresh: bool
-    ) -> dict[str, str]:
-        namespace = trigger.namespace if resource.namespaced else ""
-        place = (resource.group, resource.plural, namespace)
-        with self._lock:
-            known = self._names.get(place)
-        if known is not None and not fresh:
-            return known
+    def _of_uid(self, resource: Resource, trigger: Trigger) -> Json | None:
+        """Return an object of which only the uid is known, None if there is none."""
+        namespace, uid = trigger.namespace if resource.namespaced else "", trigger.uid
+        place = Place(resource.group, resource.plural, namespace)
+        if self._names.is_absent(place, uid):
+            return None
+        name = self._names.name(place, uid)
+        found = self._named(resource, trigger, name) if name else None
+        if found is not None:
+            return found
         try:
             names = self._list(resource, namespace)
         except KubeNotFound:
-            return {}
-        with self._lock:
-            self._names[place] = names
-        return names
+            return None
+        self._names.keep(place, names, uid)
+        name = names.get(uid, "")
+        return self._named(resource, trigger, name) if name else None
 
     def _list(self, resource: Resource, namespace: str) -> dict[str, str]:
         names: dict[str, str] = {}
@@ -119,11 +112,6 @@ class Triggers:
         scope = WatchScope(resource=resource, namespace=namespace, metadata_only=True)
         list_all(self._client, scope, take)
         return names
-
-    def forget(self) -> None:
-        """Drop the cached names, which may be many."""
-        with self._lock:
-            self._names.clear()
 
 
 def is_ending(trigger: Json) -> bool:

@@ -39,7 +39,7 @@ class Writes:
 
     def check(self) -> None:
         """Raise the first rejection, if any."""
-        self._refusals.tell()
+        self._refusals.raise_first()
 
     def outcome(self) -> Outcome:
         """Return the outcome of the task, which waits for the shortest pause."""
@@ -59,5 +59,5 @@ def write_then_delete(
         written = write()
     with refusals.kept():
         delete()
-    refusals.tell()
+    refusals.raise_first()
     return written

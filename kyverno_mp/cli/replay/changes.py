@@ -126,15 +126,15 @@ def change_of(
 def _differences(before: Verdict, after: Verdict) -> tuple[str, ...]:
     """Describe the first operations that only one of the patches has."""
     found = [
-        f"no longer: {_told(one)}" for one in before.patch if one not in after.patch
+        f"no longer: {_text_of(one)}" for one in before.patch if one not in after.patch
     ]
-    found += [f"now: {_told(one)}" for one in after.patch if one not in before.patch]
+    found += [f"now: {_text_of(one)}" for one in after.patch if one not in before.patch]
     rest = len(found) - _OPERATIONS_SHOWN
     more = [f"{rest} more operations"] if rest > 0 else []
     return tuple(found[:_OPERATIONS_SHOWN] + more)
 
 
-def _told(operation: dict[str, Json]) -> str:
+def _text_of(operation: dict[str, Json]) -> str:
     value = f" = {json_text(operation['value'])}" if "value" in operation else ""
     return f"{operation.get('op')} {operation.get('path')}{value}"
 

@@ -34,7 +34,7 @@ class Facts:
     end_ms: int
     one_of: int
     against: str
-    """"the recorded answers", or the paths of the policies before."""
+    """"the recorded answers", or the paths of the previous policies."""
 
 
 def table(tables: Tables, facts: Facts, rows_max: int) -> str:

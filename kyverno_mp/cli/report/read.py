@@ -21,8 +21,8 @@ from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below
 from kyverno_mp.dashboard.entries import Entry
-from kyverno_mp.dashboard.stored import entries_of
-from kyverno_mp.errors import KubeNotFound
+from kyverno_mp.dashboard.stored import broken_entry, entries_of
+from kyverno_mp.errors import InputError, KubeNotFound
 from kyverno_mp.policy.reading.load import items_of, load
 from kyverno_mp.values.jsonvalue import Json
 
@@ -100,7 +100,7 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                 def take(raw: msgspec.Raw, said: dict[str, str] = said) -> None:
                     report = msgspec.json.decode(raw) | said
                     # An expired list starts over, so a report can arrive twice.
-                    found[_identity(report)] = list(entries_of(report, "the cluster"))
+                    found[_identity(report)] = _stored_entries(report)
                     advance(1)
 
                 watched = WatchScope(
@@ -113,6 +113,18 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                 with contextlib.suppress(KubeNotFound):
                     list_all(cluster.client, watched, take)
     return [entry for entries in found.values() for entry in entries]
+
+
+def _stored_entries(report: dict[str, Json]) -> list[Entry]:
+    """Return the entries of a stored report.
+
+    An invalid one is an error: its author must not be able to hide other reports, and
+    it must not look like a pass.
+    """
+    try:
+        return list(entries_of(report, "the cluster"))
+    except InputError as error:
+        return [broken_entry(report, error.message)]
 
 
 def _identity(report: dict[str, Json]) -> bytes:
@@ -174,7 +186,7 @@ def _is_report(raw: Json) -> bool:
     if type(raw) is not dict:
         return False
     version = _text(raw.get("apiVersion"))
-    return version.startswith(_GROUPS) and raw.get("kind") in _KINDS
+    return version.startswith(_GROUPS) and _text(raw.get("kind")) in _KINDS
 
 
 def _text(value: Json) -> str:

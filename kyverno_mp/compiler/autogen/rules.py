@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen.rewrite import GVK_OF, rules_for_controllers
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.policy.documents.cluster_policy import (
     AUTOGEN_ANNOTATION,
     AnyPolicy,
@@ -18,6 +19,8 @@ from kyverno_mp.policy.documents.cluster_policy import (
 )
 from kyverno_mp.policy.fields.match import MatchResources, ResourceDescription
 from kyverno_mp.policy.kinds import contains_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
+from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 POD_CONTROLLERS: Final = frozenset(
     {
@@ -70,11 +73,11 @@ def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
     generated = _generated(policy.spec, ",".join(known))
     made = [RuleOfKinds(rule, only=_only_kinds(rule, known)) for rule in generated]
     # KYVERNO: any other kind in the annotation, such as Pod, has generated rules, too.
-    # Beside controllers, admission evaluates the policy only for Pods of them, because
-    # the policy cache is filled from the rules for all kinds.
+    # Beside controllers, admission evaluates the policy only for those of them that its
+    # own rules match, because the policy cache is filled from the rules for all kinds.
     others = {one for one in named - POD_CONTROLLERS - _NO_KINDS if one.isalnum()}
     if set(known) - {"CronJob"}:
-        others &= {"Pod"}
+        others = _matched(policy.spec, others) | (others & {"Pod"})
     for kind in sorted(others):
         generated = _generated(policy.spec, kind)
         made += [RuleOfKinds(rule, only=(kind,)) for rule in generated]
@@ -86,6 +89,16 @@ def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
         for rule in rules
     ]
     return (*own, *made)
+
+
+def _matched(spec: Spec, kinds: set[str]) -> set[str]:
+    """Return the kinds that a rule's match block names, without its other criteria."""
+    selectors = [parse_kind(text) for rule in spec.rules for text in rule.match.kinds()]
+    named = {one.kind for one in selectors if one.subresource in ("", "*")}
+    patterns = [one for one in named if contains_wildcard(one)]
+    spend(len(patterns) * len(kinds))
+    found = {kind for kind in kinds if any(matches(one, kind) for one in patterns)}
+    return found | (named & kinds)
 
 
 def _only_kinds(rule: Rule, controllers: tuple[str, ...]) -> tuple[str, ...]:

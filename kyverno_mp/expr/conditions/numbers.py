@@ -5,23 +5,13 @@ Next: expr/conditions/equality, expr/conditions/ordering.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.3, 4.9.
 """
 
-import math
 import re
 from typing import Final
 
+from kyverno_mp.values.go import gofloat
 from kyverno_mp.values.go.duration import float_to_int64, parse_duration, wrap_int64
-from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.jsonvalue import Json
 
-# PERF: possessive quantifiers keep these patterns linear on long strings that do not
-# match.
-_DECIMAL: Final = re.compile(
-    r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z"
-)
-_HEX: Final = re.compile(
-    r"[+-]?0[xX][0-9a-fA-F]*+(?:\.[0-9a-fA-F]*+)?[pP][+-]?[0-9]++\Z"
-)
-_INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
 _INT64_DIGITS: Final = 1000
 _NUMBER_CHARACTERS_MAX: Final = 1000
@@ -32,25 +22,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 def parse_float(text: str) -> float | None:
     """Parse like strconv.ParseFloat(text, 64); None if it returns an error."""
-    if len(text) > _NUMBER_CHARACTERS_MAX:
-        return None
-    plain = without_underscores(text)
-    if plain is None:
-        return None
-    text = plain
-    if _DECIMAL.match(text):
-        value = float(text)
-        return None if math.isinf(value) else value
-    if found := _INFINITE.match(text):
-        return -math.inf if found[1] == "-" else math.inf
-    if text.lower() == "nan":
-        return math.nan
-    if _HEX.match(text):
-        try:
-            return float.fromhex(text)
-        except (ValueError, OverflowError):
-            return None
-    return None
+    return gofloat.parse_float(text) if len(text) <= _NUMBER_CHARACTERS_MAX else None
 
 
 def parse_int(text: str) -> int | None:

@@ -9,7 +9,6 @@ Source: docs/behaviour/engine 9.2 (parse_yaml); scalars are resolved as in Go's 
 import math
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import yaml
@@ -19,14 +18,10 @@ from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.limits import JSON_DEPTH_MAX
 from kyverno_mp.values.go.gofloat import without_underscores
 from kyverno_mp.values.go.gotext import float_g
+from kyverno_mp.values.go.yaml_int import yaml_int
 from kyverno_mp.values.jsonvalue import Json
 
-_INT: Final = re.compile(
-    r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|[0-9][0-9_]*)"
-)
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_INT64_MIN: Final = -(2**63)
-_UINT64_MAX: Final = 2**64 - 1
 _NUMBER_START: Final = frozenset("+-.0123456789")
 _YAML_TAG: Final = "tag:yaml.org,2002:"
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
@@ -186,16 +181,13 @@ def _number(text: str) -> Json:
     """Return a plain scalar as a number, if it is one (goyaml.v2 resolve.go)."""
     if text[:1] not in _NUMBER_START:
         return text
-    plain: str | None = text.replace("_", "")
     if text[:1] == ".":
         plain = without_underscores(text)
-    elif _INT.fullmatch(text):
-        body = text.replace("_", "").lstrip("+-")
-        octal = len(body) > 1 and body[0] == "0" and body[1].isdigit()
-        with suppress(ValueError, OverflowError):
-            value = int(text.replace("_", ""), 8 if octal else 0)
-            if _INT64_MIN <= value <= _UINT64_MAX:
-                return float(value)
+    else:
+        value = yaml_int(text)
+        if value is not None:
+            return float(value)
+        plain = text.replace("_", "")
     if plain is not None and _FLOAT.fullmatch(plain):
         number = float(plain)
         return text if math.isinf(number) else number

@@ -18,7 +18,7 @@ from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.effort import TEXT_LIGHT_MAX, Charge
 from kyverno_mp.values.go.duration import float_to_int64
-from kyverno_mp.values.go.gofloat import without_underscores
+from kyverno_mp.values.go.gofloat import parse_float
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 
@@ -28,9 +28,6 @@ _STEPS_PER_TERM: Final = 6
 _SEARCHED_PER_STEP: Final = 1024
 _STATES_PER_STEP: Final = 128
 _GO_INT: Final = re2.compile(r"[+-]?[0-9]+")
-_GO_FLOAT: Final = re2.compile(
-    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-)
 _NUMBER_CHARACTERS_MAX: Final = 1000
 _INT64_DIGITS_MAX: Final = 19
 _INT64_LIMIT: Final = 1 << 63
@@ -163,11 +160,7 @@ def _float_check(pattern: float) -> Check:
 
 
 def _parse_float(text: str) -> float | None:
-    plain = without_underscores(text) if len(text) <= _NUMBER_CHARACTERS_MAX else None
-    if plain is None or _GO_FLOAT.fullmatch(plain) is None:
-        return None
-    number = float(plain)
-    return number if abs(number) != _INFINITY else None
+    return parse_float(text) if len(text) <= _NUMBER_CHARACTERS_MAX else None
 
 
 class _Scalar(NamedTuple):

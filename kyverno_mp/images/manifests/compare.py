@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.manifests.empty import EmptyStrings, Path
+from kyverno_mp.images.manifests.empty import EmptyValues, Path
 from kyverno_mp.limits import (
     MANIFEST_DIFFERENCES_MAX,
     MANIFEST_FIELDS_MAX,
@@ -20,6 +20,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.values.go.gotext import float_g, json_text
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import has_registry
 
 _REGISTRY: Final = "docker.io/"
 _TEMPLATES: Final = ("spec.template.", "spec.jobTemplate.spec.template.")
@@ -28,6 +29,8 @@ _DEFAULTED: Final = frozenset(
     ("annotations", "labels", "metadata", "resources", "securityContext", "strategy")
 )
 """Fields for which the API server adds empty maps."""
+_OF_METADATA: Final = frozenset(("annotations", "labels"))
+"""Those that it adds to the metadata of an object or a template only."""
 
 _SORTED_AT_ONCE: Final = 4096
 _EXACT_MAX: Final = 2**53
@@ -48,9 +51,9 @@ class Flat:
     def __init__(self, document: Json) -> None:
         """Flatten an object. Raises: ExpressionFailed."""
         self.values: dict[Path, Json] = {}
-        self.filled: set[Path] = set()
-        """The paths of maps and lists that have a value."""
-        empty = EmptyStrings(document)
+        self.filled: dict[Path, type] = {}
+        """The type, dict or list, of each map and list that has a value."""
+        self.empty = empty = EmptyValues(document)
         names = 0
         stack: list[tuple[Path, Json]] = [((), document)]
         while stack:
@@ -63,18 +66,28 @@ class Flat:
             if names > MANIFEST_NAMES_MAX:
                 text = f"more than {MANIFEST_NAMES_MAX} names in the paths of fields"
                 raise ExpressionFailed("manifest.fields", text)
-            if children:
-                stack.extend(((*path, name), child) for name, child in children)
-            elif (value is not None and value != "") or empty.differ(path, value):
-                self.values[path] = "" if value is None else value
+            present = [
+                ((*path, name), child)
+                for name, child in children
+                if not _is_absent(child) or empty.differ((*path, name), child)
+            ]
+            stack.extend(present)
+            if not present:
+                # SAFETY: a map is a value, even if all its fields count as absent.
+                self.values[path] = _bare(value)
                 self._fill(path)
+
+    def __contains__(self, path: Path) -> bool:
+        """Return whether there is a map at a path."""
+        known = self.filled.get(path)
+        return known is dict or (known is None and type(self.values.get(path)) is dict)
 
     def _fill(self, path: Path) -> None:
         while path:
-            path = path[:-1]
+            name, path = path[-1], path[:-1]
             if path in self.filled:
                 return
-            self.filled.add(path)
+            self.filled[path] = list if isinstance(name, int) else dict
 
 
 def differences(
@@ -193,23 +206,59 @@ def _children(value: Json) -> Iterator[tuple[str | int, Json]]:
         yield from enumerate(value)
 
 
+def _is_absent(value: Json) -> bool:
+    return value is None or value == ""
+
+
+def _bare(value: Json) -> Json:
+    """Return a value that has no children that count."""
+    if value is None:
+        return ""
+    return {} if type(value) is dict else value
+
+
 def _is_default(path: Path, was: Json, now: Json, before: Flat, after: Flat) -> bool:
-    """Return whether an empty map is no change: it was filled or added as a default."""
+    """Return whether an empty map or list is no change.
+
+    It was filled, the API server adds it as a default, or drops it.
+    """
     if was is not None and now is not None:
         return False
     empty, other = (now, before) if was is None else (was, after)
-    if type(empty) not in (dict, list):
-        return False
-    if path and path[-1] in _DEFAULTED:
+    if type(empty) is dict and _is_added_to(path, other):
         return True
-    return path in other.filled
+    if now is None and before.empty.is_dropped(path, was) and path[:-1] in after:
+        return True
+    # The elements that were added or removed are changes themselves.
+    return other.filled.get(path) is type(empty)
+
+
+def _is_added_to(path: Path, other: Flat) -> bool:
+    """Return whether the API server adds an empty map there, if ``other`` lacks it.
+
+    SAFETY: an element of a list is a change, even if it consists of such maps only.
+    """
+    while path and path[-1] in _DEFAULTED:
+        name, path = path[-1], path[:-1]
+        if name in _OF_METADATA and (not path or path[-1] != "metadata"):
+            return False
+        if path in other:
+            return True
+    return False
 
 
 def _is_canonical(key: str, was: Json, now: Json) -> bool:
-    """Return whether only the default registry or tag was added to an image."""
+    """Return whether only the default registry or tag was added to an image.
+
+    SAFETY: upstream also accepts a second registry before the first, and such a
+    reference names another image.
+    """
     if not key.endswith("image") or type(was) is not str or type(now) is not str:
         return False
-    return now in (_REGISTRY + was, was + _TAG)
+    if now == _REGISTRY + was:
+        return not has_registry(was)
+    is_bare = "@" not in was and ":" not in was.rpartition("/")[2]
+    return is_bare and now == was + _TAG
 
 
 def _difference(key: str, was: Json, now: Json) -> Difference:

@@ -1,9 +1,10 @@
-"""Decide where an empty string differs from an absent field.
+"""Decide where an empty string, list or map differs from an absent field.
 
-Room: images. Takes: paths of empty strings and nulls. Gives: EmptyStrings. Next:
+Room: images. Takes: paths of empty values and nulls. Gives: EmptyValues. Next:
 images/manifests/compare.py. May touch: nothing.
 Source: the Go types of the Kubernetes API: the API server drops and adds empty strings
-only in fields of type string, never in lists or in maps whose keys users choose.
+only in fields of type string, never in lists or in maps whose keys users choose. It
+drops empty lists and maps, but not empty structs.
 """
 
 import re
@@ -76,10 +77,22 @@ _POINTERS: Final = frozenset(
     ("ingressClassName", "storageClassName", "volumeAttributesClassName")
 )
 """Fields in which an empty string means "none", and absence means "the default"."""
+_MAPS: Final = frozenset(
+    (
+        "binaryData",
+        "data",
+        "limits",
+        "matchLabels",
+        "nodeSelector",
+        "requests",
+        "stringData",
+    )
+)
+"""Fields in these groups that are never structs, whose emptiness can have a meaning."""
 
 
-class EmptyStrings:
-    """The empty strings of one object."""
+class EmptyValues:
+    """The empty values of one object."""
 
     def __init__(self, document: Json) -> None:
         given = document if type(document) is dict else {}
@@ -106,3 +119,12 @@ class EmptyStrings:
         if not self._is_typed:
             return path[0] != "metadata"
         return self._has_pointers and name in _POINTERS
+
+    def is_dropped(self, path: Path, value: Json) -> bool:
+        """Return whether the API server drops an empty list or map at ``path``."""
+        if not (self._is_typed and path) or not _FREE.isdisjoint(path[:-1]):
+            return False
+        name = path[-1]
+        if type(value) is list:
+            return isinstance(name, str)
+        return type(value) is dict and name in _MAPS

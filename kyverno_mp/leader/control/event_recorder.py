@@ -68,7 +68,7 @@ class EventRecorder:
         """Write the pending Events that the API server still accepts, and stop."""
         self._admission.stop()
 
-    def facts(self) -> Mapping[str, int]:
+    def gauges(self) -> Mapping[str, int]:
         """Return the event counters for the leader's metric page."""
         return {
             "events_queue_depth": self.events.queued_count,

@@ -127,7 +127,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     leader.start()
     try:
-        loop.run(settings, runtime_dir, sources, leader.facts, leader.count)
+        loop.run(settings, runtime_dir, sources, leader.gauges, leader.count)
     finally:
         leader.stop()
         context.stop()
@@ -223,9 +223,9 @@ class ClusterLeader:
             if self._triggers is not None:
                 self._triggers.stop()
 
-    def facts(self) -> Mapping[str, int]:
-        """Return the facts of the leader's page about its queues."""
-        return {**self._recorder.facts(), **self.wired.facts()}
+    def gauges(self) -> Mapping[str, int]:
+        """Return the gauges of the leader's page about its queues."""
+        return {**self._recorder.gauges(), **self.wired.gauges()}
 
     def count(self, recorder: Recorder) -> None:
         """Write the counts of all threads; called in the page's writer thread."""

@@ -120,8 +120,8 @@ class Wired:
         self.shared.add(keys.STATUSES)
         self.shared.add(keys.REPLICAS)
 
-    def facts(self) -> Mapping[str, int]:
-        """Return the facts of the leader's page about the queue."""
+    def gauges(self) -> Mapping[str, int]:
+        """Return the gauges of the leader's page about the queue."""
         return {
             "controllers_queue_depth": self.queue.depth,
             "controllers_queue_dropped": self.queue.dropped,

@@ -7,6 +7,7 @@ Source: docs/behaviour/controllers 1.4, 5.1 (names of labels); docs/pools.md 3.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -36,6 +37,7 @@ _CEL_MUTATE: Final = "cel-mutate"
 _GENERATE_POLICY: Final = "generate.kyverno.io/policy-name"
 _MUTATE_LABEL: Final = "mutate.updaterequest.kyverno.io/"
 _LABEL_MAX: Final = 63
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _NAME_CHARACTERS: Final = 40
 
 
@@ -120,8 +122,11 @@ def _labels(record: TriggerRecord, wanted: Wanted) -> dict[str, str]:
 
 
 def _cut(value: str) -> str:
-    """Truncate a label value; it must end with a letter or digit."""
-    return value[:_LABEL_MAX].rstrip("-_.")
+    """Return a valid label value for a name, e.g. of a ClusterRole with colons.
+
+    Otherwise, the API server would reject the UpdateRequest, as it does upstream's.
+    """
+    return _NOT_IN_LABELS.sub("-", value)[:_LABEL_MAX].strip("-_.")
 
 
 def _spec(record: TriggerRecord, wanted: Wanted) -> Json:

@@ -62,7 +62,7 @@ class Rejections:
         found = self._of.get(record)
         return found is None or found.due_s <= self._monotonic_s()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Make all records due, and let none be given up."""
         self.disturb()
         for one in self._of.values():

@@ -353,7 +353,7 @@ class TriggerWriter:
     def _run(self) -> None:
         while not self._stopping.wait(self._pause_s()):
             self.step()
-        self._rejections.hurry()
+        self._rejections.retry_now()
         self.step()
 
     def _pause_s(self) -> float:

@@ -20,10 +20,10 @@ def is_generated(status: Json) -> bool:
     """Return whether the status says that an admission policy was generated."""
     if type(status) is not dict:
         return False
-    told = status.get(_OF_CLUSTER_POLICIES)
-    if type(told) is not dict:
-        told = status
-    return told.get(_GENERATED) is True
+    holder = status.get(_OF_CLUSTER_POLICIES)
+    if type(holder) is not dict:
+        holder = status
+    return holder.get(_GENERATED) is True
 
 
 def kept_status(kind: str, status: Json) -> Json:

@@ -157,7 +157,9 @@ _KINDS: Final[Mapping[str, RecordType[AnyCelPolicy]]] = {
 
 def is_cel_policy(raw: Json) -> bool:
     """Return whether this module decodes ``raw``."""
-    if type(raw) is not dict or raw.get("kind") not in _KINDS:
+    if type(raw) is not dict or type(raw.get("kind")) is not str:
+        return False
+    if raw["kind"] not in _KINDS:
         return False
     versions = _BETA if str(raw["kind"]).startswith("Namespaced") else _ALL
     return raw.get("apiVersion") in versions

@@ -51,7 +51,7 @@ def is_served(raw: Json) -> bool:
     """Return whether the server uses ``raw``: a policy or PolicyException."""
     if is_validating_policy(raw) or is_image_policy(raw):
         return True
-    return type(raw) is dict and raw.get("kind") in _OTHERS and is_cel_policy(raw)
+    return is_cel_policy(raw) and raw["kind"] in _OTHERS
 
 
 def decode_served(

@@ -11,11 +11,8 @@ import struct
 from typing import Final
 
 from kyverno_mp.values.go.gofloat import without_underscores
+from kyverno_mp.values.go.yaml_int import INT64_MAX, INT64_MIN, yaml_int
 from kyverno_mp.values.jsonvalue import Json
-
-INT64_MAX: Final = 2**63 - 1
-INT64_MIN: Final = -(2**63)
-_UINT64_MAX: Final = 2**64 - 1
 
 _WORDS: Final[dict[str, Json]] = {
     **dict.fromkeys(["", "~", "null", "Null", "NULL"]),
@@ -33,12 +30,8 @@ _NUMBER_START: Final = frozenset("+-.0123456789")
 # SAFETY: constant patterns that match in linear time, without backtracking.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _GO_FLOAT = re.compile(r"[-+]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][-+]?[0-9]+)?")
-_INT = re.compile(
-    r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]([0-7]+)|0([0-7]+)|(0|[1-9][0-9]*))"
-)
-_BASES: Final = (16, 2, 8, 8, 10)
 _DIGITS_MAX: Final = 400
-"""Longer than any 64-bit number in any base, to limit the input of int()."""
+"""Longer than any 64-bit number in any base, to limit the input of float()."""
 
 
 def resolve(text: str) -> Json:
@@ -56,12 +49,10 @@ def resolve(text: str) -> Json:
         number = without_underscores(text)
         is_number = number is not None and _GO_FLOAT.fullmatch(number)
         return _float(number or "", text) if is_number else text
+    value = yaml_int(text)
+    if value is not None:
+        return in_range(value)
     plain = text.replace("_", "")
-    found = _INT.fullmatch(plain)
-    if found is not None:
-        value = _integer(found)
-        if INT64_MIN <= value <= _UINT64_MAX:
-            return in_range(value)
     return _float(plain, text) if _FLOAT.fullmatch(plain) else text
 
 
@@ -70,21 +61,13 @@ def kind_of(text: str) -> str:
     value = resolve(text)
     if type(value) is not int:
         return _KINDS[type(value)]
-    return "int" if _INT.fullmatch(text.replace("_", "")) is not None else "float"
+    return "float" if yaml_int(text) is None else "int"
 
 
 def _float(plain: str, text: str) -> Json:
     """Return the number, or the text if it exceeds a 64-bit float, as in Go."""
     value = float(plain)
     return text if math.isinf(value) else whole(value)
-
-
-def _integer(found: "re.Match[str]") -> int:
-    for digits, base in zip(found.groups()[1:], _BASES, strict=True):
-        if digits is not None:
-            value = int(digits, base)
-            return -value if found[1] == "-" else value
-    raise AssertionError("a branch of the pattern has matched")
 
 
 def in_range(value: int) -> Json:

@@ -198,7 +198,7 @@ class Reporter:
     def _workers(self) -> list[WorkerFacts]:
         self._control.clear_stale(is_running)
         beats = {
-            page.pid: page.fact("heartbeat_ns")
+            page.pid: page.gauge("heartbeat_ns")
             for page in views(self._runtime_dir / PAGES)
         }
         generations = {

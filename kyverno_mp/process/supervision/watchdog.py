@@ -74,5 +74,5 @@ class Watchdog:
         return {
             page.pid: watched[page.pid]
             for page in views(self.runtime_dir / PAGES)
-            if page.pid in watched and 0 < page.fact("heartbeat_ns") < cutoff_ns
+            if page.pid in watched and 0 < page.gauge("heartbeat_ns") < cutoff_ns
         }

@@ -99,8 +99,8 @@ def _mark_list(items: list[Json], shape: Shape, reads: Reads, marks: Marks) -> N
 def mark_additions(samples: Sequence[Sequence[Addition]], marks: Marks) -> None:
     """Mark the parts that the operations of a JSON patch read and write.
 
-    ``samples``: the operations of its text; if the text contains an element's index,
-    twice, with two different indexes. Raises: ReadsUnknown.
+    ``samples``: the operations of its text. A text with the index of a foreach element
+    has two samples, with different indexes. Raises: ReadsUnknown.
     """
     first = samples[0]
     for other in samples:

@@ -35,7 +35,7 @@ class Patched(NamedTuple):
     resource: dict[str, Json]
 
 
-def told(changed: dict[str, Json], resource: dict[str, Json]) -> Patched:
+def applied(changed: dict[str, Json], resource: dict[str, Json]) -> Patched:
     """Return the result of a patch that was applied."""
     if changed is resource:
         return Patched(result.SKIP, NOTHING, resource)
@@ -123,14 +123,14 @@ class LinkedPatch:
             changed = self._strategic.apply_linked(resource, values, spend)
         else:
             changed = self._changed_by([values], resource, spend)
-        return None if changed is None else told(changed, resource)
+        return None if changed is None else applied(changed, resource)
 
     def apply_each_linked(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
     ) -> Patched | None:
         """Apply the rows in one pass; None if the general algorithm is needed."""
         changed = self._changed_by(rows, resource, spend) if rows else resource
-        return None if changed is None else told(changed, resource)
+        return None if changed is None else applied(changed, resource)
 
     @property
     def is_plain(self) -> bool:
@@ -174,7 +174,7 @@ class LinkedPatch:
             if patched.status == result.ERROR:
                 return patched
             changed = patched.resource
-        return told(changed, resource)
+        return applied(changed, resource)
 
     def _one_by_one(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender

@@ -27,7 +27,8 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import REPORTS_POLICIES_BYTES_MAX
 from kyverno_mp.program.reporting import DISABLED
 from kyverno_mp.reports.fingerprints import key_of_names
-from kyverno_mp.reports.plan import Named, ScannedRule
+from kyverno_mp.reports.named import Named
+from kyverno_mp.reports.plan import ScannedRule
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 

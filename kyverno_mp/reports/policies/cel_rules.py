@@ -132,7 +132,7 @@ class CelRules(Generic[SegmentT, IrT]):
         self._linked: dict[bytes, _Linked[IrT]] = {}
         self._of: dict[tuple[str, str, str], list[_Linked[IrT]]] = {}
         self._policies: list[_Linked[IrT]] = []
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         """Policies of this generation with a failed exception."""
 
     def begin(
@@ -180,7 +180,7 @@ class CelRules(Generic[SegmentT, IrT]):
             runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
             found = self._guarded(one, facts, shared)
             if faults:
-                self._tell(one, faults[0], request.kind)
+                self._log_failure(one, faults[0], request.kind)
                 faults.clear()
             if found is not None:
                 yield one.ir, found
@@ -193,13 +193,15 @@ class CelRules(Generic[SegmentT, IrT]):
         # PERF: each record is decoded once, not once for each resource.
         self._scanned = [(scanned_policy(ir), ir) for ir in found]
         self._segment, self._linked, self._of = segment, {}, {}
-        self._told = set()
+        self._logged = set()
 
-    def _tell(self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str) -> None:
+    def _log_failure(
+        self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str
+    ) -> None:
         """Log the first failure of a policy's exceptions; objects may be many."""
         key = policy.ir.policy.key
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._logged:
+            self._logged.add(key)
             text = withheld(fault.code) if hides_values(kind) else fault.message
             _log.warning("policy %s: an exception exempts nothing: %s", key, text)
 

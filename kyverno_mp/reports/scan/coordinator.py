@@ -30,7 +30,7 @@ from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
-from kyverno_mp.reports.plan import CelSegments, Plan, plan_of
+from kyverno_mp.reports.plan import CelSegments, Plan, of_reviews, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.policies.images import image_plan_of, with_images
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
@@ -69,7 +69,7 @@ class Scan(ObjectScan):
         self._swept: Plan | None = None
         self._unswept: set[Key] = set()
         self._scanned: dict[tuple[str, str], Keys] = {}
-        """The rules of both lanes, by the kind that they scan."""
+        """The rules of both lanes, by the group and kind that they scan."""
 
     def tick(self) -> None:
         """Run all due steps; a failed step runs again at the next tick.
@@ -121,6 +121,8 @@ class Scan(ObjectScan):
         images = self._image_plan(segment, in_cel)
         if images is not None:
             plan = with_images(plan, images)
+        if not self._dependencies.settings.reports_store:
+            plan = of_reviews(plan)
         wanted = self._wanted(plan)
         imaged = self._wanted(plan.images or Plan())
         # The plan is set first, because results are written according to it from now
@@ -183,7 +185,7 @@ class Scan(ObjectScan):
         """
         if not self.plan.generation:
             return
-        if not self._stored.synced or not self._writer.stores:
+        if not self._stored.synced or not self._dependencies.settings.reports_aggregate:
             return
         if self._swept is not self.plan:
             # Read first, because later writes already follow the plan.
@@ -201,7 +203,9 @@ class Scan(ObjectScan):
         plan = self.plan
         outdated: list[tuple[Subject, Keys]] = []
         for (namespace, uid), report in reports:
-            scanned = self._scanned.get((report.api_version, report.kind), frozenset())
+            # The review that began a report may have used another version than scans.
+            group = report.api_version.rpartition("/")[0]
+            scanned = self._scanned.get((group, report.kind), frozenset())
             if is_outdated(report.fingerprints, plan, scanned):
                 subject = Subject(
                     api_version=report.api_version,
@@ -237,9 +241,9 @@ class Scan(ObjectScan):
 
 
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:
-    """Return the rules of the given lanes, by the kind that they scan."""
+    """Return the rules of the given lanes, by the group and kind that they scan."""
     found: dict[tuple[str, str], Keys] = {}
     for resource, rules in (one for lane in lanes for one in lane.values()):
-        kind = resource.api_version, resource.kind
+        kind = resource.group, resource.kind
         found[kind] = found.get(kind, frozenset()) | {rule.key for rule in rules}
     return found

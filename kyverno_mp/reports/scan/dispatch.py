@@ -207,9 +207,12 @@ class Dispatch:
                 agrees = now is asked or _agree(now, asked, item.source.resource)
                 # The signature does not cover the rules of these rows.
                 live = now is plan or all(key_of(row) in now.live for row in reviewed)
-                return agrees and live and item.is_current
+                is_newest = item.is_current and not self._feed.is_overtaken(item)
+                return agrees and live and is_newest
 
-            evaluation = Evaluation(evaluated, plan, item.only, still_counts, reviewed)
+            evaluation = Evaluation(
+                evaluated, plan, item.only, still_counts, reviewed, self._plan
+            )
             try:
                 found = self._writer.apply(item.subject, evaluation)
                 settle(item, is_written=True)
@@ -230,7 +233,9 @@ class Dispatch:
             return
         if is_written:
             self._observe(item, times, begun_s)
-        if evaluated.is_outage or is_ahead:
+        # The newer evaluation may have compared its rows with the report before this.
+        is_overtaken = is_written and self._feed.is_overtaken(item)
+        if evaluated.is_outage or is_ahead or is_overtaken:
             self._outcomes.failed(item)
         else:
             self._outcomes.succeeded(item, is_written=is_written)

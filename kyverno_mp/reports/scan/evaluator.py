@@ -38,6 +38,7 @@ from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.policies.admission_rules import AdmissionRules
 from kyverno_mp.reports.policies.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
 from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
+from kyverno_mp.reports.scan.batch_time import BatchTime
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
 from kyverno_mp.reports.scan.requests import Requests
@@ -50,6 +51,7 @@ _LAGGING_S: Final = 2.0
 """How long an evaluator waits for policies that the coordinator already has."""
 _POLL_S: Final = 0.02
 BEHIND: Final = "the evaluator does not have the newest policies yet"
+POSTPONED: Final = "earlier objects of the batch take too long"
 STATUSES: Final = {"warn": "warning"}
 """Words of the settings that differ from the statuses of results."""
 
@@ -122,7 +124,10 @@ class BatchEvaluator:
         except Exception:  # noqa: BLE001 - the batches of other kinds have results
             _log.exception("the policies for %s cannot be linked", resource.name)
             return none_of(batch, segment.generation, DEFECT)
-        found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
+        passed = BatchTime(self._engine.now_ns)
+        found = tuple(
+            self._evaluate(resource, policies, raw, passed) for raw in batch.objects
+        )
         return Answer(
             segment.generation,
             found,
@@ -140,13 +145,20 @@ class BatchEvaluator:
         return found
 
     def _evaluate(
-        self, resource: Resource, policies: list[ScannedPolicy], raw: bytes
+        self,
+        resource: Resource,
+        policies: list[ScannedPolicy],
+        raw: bytes,
+        passed: BatchTime,
     ) -> Evaluated:
         try:
             request = self._requests.of(resource, msgspec.json.decode(raw))
             if self._is_excluded(request):
                 return Evaluated()
-            return self._found(resource, policies, request)
+            if passed.is_over(request.namespace):
+                return Evaluated(problem=POSTPONED)
+            with passed.used_by(request.namespace):
+                return self._found(resource, policies, request)
         except (DependencyError, SnapshotUnusable) as error:
             hides = hides_values(resource.kind)
             return Evaluated(problem=withheld(error.code) if hides else error.message)

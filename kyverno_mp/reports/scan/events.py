@@ -64,7 +64,7 @@ class ScanEvents:
         self._budgets: OrderedDict[bytes, _Budget] = OrderedDict()
         self._joint = _JointVerdicts(self._count_dropped)
 
-    def tell(
+    def submit(
         self,
         item: Item,
         applied: Applied,
@@ -74,7 +74,7 @@ class ScanEvents:
     ) -> None:
         """Submit the Events of the changed rows, and of policies that passed."""
         if applied.changed:
-            self._tell_rows(item.subject, applied, evaluated, plan)
+            self._submit_rows(item.subject, applied, evaluated, plan)
         actions = self._successes()
         if actions is None or (actions and PASSED not in actions):
             return
@@ -84,7 +84,7 @@ class ScanEvents:
                 messages = _messages(policy, item.subject)
                 self._submit([messages.applied(mutates=False)])
 
-    def _tell_rows(
+    def _submit_rows(
         self, subject: Subject, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
         exceptions = dict(evaluated.exceptions)
@@ -129,8 +129,8 @@ class ScanEvents:
             if item.only is None or one.keys & item.only:
                 version = b"" if key in open_ else item.digest + one.signature
                 verdict = _Verdict(version, key not in other)
-                told = (item.uid, *key)
-                if self._joint.add(told, lane, verdict, is_changed=key in changed):
+                place = (item.uid, *key)
+                if self._joint.add(place, lane, verdict, is_changed=key in changed):
                     yield from _reference(key, plan)
 
     def _submit(self, infos: Iterable[EventInfo]) -> None:

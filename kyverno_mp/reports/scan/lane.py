@@ -134,7 +134,7 @@ class Lane:
         self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
     ) -> None:
         """Submit the Events of changed rows."""
-        self.events.tell(item, applied, evaluated, plan, self._name)
+        self.events.submit(item, applied, evaluated, plan, self._name)
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
         """Reset an object's back-off; observe how long its report was outdated."""

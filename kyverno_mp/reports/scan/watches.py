@@ -49,6 +49,7 @@ class KindWatch:
         self._feed = feed
         self._clock = clock
         self._known: dict[Key, Known] = {}
+        self._stopped = False
         # A closed feed releases a waiting informer; the watch is stopped then.
         self.informer: Informer[bool] = Informer(
             client,
@@ -66,7 +67,8 @@ class KindWatch:
         self.informer.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread; another watch may follow the objects from now on."""
+        self._stopped = True
         self.informer.stop()
 
     def get(self, key: Key) -> Known | None:
@@ -74,8 +76,8 @@ class KindWatch:
         return self._known.get(key)
 
     def is_current(self, key: Key, uid: str, digest: bytes) -> bool:
-        """Return whether the object is unchanged."""
-        known = self._known.get(key)
+        """Return whether the object is known to be unchanged."""
+        known = None if self._stopped else self._known.get(key)
         return known is not None and known.uid == uid and known.digest == digest
 
     def evaluate(

@@ -140,12 +140,16 @@ def parse_image(
     return ImageInfo(registry, name, path, tag, digest, reference, with_tag)
 
 
-def _with_registry(image: str, default_registry: str) -> str:
+def has_registry(image: str) -> bool:
+    """Return whether a reference names its registry."""
     head, slash, _ = image.partition("/")
-    named = slash and (
+    return bool(slash) and (
         "." in head or ":" in head or head == "localhost" or head.lower() != head
     )
-    return image if named else f"{default_registry}/{image}"
+
+
+def _with_registry(image: str, default_registry: str) -> str:
+    return image if has_registry(image) else f"{default_registry}/{image}"
 
 
 def _parts(full: str) -> tuple[str, str, str, str]:

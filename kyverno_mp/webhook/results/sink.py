@@ -137,8 +137,8 @@ class ResultSink:
         if found.properties:
             return _encoded(policy, found, kind)
         hides = hides_values(kind)
-        told = (found.rule, found.status, found.message, found.exceptions)
-        key = (id(policy), *told, hides)
+        content = (found.rule, found.status, found.message, found.exceptions)
+        key = (id(policy), *content, hides)
         known = self._rows.get(key)
         if known is None:
             if len(self._rows) >= RESULT_ROWS_CACHED_MAX:

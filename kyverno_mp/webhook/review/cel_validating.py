@@ -170,10 +170,10 @@ def _answer(
 
 def _reasons(verdicts: Iterable[Verdict]) -> Iterator[str]:
     for one in verdicts:
-        yield from _told(one.response)
+        yield from _messages(one.response)
 
 
-def _told(response: PolicyResponse) -> Iterator[str]:
+def _messages(response: PolicyResponse) -> Iterator[str]:
     """Yield upstream's message of each result that is not a pass or a skip."""
     for found in response.results:
         word = _WORDS.get(found.status)

@@ -53,11 +53,11 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     if done.refusal:
         return review.deny(done.refusal, done.responses)
     if done.verified:
-        refused = review.dependencies.verdicts.of(done.verified).refused
+        denied = review.dependencies.verdicts.of(done.verified).denied
         # After the deadline, policies without a result do not block the request.
-        if refused:
+        if denied:
             review.report(done.verified, blocked=True)
-            text = denial(review.request, refused)
+            text = denial(review.request, denied)
             return review.deny(text, [*done.responses, *done.verified])
     review.report([*done.responses, *done.verified], blocked=False)
     _pass_on(review, done)

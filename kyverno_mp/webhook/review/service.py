@@ -16,7 +16,7 @@ from typing import Any, Final
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.admission.weigh import about_decoded_bytes
-from kyverno_mp.errors import Preempted, RequestInvalid, SnapshotUnusable
+from kyverno_mp.errors import Error, Preempted, RequestInvalid, SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import (
     INLINE_CROWDED_NS,
@@ -34,6 +34,7 @@ from kyverno_mp.webhook.ports import PlanOf
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import Handlers
 from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
+from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.protection import REFUSAL
 from kyverno_mp.webhook.review.review import Handler, Review
@@ -187,6 +188,10 @@ class Service:
         """
         lane = self._lane_of(picked, request) or self._dependencies.long_lane
         assert lane is not None
+        images = self._dependencies.image_lane
+        # SAFETY: otherwise, an expensive policy in one namespace would let the reviews
+        # of its images wait for registries among those that read none.
+        may_move = picked is None and lane is self._dependencies.slow_lane
         deadline_ns = review.deadline_ns
         plan: PlanOf | None = None
 
@@ -199,13 +204,22 @@ class Service:
                 plan = found
             except Exception as error:  # noqa: BLE001 - the exit for internal errors
                 return review.end(error, None)
+            if may_move and self._lane_of(plan, request) is not lane:
+                return MOVED
             return review.evaluate(plan, pace)
 
-        return lane.run(
-            evaluate,
-            deadline_ns,
-            lambda error: review.abandon(error, plan),
-            self._shares(lane, review),
+        def late(error: Error) -> bytes:
+            return review.abandon(error, plan)
+
+        first = lane.run(evaluate, deadline_ns, late, self._shares(lane, review))
+        if images is None or not may_move:
+            return first
+        shares = self._shares(images, review)
+        return in_two_lanes(
+            first,
+            lambda: images.run(
+                lambda pace: review.evaluate(plan, pace), deadline_ns, late, shares
+            ),
         )
 
     def _shares(self, lane: Lane, review: Review) -> Shares:

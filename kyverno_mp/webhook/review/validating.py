@@ -59,9 +59,9 @@ class ValidatingHandler:
                 _audit_later(review, plan, enforced, passes_all_on=True)
             return ABANDONED
         _note_left_out(review, plan)
-        if verdict.refused:
+        if verdict.denied:
             review.report(enforced, blocked=True)
-            return review.deny(denial(review.request, verdict.refused), enforced)
+            return review.deny(denial(review.request, verdict.denied), enforced)
         return _let_pass(review, plan, verdict, enforced, pace)
 
     def passed(self, review: Review) -> None:
@@ -92,12 +92,12 @@ class ValidatingHandler:
             return review.deny(failure.message)
         found = plan.reached(failure.error, review.rest_deadline_ns(), pace)
         verdict = review.dependencies.verdicts.of(found)
-        if verdict.refused:
-            return review.deny(denial(review.request, verdict.refused), found)
+        if verdict.denied:
+            return review.deny(denial(review.request, verdict.denied), found)
         if plan.travels:
             with contextlib.suppress(Preempted):
                 _pass_on(review, plan, found, review.rest_deadline_ns(), pace)
-        return review.allow([failure.message, *warnings(verdict.telling)], found)
+        return review.allow([failure.message, *warnings(verdict.with_results)], found)
 
 
 def _triggers(review: Review, plan: Plan) -> bool:
@@ -162,11 +162,11 @@ def _let_pass(
     if plan.warns:
         warned, texts = _warned(review, plan, pace)
         responses = [*enforced, *warned]
-    if verdict.telling:
-        texts = [*warnings(verdict.telling), *texts]
+    if verdict.with_results:
+        texts = [*warnings(verdict.with_results), *texts]
     is_ahead = not plan.travels or _pass_on_ahead(review, plan, enforced, pace)
     needs_audit = plan.audits or plan.travels_late or not is_ahead
-    if needs_audit or any(r.failed() or r.errored() for r in verdict.telling):
+    if needs_audit or any(r.failed() or r.errored() for r in verdict.with_results):
         _audit_later(review, plan, enforced, passes_all_on=not is_ahead)
     else:
         # PERF: passing this to another thread would cost 60 us.
@@ -268,7 +268,7 @@ def _warned(
 def _report_passed(review: Review, verdict: AdmissionVerdict) -> None:
     """Send passes and skips to the sink, if it records them."""
     sink = review.dependencies.sink
-    if sink is not None and (verdict.telling or sink.records_successes):
+    if sink is not None and (verdict.with_results or sink.records_successes):
         review.report(verdict.responses, blocked=False)
 
 

@@ -182,7 +182,7 @@ def test_kyverno_is_replaced_under_load(
     told = reader.follow(PAGE, "### 1. Check the policies")
     assert all(name in told for name in ("labelled", "stamped", "owned"))
     reader.follow(PAGE, "### 2. Save what will change")
-    reader.follow(PAGE, "### 3. Make helm forget its release")
+    reader.follow(PAGE, "### 3. Make Helm forget its release")
     with load(plane):
         reader.follow(PAGE, "### 4. Install over Kyverno")
         _await_only(before, OURS)

@@ -158,7 +158,7 @@ def test_existing_pods_with_signed_and_unsigned_images(images: Images) -> None:
     wait_for(lambda: images.rows(bare) == [("verify", "fail")])
     assert "no signatures found" in images.message(bare)
     assert images.report(elsewhere) is None
-    # Another key in the policy: what was verified with the former one counts no more.
+    # Another key in the policy: results with the previous key no longer count.
     images.api.patch(
         path, {"spec": {"rules": [images.verifying({"publicKeys": Signer().pem})]}}
     )

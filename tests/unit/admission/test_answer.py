@@ -87,7 +87,7 @@ def test_denial_text() -> None:
         response("a", "fail", action="Audit"),
         response("c", "pass"),
     ]
-    text = denial(POD, AdmissionVerdicts().of(given).refused)
+    text = denial(POD, AdmissionVerdicts().of(given).denied)
     assert text == (
         "\n\nresource Pod/default/web was blocked due to the following policies \n\n"
         "a:\n  r0: 'message: 0'\nb:\n  r1: 'message: 1'\n  r3: 'message: 3'\n"
@@ -98,15 +98,15 @@ def test_verdicts_on_shared_responses() -> None:
     """Each tuple of responses has a separate verdict, which is cached."""
     verdicts = AdmissionVerdicts()
     passed, failed = (response("p", "pass"),), (response("p", "fail"),)
-    assert not verdicts.of(passed).refused
-    assert verdicts.of(failed).refused == "p:\n  r0: 'message: 0'\n"
+    assert not verdicts.of(passed).denied
+    assert verdicts.of(failed).denied == "p:\n  r0: 'message: 0'\n"
     assert verdicts.of(failed) is verdicts.of(failed)
 
 
 def test_policies_with_the_same_name_share_an_entry() -> None:
     """KYVERNO: the later policy's entry is kept (docs/behaviour/controllers 14.10)."""
     given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
-    text = denial(POD, AdmissionVerdicts().of(given).refused)
+    text = denial(POD, AdmissionVerdicts().of(given).denied)
     assert text.endswith("\n\np:\n  r1: 'message: 1'\n")
 
 

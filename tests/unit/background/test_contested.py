@@ -127,6 +127,24 @@ def test_many_changes_in_a_pause_cause_no_write(user: User) -> None:
         assert user.api.count("PUT .*/configmaps/out-t") == before + 1
 
 
+def test_rejected_update_in_a_pause(user: User) -> None:
+    """It does not end the wait for the next revert."""
+    with term(user.api) as one:
+        _begin(user, one)
+        _contest(user, one)
+        for pause_s in (1, 2, 4, 8, 16, 32):
+            one.pass_s(pause_s + 1)
+            assert _data(user.api) == _OURS
+            _change(user, one)
+        assert _data(user.api) == _THEIRS
+        user.refused_update(_OUT, data={"value": "more"})
+        one.pass_s(40)
+        assert _data(user.api) == _THEIRS
+        one.pass_s(60)
+        assert _data(user.api) == _OURS
+        assert requests_left(user.api) == []
+
+
 def test_deletions(user: User) -> None:
     with term(user.api) as one:
         _begin(user, one)

@@ -9,6 +9,7 @@ from kyverno_mp.background.start import run
 from kyverno_mp.settings.settings import Settings
 from tests.unit.background.world import (
     CONFIG_MAPS,
+    REQUESTS,
     SECRETS,
     Term,
     new_cluster,
@@ -146,6 +147,103 @@ def test_conflict(api: FakeApi) -> None:
         _run(api, one)
         assert raced
         assert _data(api) == {"kept": "no", "from": "t"}
+
+
+_ALL: Json = [{"apiVersion": "v1", "kind": "ConfigMap", "namespace": "b", "name": "*"}]
+
+
+def test_conflict_of_one_of_several_targets(api: FakeApi) -> None:
+    """A target that is already written is not changed again for another's conflict."""
+    _target(api, "other")
+    count = "{{ join('', [target.data.count || '', 'x']) }}"
+    policy(api, _rule({"data": {"count": count}}, targets=_ALL))
+    raced: list[str] = []
+
+    def race(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith("/configmaps/target") and not raced:
+            raced.append(path)
+            found = stored(api, _TARGET)
+            assert found is not None
+            api.put(_TARGET, **{**found, "data": {"kept": "no"}})
+
+    with term(api) as one:
+        api.on_request = race
+        _run(api, one)
+        assert raced
+        assert _data(api, "other") == {"kept": "yes", "count": "x"}
+        assert _data(api) == {"kept": "no", "count": "x"}
+        assert requests_left(api) == []
+
+
+def test_target_that_is_selected_twice(api: FakeApi) -> None:
+    """The second change is computed from the first one."""
+    count = "{{ join('', [target.data.count || '', 'x']) }}"
+    policy(api, _rule({"data": {"count": count}}, targets=_ALL * 2))
+    with term(api) as one:
+        _run(api, one)
+        assert _data(api) == {"kept": "yes", "count": "xx"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "PUT .*/configmaps/another",
+        "GET .*/namespaces/b/secrets",
+        "GET .*/namespaces/b/configmaps/another",
+    ],
+)
+def test_rejected_target(api: FakeApi, fault: str) -> None:
+    """The others are changed, as upstream does; the failure is reported."""
+    _target(api, "another")
+    _target(api, "other")
+    secrets = {**_ALL[0], "kind": "Secret"}
+    another = {**_ALL[0], "name": "another"}
+    policy(api, of_open(_rule(targets=[secrets, another, *_ALL])))
+    api.fault(fault, *[403] * 1000)
+    with term(api) as one:
+        request(api, open_trigger(api), kind="mutate")
+        one.settle()
+        assert _data(api) == {"kept": "yes", "from": "t"}
+        assert _data(api, "other") == {"kept": "yes", "from": "t"}
+        found = stored(api, f"{REQUESTS}/ur")
+        assert found is not None
+        assert found["status"]["state"] == "Failed"
+        api.faults.clear()
+        one.pass_s(10)
+        assert _data(api, "another") == {"kept": "yes", "from": "t"}
+        assert requests_left(api) == []
+
+
+def test_target_that_conflicts_each_time(api: FakeApi) -> None:
+    """Another writer of one target does not stop the others."""
+    _target(api, "another")
+    policy(api, _rule(targets=_ALL))
+
+    def race(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith("/configmaps/another"):
+            found = stored(api, f"{CONFIG_MAPS.format('b')}/another")
+            assert found is not None
+            api.put(f"{CONFIG_MAPS.format('b')}/another", **found)
+
+    with term(api) as one:
+        api.on_request = race
+        _run(api, one)
+        assert _data(api) == {"kept": "yes", "from": "t"}
+        assert _data(api, "another") == {"kept": "yes"}
+        assert requests_left(api) == ["ur"]
+
+
+def test_target_that_the_patch_renames(api: FakeApi) -> None:
+    """It is not written, and does not stop the others."""
+    _target(api, "another", renamed="yes")
+    name = "{{ target.metadata.labels.renamed && 'renamed' || target.metadata.name }}"
+    patch = {"metadata": {"name": name}, "data": {"from": "t"}}
+    policy(api, _rule(patch, targets=_ALL))
+    with term(api) as one:
+        _run(api, one)
+        assert _data(api) == {"kept": "yes", "from": "t"}
+        assert _data(api, "another") == {"kept": "yes"}
+        assert requests_left(api) == ["ur"]
 
 
 def test_failure(api: FakeApi) -> None:

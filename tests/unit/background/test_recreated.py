@@ -117,6 +117,22 @@ def test_objects_that_the_new_policy_also_generates(
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
+@pytest.mark.parametrize("body", [_CLONE, {}, {"synchronize": False}])
+def test_a_trigger_processed_before_the_policy(api: FakeApi, body: Json) -> None:
+    """What the changed rule has generated is not taken for an old object."""
+    with term(api) as pool:
+        _begin(api, pool, _rule(**body))
+        policy(api, _rule("new", **body), generation=2)
+        request(api, trigger(api, "u"))
+        pool.catch_up()
+        pool.background.controllers.work_due()
+        assert _labels(api, "new-u")[LABEL] == "p"
+        pool.settle()
+        assert _labels(api, "new-u")[LABEL] == "p"
+        for name in ("out-s", "out-t"):
+            assert LABEL not in _labels(api, name)
+
+
 def test_the_holder_stops_after_the_policy_event(api: FakeApi) -> None:
     """The next holder knows nothing of the old policy, and no object is missing."""
     with term(api) as pool:

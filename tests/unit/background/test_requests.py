@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background import start
 from kyverno_mp.background.update_request import (
     GENERATE,
     SEEN_VERSION,
@@ -71,6 +72,24 @@ def test_calls_per_object(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
+def test_request_that_arrives_while_the_queue_is_full(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is processed as soon as there is room, because nothing submits it again."""
+    monkeypatch.setattr(start, "BACKGROUND_TRIGGERS_MAX", 3)
+    for number in range(3):
+        trigger(api, f"t{number}")
+    policy(api, rule(data=_DATA, generateExisting=True))
+    with term(api) as one:
+        one.catch_up()
+        one.background.policy_controllers.work_due()
+        assert one.background.queue.known_count == 3
+        request(api, trigger(api))
+        one.settle()
+        assert stored(api, _OUT)
+        assert requests_left(api) == []
+
+
 def test_failure_is_reported_and_retried(api: FakeApi) -> None:
     """A rejected write records state, reason and count; a later retry succeeds."""
     policy(api, of_open(rule(data=_DATA)))
@@ -90,6 +109,28 @@ def test_failure_is_reported_and_retried(api: FakeApi) -> None:
         assert stored(api, _OUT) is not None
         assert requests_left(api) == []
         assert _done(one, "done") == 1
+
+
+def test_request_deleted_while_it_is_processed(api: FakeApi) -> None:
+    """It must not count as failing for ever."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+
+        def delete(method: str, path: str) -> None:
+            if method == "POST" and path.startswith("/api/v1/namespaces/a/configmaps"):
+                api.on_request = lambda _method, _path: None
+                api.remove(f"{REQUESTS}/ur")
+                one.catch_up()
+
+        api.on_request = delete
+        api.fault("POST /api/v1/namespaces/a/configmaps", *[403] * 1000)
+        request(api, trigger(api))
+        one.settle()
+        assert requests_left(api) == []
+        requests = one.background.requests
+        for known in (requests._crowd._of, requests._progress, requests._lanes):
+            assert not known
 
 
 def test_last_attempt(api: FakeApi) -> None:
@@ -477,6 +518,23 @@ def test_source_is_labelled(api: FakeApi) -> None:
         found = stored(api, path)
         assert found is not None
         assert f"{PREFIX}clone-source" in found["metadata"]["labels"]
+
+
+def test_source_that_cannot_be_labelled_during_an_outage(api: FakeApi) -> None:
+    """Otherwise, admission would never notice that the source changes."""
+    source = f"{CONFIG_MAPS.format('b')}/source"
+    api.put(source, apiVersion="v1", kind="ConfigMap", data={"from": "1"})
+    policy(api, rule(clone={"namespace": "b", "name": "source"}))
+    with term(api) as one:
+        one.settle()
+        api.fault("PATCH .*/configmaps/source", *[503] * 3)
+        request(api, trigger(api))
+        one.pass_s(60)
+        assert stored(api, _OUT)
+        found = stored(api, source)
+        assert found is not None
+        assert f"{PREFIX}clone-source" in found["metadata"]["labels"]
+        assert requests_left(api) == []
 
 
 @pytest.mark.parametrize("is_gone", [True, False])

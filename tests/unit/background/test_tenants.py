@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background.objects import names
 from tests.unit.background.admission import User
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -141,3 +142,47 @@ def test_copies_in_other_namespaces_are_not_changed(user: User, change: str) -> 
             assert f"{PREFIX}policy-name" not in out["metadata"]["labels"]
         else:
             assert out is None
+
+
+def test_forged_triggers_cost_one_list_each(user: User) -> None:
+    """A uid that does not exist is not looked for at every event of the rule."""
+    api = user.api
+    _policy(api, _rule())
+    absent = {"metadata": {"namespace": "a", "name": ""}}
+    for number in range(5):
+        absent["metadata"]["uid"] = f"absent-{number}"
+        labels = {**_labels(absent)}
+        del labels[f"{PREFIX}trigger-name"]
+        path = f"{CONFIG_MAPS.format('a')}/forged-{number}"
+        api.put(path, apiVersion="v1", kind="ConfigMap", metadata={"labels": labels})
+    with term(api) as one:
+        one.settle()
+        for generation in (2, 3, 4):
+            _policy(api, _rule(), generation=generation)
+            one.settle()
+            user.update(
+                f"{CONFIG_MAPS.format('a')}/forged-0", data={"a": f"{generation}"}
+            )
+            one.pass_s(40)
+        assert api.count(r"GET .*/secrets(\?|$)") == 5
+        user.create(f"{SECRETS.format('a')}/t", **_secret("a", "1"))
+        one.settle()
+        assert stored(api, _OUT)
+
+
+def test_remembered_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Namespaces that come and go must not fill the memory."""
+    monkeypatch.setattr(names, "BACKGROUND_NAMES_MAX", 10)
+    monkeypatch.setattr(names, "BACKGROUND_ABSENT_MAX", 3)
+    known = names.Names()
+    places = [names.Place("", "secrets", f"n{number}") for number in range(9)]
+    for place in places:
+        known.keep(place, {"u": "one", "v": "two"}, "w")
+    found = [known.name(place, "v") for place in places]
+    assert found == [""] * 6 + ["two"] * 3
+    assert [known.is_absent(place, "w") for place in places] == [False] * 6 + [True] * 3
+    many = {f"u{number}": "n" for number in range(99)}
+    known.keep(places[0], many, "u1")
+    assert known.name(places[0], "u98") == "n"
+    assert known.name(places[8], "v") == ""
+    assert not known.is_absent(places[0], "u1")

@@ -136,6 +136,32 @@ def test_deletion_that_never_completes(user: User, on_delete: tuple[Term, Any]) 
     assert _dropped(one) == 1
 
 
+def test_many_deletions_that_do_not_complete(user: User) -> None:
+    """A tenant must not fill the threshold, from which all triggers wait."""
+    api = user.api
+    policy(api, _on_delete())
+    other = _on_delete()
+    other["match"]["any"][0]["resources"]["selector"]["matchLabels"] = {"team": "red"}
+    policy(api, other, name="other")
+    with term(api, threshold=lambda: 10) as one:
+        one.settle()
+        for number in range(20):
+            path = f"{SECRETS.format('a')}/t{number}"
+            labels = MATCHED if number else {"team": "red"}
+            fields = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
+            raw = user.create(path, **fields, metadata={"labels": labels})
+            ending = {**raw["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+            user.refused_delete(path)
+            api.put(path, **{**raw, "metadata": ending})
+        one.settle()
+        assert len(requests_left(api)) == 20
+        one.pass_s(60)
+        assert len(requests_left(api)) <= 5
+        api.remove(f"{SECRETS.format('a')}/t0")
+        one.pass_s(60)
+        assert stored(api, f"{CONFIG_MAPS.format('a')}/out-t0")
+
+
 def test_completed_deletion_is_processed_immediately(
     user: User, on_delete: tuple[Term, Any]
 ) -> None:

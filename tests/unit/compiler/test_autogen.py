@@ -156,6 +156,30 @@ def test_any_other_kind_in_the_annotation_has_a_rule(
     assert [(one.only, *kinds(one.rule)) for one in made] == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_matched"),
+    [
+        ("ConfigMap", True),
+        ("v1/ConfigMap", True),
+        ("Config*", True),
+        ("*/*", True),
+        ("Secret", False),
+        ("ConfigMap/status", False),
+    ],
+)
+def test_kind_that_another_rule_matches_has_a_rule_beside_controllers(
+    kind: str, *, is_matched: bool
+) -> None:
+    """GO: the policy cache finds the policy, then rules are computed for the kind.
+
+    Kyverno pkg/policycache/store.go, pkg/engine/validation.go, pkg/autogen/v1.
+    """
+    other = {"match": {"any": [{"resources": {"kinds": [kind]}}]}}
+    made = rules_of_kinds(policy("Deployment,ConfigMap", {}, other))[2:]
+    expected = [("ConfigMap",)] if is_matched else []
+    assert [one.only for one in made if one.only] == expected
+
+
 def test_untrimmed_annotation_loses_the_second_kind() -> None:
     rules = expand(policy("Deployment, Job"))
     assert kinds(rules[1]) == ["apps/v1/Deployment"]

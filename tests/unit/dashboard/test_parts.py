@@ -176,7 +176,9 @@ def test_foreign_texts_are_truncated_and_their_links_work() -> None:
     result = {**dict.fromkeys(fields, LONG), "result": "fail", "resources": [target]}
     world = World()
     with running() as api:
-        api.put(f"{PATH}a", results=[result])
+        # A namespaced report names only objects of its namespace.
+        path = "/apis/wgpolicyk8s.io/v1alpha2/clusterpolicyreports/"
+        api.put(f"{path}a", results=[result])
         with watching(api, world.results):
             wait_for(lambda: world.results.totals().total == 1)
     (one,) = world.results.listed(Query(), 1, 10).entries

@@ -320,6 +320,8 @@ def test_rejected_only_by_go(expression: str, _reason: str) -> None:
         ("1_0", 10.0),
         ("1_", None),
         ("1e999", None),
+        ("+nan", None),
+        ("-nan", None),
     ],
 )
 def test_numbers_are_parsed_like_gos(text: str, expected: float | None) -> None:

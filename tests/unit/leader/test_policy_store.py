@@ -16,6 +16,7 @@ from kyverno_mp.leader.documents import compiling as compile_module
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
+from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 
 
@@ -97,6 +98,30 @@ def test_policy_that_was_never_valid_affects_no_other() -> None:
         ("a", False),
         ("b", True),
     ]
+
+
+@pytest.mark.parametrize("api_version", ["kyverno.io/v1", "policies.kyverno.io/v1"])
+@pytest.mark.parametrize("kind", [["ClusterPolicy"], {"a": 1}, 1, None])
+def test_document_whose_kind_is_no_text_affects_no_policy(
+    kind: object, api_version: str
+) -> None:
+    odd = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}}
+    policy_set = Shelf().write(x=yaml.safe_dump(odd), y=policy("b"))
+    assert names(policy_set) == ["b"]
+    assert len(policy_set.problems) == 1
+
+
+@pytest.mark.parametrize("kind", sorted(SERVED_CEL_KINDS))
+@pytest.mark.parametrize("metadata", ["a", None, ["a"]])
+def test_metadata_that_are_no_object_are_the_authors_error(
+    kind: str, metadata: object
+) -> None:
+    odd = {"apiVersion": "policies.kyverno.io/v1", "kind": kind, "metadata": metadata}
+    policy_set = Shelf().write(x=yaml.safe_dump({**odd, "spec": {}}), y=policy("b"))
+    assert names(policy_set) == ["b"]
+    codes = {one.code for one in policy_set.policies}
+    assert codes <= {"", "policy.wrong_type", "policy.required"}
+    assert len(codes) > 1
 
 
 def test_unsupported_rule_is_rejected_by_name() -> None:

@@ -578,7 +578,7 @@ def test_stopped_queue_starts_nothing(leader: Leader) -> None:
     leader.heard()
     leader.pass_s(20)
     assert len([one for one in leader.api.requests if one[0] != "GET"]) == before
-    assert leader.wired.facts() == {
+    assert leader.wired.gauges() == {
         "controllers_queue_depth": 0,
         "controllers_queue_dropped": 0,
     }

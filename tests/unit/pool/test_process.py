@@ -76,7 +76,7 @@ def test_process_starts_idles_wakes_and_stops(
     assert process.poll() is None
     (page,) = views(tmp_path)
     assert page.role == "e2e"
-    assert page.fact("heartbeat_ns") > 0
+    assert page.gauge("heartbeat_ns") > 0
     health = read_pool_health(tmp_path, "e2e")
     assert health is not None
     assert health.holds_lease

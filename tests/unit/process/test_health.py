@@ -90,12 +90,12 @@ def ask(
 
 def send(port: int, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), 60) as link:
-        link.sendall(data)
         found = b""
         try:
+            link.sendall(data)
             while chunk := link.recv(4096):
                 found += chunk
-        except ConnectionResetError:
+        except (ConnectionResetError, BrokenPipeError):
             pass
         return found
 

@@ -11,7 +11,7 @@ from kyverno_mp.process.roles.table import QUEUES, ROLES, Entry, pools_of, roles
 from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.telemetry.page import FACTS
+from kyverno_mp.telemetry.page import GAUGES
 
 
 @pytest.fixture
@@ -96,4 +96,4 @@ def test_every_queue_is_in_the_metric_pages() -> None:
     assert {one.name for one in ROLES} == QUEUES.keys()
     for queues in QUEUES.values():
         for queue in queues:
-            assert {f"{queue}_queue_depth", f"{queue}_queue_dropped"} <= set(FACTS)
+            assert {f"{queue}_queue_depth", f"{queue}_queue_dropped"} <= set(GAUGES)

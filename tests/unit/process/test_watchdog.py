@@ -37,12 +37,12 @@ def test_silent_leader_is_killed_at_the_second_check(
         kill=lambda pid, _number: ended.append(pid),
         now_ns=lambda: now[0],
     )
-    page.set_fact("heartbeat_ns", 900 * S)
+    page.set_gauge("heartbeat_ns", 900 * S)
     watchdog.check()
     now[0] = 1021 * S
     watchdog.check()
     assert ended == []
-    page.set_fact("heartbeat_ns", 1022 * S)
+    page.set_gauge("heartbeat_ns", 1022 * S)
     for now[0] in (1027 * S, 1140 * S):
         watchdog.check()
     assert ended == []
@@ -65,7 +65,7 @@ def test_starting_leader_is_not_killed(page: Page, tmp_path: Path) -> None:
         kill=lambda pid, _number: ended.append(pid),
         now_ns=lambda: now[0],
     )
-    page.set_fact("heartbeat_ns", 0)
+    page.set_gauge("heartbeat_ns", 0)
     for now[0] in (1000 * S, 2000 * S, 3000 * S):
         watchdog.check()
     assert ended == []

@@ -28,6 +28,7 @@ from tests.unit.reports.world import (
     policy,
     report_of,
     results,
+    writes,
 )
 
 TWICE = policy("twice", background=False)
@@ -180,3 +181,41 @@ def test_other_words_are_cut_first_and_not_counted(word: str) -> None:
     assert left_out == 1
     assert sum(summary_of(rows).values()) == 2
     assert msgspec.to_builtins(cut_rows(rows[:1])[0]) == msgspec.to_builtins(rows[:1])
+
+
+def test_an_edited_summary_is_corrected_by_a_scan(api: FakeApi) -> None:
+    """The rows are right, so that only the summary shows the edit."""
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        report = report_of(api, raw)
+        assert report is not None
+        right = report["summary"]
+        assert right["fail"] == 1
+        path = f"{REPORTS.format('a')}/{raw['metadata']['uid']}"
+        api.put(path, **{**report, "summary": {**right, "fail": 0, "pass": 1}})
+        one.catch_up()
+        one.pass_s(4000)
+        report = report_of(api, raw)
+        assert report is not None
+        assert report["summary"] == right
+        before = writes(api)
+        one.pass_s(4000)
+        assert writes(api) == before
+
+
+def test_a_summary_without_zeros_is_left_alone(api: FakeApi) -> None:
+    """Other programs omit them; the next holder rewrites no equal report."""
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        report = report_of(api, raw)
+        assert report is not None
+        path = f"{REPORTS.format('a')}/{raw['metadata']['uid']}"
+        api.put(path, **{**report, "summary": {"fail": 1}})
+        one.catch_up()
+        before = writes(api)
+        one.pass_s(4000)
+        assert writes(api) == before

@@ -10,6 +10,7 @@ from typing import Any
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.test_merging import ONCE, PASS, holding, merge, review, row
 from tests.unit.reports.world import (
+    PODS,
     REPORTS,
     Term,
     labelled,
@@ -157,3 +158,23 @@ def test_a_report_that_we_deleted_is_deleted_again(api: FakeApi) -> None:
         assert report_of(api, raw) is not None
         one.pass_s(_SCAN_S)
         assert report_of(api, raw) is None
+
+
+def test_a_list_that_skips_a_report_that_was_deleted(api: FakeApi) -> None:
+    """Its version never arrives; otherwise each such report would cost memory."""
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    with term(api, world) as one:
+        one.settle()
+        raw = pod(api)
+        api.fault(r"^GET .*policyreports\?.*watch", *[503] * 2)
+        api.drop_watches()
+        wait_for(lambda: one.reports.stored.informers[0].failures)
+        dispatch = one.reports.dispatch
+        wait_for(lambda: dispatch.work_due() > 0 or report_of(api, raw) is not None)
+        assert one.reports.stored.unseen()
+        api.remove(f"{PODS.format('a')}/x")
+        api.remove(_path(raw))
+        api.compact()
+        one.settle()
+        assert not one.reports.stored.unseen()

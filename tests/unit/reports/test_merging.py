@@ -11,6 +11,8 @@ from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import Join, _join_nothing
 from kyverno_mp.reports.merging import NEW_RULE_S
 from kyverno_mp.reports.results import Results, document_of
+from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     NOW_S,
@@ -222,3 +224,25 @@ def test_rows_of_generate_rules_stay_while_the_rule_exists(api: FakeApi) -> None
         world.serve(policy("p", labelled()))
         one.settle()
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_without_stored_scans_reports_have_results_of_reviews_only(
+    api: FakeApi,
+) -> None:
+    """policyReports=false: scans store nothing, reviews report all rules (6.1)."""
+    settings: Any = {"reports_workers": 1, "reports_store": False}
+    reporting = reporting_of(Settings(namespace="kyverno", **settings))
+    assert reporting is not None
+    assert not reporting.scans
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world, **settings) as one:
+        review(api, raw, row("p"), row("once"))
+        assert merge(one)
+        one.settle()
+        both = [PASS, ("p", "r", "pass")]
+        assert results(report_of(api, raw)) == both
+        world.serve(policy("p"))
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "pass")]

@@ -12,6 +12,7 @@ import pytest
 
 from kyverno_mp.reports.entries import Row, Subject
 from tests.image_rig import Contents, Signer, serving
+from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_images import Registry, verifying
 from tests.unit.reports.test_images import pod as pod_with
@@ -131,18 +132,80 @@ def test_concurrent_write_restores_no_row_of_a_deleted_policy(
             one.reports.dispatch.work_due()
         else:
             row = Row(source="kyverno", policy="gone", rule="r", result="fail")
-            metadata = raw["metadata"]
-            subject = Subject(
-                api_version="v1",
-                kind="Pod",
-                namespace=metadata["namespace"],
-                name=metadata["name"],
-                uid=metadata["uid"],
-            )
-            one.reports.merging.merge(subject, [row])
+            one.reports.merging.merge(_subject_of(raw), [row])
         one.settle()
         one.pass_s(2)
         assert {policy for policy, _, _ in results(report_of(api, raw))} == {"q"}
+
+
+def test_concurrent_write_keeps_results_of_a_policy_that_was_added(
+    api: FakeApi, world: World
+) -> None:
+    """A review by the new policy is merged before the write of a scan arrives."""
+    old = policy("p", labelled())
+    world.serve(old)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        raw = pod(api, team="blue")
+        one.catch_up()
+
+        def merge(method: str, target: str) -> None:
+            if method in ("PATCH", "PUT") and "policyreports" in target:
+                api.on_request = lambda _method, _target: None
+                world.serve(old, policy("added", labelled(), background=False))
+                one.reports.scan.tick()
+                row = Row(source="kyverno", policy="added", rule="r", result="pass")
+                assert one.reports.merging.merge(_subject_of(raw), [row])
+
+        api.on_request = merge
+        one.reports.dispatch.work_due()
+        one.settle()
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == [
+            ("added", "r", "pass"),
+            ("p", "r", "pass"),
+        ]
+
+
+def test_report_with_another_version_of_its_object_keeps_its_rows(
+    api: FakeApi,
+) -> None:
+    """A review can begin the report, and requests choose their version."""
+    kind = "HorizontalPodAutoscaler"
+    served = [resource("horizontalpodautoscalers", kind)]
+    serve_kinds(api, ("autoscaling", "v2", served), ("autoscaling", "v1", served))
+    world = World()
+    rule = labelled(kinds=(kind,))
+    given = policy("scanned", rule), policy("reviewed", rule, background=False)
+    world.serve(*given)
+    path = "/apis/autoscaling/v2/namespaces/a/horizontalpodautoscalers/x"
+    raw = api.put(path, spec={})
+    with term(api, world) as one:
+        one.reports.scan.tick()
+        subject = _subject_of(raw, "autoscaling/v1", kind)
+        row = Row(source="kyverno", policy="reviewed", rule="r", result="pass")
+        assert one.reports.merging.merge(subject, [row])
+        one.settle()
+        report = report_of(api, raw)
+        assert report is not None
+        assert report["scope"]["apiVersion"] == "autoscaling/v1"
+        both = [("reviewed", "r", "pass"), ("scanned", "r", "fail")]
+        assert results(report) == both
+        world.serve(*given, policy("other", labelled(kinds=("ConfigMap",))))
+        one.settle()
+        assert results(report_of(api, raw)) == both
+
+
+def _subject_of(raw: Json, api_version: str = "v1", kind: str = "Pod") -> Subject:
+    metadata = raw["metadata"]
+    return Subject(
+        api_version=api_version,
+        kind=kind,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+    )
 
 
 def _rule_by(label: str) -> Json:

@@ -338,3 +338,25 @@ def test_foreign_rows_in_a_report_stay(api: FakeApi) -> None:
     assert results(report) == [("p", "r", "pass")]
     assert report is not None
     assert report["metadata"]["labels"]["mine"] == "1"
+
+
+@pytest.mark.parametrize("kind", ["v1/*", "v1/P*", "P*"])
+def test_kinds_with_wildcards_are_scanned(api: FakeApi, kind: str) -> None:
+    """Only ``*`` alone is illegal in the background (engine 10.6)."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=(kind,))))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+@pytest.mark.parametrize("kind", ["Pod/exec", "*/scale"])
+def test_parents_of_named_subresources_are_not_watched(api: FakeApi, kind: str) -> None:
+    """No rule evaluates them; ``*/scale`` would watch every kind of the cluster."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=(kind,))))
+    pod(api)
+    with term(api, world) as one:
+        one.settle()
+        assert not api.count(r"^GET /api/v1/(pods|configmaps|namespaces|secrets)")

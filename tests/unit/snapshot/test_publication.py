@@ -14,6 +14,7 @@ from kyverno_mp.snapshot.control import SEGMENTS, ControlPage
 from kyverno_mp.snapshot.data import DataSegment, encode_data
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.publish import Publisher, segment_file
+from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.snapshot.write import prepare_directory, write_file
 
 NAME = "namespaces"
@@ -152,6 +153,47 @@ def test_attaching_can_happen_in_another_thread(directory: Path) -> None:
     thread.start()
     thread.join()
     assert worker.value() == 2
+
+
+def test_no_thread_reads_old_data_while_another_attaches_the_new(
+    directory: Path,
+) -> None:
+    """A scan after a change would otherwise write rows that are already outdated."""
+    publisher = Publisher(directory)
+    publish(publisher, b"1")
+    attaching, may_end = threading.Event(), threading.Event()
+
+    def wrap(segment: Segment, before: DataSegment | None) -> DataSegment:
+        if before is not None:
+            attaching.set()
+            assert may_end.wait(60)
+        return DataSegment(segment)
+
+    follower = Follower(
+        directory, ControlPage.open(directory), NAME, wrap, on_refused=_refuse
+    )
+    assert follower.current() is not None
+    publish(publisher, b"2")
+    found: list[object] = []
+
+    def read() -> None:
+        data = follower.current()
+        found.append(None if data is None else data.get("k"))
+
+    first, second = (threading.Thread(target=read) for _ in range(2))
+    first.start()
+    assert attaching.wait(60)
+    second.start()
+    # Long enough for a thread that does not wait; a slower one reads the new data.
+    second.join(0.2)
+    may_end.set()
+    for thread in (first, second):
+        thread.join()
+    assert found == [2, 2]
+
+
+def _refuse(error: SnapshotUnusable) -> None:
+    raise error
 
 
 def test_slow_older_generation_never_replaces_a_newer_one(directory: Path) -> None:

@@ -65,21 +65,25 @@ def test_bundled_counts_are_spread_over_rules(tmp_path: Path) -> None:
 
 def test_facts_and_liveness_are_visible_to_other_processes(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
-    page.set_fact("generation", 7)
+    page.set_gauge("generation", 7)
     view = View(page.path)
-    assert (view.role, view.pid, view.fact("generation")) == ("webhook", os.getpid(), 7)
+    assert (view.role, view.pid, view.gauge("generation")) == (
+        "webhook",
+        os.getpid(),
+        7,
+    )
     assert view.alive()
 
 
 def test_page_of_a_dead_owner_is_not_live(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
-        Page.claim(tmp_path, "webhook").set_fact("generation", 3)
+        Page.claim(tmp_path, "webhook").set_gauge("generation", 3)
         os._exit(0)
     os.waitpid(child, 0)
     view = views(tmp_path)[0]
     assert not view.alive()
-    assert view.fact("generation") == 3
+    assert view.gauge("generation") == 3
 
 
 def test_foreign_file_is_skipped(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from kyverno_mp.queues.triggers import (
     Wanted,
     encode_trigger,
 )
+from kyverno_mp.values.kubernetes.selector import is_label_value
 from tests.unit.kube.fake_api import FakeApi
 
 REQUESTS = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
@@ -134,6 +135,21 @@ def test_mutate_request_has_upstreams_labels(setup: Setup) -> None:
     spec = found["spec"]
     assert (spec["requestType"], spec["policy"]) == ("mutate", "ns/p")
     assert (spec["rule"], spec["resource"]["uid"]) == ("m", "uid-x")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("system:node:a", "system-node-a"), (":a:", "a"), (f"{'a' * 62}:b", "a" * 62)],
+)
+def test_names_that_are_no_label_values(setup: Setup, name: str, label: str) -> None:
+    """The API server rejects objects with such labels; names of roles have colons."""
+    setup.journal.append(record(name, 1, "", MUTATE))
+    assert setup.writer.step()
+    (found,) = setup.stored()
+    labels = found["metadata"]["labels"]
+    assert labels["mutate.updaterequest.kyverno.io/trigger-name"] == label
+    assert all(is_label_value(value) for value in labels.values())
+    assert found["spec"]["resource"]["name"] == name
 
 
 def test_objects_are_stored_only_if_required(setup: Setup) -> None:

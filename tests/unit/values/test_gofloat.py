@@ -4,6 +4,7 @@ Expected values: Go's strconv (readFloat, underscoreOK), compared with the real 
 A failure means: a condition compares a number as a text, so a denial is missed.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kyverno_mp.expr.conditions.operators import comparison
 from kyverno_mp.expr.jmespath.yaml_text import decode_yaml
 from kyverno_mp.expr.pattern.leaf import match_leaf
 from kyverno_mp.policy.reading.yaml_scalar import resolve
-from kyverno_mp.values.go.gofloat import without_underscores
+from kyverno_mp.values.go.gofloat import parse_float, without_underscores
 
 NUMBERS = {
     "1_000": 1000.0,
@@ -24,8 +25,11 @@ NUMBERS = {
     "0x1_0p1": 32.0,
     "0x_1p1": 2.0,
     "1_000.0": 1000.0,
+    "0x1c.8p0": 28.5,
+    "-0X.8P+1": -1.0,
 }
 OTHERS = ("1_", "_1", "1__0", "1_.5", "1._5", "1e_5", "1_e5", "0b1_0", "0x1_0", "i_nf")
+NEVER = ("+nan", "-nan", "0xp1", "0x1p", "0x1.8", "1e400", "0x1p2000", "", " 1", "1 ")
 
 
 @pytest.mark.parametrize("text", [*NUMBERS, *OTHERS])
@@ -42,9 +46,30 @@ def test_conditions(text: str) -> None:
 
 @pytest.mark.parametrize("text", NUMBERS)
 def test_patterns(text: str) -> None:
-    if not text.startswith("0x"):
-        assert match_leaf(text, NUMBERS[text] + 0.25) is False
-        assert match_leaf(text, NUMBERS[text]) is True
+    assert match_leaf(text, NUMBERS[text] + 0.25) is False
+    assert match_leaf(text, NUMBERS[text]) is True
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *OTHERS, *NEVER])
+def test_parse_float(text: str) -> None:
+    assert parse_float(text) == NUMBERS.get(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("inf", math.inf),
+        ("+Infinity", math.inf),
+        ("-INF", -math.inf),
+        ("\u0131nf", None),
+    ],
+)
+def test_infinity(text: str, expected: float | None) -> None:
+    assert parse_float(text) == expected
+
+
+def test_nan_is_a_number_without_a_sign() -> None:
+    assert math.isnan(parse_float("NaN") or 0.0)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +90,16 @@ def test_patterns(text: str) -> None:
             ("0O7", 7.0),
             ("-0X1_0", -16.0),
             ("0B2", "0B2"),
+            ("0_x1F", 31.0),
+            ("0b-1", -1.0),
+            ("0b+_0", 0.0),
+            ("-0b-1", "-0b-1"),
+            ("0B-1", "0B-1"),
+            ("+0x7FFFFFFF", float(2**31 - 1)),
+            ("+0xFFFFFFFFFFFFFFFF", "+0xFFFFFFFFFFFFFFFF"),
+            ("0xFFFFFFFFFFFFFFFF", float(2**64 - 1)),
+            ("+18446744073709551615", float(2**64 - 1)),
+            ("-0x8000000000000001", "-0x8000000000000001"),
         ),
         ("_1", "_1"),
     ],

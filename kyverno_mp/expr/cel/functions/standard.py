@@ -5,7 +5,6 @@ May touch: nothing outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 12c (conversions).
 """
 
-import contextlib
 import math
 import re
 from typing import Final
@@ -28,6 +27,7 @@ from kyverno_mp.expr.cel.values import (
     text_bytes,
     type_name,
 )
+from kyverno_mp.values.go.gofloat import parse_float
 from kyverno_mp.values.go.gotext import float_g
 
 _BOOLS: Final = {
@@ -35,18 +35,6 @@ _BOOLS: Final = {
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-_FLOAT: Final = re.compile(
-    r"[+-]?(?:[0-9](?:_?[0-9])*+(?:\.(?:[0-9](?:_?[0-9])*+)?)?|\.[0-9](?:_?[0-9])*+)"
-    r"(?:[eE][+-]?[0-9](?:_?[0-9]){0,5})?"
-    r"|[+-]?(?:inf|infinity)|nan",
-    re.ASCII | re.IGNORECASE,
-)
-_HEXADECIMAL_FLOAT: Final = re.compile(
-    r"[+-]?0x(?:(?:_?[0-9a-f])++(?:\.(?:[0-9a-f](?:_?[0-9a-f])*+)?)?"
-    r"|\.[0-9a-f](?:_?[0-9a-f])*+)p[+-]?[0-9](?:_?[0-9]){0,5}",
-    re.ASCII | re.IGNORECASE,
-)
-"""Go requires the exponent, and accepts underscores between digits and after 0x."""
 
 
 def _size(_meter: Meter, value: Value) -> int:
@@ -71,14 +59,9 @@ def _text_to_uint(_meter: Meter, text: str) -> Uint:
 
 def _text_to_double(meter: Meter, text: str) -> float:
     meter.charge(len(text))
-    if _FLOAT.fullmatch(text):
-        found = float(text)
-        # Go rejects a number that is out of range; only a literal infinity is accepted.
-        if abs(found) != float("inf") or "inf" in text.lower():
-            return found
-    if _HEXADECIMAL_FLOAT.fullmatch(text):
-        with contextlib.suppress(OverflowError):
-            return float.fromhex(text.replace("_", ""))
+    found = parse_float(text)
+    if found is not None:
+        return found
     raise _conversion_error("string", "double")
 
 

@@ -28,10 +28,11 @@ _TOKEN: Final = re.compile(
     |(?P<float>(?:[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+
         |\.[0-9]+(?:[eE][+-]?[0-9]+)?))
     |(?P<int>0x[0-9a-fA-F]+|[0-9]+)(?P<u>[uU])?
-    |(?P<prefix>[rR][bB]|[bB][rR]|[rR]|[bB])?(?P<quote>\"\"\"|'''|"|')
+    |(?P<prefix>[bB][rR]|[rR]|[bB])?(?P<quote>\"\"\"|'''|"|')
     |(?P<escaped>`[A-Za-z0-9_.\-/\ ]+`)
     |(?P<ident>[A-Za-z_][A-Za-z0-9_]*)
-    |(?P<sign>\[\?|\.\?|&&|\|\||==|!=|<=|>=|[<>!?:,.\[\]{}()+\-*/%])""",
+    |(?P<optional>[\[.](?:[ \t\r\n\f]|//[^\n]*)*+\?)
+    |(?P<sign>&&|\|\||==|!=|<=|>=|[<>!?:,.\[\]{}()+\-*/%])""",
     re.VERBOSE,
 )
 _ESCAPE: Final = re.compile(
@@ -161,6 +162,9 @@ def _plain(text: str, at: int, found: re.Match[str]) -> Token:
         return Token("double", float(word), at)
     if found["int"]:
         return _integer(text, at, found)
+    if found["optional"]:
+        # The grammar has two tokens here, so there can be space between them.
+        return Token(word[0] + word[-1], word, at)
     return Token(word, word, at)
 
 

@@ -9,6 +9,7 @@ Over 400 lines: one grammar, with one method per rule; all methods share one lis
 tokens.
 """
 
+import math
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid
@@ -301,8 +302,13 @@ class _Parser:
             return Const("int", -token.value, at)
         if token.kind == "double":
             self._position += 1
-            return Const("double", -token.value, at)
+            return self._double(token, at, negative=True)
         return None
+
+    def _double(self, token: Token, at: int, *, negative: bool = False) -> Const:
+        if math.isinf(token.value):
+            raise syntax_error("invalid double literal", self._text, at)
+        return Const("double", -token.value if negative else token.value, at)
 
     def _member(self, node: Node) -> Node:
         while True:
@@ -336,12 +342,15 @@ class _Parser:
         if token.kind == "escaped":
             raise syntax_error("unsupported syntax: '`'", self._text, token.at)
         if token.kind == "ident" and token.value in _CONSTANTS:
-            message = f"Syntax error: mismatched input '{token.value}'"
-            raise syntax_error(f"{message} expecting IDENTIFIER", self._text, token.at)
+            raise self._no_name(token)
         if token.kind != "ident" or token.value in _NO_NAMES:
             raise self._no_viable(".")
         self._position += 1
         return str(token.value)
+
+    def _no_name(self, token: Token) -> ExpressionInvalid:
+        message = f"Syntax error: mismatched input '{token.value}' expecting IDENTIFIER"
+        return syntax_error(message, self._text, token.at)
 
     def _inside(self, *after: str) -> Node:
         """Parse an expression in brackets; ``after``: the tokens that may follow it."""
@@ -373,6 +382,8 @@ class _Parser:
 
     def _primary(self) -> Node:
         token = self._next()
+        if token.kind == "double":
+            return self._double(token, token.at)
         if token.kind in _LITERALS:
             return Const(token.kind, token.value, token.at)  # type: ignore[arg-type] # the set above holds const kinds only
         if token.kind == "(":
@@ -384,15 +395,22 @@ class _Parser:
         if token.kind == "{":
             return self._map(token.at)
         if token.kind == ".":
-            if self._kind() != "ident" or self._tokens[self._position].value == "in":
-                raise self._no_viable(".")
-            return self._name(self._next())
+            return self._name(self._root_name())
         if token.kind == "ident" and token.value != "in":
             return self._name(token)
         self._position -= 1
         if token.kind == "int_min":
             raise syntax_error("invalid int literal", self._text, token.at)
         raise self._unexpected(operand=True)
+
+    def _root_name(self) -> Token:
+        """Return the name after a leading dot, which is no literal."""
+        token = self._tokens[self._position]
+        if token.kind != "ident" or token.value == "in":
+            raise self._no_viable(".")
+        if token.value in _NO_NAMES:
+            raise self._no_name(token)
+        return self._next()
 
     def _name(self, token: Token) -> Node:
         word = str(token.value)

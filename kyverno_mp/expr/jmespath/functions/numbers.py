@@ -18,7 +18,7 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.go.duration import float_to_int64
-from kyverno_mp.values.go.gofloat import without_underscores
+from kyverno_mp.values.go.gofloat import parse_float
 from kyverno_mp.values.jsonvalue import Json
 
 _WHOLE_FROM: Final = 4503599627370496.0
@@ -58,29 +58,6 @@ def _to_number(runtime: Runtime, value: Json) -> Json:
     if kind in (list, dict, bool) or value is None:
         return None
     raise fail("unknown type")
-
-
-def parse_float(text: str) -> float | None:
-    """Parse like strconv.ParseFloat: no spaces; None if out of range.
-
-    Hexadecimal floats, ``inf`` and ``nan`` are legal, as in Go.
-    """
-    if not text or not text.isascii() or text[0].isspace() or text[-1].isspace():
-        return None
-    plain = without_underscores(text)
-    if plain is None:
-        return None
-    text = plain
-    body = text.lstrip("+-").lower()
-    if len(text) - len(body) > 1:
-        return None
-    try:
-        if body.startswith("0x"):
-            return float.fromhex(text) if "p" in body else None
-        value = float(text)
-    except (ValueError, OverflowError):
-        return None
-    return None if math.isinf(value) and not body.startswith("inf") else value
 
 
 def _round(_runtime: Runtime, value: float, length: float) -> Json:

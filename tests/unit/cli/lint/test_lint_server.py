@@ -246,6 +246,7 @@ def test_repeated_notes_are_merged(command: Command, tmp_path: Path) -> None:
         ("kind: ClusterPolicy\nmetadata: {name: p}\n", "policy.unknown_kind"),
         ("apiVersion: kyverno.io/v1\nmetadata: {name: p}\n", "policy.unknown_kind"),
         ("apiVersion: kyverno.io/v9\nkind: Policy\n", "policy.unknown_kind"),
+        ("apiVersion: kyverno.io/v1\nkind: [ClusterPolicy]\n", "policy.unknown_kind"),
     ],
 )
 def test_misspelled_policy_is_an_error(

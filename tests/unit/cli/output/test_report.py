@@ -109,6 +109,7 @@ FORMS = {
     ),
     "other kinds between": lambda: (
         "---\nkind: Pod\napiVersion: v1\n"
+        "---\nkind: [Report]\napiVersion: wgpolicyk8s.io/v1alpha2\n"
         + "".join(f"---\n{json.dumps(one)}\n" for one in REPORTS)
     ),
 }
@@ -462,3 +463,41 @@ def test_report_kind_removed_meanwhile(command: Command, api: FakeApi) -> None:
     api.fault("GET /apis/wgpolicyk8s.io/v1alpha2/clusterpolicyreports", 404)
     after = len(_named(_json(command, "--cluster")))
     assert 0 < after < before
+
+
+def test_an_invalid_report_in_a_cluster_hides_no_other(
+    command: Command, api: FakeApi
+) -> None:
+    """Its author may write reports in one namespace only; the CRD allows the row."""
+    _serve(api)
+    scope = {"kind": "Pod", "name": "x"}
+    api.put(
+        "/apis/wgpolicyk8s.io/v1alpha2/namespaces/evil/policyreports/odd",
+        scope=scope,
+        results=[{"policy": "p"}],
+    )
+    assert _json(command, "--cluster", "-n", "apps")["results"]
+    found = _json(command, "--cluster")
+    assert found["summary"] == COUNTS | {"error": COUNTS["error"] + 1}
+    (odd,) = (one for one in found["results"] if one.get("namespace") == "evil")
+    assert odd["result"] == "error"
+    assert "report odd: results[0] has an unknown result" in odd["message"]
+    assert (odd["kind"], odd["name"]) == ("Pod", "x")
+
+
+def test_a_report_names_only_objects_of_its_namespace(
+    command: Command, api: FakeApi
+) -> None:
+    """A user who writes reports in one namespace must not add rows to another."""
+    _serve(api)
+    own = {"kind": "Pod", "name": "x", "namespace": "apps"}
+    api.put(
+        "/apis/wgpolicyk8s.io/v1alpha2/namespaces/evil/policyreports/odd",
+        scope=own,
+        results=[
+            {"policy": "odd", "result": "pass"},
+            {"policy": "odd", "result": "pass", "resources": [own]},
+        ],
+    )
+    found = _json(command, "--cluster", "--policy", "odd")["results"]
+    assert [one["namespace"] for one in found] == ["evil", "evil"]

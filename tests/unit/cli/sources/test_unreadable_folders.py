@@ -56,7 +56,7 @@ def _pipe(folder: Path) -> None:
 
 
 NO_FOLDERS = [_missing, _nowhere, _itself]
-SPOILT = [*NO_FOLDERS, _below_a_file, _loop, _pipe]
+DAMAGED = [*NO_FOLDERS, _below_a_file, _loop, _pipe]
 Spoil = Callable[[Path], None]
 
 
@@ -69,7 +69,7 @@ def good(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("spoil", SPOILT)
+@pytest.mark.parametrize("spoil", DAMAGED)
 @pytest.mark.parametrize("name", ["lint", "apply", "apply beside"])
 def test_policies(command: Command, good: Path, spoil: Spoil, name: str) -> None:
     folder = good.parent / "folder"

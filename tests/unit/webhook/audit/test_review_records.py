@@ -92,14 +92,14 @@ class Bench:
         self.audit_queue = AuditQueue(
             9, on_drop=lambda: None, on_error=lambda error: pytest.fail(repr(error))
         )
-        telling = EventOptions(records_successes=lambda: passes, now_ns=time.time_ns)
+        options = EventOptions(records_successes=lambda: passes, now_ns=time.time_ns)
         records = StubRecords()
         self.service = Service(
             Dependencies(
                 records=records,
                 monotonic_ns=time.monotonic_ns,
                 audit_queue=self.audit_queue,
-                sink=JournalSink(self.journal, records, self.loop, telling),
+                sink=JournalSink(self.journal, records, self.loop, options),
             ),
             handlers_of(
                 SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)

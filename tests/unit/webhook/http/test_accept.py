@@ -70,7 +70,7 @@ Story = Callable[[list[Connections], Board, Dial], Awaitable[None]]
 
 
 def serve(count: int, story: Story) -> None:
-    """Run workers on one socket; pass the doors and a connect function to the story."""
+    """Run workers on one socket; pass them and a connect function to the story."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -56,7 +56,7 @@ def kept_below(size: int) -> Iterator[None]:
 
 
 async def another(client: Client) -> Client:
-    """Open one more connection to the same door."""
+    """Open one more connection to the same worker."""
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
     await loop.connect_accepted_socket(lambda: Protocol(client.connections), ours)

@@ -47,7 +47,7 @@ def post(
 
 
 class Client:
-    """The client side of a connection to a door with a stub engine."""
+    """The client side of a connection to a server with a stub engine."""
 
     def __init__(
         self, connections: Connections, reader: asyncio.StreamReader, writer: Any
@@ -72,7 +72,8 @@ class Client:
         """Return whether the server closed the connection."""
         try:
             return await asyncio.wait_for(self.reader.read(), 5) == b""
-        except ConnectionResetError:
+        except (ConnectionResetError, BrokenPipeError):
+            # Which of them depends on when the last bytes were written.
             return True
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
+from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
 from kyverno_mp.webhook.route import SHARED
 from tests.image_rig import Signer
 from tests.unit.webhook.images.test_images import Webhooks, answered, block, pod, policy
@@ -276,6 +277,115 @@ def test_dry_runs_have_a_lane_of_their_own(tmp_path: Path) -> None:
             await asyncio.wait_for(one, _WAIT_S)
         for lane in lanes:
             lane.stop()
+
+    asyncio.run(run())
+
+
+def test_a_review_that_a_thread_plans_waits_among_those_of_images(
+    tmp_path: Path,
+) -> None:
+    """A large rule is linked in a thread, which must not wait for a registry."""
+
+    async def ask(host: str, release: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        slow, images, long = lanes = [
+            Lane(loop, 1, 1, time.monotonic_ns) for _ in range(3)
+        ]
+        others = [f"other-{number}.example/*" for number in range(1000)]
+        large = block(host, Signer(), skipImageReferences=others)
+        webhooks = Webhooks(
+            policy("p", large) + _ASKS,
+            tmp_path / "c",
+            slow_lane=slow,
+            image_lane=images,
+            long_lane=long,
+        )
+        path = SHARED[b"/mutate/fail"]
+
+        def post(body: bytes) -> LateAnswer:
+            answer = webhooks.service.answer(path, b"timeout=30s", body)
+            assert isinstance(answer, LateAnswer)
+            return answer
+
+        hung = post(review(object=pod(f"{host}/app:v1")))
+        assert (slow.running, images.running) == (1, 0)
+        while not images.running:
+            assert not hung.done()
+            await asyncio.sleep(0.001)
+        other = await asyncio.wait_for(post(_config_map()), _WAIT_S)
+        assert json.loads(other)["response"]["uid"] == "u-1"
+        assert (slow.running, images.running) == (0, 1)
+        assert not hung.ended.done()
+        release()
+        assert not json.loads(await hung)["response"]["allowed"]
+        await asyncio.wait_for(hung.ended, _WAIT_S)
+        assert images.running == 0
+        for lane in lanes:
+            lane.stop()
+
+    with hanging() as (host, release):
+        asyncio.run(ask(host, release))
+
+
+@pytest.mark.parametrize("late", ["plan", "rest"])
+def test_a_review_past_its_deadline_ends_with_its_work(late: str) -> None:
+    """It is answered, does not move any more, and its place is free at the end."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        slow, images = (Lane(loop, 1, 1, time.monotonic_ns) for _ in range(2))
+        hold = threading.Event()
+        now_ns, is_plan = time.monotonic_ns(), late == "plan"
+        until_ns = now_ns + 300 * 10**9
+
+        def work(_pace: object) -> bytes:
+            hold.wait(_WAIT_S)
+            return MOVED if is_plan else b"too late"
+
+        first = slow.run(
+            work if is_plan else lambda _pace: MOVED,
+            now_ns if is_plan else until_ns,
+            lambda _error: b"late",
+        )
+        found = in_two_lanes(
+            first, lambda: images.run(work, now_ns, lambda _error: b"late")
+        )
+        assert await asyncio.wait_for(found, _WAIT_S) == b"late"
+        assert not found.ended.done()
+        hold.set()
+        await asyncio.wait_for(found.ended, _WAIT_S)
+        assert (slow.running, images.running) == (0, 0)
+        slow.stop()
+        images.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_review_moves_once(*, is_full: bool) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        slow = Lane(loop, 1, 0, time.monotonic_ns)
+        images = Lane(loop, 1, 0, time.monotonic_ns)
+        until_ns = time.monotonic_ns() + 300 * 10**9
+        hold = threading.Event()
+        if is_full:
+            held = images.run(
+                lambda _: b"" if hold.wait(_WAIT_S) else b"1", until_ns, _refused
+            )
+        first = slow.run(lambda _pace: MOVED, until_ns, _refused)
+        found = in_two_lanes(
+            first, lambda: images.run(lambda _: b"done", until_ns, _refused)
+        )
+        answer = await asyncio.wait_for(found, _WAIT_S)
+        await asyncio.wait_for(found.ended, _WAIT_S)
+        assert answer == (b"refused" if is_full else b"done")
+        assert images.refused == is_full
+        hold.set()
+        if is_full:
+            await asyncio.wait_for(held, _WAIT_S)
+        slow.stop()
+        images.stop()
 
     asyncio.run(run())
 

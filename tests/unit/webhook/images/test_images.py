@@ -122,6 +122,7 @@ class Webhooks:
     slow_lane: Lane | None = None
     image_lane: Lane | None = None
     dry_run_lane: Lane | None = None
+    long_lane: Lane | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     cached: list[Event] = field(default_factory=list)
     calls: list[Event] = field(default_factory=list)
@@ -146,6 +147,7 @@ class Webhooks:
                 slow_lane=self.slow_lane,
                 image_lane=self.image_lane,
                 dry_run_lane=self.dry_run_lane,
+                long_lane=self.long_lane,
             ),
             handlers_of(
                 SnapshotEvaluate(lambda: validation), SnapshotMutate(lambda: mutation)

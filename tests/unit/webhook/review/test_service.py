@@ -511,7 +511,7 @@ def test_audit_queue_is_bounded_and_survives_errors() -> None:
     assert box.stop(5)
     assert done == [1]
     assert [type(error) for error in errors] == [ValueError]
-    assert not box.put(lambda: None), "a stopped outbox takes nothing"
+    assert not box.put(lambda: None), "a stopped queue accepts nothing"
 
 
 def test_audit_queue_bounds_the_waiting_bytes() -> None:

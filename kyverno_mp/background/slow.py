@@ -1,0 +1,64 @@
+"""Keep one thread free of slow rules, so that they do not delay those of others.
+
+Room: background. Takes: the policy and the duration of each piece of work. Gives:
+SlowTenants. Next: background/requests.py. May touch: the caller's clock.
+Source: docs/background.md (requests).
+
+A rule may wait for a service for half a minute, for each of its triggers. Without a
+limit, a few triggers would take all threads of the pool.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from kyverno_mp.background.policies import tenant_of
+
+PAUSE_S: Final = 5.0
+"""How long other work of a slow tenant waits before it tries again."""
+_SLOW_S: Final = 3.0
+"""Usual work takes milliseconds."""
+_KEPT_S: Final = 300.0
+"""How long a tenant is slow after its last slow work."""
+
+
+class SlowTenants:
+    """The tenants with slow work; threads may share it."""
+
+    def __init__(self, clock_s: Callable[[], float], threads: int) -> None:
+        """``threads``: the number of the pool's threads."""
+        self._clock_s = clock_s
+        self._most = max(1, threads - 1)
+        self._lock = threading.Lock()
+        self._running = 0
+        """How much work of slow tenants runs."""
+        self._until_s: dict[str, float] = {}
+
+    @contextmanager
+    def turn(self, policy: str) -> Iterator[bool]:
+        """Yield whether work of a policy can run now, and measure its duration.
+
+        Work that ends with an exception, e.g. because of an outage, is not measured.
+        """
+        tenant, began_s = tenant_of(policy), self._clock_s()
+        with self._lock:
+            is_slow = self._is_slow(tenant, began_s)
+            has_turn = not is_slow or self._running < self._most
+            self._running += is_slow and has_turn
+        try:
+            yield has_turn
+            now_s = self._clock_s()
+            if has_turn and now_s - began_s >= _SLOW_S:
+                with self._lock:
+                    self._until_s[tenant] = now_s + _KEPT_S
+        finally:
+            if is_slow and has_turn:
+                with self._lock:
+                    self._running -= 1
+
+    def _is_slow(self, tenant: str, now_s: float) -> bool:
+        until_s = self._until_s.get(tenant)
+        if until_s is not None and until_s <= now_s:
+            del self._until_s[tenant]
+        return until_s is not None and until_s > now_s
