@@ -8,18 +8,23 @@ Source: docs/behaviour/cel 10.1; k8s apiserver/pkg/cel/mutation.
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
+from kyverno_mp.expr.cel.functions.times import duration_seconds_text, timestamp_text
 from kyverno_mp.expr.cel.library import Library, function
 from kyverno_mp.expr.cel.linking.expressions import Constructor
 from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
 from kyverno_mp.expr.cel.values import (
+    Duration,
     Meter,
+    Optional,
     Record,
+    Timestamp,
     Uint,
     Value,
     text_bytes,
@@ -45,6 +50,14 @@ _EXACT_MAX: Final = 2**53 - 1
 _ITEM_STEPS: Final = 2
 _ITEM_BYTES: Final = 80
 _SCALARS: Final = (type(None), bool, int, float, str)
+_NEEDS_VALUE: Final = ("add", "replace")
+_UNPRINTABLE: Final = (
+    "JSONPath valueExpression evaluated to a type that could not marshal to JSON: "
+)
+_TIMES: Final[Mapping[type, Callable[..., str]]] = {
+    Duration: duration_seconds_text,
+    Timestamp: timestamp_text,
+}
 
 
 class _AnyField(Mapping[str, Type]):
@@ -163,14 +176,23 @@ def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
         value = fields["value"]
         if value.__class__ is Built:
             _check_names(value, value.type_name, spend)
-        native = _native(value, CEL_VALUE_DEPTH_MAX, spend)
+        native = _native(value, CEL_VALUE_DEPTH_MAX, spend, in_patch=True)
         found["value"] = _of_protobuf(native)
+    elif found["op"] in _NEEDS_VALUE:
+        # KYVERNO: without a value, null is written.
+        found["value"] = None
     return found
 
 
 def _of_protobuf(value: Json) -> Json:
     """Return the value with large integers as strings, as in a protobuf Value."""
     kind = type(value)
+    if kind is float and not math.isfinite(value):
+        shown = "NaN" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")
+        raise _failed(
+            f"{_UNPRINTABLE}json: error calling MarshalJSON for type *structpb.Value:"
+            f" proto: google.protobuf.Value.number_value: invalid {shown} value"
+        )
     if kind is int and abs(value) > _EXACT_MAX:
         return str(value)
     if kind is dict:
@@ -200,8 +222,13 @@ def _check_names(value: Value, path: str, spend: Spender) -> None:
             waiting.extend((item, f"{path}.{key}") for key, item in one.fields.items())
 
 
-def _native(value: Value, depth: int, spend: Spender) -> Json:
-    """Return the value as JSON; ``depth``: the remaining nesting depth."""
+def _native(
+    value: Value, depth: int, spend: Spender, *, in_patch: bool = False
+) -> Json:
+    """Return the value as JSON; ``depth``: the remaining nesting depth.
+
+    ``in_patch``: for a JSON patch, which takes more types.
+    """
     if not depth:
         raise _failed(f"the patch is nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
     kind = value.__class__
@@ -211,7 +238,10 @@ def _native(value: Value, depth: int, spend: Spender) -> Json:
         fields = value.fields.items()
         spend.charge(_ITEM_STEPS * len(fields) + 1)
         spend.charge_bytes(ENTRY_BYTES * len(fields))
-        return {key: _native(item, depth - 1, spend) for key, item in fields}
+        return {
+            key: _native(item, depth - 1, spend, in_patch=in_patch)
+            for key, item in fields
+        }
     if kind is dict:
         spend.charge(_ITEM_STEPS * len(value) + 1)
         spend.charge_bytes(ENTRY_BYTES * len(value))
@@ -219,18 +249,32 @@ def _native(value: Value, depth: int, spend: Spender) -> Json:
             if key.__class__ is not str:
                 text = f'map key "{key}" is of type {type_name(key)}, not string'
                 raise _failed(text)
-        return {key: _native(item, depth - 1, spend) for key, item in value.items()}
+        return {
+            key: _native(item, depth - 1, spend, in_patch=in_patch)
+            for key, item in value.items()
+        }
     if kind is list:
         spend.charge(_ITEM_STEPS * len(value) + 1)
         spend.charge_bytes(_ITEM_BYTES + POINTER_BYTES * len(value))
-        return [_native(item, depth - 1, spend) for item in value]
+        return [_native(item, depth - 1, spend, in_patch=in_patch) for item in value]
     if kind is Uint:
         return int(value)
     if kind is bytes:
         spend.charge(len(value) >> 6)
         spend.charge_bytes(2 * len(value))
         return base64.b64encode(value).decode()
+    if in_patch and (kind in _TIMES or kind is Optional):
+        return _of_patch(value, depth, spend)
     raise _failed(f"a value of type {type_name(value)} cannot be part of a patch")
+
+
+def _of_patch(value: Value, depth: int, spend: Spender) -> Json:
+    """Return a value as JSON that only a JSON patch takes: a time or an optional."""
+    if value.__class__ is not Optional:
+        return _TIMES[value.__class__](value)
+    if not value.present:
+        raise _failed(f"{_UNPRINTABLE}optional.none() dereference")
+    return _native(value.value, depth - 1, spend, in_patch=True)
 
 
 def _failed(text: str) -> ExpressionFailed:

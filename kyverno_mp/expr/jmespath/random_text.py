@@ -1,53 +1,83 @@
-"""Generate a random string that matches a regular expression.
+r"""Generate a random string that matches a regular expression.
 
-Room: expr. Takes: a pattern that RE2 accepts. Gives: a random string that it matches.
-Next: expr/jmespath/functions/randomness.py.
+Room: expr. Takes: a pattern. Gives: a random string that it matches.
+Next: the functions random of JMESPath and CEL.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (random); upstream's generator repeats an open-ended
-quantifier up to 4096 times and draws any rune for a dot.
+quantifier up to 4096 times and draws any rune for a dot. It reads POSIX syntax, which
+has neither ``\d`` nor ``(?:...)`` nor lazy quantifiers.
 """
 
-from collections.abc import Callable
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Final
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import REGEX_CHARACTERS_MAX
 from kyverno_mp.values.effort import POINTER_BYTES
+from kyverno_mp.values.go.regex import compile_posix, work_ahead
 
 _OPEN_REPEATS_MAX: Final = 4096
 _DEPTH_MAX: Final = 100
-_PRINTABLE: Final = tuple(map(chr, range(0x20, 0x7F)))
-_DIGITS: Final = tuple("0123456789")
-_WORD: Final = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
-_BLANKS: Final = tuple("\t\n\f\r ")
-_CLASSES: Final = {"d": _DIGITS, "w": _WORD, "s": _BLANKS}
+_COMPILE_STEPS: Final = 48
+_CHARACTER_STEPS: Final = 9
+_DRAW_BYTES: Final = 200
+"""The memory of the closure that draws one character of a pattern."""
+_LAST: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+_PRINTABLE: Final = (0x20, 0x7E)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _NAMED: Final = {
-    "alnum": tuple(char for char in _WORD if char != "_"),
-    "alpha": tuple(char for char in _WORD if char.isalpha()),
-    "digit": _DIGITS,
-    "lower": tuple("abcdefghijklmnopqrstuvwxyz"),
-    "upper": tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
-    "word": _WORD,
-    "space": _BLANKS,
-    "xdigit": tuple("0123456789ABCDEFabcdef"),
-    "punct": tuple(c for c in _PRINTABLE if not c.isalnum() and c != " "),
-    "print": _PRINTABLE,
-    "graph": _PRINTABLE[1:],
+    "alnum": "09AZaz",
+    "alpha": "AZaz",
+    "ascii": "\x00\x7f",
+    "blank": "\t\t  ",
+    "cntrl": "\x00\x1f\x7f\x7f",
+    "digit": "09",
+    "graph": "!~",
+    "lower": "az",
+    "print": " ~",
+    "punct": "!/:@[`{~",
+    "space": "\t\r  ",
+    "upper": "AZ",
+    "word": "09AZ__az",
+    "xdigit": "09AFaf",
 }
-_RANGE_MAX: Final = 0x3000
-"""The maximum number of characters used from one range; more would not be useful."""
+"""The first and last character of each range."""
+_SIMPLE: Final = {"*": (0, -1), "+": (1, -1), "?": (0, 1)}
+_QUANTIFIERS: Final = re.compile(r"[*+?]+")
+_COUNTED: Final = re.compile(
+    r"\{(?P<low>0|[1-9][0-9]*)(?P<comma>,(?P<high>0|[1-9][0-9]*)?)?\}"
+)
+_OCTAL: Final = re.compile(r"[0-7]{1,3}")
+_HEX: Final = re.compile(r"\{[0-9A-Fa-f]+\}|[0-9A-Fa-f]{2}")
 
 _Draw = Callable[[], str]
+_Range = tuple[int, int]
 
 
 def generate(pattern: str, runtime: Runtime) -> str:
-    """Generate one text; every character and repeat is charged to the budget."""
-    reader = _PatternReader(pattern, runtime)
-    draw = reader.alternatives()
-    if reader.at < len(pattern):
-        raise fail(f"error parsing regexp: unexpected ): `{pattern}`")
-    return draw()
+    """Generate one text; every character and repeat is charged to the budget.
+
+    Raises: ExpressionFailed with Go's text if the pattern is not POSIX syntax.
+    """
+    if len(pattern) > REGEX_CHARACTERS_MAX:
+        raise BudgetExceeded("expr.regex", "regular expression is too long")
+    ahead = work_ahead(pattern)
+    runtime.charge(_COMPILE_STEPS + _CHARACTER_STEPS * len(pattern) + ahead)
+    runtime.charge_bytes(_DRAW_BYTES * len(pattern))
+    # SAFETY: the reader below relies on a valid pattern.
+    checked = compile_posix(pattern)
+    runtime.charge(max(checked.instructions - ahead, 0))
+    if checked.compiled is None:
+        raise fail(checked.error_text(pattern))
+    if runtime.random_bytes is None:
+        raise fail("random: no source of randomness")
+    return _PatternReader(pattern, runtime).alternatives()()
 
 
 class _PatternReader:
@@ -69,6 +99,8 @@ class _PatternReader:
 
     def take(self) -> str:
         char = self.peek()
+        if not char:
+            raise fail(f"error parsing regexp: unexpected end: `{self.pattern}`")
         self.at += 1
         return char
 
@@ -99,129 +131,97 @@ class _PatternReader:
     def atom(self) -> _Draw:
         char = self.take()
         if char == "(":
-            self.skip_group_head()
             inner = self.alternatives()
             self.at += 1
             return inner
         if char == "[":
             return self.one_of(self.char_class())
         if char == ".":
-            return self.one_of(_PRINTABLE)
+            return self.one_of([_PRINTABLE])
         if char in "^$":
             return self.constant("")
-        if char == "\\":
-            return self.escape()
-        return self.constant(char)
+        return self.constant(_rune(self.escaped()) if char == "\\" else char)
 
-    def skip_group_head(self) -> None:
-        if self.peek() != "?":
-            return
-        while self.peek() not in (":", ">", ")", ""):
-            self.at += 1
-        if self.peek() in (":", ">"):
-            self.at += 1
-
-    def escape(self) -> _Draw:
+    def escaped(self) -> int:
+        """Return the character of an escape sequence whose backslash is read."""
+        octal = _OCTAL.match(self.pattern, self.at)
+        if octal is not None:
+            self.at = octal.end()
+            return int(octal.group(), 8)
         char = self.take()
-        if char == "Q":
-            end = self.pattern.find("\\E", self.at)
-            end = len(self.pattern) if end < 0 else end
-            text = self.pattern[self.at : end]
-            self.at = min(end + 2, len(self.pattern))
-            return self.constant(text)
-        if char in "bBAzE":
-            return self.constant("")
-        return self.one_of(self.escaped_chars(char))
+        digits = _HEX.match(self.pattern, self.at) if char == "x" else None
+        if digits is not None:
+            self.at = digits.end()
+            return int(digits.group().strip("{}"), 16)
+        return ord(_ESCAPES.get(char, char))
 
-    def escaped_chars(self, char: str) -> tuple[str, ...]:
-        if char.lower() in _CLASSES:
-            chars = _CLASSES[char.lower()]
-            return chars if char.islower() else _without(chars)
-        if char == "x":
-            return (self.hex_char(),)
-        if char in "pP":
-            raise fail("random: Unicode classes are not supported")
-        return (_ESCAPES.get(char, char),)
-
-    def hex_char(self) -> str:
-        if self.peek() == "{":
-            end = self.pattern.find("}", self.at)
-            digits = self.pattern[self.at + 1 : end]
-            self.at = end + 1
-        else:
-            digits = self.pattern[self.at : self.at + 2]
-            self.at += 2
-        return chr(int(digits, 16))
-
-    def char_class(self) -> tuple[str, ...]:
+    def char_class(self) -> list[_Range]:
         negated = self.peek() == "^"
         self.at += negated
-        chars: list[str] = []
-        first = True
-        while first or self.peek() != "]":
-            first = False
-            chars.extend(self.class_item())
+        ranges: list[_Range] = []
+        while not ranges or self.peek() != "]":
+            ranges.extend(self.class_item())
         self.at += 1
-        return _without(tuple(chars)) if negated else tuple(chars)
+        return _without(ranges) if negated else ranges
 
-    def class_item(self) -> tuple[str, ...]:
+    def class_item(self) -> list[_Range]:
         if self.pattern.startswith("[:", self.at):
-            end = self.pattern.find(":]", self.at)
+            end = self.pattern.find(":]", self.at + 2)
             if end > 0:
                 name = self.pattern[self.at + 2 : end]
                 self.at = end + 2
-                chars = _NAMED.get(name.lstrip("^"), ())
-                return _without(chars) if name.startswith("^") else chars
-        low = self.class_char()
-        if len(low) != 1 or self.peek() != "-" or self.ahead() in ("]", ""):
-            return low
-        self.at += 1
-        high = self.class_char()
-        start = ord(low[0])
-        end = min(ord(high[0]), start + _RANGE_MAX)
-        return tuple(map(chr, range(start, end + 1)))
+                ranges = _named(name.lstrip("^"))
+                return _without(ranges) if name.startswith("^") else ranges
+        low = high = self.class_char()
+        if self.peek() == "-" and self.pattern[self.at + 1 : self.at + 2] != "]":
+            self.at += 1
+            high = self.class_char()
+        return [(low, high)]
 
-    def ahead(self) -> str:
-        return self.pattern[self.at + 1 : self.at + 2]
-
-    def class_char(self) -> tuple[str, ...]:
+    def class_char(self) -> int:
         char = self.take()
-        return self.escaped_chars(self.take()) if char == "\\" else (char,)
+        return self.escaped() if char == "\\" else ord(char)
 
-    def one_of(self, chars: tuple[str, ...]) -> _Draw:
-        if not chars:
+    def one_of(self, ranges: list[_Range]) -> _Draw:
+        if not ranges:
             raise fail("random: a character class is empty")
-        return lambda: chars[self.below(len(chars))]
+        ends = list(accumulate(high - low + 1 for low, high in ranges))
+
+        def draw() -> str:
+            drawn = self.below(ends[-1])
+            place = bisect_right(ends, drawn)
+            return _rune(ranges[place][1] - (ends[place] - 1 - drawn))
+
+        return draw
 
     def constant(self, text: str) -> _Draw:
         return lambda: text
 
     def repeated(self, atom: _Draw) -> _Draw:
+        count = 0
         while (bounds := self.bounds()) is not None:
+            count += 1
+            if count > _DEPTH_MAX:
+                raise fail("random: pattern is nested too deeply")
             atom = self.repeat(atom, *bounds)
         return atom
 
     def bounds(self) -> tuple[int, int] | None:
-        char = self.peek()
-        simple = {"*": (0, -1), "+": (1, -1), "?": (0, 1)}.get(char)
-        if simple is not None:
-            self.at += 1
-        elif char == "{":
-            simple = self.counted()
-        if simple is not None and self.peek() == "?":
-            self.at += 1
-        return simple
-
-    def counted(self) -> tuple[int, int] | None:
-        end = self.pattern.find("}", self.at)
-        low, comma, high = self.pattern[self.at + 1 : max(end, 0)].partition(",")
-        if not low.isdigit() or (high and not high.isdigit()):
+        """Read a quantifier. Go merges several, such as ``+?``."""
+        found = _QUANTIFIERS.match(self.pattern, self.at)
+        if found is not None:
+            self.at = found.end()
+            kinds = set(found.group())
+            return _SIMPLE[kinds.pop() if len(kinds) == 1 else "*"]
+        found = _COUNTED.match(self.pattern, self.at)
+        if found is None:
             return None
-        self.at = end + 1
-        return int(low), int(high) if high else (-1 if comma else int(low))
+        self.at = found.end()
+        low = int(found["low"])
+        return low, int(found["high"] or (-1 if found["comma"] else low))
 
     def repeat(self, atom: _Draw, low: int, high: int) -> _Draw:
-        top = low + _OPEN_REPEATS_MAX if high < 0 else high
+        top = _OPEN_REPEATS_MAX if high < 0 else high
 
         def draw() -> str:
             count = low + self.below(top - low + 1)
@@ -233,5 +233,28 @@ class _PatternReader:
         return draw
 
 
-def _without(chars: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(char for char in _PRINTABLE if char not in chars)
+def _rune(code: int) -> str:
+    """Return a character; as in Go, a surrogate becomes U+FFFD."""
+    return "\ufffd" if code in _SURROGATES else chr(code)
+
+
+def _named(name: str) -> list[_Range]:
+    codes = [ord(char) for char in _NAMED.get(name, "")]
+    return list(zip(codes[::2], codes[1::2], strict=True))
+
+
+def _without(ranges: list[_Range]) -> list[_Range]:
+    """Return the other printable characters of ASCII; if none, all other ones."""
+    found = list(_gaps(ranges, *_PRINTABLE))
+    return found or list(_gaps(ranges, 0, _LAST))
+
+
+def _gaps(ranges: list[_Range], first: int, last: int) -> Iterator[_Range]:
+    for low, high in sorted(ranges):
+        if low > last:
+            break
+        if low > first:
+            yield first, low - 1
+        first = max(first, high + 1)
+    if first <= last:
+        yield first, last

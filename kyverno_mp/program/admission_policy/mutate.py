@@ -38,6 +38,7 @@ from kyverno_mp.program.context.cel_scope import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.dotted import merged
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_patch import (
     apply_patch,
@@ -47,6 +48,18 @@ from kyverno_mp.values.patches.json_patch import (
 
 _DONE = "mutation is successfully applied"
 _OPERATIONS = ("add", "copy", "move", "remove", "replace", "test")
+_JSON_NAMES = {
+    bool: "bool",
+    int: "number",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+"""Go's names of the values that are neither text nor null."""
+_DECODED = (
+    'Go value of type struct { APIVersion string "json:\\"apiVersion,omitempty\\"";'
+    ' Kind string "json:\\"kind,omitempty\\"" }'
+)
 
 
 @dataclass(slots=True)
@@ -158,6 +171,26 @@ def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str,
     if len(known) < len(given):
         text = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
         raise ExpressionFailed("cel.patch", text)
-    if type(out) is not dict:
-        raise ExpressionFailed("cel.patch", "JSON Patch: the object is no longer a map")
+    _check_kind(out, spend)
     return out
+
+
+def _check_kind(changed: Json, spend: Runtime) -> None:
+    """Reject an object that the API server could not decode after the patch."""
+    places: dict[str, Json] = {_DECODED: changed}
+    if type(changed) is dict:
+        places = {
+            f"Go struct field .{key} of type string": changed.get(key)
+            for key in ("kind", "apiVersion")
+        }
+    text = ""
+    for place, value in places.items():
+        name = _JSON_NAMES.get(type(value))
+        if name and not text:
+            text = f"json: cannot unmarshal {name} into {place}"
+            text = f"couldn't get version/kind; json parse error: {text}"
+    if not text and not (type(changed) is dict and changed.get("kind")):
+        shown = json_text(changed, charge=spend.charge_bytes)
+        text = f"Object 'Kind' is missing in '{shown}'"
+    if text:
+        raise ExpressionFailed("cel.patch", f"Internal error occurred: {text}")

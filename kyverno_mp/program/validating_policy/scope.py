@@ -121,7 +121,8 @@ class Facts(NamedTuple):
     ``is_payload``: the object is arbitrary JSON, without a request or a namespace.
     ``is_review``: an API server sent the request, and expressions get its original
     content. ``faults``: collects errors of exceptions, which then exempt nothing; None:
-    such an error becomes the policy's error.
+    such an error becomes the policy's error. ``trigger``: the request that the variable
+    ``request`` describes, if ``request`` here is about an existing object.
     """
 
     request: Request
@@ -132,6 +133,7 @@ class Facts(NamedTuple):
     is_payload: bool = False
     is_review: bool = False
     faults: list[ExpressionFailed] | None = None
+    trigger: Request | None = None
 
 
 class KindShared(Shared):
@@ -296,7 +298,7 @@ def pure_scope(
 
 
 def _request(facts: Facts, shared: Shared) -> dict[str, Json]:
-    request = facts.request
+    request = facts.trigger or facts.request
     if facts.is_review:
         # K8S: the API server omits absent and empty fields.
         found = {**(request.review_request or {})}

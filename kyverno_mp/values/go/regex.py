@@ -260,13 +260,24 @@ def compile_regex(pattern: str, *, captures: bool) -> Regex:
     return known
 
 
-def _compile(pattern: str, *, captures: bool) -> Regex:
+def compile_posix(pattern: str) -> Regex:
+    """Compile a pattern of POSIX syntax, as Go does without flags; without a cache."""
+    found = _compile(pattern, captures=False, posix=True)
+    if found.error.startswith("invalid UTF-8"):
+        # RE2's error for a "-" at the end, in a class without an end.
+        return found._replace(error="invalid character class range: -")
+    return found
+
+
+def _compile(pattern: str, *, captures: bool, posix: bool = False) -> Regex:
     shape = _shape_of(pattern)
     if shape.is_too_large:
         return Regex(None, _REFUSED, 0)
     reading = shape.reading
     try:
-        compiled = re2.compile(pattern, options=_options(captures=captures))
+        compiled = re2.compile(
+            pattern, options=_options(captures=captures, posix=posix)
+        )
     except re2.error as error:
         raw = error.args[0] if error.args else b""
         text = raw.decode("utf-8", "replace") if type(raw) is bytes else str(raw)
@@ -293,8 +304,9 @@ def _has_byte_escape(pattern: str) -> bool:
     return False
 
 
-def _options(*, captures: bool) -> Any:
+def _options(*, captures: bool, posix: bool) -> Any:
     options = re2.Options()
+    options.posix_syntax = posix
     options.log_errors = False
     options.never_capture = not captures
     options.max_mem = REGEX_PROGRAM_BYTES_MAX

@@ -485,8 +485,35 @@ _APPLY: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
     "copy": _copy,
     "test": _test,
 }
+
+
+def _test_strictly(document: Json, operation: Operation, spend: Spender) -> Json:
+    """K8S: json-patch v4 fails a test for null, even if the value is null."""
+    if operation.get("value", "") is None:
+        raise failed(f"testing value {operation['path']} {_FAILED_TEST}")
+    return _test(document, operation, spend)
+
+
+def _below_root(
+    change: Callable[[Json, Operation, Spender], Json], missing: str
+) -> Callable[[Json, Operation, Spender], Json]:
+    """K8S: json-patch v4 replaces the whole document only by ``replace``."""
+
+    def checked(document: Json, operation: Operation, spend: Spender) -> Json:
+        if operation["path"] == "":
+            raise failed(f"{operation['op']} operation does not apply: {missing}")
+        return change(document, operation, spend)
+
+    return checked
+
+
+_NO_PATH: Final = f'doc is missing path: "": {MISSING}'
+_NO_DESTINATION: Final = f"doc is missing destination path: : {MISSING}"
 _STRICT: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
-    "add": partial(_add, grows=False),
+    "add": _below_root(partial(_add, grows=False), _NO_PATH),
+    "copy": _below_root(_copy, _NO_DESTINATION),
+    "move": _below_root(_move, _NO_DESTINATION),
+    "test": _test_strictly,
     "remove": _remove_present,
     # K8S: the API server's json-patch v4 treats every key of a map as present.
     "replace": partial(_replace, sets=True),

@@ -130,7 +130,7 @@ class CelStages:
         }
         for raw in self._targets:
             target = self._target_request(raw, trigger)
-            current = facts._replace(request=target, namespace=None)
+            current = facts._replace(request=target, namespace=None, trigger=trigger)
             answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
             for linked in self._of_targets:
                 if not _selects(linked, target, found[id(linked)]):

@@ -248,14 +248,25 @@ def test_a_test_prints_errors_of_deletions(command: Command, folder: Path) -> No
     assert lines[at + 1 : at + 3] == [failed.format("bad"), "  Checking results ..."]
 
 
-def test_test_file_for_existing_objects(command: Command, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("'a'", "a"),
+        # Upstream: the request is the trigger's, for all targets.
+        ("request.kind.kind + request.operation + request.namespace", "PodCREATEapps"),
+    ],
+)
+def test_test_file_for_existing_objects(
+    command: Command, folder: Path, value: str, label: str
+) -> None:
     """The result row names the target, and constraints apply to targets."""
-    policy = MUTATING + "  evaluation: {mutateExisting: {enabled: true}}\n"
+    policy = MUTATING.replace("'a'", value)
+    policy += "  evaluation: {mutateExisting: {enabled: true}}\n"
     rule = '{apiGroups: [""], apiVersions: [v1], operations: ["*"], resources: [%s]}'
     found = rule % "configmaps"
     policy += f"  targetMatchConstraints: {{resourceRules: [{found}]}}\n"
     (folder / "target.yaml").write_text(TARGET)
-    wanted = TARGET.replace("ns}", "ns, labels: {team: a}}")
+    wanted = TARGET.replace("ns}", f"ns, labels: {{team: {label}}}}}")
     (folder / "patched.yaml").write_text(wanted)
     done = run_test(
         command,
