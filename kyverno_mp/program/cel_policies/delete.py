@@ -9,7 +9,6 @@ pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
@@ -18,6 +17,7 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.cel_policies import DeletingPolicyIR
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.scope import (
+    UNSET_OF_DELETING,
     PolicyScope,
     dialect_of,
     exceptions_of,
@@ -28,9 +28,6 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts
-
-_WITHOUT_VALUE: Final = ("oldObject", "request", "exceptions")
-"""Variables that are declared but never have a value (docs/behaviour/cel 5)."""
 
 
 def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
@@ -102,7 +99,7 @@ class LinkedDeletingPolicy:
         scope = PolicyScope(
             given, Shared(request), self._variables, self.ir.policy.namespace
         )
-        for name in _WITHOUT_VALUE:
+        for name in UNSET_OF_DELETING:
             scope.unset(name)
         if exceptions_of(self._exceptions, scope, facts.runtime):
             return False

@@ -30,11 +30,19 @@ from kyverno_mp.program.validating_policy.exceptions import (
     LinkedException,
     is_expired,
 )
-from kyverno_mp.program.validating_policy.scope import NAMES, Facts, KindScope
+from kyverno_mp.program.validating_policy.scope import (
+    NAMES,
+    UNSET,
+    Facts,
+    KindScope,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 _WITH_GENERATOR: Final = (*NAMES[:-1], "generator", NAMES[-1])
 _RECORDS: Final = frozenset({"variables"})
+UNSET_OF_DELETING: Final = frozenset({"oldObject", "request", "exceptions"})
+"""Variables of a DeletingPolicy that are declared but never have a value
+(docs/behaviour/cel 5)."""
 
 
 def _never(_expression: Expression) -> bool:
@@ -49,9 +57,10 @@ def dialect_of(kind: str) -> Dialect:
     bare = kind.removeprefix("Namespaced")
     if bare == "MutatingPolicy":
         library = partial(mutating_library, namespaced=namespaced)
-        return Dialect(_WITH_GENERATOR, _RECORDS, library, _never, CONSTRUCTORS)
+        return Dialect(_WITH_GENERATOR, _RECORDS, library, _never, CONSTRUCTORS, UNSET)
     of_kind = partial(kyverno_library, namespaced=namespaced, kind=bare)
-    return Dialect(_WITH_GENERATOR, _RECORDS, of_kind, _never)
+    unset = UNSET_OF_DELETING if bare == "DeletingPolicy" else UNSET
+    return Dialect(_WITH_GENERATOR, _RECORDS, of_kind, _never, unset=unset)
 
 
 class PolicyScope(KindScope):

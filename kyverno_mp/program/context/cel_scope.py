@@ -65,7 +65,8 @@ _KEPT_BYTES_MAX: Final = 64 * 1024
 class Dialect(NamedTuple):
     """The variables and functions of one policy kind.
 
-    ``is_shared``: whether an expression reads only the object.
+    ``is_shared``: whether an expression reads only the object. ``unset``: the variables
+    that may have no value (validating_policy/scope.py: KindScope.unset).
     """
 
     names: tuple[str, ...]
@@ -73,6 +74,7 @@ class Dialect(NamedTuple):
     library: Callable[[], Library]
     is_shared: Callable[[Expression], bool]
     constructors: Mapping[str, Constructor] | None = None
+    unset: frozenset[str] = frozenset()
 
 
 def _names_no_other(expression: Expression) -> bool:
@@ -130,6 +132,7 @@ def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpress
         records=dialect.records,
         library=dialect.library(),
         constructors=dialect.constructors,
+        lazy=dialect.unset,
     )
     is_shared = dialect.is_shared(expression)
     return LinkedExpression(expression.text, program, "", is_shared)

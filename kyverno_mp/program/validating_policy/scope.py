@@ -15,6 +15,7 @@ import msgspec
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.functions.kyverno.documents import JSON, YAML
+from kyverno_mp.expr.cel.linking.frame import Failed
 from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.nodes import Call, Expression, Ident
 from kyverno_mp.expr.cel.outside import (
@@ -23,7 +24,7 @@ from kyverno_mp.expr.cel.outside import (
     ImageContext,
     ResourceContext,
 )
-from kyverno_mp.expr.cel.values import CelFailed, Record, Value
+from kyverno_mp.expr.cel.values import CelFailed, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program.context.cel_scope import (
     CelScope,
@@ -58,28 +59,6 @@ _ABSENT: Final[dict[str, Json]] = {}
 """PERF: one value for all requests. Read-only."""
 
 
-class Unset(Record):
-    """A variable that is declared but has no value at this point.
-
-    KYVERNO: conditions of exceptions are evaluated before ``exceptions`` is set, and a
-    DeletingPolicy has no request.
-    """
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def field(self, name: str) -> Value:
-        """Raise CelFailed with cel-go's message."""
-        del name
-        raise CelFailed(f"no such attribute(s): {self._name}")
-
-    def has(self, name: str) -> bool:
-        """Raise CelFailed, as ``field`` does."""
-        return bool(self.field(name))
-
-
 def _reads_object_only(expression: Expression) -> bool:
     """Return whether the value is equal for all policies in a request."""
     for node in _nodes(expression.node):
@@ -108,8 +87,14 @@ def _nodes(root: Any) -> Iterator[Any]:
             waiting.extend(node)
 
 
+UNSET: Final = frozenset({"exceptions"})
+"""Variables that may have no value."""
 KYVERNO: Final = Dialect(
-    NAMES, frozenset({"variables"}), kyverno_library, _reads_object_only
+    NAMES,
+    frozenset({"variables"}),
+    kyverno_library,
+    _reads_object_only,
+    unset=UNSET,
 )
 NAMESPACED: Final = KYVERNO._replace(library=partial(kyverno_library, namespaced=True))
 """The dialect of namespaced policies, whose ``resource`` has its own functions."""
@@ -250,8 +235,15 @@ class KindScope(CelScope):
         self.replace("exceptions", {"allowedImages": images, "allowedValues": values})
 
     def unset(self, name: str) -> None:
-        """Remove the value of a variable."""
-        self.replace(name, Unset(name))
+        """Remove the value of a variable, which every use then reports.
+
+        KYVERNO: conditions of exceptions are evaluated before ``exceptions`` is set,
+        and a DeletingPolicy has no request. SAFETY: a use that does not fail could make
+        a condition true, and delete or exempt an object.
+        ``name``: one of the dialect's ``unset``; otherwise, expressions would read the
+        error as a value.
+        """
+        self.replace(name, Failed(f"no such attribute(s): {name}"))
 
     def replace(self, name: str, value: Value) -> None:
         """Set a variable. KYVERNO: ``variables`` already read keep their values."""

@@ -681,6 +681,38 @@ def test_generation() -> None:
         assert port.calls == [("ns", [item])]
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("9007199254740993", "9007199254740993"),
+        ("9007199254740992", "9007199254740992"),
+        ("9007199254740991", 9007199254740991),
+        ("-9007199254740991", -9007199254740991),
+        ("-9007199254740992", "-9007199254740992"),
+        ("1u", 1),
+        ("18446744073709551615u", "18446744073709551615"),
+        ("1.5", 1.5),
+        ("0.0 / 0.0", "NaN"),
+        ("1.0 / 0.0", "Infinity"),
+        ("-1.0 / 0.0", "-Infinity"),
+        ("duration('1h')", "3600s"),
+        ("duration('1.5s')", "1.5s"),
+        ("timestamp('2024-01-01T00:00:00.123Z')", "2024-01-01T00:00:00.123Z"),
+        ("b'abc'", "YWJj"),
+        ("null", None),
+    ],
+)
+def test_generated_values_have_the_form_of_protobuf(text: str, wanted: Any) -> None:
+    """The real program writes these values, at any depth."""
+    item = (
+        "{'kind': dyn('ConfigMap'), 'v': dyn(%s), 'l': dyn([%s]), 'm': dyn({'k': %s})}"
+    )
+    spec = generates(f"generator.apply('ns', [{item.replace('%s', text)}])")
+    _, port = generated(spec)
+    found = {"kind": "ConfigMap", "v": wanted, "l": [wanted], "m": {"k": wanted}}
+    assert port.calls == [("ns", [found])]
+
+
 def test_unmet_conditions_are_a_pass_without_objects() -> None:
     spec = {
         "matchConditions": [{"name": "c", "expression": "false"}],
@@ -762,6 +794,54 @@ def test_deleting_policy_without_constraints_deletes_nothing() -> None:
 def test_error_deletes_nothing() -> None:
     with pytest.raises(ExpressionFailed, match="no such key: none"):
         selects(conditions("object.none == 1", "true"))
+
+
+@pytest.mark.parametrize("name", ["oldObject", "request", "exceptions"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{} != null",
+        "dyn({}) != 1",
+        "!({} in [{}])",
+        "type({}) != int",
+        "[{}].size() == 1",
+        "{{'a': {}}}.size() == 1",
+        "object != {}",
+        "{0} == {0}",
+        "optional.of({}).hasValue()",
+        "(true ? dyn({}) : 1) != 1",
+        "({} == null || true) && {} != null",
+        "cel.bind(x, {}, dyn(x) != 1)",
+        "variables.v",
+    ],
+)
+def test_variable_without_a_value_deletes_nothing(name: str, text: str) -> None:
+    """As in the real program: every use of the variable fails (behaviour/cel 5)."""
+    variables = [{"name": "v", "expression": f"{name} != null"}]
+    spec = {
+        **conditions(text.replace("{}", "{0}").format(name)),
+        "variables": variables,
+    }
+    wanted = f"^no such attribute\\(s\\): {name}$"
+    with pytest.raises(ExpressionFailed, match=wanted):
+        selects(spec)
+
+
+def test_variable_without_a_value_may_be_unused() -> None:
+    """As in the real program."""
+    assert selects(
+        conditions("true || oldObject == null", "cel.bind(x, request, true)")
+    )
+    assert selects(conditions("[1].all(oldObject, oldObject == 1)"))
+
+
+def test_exception_to_a_deleting_policy_reads_no_variable_without_a_value() -> None:
+    own = exception(
+        "DeletingPolicy",
+        matchConditions=[{"name": "c", "expression": "request == null"}],
+    )
+    with pytest.raises(ExpressionFailed, match="no such attribute"):
+        selects(conditions(), exceptions=[own])
 
 
 def test_any_exception_keeps_an_object() -> None:

@@ -139,6 +139,14 @@ BROKEN = "object.none == 1"
             "failed to load context: no such attribute(s): exceptions",
         ),
         (
+            "exceptions != null",
+            "failed to load context: no such attribute(s): exceptions",
+        ),
+        (
+            "[exceptions].size() == 1",
+            "failed to load context: no such attribute(s): exceptions",
+        ),
+        (
             "object.kind == 'Pod' || exceptions.allowedImages == []",
             "rule is skipped due to policy exception: team/e",
         ),

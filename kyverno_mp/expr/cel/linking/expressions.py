@@ -65,7 +65,8 @@ _KEY_TYPES: Final = frozenset({str, int, Uint, bool})
 class Linker:
     """Links the expressions of one environment; ``variables`` are the slots 1, 2, ...
 
-    ``records``: the variables whose values are values.Record.
+    ``records``: the variables whose values are values.Record. ``lazy``: the variables
+    whose values may be a Failed.
     """
 
     def __init__(
@@ -74,13 +75,14 @@ class Linker:
         library: Library,
         records: frozenset[str] = frozenset(),
         constructors: Mapping[str, Constructor] | None = None,
+        lazy: frozenset[str] = frozenset(),
     ) -> None:
         self.library = library
         self._slots = {name: slot for slot, name in enumerate(variables, 1)}
         self._records = records
         self._constructors = constructors or {}
         self._locals: list[str] = []
-        self._lazy: set[int] = set()
+        self._lazy = {slot for name, slot in self._slots.items() if name in lazy}
         self._first_local = len(variables) + 1
         self.size = self._first_local
         self.cost = 0

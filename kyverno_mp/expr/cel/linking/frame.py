@@ -27,7 +27,7 @@ _NAMES_OF_TYPES: Final = {
 
 
 class Failed(NamedTuple):
-    """The error of a bound name's value; it is raised only when the name is used."""
+    """The error of a name's value; it is raised only when the name is used."""
 
     message: str
 

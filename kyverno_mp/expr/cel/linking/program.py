@@ -72,15 +72,17 @@ def link_expression(
     records: frozenset[str] = frozenset(),
     library: Library | None = None,
     constructors: Mapping[str, Constructor] | None = None,
+    lazy: frozenset[str] = frozenset(),
 ) -> Program:
     """Link a compiled expression for these variables.
 
-    ``records``: the variables whose values are values.Record. Raises: ExpressionInvalid
-    if the expression did not compile.
+    ``records``: the variables whose values are values.Record. ``lazy``: the variables
+    whose values may be a Failed, whose error every use raises. Raises:
+    ExpressionInvalid if the expression did not compile.
     """
     if expression.node is None:
         raise ExpressionInvalid("cel.uncompiled", expression.error)
-    linker = Linker(variables, library or base_library(), records, constructors)
+    linker = Linker(variables, library or base_library(), records, constructors, lazy)
     run = linker.link(expression.node)
     return Program(run, linker.size, linker.cost, len(variables))
 

@@ -8,6 +8,7 @@ Source: kyverno/sdk cel/libs/json, cel/libs/yaml; docs/behaviour/cel 12.
 
 from base64 import b64encode
 from collections.abc import Callable
+from math import isfinite, isnan
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
@@ -200,8 +201,8 @@ def protobuf_data(
 ) -> Value:
     """Return the value as protobuf's Value has it, for a part of an object.
 
-    As ``json_data``, but durations are texts, as are integers beyond a double.
-    Raises: CelFailed.
+    As ``json_data``, but durations are texts, as are integers beyond a double and
+    numbers that are not finite. Raises: CelFailed.
     """
     kind = value.__class__
     if kind is Optional:
@@ -212,6 +213,8 @@ def protobuf_data(
         return duration_seconds_text(value)
     if (kind is int or kind is Uint) and abs(value) > _EXACT_MAX:
         return str(int(value))
+    if kind is float and not isfinite(value):
+        return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if not depth or (kind is not list and kind is not dict):
         return _native(meter, value, depth)
     meter.charge(2 * _ITEM_COST * len(value))

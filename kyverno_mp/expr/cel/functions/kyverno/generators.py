@@ -7,7 +7,7 @@ Source: kyverno/sdk cel/libs/generator; docs/behaviour/cel 10.2, 12.
 
 from typing import Final
 
-from kyverno_mp.expr.cel.functions.kyverno.documents import json_data
+from kyverno_mp.expr.cel.functions.kyverno.documents import protobuf_data
 from kyverno_mp.expr.cel.library import Declaration
 from kyverno_mp.expr.cel.outside import GeneratorContext, asked, twins
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value
@@ -32,7 +32,7 @@ def _apply(
         # At run time a dynamic value can have any type.
         if item.__class__ is not dict:
             raise CelFailed(f"invalid arg 2: element {index} is not a map")
-    objects = [json_data(meter, item) for item in items]
+    objects = [protobuf_data(meter, item) for item in items]
     asked(_PREFIX, lambda: port.generate(namespace, objects, context.deadline_ns))
     return True
 
