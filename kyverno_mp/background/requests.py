@@ -77,9 +77,8 @@ class Requests:
         self._crowd = Crowd(dependencies.threshold)
         self._ending = Crowd(dependencies.threshold)
         """The requests that wait for the end of a deletion."""
-        self._slow = SlowTenants(
-            dependencies.clock.monotonic_s, dependencies.settings.background_workers
-        )
+        workers = dependencies.settings.background_workers
+        self._slow = SlowTenants(dependencies.clock.monotonic_s, workers, add)
         self._unqueued: dict[str, None] = {}
         """Lanes with requests for which the queue had no room."""
         self.informer: Informer[StoredRequest] | None = None
@@ -218,7 +217,7 @@ class Requests:
         """Run a task; return the pause until its retry, None if it is finished."""
         clock = self._dependencies.clock
         try:
-            with self._slow.turn(task.policy) as has_turn:
+            with self._slow.turn(task.policy, task.trigger.key) as has_turn:
                 if not has_turn:
                     return PAUSE_S
                 failure, waits = self._runner.run_tasks([task])
@@ -269,7 +268,7 @@ class Requests:
             self._remove(one, progress)
             return None
         try:
-            with self._slow.turn(one.spec.policy) as has_turn:
+            with self._slow.turn(one.spec.policy, one.queue_key) as has_turn:
                 if not has_turn:
                     return PAUSE_S
                 failure, waits = self._runner.run(one)

@@ -1,7 +1,7 @@
 """Keep one thread free of slow rules, so that they do not delay those of others.
 
 Room: background. Takes: the policy and the duration of each piece of work. Gives:
-SlowTenants. Next: background/requests.py. May touch: the caller's clock.
+SlowTenants. Next: background/requests.py. May touch: the caller's clock and queue.
 Source: docs/background.md (requests).
 
 A rule may wait for a service for half a minute, for each of its triggers. Without a
@@ -11,12 +11,13 @@ limit, a few triggers would take all threads of the pool.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
 from kyverno_mp.background.policies import tenant_of
 
 PAUSE_S: Final = 5.0
-"""How long other work of a slow tenant waits before it tries again."""
+"""How long other work of a slow tenant waits, unless it is woken before."""
 _SLOW_S: Final = 3.0
 """Usual work takes milliseconds."""
 _KEPT_S: Final = 300.0
@@ -26,18 +27,26 @@ _KEPT_S: Final = 300.0
 class SlowTenants:
     """The tenants with slow work; threads may share it."""
 
-    def __init__(self, clock_s: Callable[[], float], threads: int) -> None:
-        """``threads``: the number of the pool's threads."""
+    def __init__(
+        self, clock_s: Callable[[], float], threads: int, wake: Callable[[str], object]
+    ) -> None:
+        """``threads``: the number of the pool's threads. ``wake`` queues a key."""
         self._clock_s = clock_s
+        self._wake = wake
         self._most = max(1, threads - 1)
         self._lock = threading.Lock()
         self._running = 0
         """How much work of slow tenants runs."""
         self._until_s: dict[str, float] = {}
+        self._waiting: dict[str, None] = {}
+        """Keys of work that had no turn, in their order."""
 
     @contextmanager
-    def turn(self, policy: str) -> Iterator[bool]:
+    def turn(self, policy: str, key: str) -> Iterator[bool]:
         """Yield whether work of a policy can run now, and measure its duration.
+
+        If not, ``key`` is woken when other slow work ends: after one slow call, the
+        tenant's work continues with all threads but one.
 
         Work that ends with an exception, e.g. because of an outage, is not measured.
         """
@@ -46,6 +55,8 @@ class SlowTenants:
             is_slow = self._is_slow(tenant, began_s)
             has_turn = not is_slow or self._running < self._most
             self._running += is_slow and has_turn
+            if not has_turn:
+                self._waiting[key] = None
         try:
             yield has_turn
             now_s = self._clock_s()
@@ -54,8 +65,16 @@ class SlowTenants:
                     self._until_s[tenant] = now_s + _KEPT_S
         finally:
             if is_slow and has_turn:
-                with self._lock:
-                    self._running -= 1
+                self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._running -= 1
+            woken = list(islice(self._waiting, self._most - self._running))
+            for key in woken:
+                del self._waiting[key]
+        for key in woken:
+            self._wake(key)
 
     def _is_slow(self, tenant: str, now_s: float) -> bool:
         until_s = self._until_s.get(tenant)

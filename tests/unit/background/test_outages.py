@@ -157,32 +157,72 @@ def test_a_rule_of_others_while_many_triggers_wait_for_a_service(api: FakeApi) -
 
 def test_slow_tenants() -> None:
     now_s = [0.0]
-    slow = SlowTenants(lambda: now_s[0], 3)
+    woken: list[str] = []
+    slow = SlowTenants(lambda: now_s[0], 3, woken.append)
 
-    def run(policy: str, seconds: float = 0.0) -> bool:
-        with slow.turn(policy) as has_turn:
+    def run(policy: str, seconds: float = 0.0, key: str = "") -> bool:
+        with slow.turn(policy, key) as has_turn:
             now_s[0] += seconds
         return has_turn
 
     def fail_late(policy: str) -> None:
-        with slow.turn(policy):
+        with slow.turn(policy, ""):
             now_s[0] += 30.0
             raise DeadlinePassed("kube.deadline", "an outage")
 
     assert run("a/p", 3.0)
     with pytest.raises(DeadlinePassed):
         fail_late("q")
-    with slow.turn("a/p"), slow.turn("a/other"):
-        # Two of three threads are taken.
-        assert not run("a/p")
-        assert run("q")
-        assert run("b/p", 3.0)
-        assert not run("b/p")
+    with slow.turn("a/p", "1"):
+        with slow.turn("a/other", "2"):
+            # Two of three threads are taken.
+            assert not run("a/p", key="3")
+            assert run("q")
+            assert run("b/p", 3.0)
+            assert not run("b/p", key="4")
+            assert woken == []
+        assert woken == ["3"]
+    assert woken == ["3", "4"]
     assert run("a/p")
     assert run("b/p")
-    with slow.turn("a/p"), slow.turn("a/p"):
+    with slow.turn("a/p", ""), slow.turn("a/p", ""):
         now_s[0] += 301.0
         assert run("a/p")
+
+
+def test_triggers_of_a_rule_that_was_slow_once(api: FakeApi) -> None:
+    """One slow call, e.g. after an outage, does not make the others wait for pauses."""
+    first: list[Any] = []
+
+    class SlowOnce:
+        def call(self, request: Any, _deadline_ns: int) -> Json:
+            if not first:
+                one.time.now_s += 5.0
+            first.append(request)
+            return {"a": "b"}
+
+    policy(api, _slow(), name="slow")
+    settings = Settings(namespace="kyverno", background_workers=3)
+    data = replace(data_of(api), api_calls=SlowOnce())
+    with term(api, cluster_data=data, settings=settings) as one:
+        one.settle()
+        request(api, open_trigger(api), policy="slow")
+        one.settle()
+        for number in range(60):
+            raw = open_trigger(api, f"t{number}")
+            request(api, raw, name=f"ur-{number}", policy="slow")
+        one.catch_up()
+        work = one.background.controllers.work
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        wanted = [f"{CONFIG_MAPS.format('a')}/out-t{number}" for number in range(60)]
+        # The clock stands still, so no pause ends.
+        wait_for(lambda: all(stored(api, path) for path in wanted), 60)
+        one.background.queue.shut_down(drain=False)
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("message", [_WEBHOOK, _CONVERSION])
