@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
-from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
+from kyverno_mp.errors import DeadlinePassed, KubeUnavailable, without_frames
 from kyverno_mp.limits import LOOKUP_S_MAX, REGISTRY_LOOKUPS_MAX
 
 
@@ -71,7 +71,7 @@ class Lookups:
             found = self._resolve(host)
         except Exception as error:  # noqa: BLE001 - raised in those that wait
             self._end(host)
-            own.set_exception(error)
+            own.set_exception(without_frames(error))
         else:
             self._end(host)
             own.set_result(found)

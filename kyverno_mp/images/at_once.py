@@ -89,5 +89,10 @@ class _Run:
         """Wait for the other threads. Raises: the first error of a part."""
         self._ended.wait(max(0.0, (until_ns - time.monotonic_ns()) / 1e9))
         self._left.clear()
-        if self._defect is not None:
-            raise self._defect
+        defect, self._defect = self._defect, None
+        if defect is not None:
+            try:
+                raise defect
+            finally:
+                # SAFETY: the error refers to this frame (errors.without_frames).
+                del defect

@@ -108,7 +108,7 @@ class ImageReview:
             try:
                 found = artifacts.digest(image, self._deadline_ns(deadline_ns))
             except (ExpressionFailed, RegistryUnavailable) as error:
-                self._failures[image, access] = error
+                self._failures[image, access] = type(error)(error.code, error.message)
                 raise
             self._digests[image, access] = found
         return found

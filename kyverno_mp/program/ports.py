@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from kyverno_mp.errors import Error
+from kyverno_mp.errors import Error, without_frames
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding
@@ -209,10 +209,11 @@ class Once:
             try:
                 self._found = compute()
             except Error as error:
-                self._error = error
+                self._error = without_frames(error)
             self._is_known = True
         if self._error is not None:
-            raise self._error
+            # SAFETY: a new error object, because a raise adds frames to it.
+            raise type(self._error)(self._error.code, self._error.message)
         found: _T = self._found
         return found
 

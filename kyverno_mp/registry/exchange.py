@@ -99,18 +99,31 @@ def converse(
         answer.close()
         return RegistryResponse(answer.status, found, body)
     except TimeoutError as error:
-        late = DeadlinePassed("registry.deadline", f"{host} did not answer in time")
-        late.is_connected = is_connected
-        raise late from error
+        text = f"{host} did not answer in time"
+        raise _failed(DeadlinePassed, "deadline", text, is_connected) from error
     except ssl.SSLCertVerificationError as error:
         raise RegistryUnavailable(
             "registry.network", f"{host}: {error.verify_message}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        found_none = RegistryUnavailable("registry.network", f"{host}: {reason}")
-        found_none.is_connected = is_connected
-        raise found_none from error
+        text = f"{host}: {reason}"
+        raise _failed(RegistryUnavailable, "network", text, is_connected) from error
+
+
+def _failed(
+    kind: type[DeadlinePassed] | type[RegistryUnavailable],
+    reason: str,
+    text: str,
+    is_connected: bool,  # noqa: FBT001 - a field of the error
+) -> DeadlinePassed | RegistryUnavailable:
+    """Return an error.
+
+    SAFETY: the caller must not keep it in a variable (errors.without_frames).
+    """
+    error = kind(f"registry.{reason}", text)
+    error.is_connected = is_connected
+    return error
 
 
 def taken_apart(url: str) -> tuple[SplitResult, int]:

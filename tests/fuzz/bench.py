@@ -101,6 +101,7 @@ class Bench:
         timeout_s: float = 10.0,
         triggers: Triggers | None = None,
         background_user: str | None = None,
+        long_lane: Any = None,
     ) -> None:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=monotonic_ns)
         engine = Engine(cluster_data or ClusterData(), clock)
@@ -121,6 +122,7 @@ class Bench:
                 roles=roles,
                 triggers=triggers,
                 background_user=background_user or "",
+                long_lane=long_lane,
             ),
             self.handlers,
         )

@@ -22,6 +22,7 @@ from kyverno_mp.errors import (
     ExpressionFailed,
     InputError,
     RegistryUnavailable,
+    without_frames,
 )
 from kyverno_mp.images.artifacts import Artifacts, Descriptor, json_object
 from kyverno_mp.images.at_once import Helpers
@@ -226,7 +227,7 @@ class PolicyReview:
                 if self._bytes_left < 0:
                     found = failed("the images of this review are too large")
             except (ExpressionFailed, RegistryUnavailable) as error:
-                found = error
+                found = without_frames(error)
             self._images[asked] = found
         if isinstance(found, Error):
             raise type(found)(found.code, found.message)

@@ -10,7 +10,7 @@ annotations) v1.19.0.
 
 from collections.abc import Iterator
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, without_frames
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, GenerationIR
 from kyverno_mp.program import result
@@ -112,11 +112,12 @@ class LinkedGeneratingPolicy:
                 else:
                     scope.value(generation)
             except ExpressionFailed as error:
-                failure = failure or error
+                failure = failure or without_frames(error)
                 if not reads_all:
                     break
         if failure is not None:
-            raise failure
+            # SAFETY: a new error object, because a raise adds this frame to it.
+            raise type(failure)(failure.code, failure.message, failure.where)
 
     def _verdict(self, status: str, text: str) -> RuleResult:
         return RuleResult(self.ir.policy.name, result.GENERATION, status, text)

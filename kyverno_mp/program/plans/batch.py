@@ -179,7 +179,9 @@ class Evaluation:
     def fail(self, rule: LinkedRule, error: Exception) -> int:
         """Record an error for a rule that could not be evaluated; return its code."""
         if isinstance(error, Preempted):
-            raise error
+            # SAFETY: a new error object: an error refers to this frame, which refers to
+            # the one that it got (errors.without_frames).
+            raise Preempted(error.code, error.message)
         if not any(policy is rule.policy for policy, _ in self.left_out):
             self.left_out.append((rule.policy, without_frames(error)))
         self.early[len(self.codes)] = [not_evaluated(rule.ir, error)]

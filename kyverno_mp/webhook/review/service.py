@@ -16,7 +16,13 @@ from typing import Any, Final
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.admission.weigh import about_decoded_bytes
-from kyverno_mp.errors import Error, Preempted, RequestInvalid, SnapshotUnusable
+from kyverno_mp.errors import (
+    Error,
+    Preempted,
+    RequestInvalid,
+    SnapshotUnusable,
+    without_frames,
+)
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import (
     INLINE_CROWDED_NS,
@@ -123,7 +129,8 @@ class Service:
         except SnapshotUnusable as error:
             self._dependencies.records.error(error.code)
             raise HttpError(error.code, error.message) from error
-        except Preempted:
+        except Preempted as error:
+            without_frames(error)
             self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
             return self._plan_aside(handler, route, request, review)
         except Exception as error:  # noqa: BLE001 - the exit for internal errors
@@ -141,8 +148,9 @@ class Service:
                 return review.evaluate(plan)
             try:
                 return review.evaluate(plan, pace)
-            except Preempted:
+            except Preempted as error:
                 # The evaluation starts over; it has reported nothing yet.
+                without_frames(error)
                 self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
         return lane.run(
             lambda pace: review.evaluate(plan, pace),

@@ -231,6 +231,49 @@ def test_late_reviews(path: bytes) -> None:
         assert garbage_of(lambda: bench.ask(pod(), path)) == 0  # noqa: B023 - called here
 
 
+class _Lane:
+    """Runs reviews that leave the event loop at once, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def run(
+        self, work: Callable[[Any], bytes], _deadline_ns: int, *_others: object
+    ) -> bytes:
+        self.count += 1
+        return work(None)
+
+
+@pytest.mark.parametrize("path", [b"/validate", b"/mutate"])
+@pytest.mark.parametrize("rule", RULES)
+def test_reviews_that_leave_the_event_loop(rule: str, path: bytes) -> None:
+    """At each reading of the clock, the slice can be over."""
+    over_at, readings = 0, 0
+
+    def jumping_ns() -> int:
+        nonlocal readings
+        readings += 1
+        return 10**12 + readings + (10**9 if readings > over_at else 0)
+
+    lane = _Lane()
+    policies = "---\n".join(
+        cluster_policy(RULES[one], name=f"p{number}")
+        for number, one in enumerate([rule, "pattern", "pod security"] * 2)
+    )
+    bench = Bench(policies, monotonic_ns=jumping_ns, long_lane=lane)
+    many = pod(containers=[{"name": f"c{n}", "image": "i"} for n in range(300)])
+
+    def ask() -> None:
+        nonlocal over_at, readings
+        for over_at in range(1, 40):  # noqa: B007 - read by the clock
+            readings = 0
+            bench.ask(many, path + b"/fail")
+
+    assert garbage_of(ask) == 0
+    if path == b"/validate" or "mutate:" in RULES[rule]:
+        assert lane.count > REVIEWS
+
+
 WHOLE = json.dumps(review(pod())).encode()
 BODIES: dict[str, Any] = {
     "not JSON": b"{",
