@@ -22,6 +22,8 @@ ATTEMPTS = 4
 ATTACK_S = 1.5
 ANSWERS_MIN = 10
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
+WORKER_MIB_MAX = 300.0
+"""Twice the memory of the reviews at once; one that stays costs more with each review."""
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -37,6 +39,7 @@ def test_other_tenants_are_answered_in_time(name: str, tmp_path: Path) -> None:
             assert not seen.lost, "each gets an answer"
             assert max(seen.attack_s) < DEADLINE_S + 2.0, "each by its deadline"
             assert seen.attack_bytes_max < ANSWER_BYTES_MAX
+            assert seen.worker_mib < WORKER_MIB_MAX
             waits.append(
                 (seen.neighbour_s_max, seen.health_s_max, seen.neighbour_answers)
             )
