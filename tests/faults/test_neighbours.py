@@ -23,7 +23,7 @@ ATTACK_S = 1.5
 ANSWERS_MIN = 10
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 WORKER_MIB_MAX = 300.0
-"""Twice the memory of the reviews at once; one that stays costs more with each review."""
+"""Twice the memory of all reviews at once. Reviews that stay need more each time."""
 
 
 @pytest.mark.parametrize("name", ATTACKS)
