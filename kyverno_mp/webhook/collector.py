@@ -158,9 +158,11 @@ def _collect(*, may_freeze: bool) -> bool:
     A frozen object is freed with its last reference, but never if it is part of a
     cycle. So objects are frozen only if many of them were created by linking.
     """
-    # PERF: creating the list takes 20 ns per object.
-    few = gc.get_count()[0] <= COLLECTED_OBJECTS_MAX
-    if few and len(gc.get_objects()) <= COLLECTED_OBJECTS_MAX:
+    # PERF: creating the list takes 20 ns per object, which linking would cost each time.
+    # Without linking, many of the new objects can be untracked, such as the maps of
+    # texts in a review, so their number alone says little.
+    is_short = not may_freeze or gc.get_count()[0] <= COLLECTED_OBJECTS_MAX
+    if is_short and len(gc.get_objects()) <= COLLECTED_OBJECTS_MAX:
         gc.collect()
     elif may_freeze:
         gc.freeze()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,19 @@ def test_many_objects_without_linking_are_neither_collected_nor_frozen() -> None
     bodies.clear()
     collector.note()
     assert collector.tick(110.0)
+    assert dead() is None
+
+
+def test_garbage_with_many_texts_is_collected_after_large_reviews() -> None:
+    """Maps of texts count as new objects, but a collection does not visit them."""
+    collector = Collector()
+    circle: Any = Circle()
+    circle.body = [{"a": str(number)} for number in range(COLLECTED_OBJECTS_MAX + 1)]
+    dead = weakref.ref(circle)
+    del circle
+    assert gc.get_count()[0] > COLLECTED_OBJECTS_MAX
+    assert len(gc.get_objects()) < COLLECTED_OBJECTS_MAX
+    assert collector.tick(100.0, freed=COLLECTED_FREED_BYTES_MIN)
     assert dead() is None
 
 
