@@ -158,7 +158,7 @@ def _collect(*, may_freeze: bool) -> bool:
     A frozen object is freed with its last reference, but never if it is part of a
     cycle. So objects are frozen only if many of them were created by linking.
     """
-    # PERF: creating the list takes 20 ns per object, which linking would cost each time.
+    # PERF: creating the list takes 20 ns per object, which each linking would cost.
     # Without linking, many of the new objects can be untracked, such as the maps of
     # texts in a review, so their number alone says little.
     is_short = not may_freeze or gc.get_count()[0] <= COLLECTED_OBJECTS_MAX
