@@ -16,8 +16,10 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
-_SETTLE_S: Final = 0.001
-"""Lets another thread that has received the SIGCONT record it."""
+_SETTLE_S_MAX: Final = 0.5
+"""Lets another thread that has received the SIGCONT record it, on a busy machine, too.
+Only a signal that arrives exactly at the end of a wait is delayed by it."""
+_SETTLE_S: Final = 0.005
 
 
 class SignalWait:
@@ -30,13 +32,16 @@ class SignalWait:
     def wait(self, signals: Iterable[signal.Signals], seconds: float) -> int:
         """Return the number of a signal that arrives within the time, otherwise 0."""
         until_s = time.monotonic() + seconds
+        wanted = frozenset(signals)
         self._continued = False
-        found = signal.sigtimedwait(frozenset(signals), seconds)
-        if found is None:
+        found = signal.sigtimedwait(wanted, seconds)
+        if found is None or found.si_signo not in wanted:
             return 0
         if time.monotonic() < until_s:
             return found.si_signo
-        time.sleep(_SETTLE_S)
+        until_s = time.monotonic() + _SETTLE_S_MAX
+        while not self._continued and time.monotonic() < until_s:
+            time.sleep(_SETTLE_S)
         return 0 if self._continued else found.si_signo
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

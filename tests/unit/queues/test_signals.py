@@ -4,9 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from typing import Any
 
 import pytest
+
+from kyverno_mp.queues.signals import SignalWait
 
 PROGRAM = """
 import signal, sys
@@ -53,6 +57,41 @@ def test_stop_and_continue_are_no_signals(
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=10)[0] == "SIGTERM\n"
+
+
+class _Late:
+    """An uninitialised record, which another thread explains somewhat later."""
+
+    si_signo = signal.SIGTERM
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+
+    def wait(self, _signals: object, seconds: float) -> Any:
+        time.sleep(seconds)
+        threading.Timer(0.05, self._continue).start()
+        return self
+
+    def _continue(self) -> None:
+        os.kill(os.getpid(), signal.SIGCONT)
+        self.is_over.set()
+
+
+def test_another_thread_receives_the_continuation_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise, a process on a busy machine would end as after a SIGTERM."""
+    before = signal.getsignal(signal.SIGCONT)
+    late = _Late()
+    signals = SignalWait()
+    try:
+        monkeypatch.setattr(signal, "sigtimedwait", late.wait)
+        assert signals.wait({signal.SIGTERM}, 0.01) == 0
+        late.si_signo = signal.SIGUSR1
+        assert signals.wait({signal.SIGTERM}, 0.01) == 0, "it was not asked for"
+        assert late.is_over.wait(60)
+    finally:
+        signal.signal(signal.SIGCONT, before)
 
 
 def test_signal_received_while_stopped_is_not_lost(
