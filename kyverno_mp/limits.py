@@ -506,6 +506,10 @@ TYPES_KEPT_MAX = 256
 """Custom kinds whose types a process keeps for apply configurations: more than
 MutatingPolicies use in practice. The oldest are evicted and read again."""
 
+DISCOVERY_WAIT_S_MAX = 5.0
+"""How long a thread waits until another one has listed the kinds of the API server,
+which takes milliseconds. Afterwards, kinds that the list does not have are unknown."""
+
 OPENAPI_WAIT_S_MAX = 2.0
 """Total time that a policy review waits for schemas. They are used only for warnings,
 and the API server allows ten seconds for the whole review."""

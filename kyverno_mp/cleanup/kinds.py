@@ -44,5 +44,6 @@ class Kinds:
             directory.resources
             and self._monotonic_s() - self._asked_s < _REFRESH_PAUSE_S
         ):
-            return directory
+            # Another thread may have refreshed it in the meantime.
+            return self._discovery.directory
         return self.refresh()

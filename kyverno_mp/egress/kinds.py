@@ -18,6 +18,7 @@ from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.limits import DISCOVERY_WAIT_S_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, FoundKind
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
@@ -125,9 +126,12 @@ class LiveKinds:
         return frozenset(parts - whole - {""})
 
     def _asked(self) -> Directory:
-        """Refresh from the API server, but at most once in ``_ASK_AGAIN_S``."""
-        if not self._asking.acquire(blocking=False):
-            # A second thread would only wait for the same response.
+        """Refresh from the API server, but at most once in ``_ASK_AGAIN_S``.
+
+        Threads wait for the refresh of another one: without it, they would take a kind
+        that exists for unknown.
+        """
+        if not self._asking.acquire(timeout=DISCOVERY_WAIT_S_MAX):
             return self._directory
         try:
             if time.monotonic() - self._asked_s >= _ASK_AGAIN_S:

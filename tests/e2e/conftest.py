@@ -5,7 +5,7 @@ run compiles Kubernetes. KUBECONFIG names an existing cluster to use instead.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from tests.e2e.chainsaw.sweep import sweep_policies
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.kubeconfig import Access, read_kubeconfig
-from tests.e2e.product import Product
+from tests.e2e.product import Product, log_ends
 
 FOLDER = Path(__file__).parent
 
@@ -60,6 +60,17 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.skip(reason="run as `pytest tests/e2e`"))
     elif needing and not os.environ.get("KUBECONFIG"):
         find_binaries()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs of the running products to the report of a failed test."""
+    report = yield
+    if report.failed and FOLDER in item.path.parents:
+        report.sections += [("log of kyverno-mp", text) for text in log_ends()]
+    return report
 
 
 @pytest.fixture(scope="session")

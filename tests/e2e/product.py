@@ -45,6 +45,9 @@ _GRANTED: Final = {
 """The permission kinds in deploy/, and their collections."""
 _EXISTS: Final = 409
 _OK: Final = 200
+_LOG_CHARACTERS: Final = 6000
+RUNNING: Final[list["Product"]] = []
+"""The products that ``started`` runs in this process."""
 
 
 class Product:
@@ -154,14 +157,21 @@ class Product:
 def started(
     plane: ControlPlane, folder: Path, extra: Mapping[str, str]
 ) -> Iterator[Product]:
-    """Run a product while the block runs, and print the end of its log."""
+    """Run a product while the block runs; failed tests show the end of its log."""
     product = Product(plane, folder, extra=extra)
     product.start()
+    RUNNING.append(product)
     try:
         yield product
     finally:
+        RUNNING.remove(product)
         product.stop()
-        print(product.program.log.read_text()[-6000:])
+
+
+def log_ends() -> Iterator[str]:
+    """Yield the end of the log of each running product, for the report of a failure."""
+    for product in RUNNING:
+        yield product.program.log.read_text()[-_LOG_CHARACTERS:]
 
 
 @contextlib.contextmanager

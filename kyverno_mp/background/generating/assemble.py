@@ -31,6 +31,8 @@ from kyverno_mp.telemetry.families import BACKGROUND_UNWATCHED
 
 _log = logging.getLogger(__name__)
 _FAILING: Final = 3
+_FOLLOW_AGAIN_S: Final = 30.0
+"""Pause before kinds that the API server did not serve are looked up again."""
 
 
 class GeneratingParts:
@@ -83,6 +85,8 @@ class GeneratingParts:
             informer.on_change(add_policy)
         self._adopted: set[str] = set()
         self._is_following = False
+        self._followed_s = 0.0
+        """When the recorded kinds were looked up, in monotonic seconds."""
         self._following = threading.Lock()
         self._reported: dict[str, tuple[str, float]] = {}
         """Each policy with unwatched objects: the reported kinds, and when they were
@@ -92,9 +96,10 @@ class GeneratingParts:
         """Watch the recorded kinds and reconcile the recorded policies, if due.
 
         Policies are reconciled only after their kind was listed; until then, a missing
-        policy may still exist.
+        policy may still exist. A recorded kind may be served later, e.g. because its
+        CRD is replaced, or because an aggregated API server is down.
         """
-        if not self._is_following:
+        if not self._is_following or self._lacks_kinds():
             self._follow()
         for informer in self.policies.policies:
             resource = informer.scope.resource
@@ -118,10 +123,16 @@ class GeneratingParts:
         ]
         return [*found, *self.watches.problems()]
 
+    def _lacks_kinds(self) -> bool:
+        """Return whether kinds that were not served are to be looked up again."""
+        since_s = self._dependencies.clock.monotonic_s() - self._followed_s
+        return not self.watches.is_complete and since_s >= _FOLLOW_AGAIN_S
+
     def _follow(self) -> None:
         """Watch the recorded kinds; after a failure, ``adopt`` tries again."""
         # The lock makes the last call of ``follow`` use the newest record.
         with self._following:
+            self._followed_s = self._dependencies.clock.monotonic_s()
             try:
                 self.watches.follow(self.register.written())
             except DependencyError as error:

@@ -105,22 +105,29 @@ class Watches:
         """Policies to sync when their kinds are listed."""
         self._follows = False
         self._is_stopped = False
+        self.is_complete = True
+        """Whether the API server served all kinds at the last ``follow``."""
 
     def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> None:
         """Watch only the kinds of these policies, as far as the limits allow.
 
+        Kinds that are not served are left out; ``is_complete`` is then False.
+
         Raises: DependencyError.
         """
+        is_complete = True
         found: dict[Place, tuple[Resource, bool]] = {}
         places: dict[str, set[Place]] = {}
         for policy, kinds in sorted(wanted.items()):
             for one in sorted(kinds):
                 resource = self._kinds.of_kind(one.api_version, one.kind)
-                if resource is not None:
-                    key = (resource.group, resource.plural)
-                    is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
-                    found[key] = resource, is_cloned
-                    places.setdefault(policy, set()).add(key)
+                if resource is None:
+                    is_complete = False
+                    continue
+                key = (resource.group, resource.plural)
+                is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
+                found[key] = resource, is_cloned
+                places.setdefault(policy, set()).add(key)
         watched = chosen(places)
         kept = {key: one for key, one in found.items() if key in watched}
         with self._lock:
@@ -128,6 +135,7 @@ class Watches:
                 return
             self._places = places
             self._follows = True
+            self.is_complete = is_complete
             self._left_out = frozenset(found) - watched
             ended = [
                 self._watches.pop(key)

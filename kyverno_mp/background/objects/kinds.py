@@ -34,7 +34,8 @@ class Kinds:
         Raises: DependencyError.
         """
         found = self._of_kind(api_version, kind)
-        if found is None and self._refresh():
+        if found is None:
+            self._refresh()
             found = self._of_kind(api_version, kind)
         return found
 
@@ -49,7 +50,8 @@ class Kinds:
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
         """Return the resources of a kind selector. Raises: DependencyError."""
         found = self._discovery.directory.find(selector)
-        if not found and self._refresh():
+        if not found:
+            self._refresh()
             found = self._discovery.directory.find(selector)
         return found
 
@@ -59,7 +61,8 @@ class Kinds:
         Raises: DependencyError.
         """
         found = self._of_plural(group, version, plural)
-        if found is None and self._refresh():
+        if found is None:
+            self._refresh()
             found = self._of_plural(group, version, plural)
         return found
 
@@ -88,14 +91,17 @@ class Kinds:
                 return one
         return None
 
-    def _refresh(self) -> bool:
-        """Refresh the list, unless that was just done. Raises: DependencyError."""
+    def _refresh(self) -> None:
+        """Refresh the list, unless that was just done. Raises: DependencyError.
+
+        Another thread may have refreshed it while this one waited, so that the caller
+        has to look again in any case.
+        """
         with self._lock:
             now_s = self._monotonic_s()
             if self._discovery.directory.resources and (
                 now_s - self._asked_s < _ASK_AGAIN_S
             ):
-                return False
+                return
             self._discovery.refresh()
             self._asked_s = now_s
-            return True

@@ -218,3 +218,21 @@ def test_holder_that_ends_between_record_and_write(api: FakeApi, writes: int) ->
         assert watched(one) == set()
     assert stored(api, path(0)) is None
     assert recorded(api) == set()
+
+
+def test_kind_that_is_served_again_is_watched(api: FakeApi) -> None:
+    """Otherwise, a pool that starts while a CRD is replaced would never watch it."""
+    kind_policy(api, 1)
+    with held(api) as one:
+        generated(api, one)
+    served = dict(api.answers)
+    serve_kinds(api)
+    with held(api) as one:
+        one.settle()
+        assert watched(one) == set()
+        api.answers.update(served)
+        one.pass_s(60)
+        assert watched(one) == {"k0s"}
+        api.remove(path(0))
+        one.settle()
+        assert stored(api, path(0)) is not None

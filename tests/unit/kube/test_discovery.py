@@ -1,10 +1,16 @@
 """Kind selectors resolve to the served resources, even during outages."""
 
-from typing import Any
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeAlias
 
 import pytest
 
+from kyverno_mp.background.objects import kinds as background
+from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.rest import Client
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 from tests.unit.kube.fake_api import FakeApi
 
@@ -14,7 +20,7 @@ def resource(plural: str, kind: str, *parts: str, scope: str = "Namespaced") -> 
         "resource": plural,
         "responseKind": {"kind": kind},
         "scope": scope,
-        "verbs": ["get", "list"],
+        "verbs": ["get", "list", "delete"],
         "subresources": [
             {"subresource": part, "responseKind": {"kind": kind}} for part in parts
         ],
@@ -40,6 +46,35 @@ def serve_aggregated(api: FakeApi, *groups: Any) -> None:
 
 
 APPS = group("apps", "v1", resource("deployments", "Deployment", "scale"))
+Finder: TypeAlias = Callable[[Client], Callable[[], bool]]
+
+
+def _background(look_up: Callable[[background.Kinds], object]) -> Finder:
+    def find(client: Client) -> Callable[[], bool]:
+        kinds = background.Kinds(client, time.monotonic)
+        return lambda: bool(look_up(kinds))
+
+    return find
+
+
+def _live(look_up: Callable[[LiveKinds], object]) -> Finder:
+    def find(client: Client) -> Callable[[], bool]:
+        kinds = LiveKinds(lambda: None, client)
+        return lambda: bool(look_up(kinds))
+
+    return find
+
+
+FINDERS = [
+    _background(lambda kinds: kinds.of_kind("apps/v1", "Deployment")),
+    _background(lambda kinds: kinds.find(parse_kind("Deployment"))),
+    _background(lambda kinds: kinds.of_plural("apps", "v1", "deployments")),
+    _background(lambda kinds: kinds.serves("apps/v1", "Deployment")),
+    _background(lambda kinds: kinds.deletable()),
+    _live(lambda kinds: kinds.plural_of("apps/v1", "Deployment")),
+    _live(lambda kinds: kinds.resources(parse_kind("Deployment"))),
+    _live(lambda kinds: kinds.find(parse_kind("Deployment"))),
+]
 
 
 @pytest.mark.parametrize(
@@ -116,3 +151,24 @@ def test_servers_without_aggregated_discovery(api: FakeApi) -> None:
     assert discovery.stale == ("broken/v1",)
     names = [one.name for one in discovery.directory.resources]
     assert names == ["pods", "pods/exec", "deployments"]
+
+
+@pytest.mark.parametrize("find", FINDERS)
+def test_kind_is_found_during_the_refresh_of_another_thread(
+    api: FakeApi, find: Finder
+) -> None:
+    """Otherwise, a kind that exists is taken for unknown, possibly until a restart."""
+    serve_aggregated(api, APPS)
+    look_up = find(api.client())
+    with ThreadPoolExecutor(2) as pool:
+        others: list[Future[bool]] = []
+
+        def on_request(_method: str, _target: str) -> None:
+            if not others:
+                others.append(pool.submit(look_up))
+                # Time to start; a slow machine only makes the test weaker.
+                wait([others[0]], timeout=0.2)
+
+        api.on_request = on_request
+        assert pool.submit(look_up).result(60)
+        assert others[0].result(60)
