@@ -110,6 +110,11 @@ class Engine:
         return self._clock.monotonic_ns()
 
     @property
+    def clock(self) -> Clock:
+        """The clock of rules."""
+        return self._clock
+
+    @property
     def cluster_data(self) -> ClusterData:
         """The cluster data that rules can read."""
         return self._cluster_data

@@ -52,8 +52,8 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     exceptions: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
     waiting: tuple[bytes, ...] = ()
     is_outage: bool = False
-    """Whether rows are errors because a registry could not be read; they are
-    retried."""
+    """Whether rows are errors because a registry or the API server did not answer; they
+    are retried."""
 
     def changed_from(self, before: bytes) -> list[int]:
         """Return the positions of rows whose fingerprints are not in ``before``."""

@@ -41,6 +41,7 @@ from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
 from kyverno_mp.reports.scan.batch_time import BatchTime
 from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
+from kyverno_mp.reports.scan.reads import NotedReads
 from kyverno_mp.reports.scan.requests import Requests
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
@@ -74,11 +75,12 @@ class BatchEvaluator:
         self._policies = policies
         self._cel_policies = cel_policies
         self._mutating_policies = mutating_policies
-        self._engine = engine
+        self._reads = NotedReads()
+        data = self._reads.of(engine.cluster_data)
+        self._engine = Engine(data, engine.clock)
         self._types = types
         self._statuses = frozenset(STATUSES.get(one, one) for one in results)
         self._is_excluded = is_excluded
-        data = engine.cluster_data
         self._requests = Requests(data.namespaces)
         self._admission = AdmissionRules(data.objects, data.scopes)
         self._cel = CelRules(data.cel, types, VALIDATING_SCAN)
@@ -176,6 +178,7 @@ class BatchEvaluator:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
         found = FoundRows(request.kind, self._statuses)
+        self._reads.begin()
         for policy in policies:
             try:
                 found.add(policy.ir, self._results(policy, context))
@@ -196,6 +199,7 @@ class BatchEvaluator:
                 found.add(compiled.policy, [one])
             else:
                 found.wait(compiled.policy, [""], one)
+        found.is_outage = self._reads.has_failed
         return found.evaluated()
 
     def _results(

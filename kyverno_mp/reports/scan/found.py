@@ -48,7 +48,7 @@ class FoundRows:
         self._waiting: list[bytes] = []
         self._problem = ""
         self.is_outage = False
-        """Whether a registry could not be read, so that rows are temporary errors."""
+        """Whether rows are temporary errors: a registry or the API server was away."""
 
     def add(self, policy: PolicyIR, results: Iterable[RuleResult]) -> None:
         """Add the results of a policy."""

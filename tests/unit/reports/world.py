@@ -21,6 +21,8 @@ from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_polic
 from kyverno_mp.compiler.cel_kinds.policies import compile_generating_policy
 from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.egress.clients import open_calls
+from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
@@ -270,7 +272,12 @@ class Term:
             world.policies,
             Engine(
                 ClusterData(
-                    namespaces=namespaces, objects=objects, scopes=objects, cel=cel
+                    config_maps=LiveConfigMaps(None, client),
+                    api_calls=open_calls(known, client),
+                    namespaces=namespaces,
+                    objects=objects,
+                    scopes=objects,
+                    cel=cel,
                 ),
                 clock,
             ),
