@@ -212,6 +212,29 @@ def test_warnings(command: Command, policy_file: Path, pods_file: Path) -> None:
     assert done.out.endswith("exit as warnExitCode is 3")
 
 
+@pytest.mark.parametrize(
+    ("text", "code"), [("0x10", 16), ("010", 8), ("1_0", 10), ("-1", -1)]
+)
+def test_exit_code_of_warnings_is_read_as_by_go(
+    command: Command, policy_file: Path, pods_file: Path, text: str, code: int
+) -> None:
+    policy_file.write_text(LATEST_POLICY.replace("Enforce", "Audit"))
+    flags = ("-r", pods_file, "--audit-warn", "--warn-exit-code", text)
+    done = command("apply", policy_file, *flags)
+    assert done.out.endswith(f"exit as warnExitCode is {code}")
+    assert done.code == code
+
+
+@pytest.mark.parametrize("text", [str(2**63), "x", " 5", ""])
+def test_exit_code_of_warnings_has_64_bits(
+    command: Command, policy_file: Path, pods_file: Path, text: str
+) -> None:
+    flags = ("-r", pods_file, "--warn-exit-code", text)
+    done = command("apply", policy_file, *flags)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("Error: Invalid value for '--warn-exit-code': ")
+
+
 CLEANUP = """
 apiVersion: kyverno.io/v2beta1
 kind: ClusterCleanupPolicy
