@@ -1,7 +1,7 @@
 """Evaluate assertion trees on plain data, without a request.
 
 Room: cli. Takes: trees, payloads, named values. Gives: the violations.
-Next: cli/testing/checks, scan/scope. May touch: the clock.
+Next: cli/testing/checks, cli/scan/scope. May touch: the clock.
 Source: docs/behaviour/engine 6.7; docs/behaviour/cli 15 (checks), 19 (json scan).
 """
 
