@@ -1,7 +1,7 @@
 """Evaluate assertion trees on plain data, without a request.
 
 Room: cli. Takes: trees, payloads, named values. Gives: the violations.
-Next: cli/testing/checks, json_scan. May touch: the clock.
+Next: cli/testing/checks, cli/scan/scope. May touch: the clock.
 Source: docs/behaviour/engine 6.7; docs/behaviour/cli 15 (checks), 19 (json scan).
 """
 
@@ -10,10 +10,8 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from kyverno_mp.expr.assertion.dialect import link_dialect
 from kyverno_mp.expr.assertion.link import AssertionProgram, link_assertion
-from kyverno_mp.expr.assertion.parse import parse_assertion, parse_expression
-from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.assertion.parse import parse_assertion
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.jsonvalue import Json
 
@@ -58,34 +56,3 @@ def aggregated(texts: Sequence[str]) -> str:
     """Join error messages in the format of Kubernetes."""
     unique = list(dict.fromkeys(texts))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
-
-
-class _Bindings:
-    """``$name`` of values computed by ``expand``."""
-
-    def __init__(self, named: dict[str, Json]) -> None:
-        self._named = named
-
-    def get(self, name: str, default: Json, /) -> Json:
-        return self._named.get(name[1:], default)
-
-
-def search(statement: str, payload: Json, named: dict[str, Json]) -> Json:
-    """Run one JMESPath of the assertion dialect. Raises: InputError."""
-    runtime = new_runtime()
-    runtime.bindings = _Bindings(named)
-    return link_dialect(parse(statement, community=True))(runtime, payload)
-
-
-def expand(value: Json, payload: Json, named: dict[str, Json]) -> Json:
-    """Replace strings that are expressions by their results. Raises: InputError."""
-    if type(value) is dict:
-        return {key: expand(item, payload, named) for key, item in value.items()}
-    if type(value) is list:
-        return [expand(item, payload, named) for item in value]
-    if type(value) is not str:
-        return value
-    expression = parse_expression(value)
-    if expression is None or not expression.computed:
-        return value
-    return search(expression.statement, payload, named)

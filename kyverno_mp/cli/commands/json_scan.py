@@ -1,7 +1,7 @@
 """Declare ``json scan``.
 
 Room: cli. Takes: the arguments that click parsed. Gives: the group.
-Next: json_scan.py. May touch: nothing outside its arguments.
+Next: cli/scan/scan.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 19.
 """
 
@@ -14,7 +14,7 @@ from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 def _scan(**flags: Any) -> None:
     # Imported late: help pages do not need the engine.
-    from kyverno_mp.cli.json_scan import scan
+    from kyverno_mp.cli.scan.scan import scan
 
     scan(**flags)
 

@@ -64,10 +64,19 @@ class AssertionProgram:
     def __init__(self, evaluate: "_Evaluate") -> None:
         self._evaluate = evaluate
 
-    def evaluate(self, payload: dict[str, Json], scope: Scope) -> list[Violation]:
+    def evaluate(
+        self,
+        payload: Json,
+        scope: Scope,
+        *,
+        path: Path = None,
+        hidden: frozenset[str] = _NO_ENTRIES,
+    ) -> list[Violation]:
         """Return the violations of the assertion; [] if there are none.
 
         ``scope``: provides the rule's context entries for ``$name`` on demand.
+        ``path``: of the assertion itself. ``hidden``: members of the scope's root that
+        are not context entries.
 
         Raises: ExpressionFailed with the text of the field error, for failing
         expressions and values that cannot be compared.
@@ -78,7 +87,7 @@ class AssertionProgram:
         runtime = outer.with_int64()
         run = _Run(runtime)
         try:
-            self._evaluate(run, None, payload, _Names(scope, {}))
+            self._evaluate(run, path, payload, _Names(scope, {}, hidden))
         except (RecursionError, OverflowError, MemoryError) as error:
             raise ExpressionFailed(
                 "assertion.too_much", f"assertion failed: {error}"
@@ -97,23 +106,27 @@ def link_assertion(assertion: Assertion) -> AssertionProgram:
 class _Names:
     """The values of ``$name``: bindings of the tree, then context entries."""
 
-    __slots__ = ("_bound", "_scope")
+    __slots__ = ("_bound", "_hidden", "_scope")
 
-    def __init__(self, scope: Scope, bound: dict[str, Json]) -> None:
+    def __init__(
+        self, scope: Scope, bound: dict[str, Json], hidden: frozenset[str]
+    ) -> None:
         self._scope = scope
         self._bound = bound
+        self._hidden = hidden
 
     def get(self, name: str, default: Json, /) -> Json:
         if name in self._bound:
             return self._bound[name]
         entry = name[1:]
-        if entry in _NO_ENTRIES:
+        if entry in self._hidden:
             return default
         self._scope.ensure(entry)
         return self._scope.root.get(entry, default)
 
     def bind(self, name: str, value: Json) -> "_Names":
-        return _Names(self._scope, {**self._bound, f"${name}": value})
+        bound = {**self._bound, f"${name}": value}
+        return _Names(self._scope, bound, self._hidden)
 
 
 class _Run:

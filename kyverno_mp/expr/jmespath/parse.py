@@ -110,7 +110,7 @@ class _Parser:
         node = self.expression(0)
         if self.kind() != "tEOF":
             raise self.error(
-                f"Unexpected token at the end of the expression: {self.kind()}"
+                f"Unexpected token at the end of the expression: {self.word()}"
             )
         return node
 
@@ -124,8 +124,13 @@ class _Parser:
 
     def expect(self, kind: str) -> None:
         if self.kind() != kind:
-            raise self.error(f"Expected {kind}, received: {self.kind()}")
+            raise self.error(f"Expected {self.word(kind)}, received: {self.word()}")
         self.at += 1
+
+    def word(self, kind: str = "") -> str:
+        """Return the name of a token in messages; "": the token at the position."""
+        kind = kind or self.kind()
+        return f"TOK{kind[1:]}" if self.community else kind
 
     def expression(self, power: int) -> Node:
         self.depth += 1
@@ -201,7 +206,8 @@ class _Parser:
             case "tPlus" | "tMinus":
                 child = self.expression(_POWERS[token.kind])
                 return nodes.Unary(_ARITHMETIC[token.kind], child)
-        raise syntax_error(f"Invalid token: {token.kind}", self.text, token.position)
+        message = f"Invalid token: {self.word(token.kind)}"
+        raise syntax_error(message, self.text, token.position)
 
     def quoted_function(self, token: Token) -> ExpressionInvalid:
         word = "name" if self.community else "Name"
@@ -260,7 +266,7 @@ class _Parser:
         if self.community and kind in _ARITHMETIC:
             right = self.expression(_POWERS[kind])
             return nodes.Arithmetic(_ARITHMETIC[kind], node, right)
-        raise self.error(f"Unexpected token: {kind}")
+        raise self.error(f"Unexpected token: {self.word(kind)}")
 
     def after_bracket(self, node: Node) -> Node:
         if self.kind() in ("tNumber", "tColon"):
@@ -317,7 +323,9 @@ class _Parser:
             elif kind == "tNumber":
                 parts[index] = _read_int(self.tokens[self.at].value)
             else:
-                raise self.error(f"Expected tColon or tNumber, received: {kind}")
+                raise self.error(
+                    f"Expected tColon or tNumber, received: {self.word(kind)}"
+                )
             self.at += 1
         self.expect("tRbracket")
         return nodes.Slice(*parts)

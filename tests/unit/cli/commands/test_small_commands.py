@@ -19,14 +19,14 @@ spec:
   rules:
   - name: tagged
     identifier: name
-    context: [{name: wanted, variable: {names: ["(join('-', ['x', type]))"]}}]
+    context: [{name: wanted, variable: "(join('-', ['x', type]))"}]
     match: {any: [{type: bucket}]}
     exclude: {any: [{name: ignored}]}
     assert:
       all:
       - message: tag missing
         check: {tags: {"(contains(keys(@), 'Team'))": true}}
-      - check: {"($wanted.names[0])": x-bucket}
+      - check: {"($wanted)": x-bucket}
 """
 PAYLOAD = {
     "items": [
