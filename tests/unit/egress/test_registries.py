@@ -210,6 +210,20 @@ def test_name_lookups_of_expressions_are_bounded(
     assert Lookups(resolve).soon("a.example") == ["127.0.0.1"]
 
 
+def test_lookup_without_a_thread_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the name could not be looked up until a restart."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lookups = Lookups(to_loopback)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(OSError, match="no thread"):
+        lookups("a.example", soon_ns())
+    monkeypatch.undo()
+    assert lookups("a.example", soon_ns()) == ["127.0.0.1"]
+
+
 def test_slow_name_server_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver of the C library has no deadline."""
     monkeypatch.setattr("kyverno_mp.egress.lookups.REGISTRY_LOOKUPS_MAX", 2)
