@@ -99,6 +99,17 @@ class Report(msgspec.Struct):
         return self.results or []
 
     @property
+    def left_out(self) -> str:
+        """The annotation of a report that lacks rows, or ""."""
+        return (self.metadata.annotations or {}).get(LEFT_OUT, "")
+
+    @property
+    def lacks(self) -> int:
+        """The number of rows that the report lacks."""
+        text = self.left_out
+        return int(text) if text.isdecimal() else int(bool(text))
+
+    @property
     def has_right_summary(self) -> bool:
         """Whether the summary has the number of rows of each result."""
         summary = self.summary or {}
@@ -150,7 +161,7 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
         scope.name,
         ordered_fingerprints(report.rows),
         len(memoryview(raw)),
-        (report.metadata.annotations or {}).get(LEFT_OUT, ""),
+        report.left_out,
         packed_times([seconds_of(row) for row in report.rows]),
         report.has_right_summary,
     )

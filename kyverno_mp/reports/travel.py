@@ -17,7 +17,9 @@ def reporting_of(settings: Settings) -> Reporting | None:
         types=_words(settings.reports_of),
         words=_words(settings.reports_results),
         # KYVERNO: results of reviews are reported even if scans store nothing (6.1).
-        scans=settings.reports_scan and settings.reports_store,
+        scans=settings.reports_scan
+        and settings.reports_store
+        and settings.reports_aggregate,
     )
 
 

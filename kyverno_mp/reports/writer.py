@@ -13,7 +13,7 @@ overwrite each other's changes. A row that stays keeps its time.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -59,6 +59,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _CONFLICTS_MAX: Final = 5
+_Decide: TypeAlias = Callable[[Sequence[Row]], list[Row]]
 CREATED: Final = "created"
 UPDATED: Final = "updated"
 DELETED: Final = "deleted"
@@ -137,7 +138,7 @@ class Writer:
                 wanted[:] = merged(wanted, added, current.plan)
             return wanted
 
-        outcome = self._bring(subject, decide)
+        outcome = self._bring(subject, decide, has_all=evaluation.only is None)
         return Applied(outcome, changed, fingerprints_of(wanted))
 
     def prune(self, subject: Subject, plan: Plan, scanned: Keys) -> str:
@@ -277,12 +278,12 @@ class Writer:
         return True
 
     def _bring(
-        self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
+        self, subject: Subject, decide: _Decide, *, has_all: bool = False
     ) -> str:
-        """Read the report, decide and write; retry after a conflict."""
+        """Read the report, decide and write; ``has_all``: also the rows it lacks."""
         for attempt in range(1, _CONFLICTS_MAX + 1):
             try:
-                outcome, left_out = self._try(subject, decide)
+                outcome, left_out = self._try(subject, decide, has_all=has_all)
             except KubeConflict:
                 if attempt == _CONFLICTS_MAX:
                     raise
@@ -293,7 +294,7 @@ class Writer:
         raise AssertionError("the last attempt returns or raises")
 
     def _try(
-        self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
+        self, subject: Subject, decide: _Decide, *, has_all: bool
     ) -> tuple[str, int]:
         key = report_key(subject)
         live: Json | None = None
@@ -301,11 +302,9 @@ class Writer:
             live = self._objects.find(self._kinds.of(subject.namespace), key)
         if live is None:
             return self._create(subject, decide)
-        return self._replace(subject, live, decide)
+        return self._replace(subject, live, decide, has_all=has_all)
 
-    def _create(
-        self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
-    ) -> tuple[str, int]:
+    def _create(self, subject: Subject, decide: _Decide) -> tuple[str, int]:
         rows, left_out = cut_rows(self._timed(decide([]), {}))
         if not rows:
             return SAME, 0
@@ -318,12 +317,12 @@ class Writer:
             live = self._objects.find(resource, report_key(subject))
             if live is None:
                 raise
-            return self._replace(subject, live, decide)
+            return self._replace(subject, live, decide, has_all=False)
         self._wrote(subject, made)
         return CREATED, left_out
 
     def _replace(
-        self, subject: Subject, live: Json, decide: Callable[[Sequence[Row]], list[Row]]
+        self, subject: Subject, live: Json, decide: _Decide, *, has_all: bool
     ) -> tuple[str, int]:
         report = read_report(msgspec.json.encode(live))
         if not report.is_ours:
@@ -340,6 +339,8 @@ class Writer:
             self._stored.wrote(key, "")
             return DELETED, 0
         rows, left_out = cut_rows(self._timed(wanted, times))
+        if not has_all:
+            left_out += report.lacks
         if _is_same(report, rows, left_out):
             self._wrote(subject, live)
             return SAME, 0
@@ -394,7 +395,6 @@ def _edited(live: Json, rows: Sequence[Row], left_out: int) -> Json:
 
 
 def _is_same(report: Report, rows: Sequence[Row], left_out: int) -> bool:
-    annotated = (report.metadata.annotations or {}).get(LEFT_OUT, "")
-    if annotated != str(left_out or "") or not report.has_right_summary:
+    if report.left_out != str(left_out or "") or not report.has_right_summary:
         return False
     return fingerprints_of(rows) == fingerprints_of(report.rows)

@@ -137,8 +137,8 @@ class Settings:
     reports_aggregate: bool = setting(
         True,
         Facts(
-            "Write reports; false leaves EphemeralReports for another program"
-            " (aggregateReports)."
+            "Write reports; false leaves EphemeralReports with the results of reviews"
+            " for another program (aggregateReports)."
         ),
     )
     reports_store: bool = setting(

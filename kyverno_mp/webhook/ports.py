@@ -143,9 +143,13 @@ class Records(Protocol):
         """Count one answered review and the results of its policies."""
 
     def audit(
-        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
     ) -> None:
-        """Count the results of auditing policies."""
+        """Count the results of auditing policies, which took ``seconds``."""
 
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""
@@ -198,10 +202,13 @@ class AuditSink(Protocol):
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
         with_messages: Callable[[PolicyResponse], PolicyResponse],
+        *,
+        seconds: float = 0.0,
     ) -> None:
         """Record the results of one allowed review; called in the audit queue's thread.
 
         ``with_messages`` adds to a response the rules that the fast program evaluated.
+        ``seconds``: duration of the evaluation of ``audited`` after the answer.
         """
 
 

@@ -63,7 +63,11 @@ class Recorded:
         self.results = list(responses)
 
     def audit(
-        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
     ) -> None:
         """Keep nothing."""
 

@@ -109,6 +109,13 @@ def _result(finding: Finding, rules: _Rules) -> dict[str, Json]:
                 region["startColumn"] = finding.column
             physical["region"] = region
         location["physicalLocation"] = physical
+    elif finding.subject:
+        # Code hosts reject a log with a result that has no artifact, so an object of a
+        # cluster or of a report is one.
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": quote(finding.subject.lstrip("/"))},
+            "region": {"startLine": 1},
+        }
     if finding.subject:
         location["logicalLocations"] = [{"fullyQualifiedName": finding.subject}]
     result: dict[str, Json] = {

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -73,12 +74,22 @@ class Recording:
     notes: list[str] = field(default_factory=list)
     """Notes about files that end early."""
     one_of: int = 1
+    _read: dict[Path, int] = field(default_factory=dict)
+    """The number of reviews that the first pass read from each file."""
     _noted: set[Path] = field(default_factory=set)
 
     def lines(self) -> Iterator[Line]:
-        """Yield all reviews, file by file. Raises: RequestInvalid, OSError."""
+        """Yield all reviews, file by file. Raises: RequestInvalid, OSError.
+
+        Reviews that a worker adds after the first pass are not in later ones, because
+        the groups name reviews by their numbers.
+        """
         for file in self.files:
-            yield from self._lines_of(file)
+            number = 0
+            for line in islice(self._lines_of(file), self._read.get(file)):
+                number += 1
+                yield line
+            self._read.setdefault(file, number)
 
     def _lines_of(self, file: Path) -> Iterator[Line]:
         number = 0

@@ -219,6 +219,8 @@ class Scan(ObjectScan):
                     uid=uid,
                 )
                 outdated.append((subject, scanned))
+                if report.left_out:
+                    self._complete(group, report.kind, namespace)
 
         def prune(one: tuple[Subject, Keys]) -> DependencyError | None:
             subject, scanned = one
@@ -242,6 +244,12 @@ class Scan(ObjectScan):
         for failure in failures:
             if failure is not None:
                 raise failure
+
+    def _complete(self, group: str, kind: str, namespace: str) -> None:
+        """Evaluate the objects whose cut reports have room for the missing rows now."""
+        for one in self.resources.values():
+            if (one.resource.group, one.resource.kind) == (group, kind):
+                one.mark([namespace], self._clock_s())
 
 
 def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:

@@ -219,10 +219,14 @@ class PageRecords:
         self._recorder.bundle(key, members, seconds)
 
     def audit(
-        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
     ) -> None:
         """Count the results of auditing policies, which do not delay the caller."""
-        self._results(request, webhook, responses, 0.0)
+        self._results(request, webhook, responses, seconds)
 
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""

@@ -67,13 +67,15 @@ class LogSink:
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
         with_messages: WithMessages,
+        *,
+        seconds: float = 0.0,
     ) -> None:
         """Log each violation and error of the audited policies, and count them.
 
         The results of enforcing policies were counted with the answer.
         """
         del enforced, with_messages
-        _count(self._records, self._loop, request, audited)
+        _count(self._records, self._loop, request, audited, seconds)
         for response in audited:
             for rule in response.results:
                 if rule.status not in (FAIL, ERROR):
@@ -139,9 +141,11 @@ class JournalSink:
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
         with_messages: WithMessages,
+        *,
+        seconds: float = 0.0,
     ) -> None:
         """Count the audited policies, and record all responses."""
-        _count(self._records, self._loop, request, audited)
+        _count(self._records, self._loop, request, audited, seconds)
         self._write(request, merged(enforced, audited, with_messages), blocked=False)
 
     def _write(
@@ -213,8 +217,11 @@ def _count(
     loop: asyncio.AbstractEventLoop,
     request: Request,
     audited: Sequence[PolicyResponse],
+    seconds: float,
 ) -> None:
     if audited:
         # SAFETY: the metric page has one writer, the event loop's thread.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(records.audit, request, VALIDATE, audited)
+            loop.call_soon_threadsafe(
+                records.audit, request, VALIDATE, audited, seconds
+            )

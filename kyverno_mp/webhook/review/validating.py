@@ -291,9 +291,11 @@ def _audit_later(
     sink, now_ns = dependencies.sink, dependencies.monotonic_ns
 
     def audit() -> None:
-        deadline_ns = now_ns() + _AUDIT_TIMEOUT_NS
+        started_ns = now_ns()
+        deadline_ns = started_ns + _AUDIT_TIMEOUT_NS
         with dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
+            seconds = (now_ns() - started_ns) / 1e9
             _note_left_out(review, plan)
             if plan.travels:
                 found = [*enforced, *audited]
@@ -304,6 +306,7 @@ def _audit_later(
                 enforced,
                 audited,
                 lambda response: plan.with_messages(response, deadline_ns, pace),
+                seconds=seconds,
             )
 
     waiting = dependencies.audit_queue

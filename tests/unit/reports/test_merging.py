@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kyverno_mp.reports import objects
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import Join, _join_nothing
 from kyverno_mp.reports.merging import NEW_RULE_S
@@ -224,6 +225,34 @@ def test_rows_of_generate_rules_stay_while_the_rule_exists(api: FakeApi) -> None
         world.serve(policy("p", labelled()))
         one.settle()
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_cut_report_stays_marked_when_results_of_reviews_are_added(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report without the mark is taken for whole, and its rows are not completed."""
+    monkeypatch.setattr(objects, "REPORT_BYTES_MAX", 900)
+    world = new_cluster(api)
+    world.serve(policy("p", *[labelled(name, label="no") for name in "abcdef"]), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("once"))
+        assert merge(one)
+        report = report_of(api, raw)
+        assert report is not None
+        missing = report["metadata"]["annotations"]["kyverno-mp.io/results-left-out"]
+        assert len(report["results"]) + int(missing) == 7
+
+
+@pytest.mark.parametrize(
+    "setting", ["reports_scan", "reports_store", "reports_aggregate"]
+)
+def test_all_results_travel_if_scans_store_none(setting: str) -> None:
+    """aggregateReports=false leaves all results for another program (6.1)."""
+    settings: Any = {"reports_workers": 1, setting: False}
+    reporting = reporting_of(Settings(namespace="kyverno", **settings))
+    assert reporting is not None
+    assert not reporting.scans
 
 
 def test_without_stored_scans_reports_have_results_of_reviews_only(

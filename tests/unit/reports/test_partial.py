@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -166,6 +167,30 @@ def test_truncated_report_gets_all_rows(
         world.serve(policy("p", rules[0]), policy("q", labelled(label="app")))
         one.settle()
     assert results(report_of(api, raw)) == [("p", "a", "pass"), ("q", "r", "pass")]
+    report = report_of(api, raw)
+    assert report is not None
+    assert not report["metadata"].get("annotations")
+
+
+@pytest.mark.parametrize("stays", [(), ("e",)])
+def test_truncated_report_gets_all_rows_without_a_policy(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, stays: Sequence[str]
+) -> None:
+    """A removed policy has no rows to evaluate, but leaves room for cut rows."""
+    monkeypatch.setattr(objects, "REPORT_BYTES_MAX", 900)
+    world = new_cluster(api)
+    other = policy("q", labelled("q", label="app"))
+    others = [policy(name, labelled(name, label="team")) for name in stays]
+    rules = [labelled(name, label="team") for name in "abcdef"]
+    world.serve(policy("p", *rules), other, *others)
+    raw = pod(api, app="x")
+    with term(api, world) as one:
+        one.settle()
+        assert ("q", "q", "pass") not in results(report_of(api, raw))
+        world.serve(other, *others)
+        one.settle()
+    expected = [(name, name, "fail") for name in stays] + [("q", "q", "pass")]
+    assert results(report_of(api, raw)) == expected
     report = report_of(api, raw)
     assert report is not None
     assert not report["metadata"].get("annotations")

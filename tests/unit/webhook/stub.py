@@ -154,8 +154,13 @@ class StubRecords:
         self.evaluated.append(len(responses))
 
     def audit(
-        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
     ) -> None:
+        assert seconds >= 0
         self.reviews.append((webhook, request.operation, bool(responses)))
 
     def http(self, method: str, path: str, seconds: float) -> None:

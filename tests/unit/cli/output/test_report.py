@@ -264,6 +264,33 @@ def test_sarif_and_junit(command: Command, reports_file: Path) -> None:
     )
 
 
+def test_sarif_has_a_physical_location_for_each_result(
+    command: Command, tmp_path: Path
+) -> None:
+    """GitHub rejects the whole file if one result has only a logical location."""
+    role = {"kind": "ClusterRole", "name": "system:a b"}
+    raw = [
+        report(result("p", "fail")),
+        report(
+            result("q", "warn", resources=[role]),
+            namespace="",
+            kind="ClusterPolicyReport",
+        ),
+    ]
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(raw))
+    log = json.loads(command("report", file, "-o", "sarif").out)
+    check_sarif(log)
+    places = [one["locations"][0] for one in log["runs"][0]["results"]]
+    assert [one["physicalLocation"] for one in places] == [
+        {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
+        for uri in ("apps/Pod/web", "ClusterRole/system%3Aa%20b")
+    ]
+    assert [one["logicalLocations"][0]["fullyQualifiedName"] for one in places] == [
+        *("apps/Pod/web", "/ClusterRole/system:a b"),
+    ]
+
+
 class _Elements(HTMLParser):
     """Collects elements with their attributes, and the texts of table cells."""
 

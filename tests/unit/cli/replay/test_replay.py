@@ -15,6 +15,7 @@ import yaml
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.cli.replay.changes import Change, Tables
+from kyverno_mp.cli.replay.recording import recording_of
 from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.limits import (
@@ -542,6 +543,21 @@ def test_segment_still_being_written(scene: Scene) -> None:
     done = scene.replay(file, "-o", "json")
     assert json.loads(done.out)["requests"] == 2
     assert "is not complete yet; its complete lines are used" in done.err
+
+
+def test_reviews_recorded_during_a_replay_are_left_out(scene: Scene) -> None:
+    """A worker adds to the first of two files between the passes."""
+    line = {"timeMs": 1, "path": VALIDATE, "kind": ["", "v1", "Pod"]}
+    rest = {**line, "request": {}, "answer": {"allowed": True}}
+    text = json.dumps(rest).encode() + b"\n"
+    scene.recording.mkdir()
+    for name in ("reviews-1.jsonl", "reviews-2.jsonl"):
+        (scene.recording / name).write_bytes(_header() + text)
+    recording = recording_of(str(scene.recording))
+    assert len(list(recording.lines())) == 2
+    with (scene.recording / "reviews-1.jsonl").open("ab") as file:
+        file.write(text)
+    assert len(list(recording.lines())) == 2
 
 
 def _header(version: int = 1) -> bytes:

@@ -48,6 +48,7 @@ class Sink:
         self.told: list[tuple[str, int, bool]] = []
         self.records_successes = False
         self.fails = False
+        self.seconds = 0.0
 
     def answered(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
@@ -62,7 +63,10 @@ class Sink:
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
         with_messages: Callable[[PolicyResponse], PolicyResponse],
+        *,
+        seconds: float = 0.0,
     ) -> None:
+        self.seconds = seconds
         for one in (*enforced, *audited):
             assert with_messages(one) is one
         self.got.append((request.uid, len(enforced), len(audited)))
@@ -133,6 +137,22 @@ def test_warnings_of_policies_that_did_not_deny() -> None:
         )
     )
     assert bench.ask(IGNORE)["warnings"] == ["policy p.r: m", "policy p.r: m"]
+
+
+def test_duration_of_an_audit_is_measured() -> None:
+    """Without it, metrics and the dashboard show 0 s for auditing policies."""
+
+    class Slow(StubPlan):
+        def audit(
+            self, deadline_ns: int, pace: Pace | None = None
+        ) -> list[PolicyResponse]:
+            bench.now_ns += 250_000_000
+            return super().audit(deadline_ns, pace)
+
+    bench = Bench(Slow(enforce=[response("pass")], audit=[response()]))
+    assert bench.ask()["allowed"]
+    assert bench.audited() == [("u-1", 1, 1)]
+    assert bench.sink.seconds == 0.25
 
 
 def test_audit_runs_after_the_answer() -> None:
