@@ -7,9 +7,9 @@ Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
 
 The author of a Pod chooses the registry, and the registry chooses its token service and
 its redirects. Each of these addresses is checked. The name is resolved once, and the
-connection goes to the checked address. A redirect or a token service on another host
-can lead into a private network only if the allowlist names the server: the default
-``*`` is meant for registries.
+connection goes to the checked address. A redirect, or a public registry's token service
+on another host, can lead into a private network only if the allowlist names the server:
+the default ``*`` is meant for registries.
 """
 
 import socket
@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult
 
-from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed
+from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed, is_private
 from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.errors import (
     DeadlinePassed,
@@ -62,12 +62,28 @@ class _Key(NamedTuple):
     is_redirected: bool
 
 
+class _Connection(Connection):
+    """A connection to a registry. ``is_private``: in a private network."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        context: ssl.SSLContext | None,
+        dial: Callable[[float], socket.socket],
+        is_private: bool,
+    ) -> None:
+        super().__init__(host, port, context=context, dial=dial)
+        self.is_private = is_private
+
+
 class _Host:
     """The connections to one registry."""
 
     def __init__(self, calls_max: int) -> None:
         self.places = threading.BoundedSemaphore(calls_max)
-        self.idle: list[tuple[Connection, int]] = []
+        self.idle: list[tuple[_Connection, int]] = []
         """Each connection with the time at which it became idle."""
         self.users = 0
 
@@ -164,7 +180,7 @@ class RegistryTransport:
 
     def _on(
         self,
-        connection: Connection,
+        connection: _Connection,
         host: _Host,
         call: RegistryCall,
         parts: SplitResult,
@@ -176,6 +192,7 @@ class RegistryTransport:
         except BaseException:
             connection.abandon()
             raise
+        found = replace(found, is_private=connection.is_private)
         keeps = found.headers.get("connection", "").lower() != "close"
         with self._lock:
             if (
@@ -222,7 +239,7 @@ class RegistryTransport:
             for connection, _ in self._hosts.pop(key).idle:
                 connection.abandon()
 
-    def _idle(self, host: _Host) -> Connection | None:
+    def _idle(self, host: _Host) -> _Connection | None:
         oldest_ns = time.monotonic_ns() - _IDLE_NS_MAX
         while True:
             with self._lock:
@@ -233,7 +250,7 @@ class RegistryTransport:
                 return connection
             connection.abandon()
 
-    def _fresh(self, key: _Key, call: RegistryCall, deadline_ns: int) -> Connection:
+    def _fresh(self, key: _Key, call: RegistryCall, deadline_ns: int) -> _Connection:
         target = Target(key.scheme, key.host.rstrip("."), key.port, "/")
         try:
             found = self._resolve(target.host, deadline_ns)
@@ -242,11 +259,13 @@ class RegistryTransport:
         addresses = allowed(target, found, self._rules)[:SERVICE_ADDRESSES_MAX]
         if call.is_redirected:
             self._check_redirected(target, found)
-        return Connection(
+        return _Connection(
             key.host,
             key.port,
             context=self._context(key.scheme, call),
             dial=lambda timeout_s: _dial(addresses, key.port, timeout_s),
+            # All of them: whoever controls the name chooses the address to dial.
+            is_private=all(map(is_private, addresses)),
         )
 
     def _check_redirected(self, target: Target, found: list[str]) -> None:

@@ -22,11 +22,15 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class RegistryResponse:
-    """A server's response; header names are in lower case."""
+    """A server's response; header names are in lower case.
+
+    ``is_private``: the server is in a private network, as far as the sender checks it.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    is_private: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

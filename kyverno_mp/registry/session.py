@@ -161,7 +161,9 @@ class Session:
             self._authorization = self._credentials.basic()
         elif kind == "bearer":
             token = self._credentials.registry_token or self._token(
-                dict(_PARAMETER.findall(challenge)), deadline_ns
+                dict(_PARAMETER.findall(challenge)),
+                deadline_ns,
+                is_private=answer.is_private,
             )
             self._authorization = f"Bearer {token}"
         else:
@@ -169,7 +171,10 @@ class Session:
                 "registry.refused", f"{self._host}: unknown authorization scheme"
             )
 
-    def _token(self, challenge: Mapping[str, str], deadline_ns: int) -> str:
+    def _token(
+        self, challenge: Mapping[str, str], deadline_ns: int, *, is_private: bool
+    ) -> str:
+        """Ask the registry's token service; ``is_private``: the registry's network."""
         realm = challenge.get("realm", "")
         # SAFETY: a password is sent in plain text only to a registry with plain HTTP.
         if not realm.startswith("https://") and self._origin.startswith("https://"):
@@ -200,9 +205,11 @@ class Session:
                 body=body,
                 bytes_max=REGISTRY_TOKEN_BYTES_MAX,
                 is_verified=not self._may_be_plain,
-                # SAFETY: a registry can name any token service, also one that only we
-                # can reach.
-                is_redirected=_name_of(realm) != _name_of(f"//{self._host}"),
+                # SAFETY: a public registry can name any token service, also one that
+                # only we can reach. One in a private network often has it on another
+                # host there.
+                is_redirected=not is_private
+                and _name_of(realm) != _name_of(f"//{self._host}"),
             ),
             deadline_ns,
         )
