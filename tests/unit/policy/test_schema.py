@@ -16,6 +16,8 @@ def policy(spec: Any, kind: str = "ValidatingPolicy", version: str = "v1") -> An
     }
 
 
+X = {"name": "x", "expression": "true"}
+Y = {"name": "y", "expression": "true"}
 RULES = {"resourceRules": [{"apiGroups": [""], "resources": ["pods"]}]}
 VALID = {
     "matchConstraints": RULES,
@@ -38,11 +40,23 @@ def test_valid(version: str) -> None:
         ({"validations": [{"expression": 1}]}, "must be of type string, got integer"),
         ({"validationActions": ["Denie"]}, 'must be one of "'),
         ({"webhookConfiguration": {"timeoutSeconds": True}}, "got boolean"),
+        ({"variables": [X, Y, X]}, "spec.variables[2]: duplicate value x"),
+        ({"matchConditions": [X, X]}, "spec.matchConditions[1]: duplicate value x"),
+        (
+            {"validationActions": ["Deny", "Audit", "Deny"]},
+            'spec.validationActions[2]: duplicate value "Deny"',
+        ),
     ],
 )
 def test_violations(change: dict[str, Any], told: str) -> None:
     found = [str(one) for one in schema_problems(policy({**VALID, **change}))]
     assert any(told in one for one in found), found
+
+
+def test_repeated_audit_annotations_are_valid() -> None:
+    """As in the real program: only some lists have keys."""
+    given = {"key": "k", "valueExpression": "'v'"}
+    assert schema_problems(policy({**VALID, "auditAnnotations": [given, given]})) == ()
 
 
 @pytest.mark.parametrize(
