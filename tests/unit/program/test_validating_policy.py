@@ -400,6 +400,35 @@ SKIPPED = "rule is skipped due to policy exception: "
             [exception(expiresAt="2026-01-01T00:00:01Z")],
             ("exception", "skip", f"{SKIPPED}team/e"),
         ),
+        # Times beyond 64 bits of nanoseconds must not prevent the policy's publication.
+        (
+            [exception(expiresAt="9999-12-31T23:59:59Z")],
+            ("exception", "skip", f"{SKIPPED}team/e"),
+        ),
+        ([exception(expiresAt="0001-01-01T00:00:00Z")], ("", "fail", "nginx,")),
+        # As in the real program: a number beyond 64 bits is no priority.
+        (
+            [
+                exception(priority="1"),
+                exception("f", "9223372036854775808", reportResult="pass"),
+            ],
+            ("exception", "skip", f"{SKIPPED}team/e, team/f"),
+        ),
+        (
+            [exception("f", "99999999999999999999", reportResult="pass")],
+            ("exception", "pass", "rule is passed due to policy exception: team/f"),
+        ),
+        (
+            [
+                exception(priority="1"),
+                exception("f", "9223372036854775807", reportResult="pass"),
+            ],
+            (
+                "exception",
+                "pass",
+                "rule is passed due to policy exception: team/e, team/f",
+            ),
+        ),
     ],
 )
 def test_exceptions(given: list[Any], wanted: Any) -> None:
@@ -408,6 +437,25 @@ def test_exceptions(given: list[Any], wanted: Any) -> None:
     spec = validations(text, messageExpression=message)
     spec["matchConditions"] = [condition("true")]
     assert verdict(spec, *given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        (("'1'", "'2'"), ("pass", {"k": "2"})),
+        (("null", "'2'"), ("pass", {"k": "2"})),
+        (("'1'", "''"), ("pass", {})),
+        (("'1'", "null"), ("error", None)),
+    ],
+)
+def test_the_last_of_equal_audit_annotations_applies(texts: Any, wanted: Any) -> None:
+    """As in the real program, which does not evaluate the others."""
+    annotations = [{"key": "k", "valueExpression": text} for text in texts]
+    spec = {**validations("true"), "auditAnnotations": annotations}
+    found = answers(document(spec))[0].result
+    assert found is not None
+    assert found.status == wanted[0]
+    assert wanted[1] is None or found.properties == wanted[1]
 
 
 def test_audit_annotations() -> None:
