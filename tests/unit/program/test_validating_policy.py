@@ -319,9 +319,26 @@ def test_invalid_selector_is_an_error_if_all_else_matches() -> None:
     found = verdict(validations("true"), match=match)
     assert found is not None
     assert found[:2] == ("match", "error")
-    assert found[2].startswith("failed to execute matching: ")
+    text = '"Near" is not a valid label selector operator'
+    assert found[2] == f"failed to execute matching: Internal error occurred: {text}"
     match["resourceRules"] = [{**RULE, "operations": ["DELETE"]}]
     assert verdict(validations("true"), match=match) is None
+
+
+def test_invalid_namespace_selector_is_not_read_without_a_namespace() -> None:
+    """As upstream, which matches such objects before it reads the selector."""
+    terms = [{"key": "a", "operator": "In"}]
+    match = {**MATCH, "namespaceSelector": {"matchExpressions": terms}}
+    found = verdict(validations("true"), match=match)
+    assert found is not None
+    assert found[:2] == ("match", "error")
+    assert found[2].endswith(
+        "Internal error occurred: values: Invalid value: null: for 'in', 'notin'"
+        " operators, values set can't be empty"
+    )
+    asked = request(POD, namespace="")
+    found = verdict(validations("true"), match=match, request=asked)
+    assert found == ("", "pass", "success")
 
 
 @pytest.mark.parametrize(
