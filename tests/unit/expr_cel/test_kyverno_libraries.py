@@ -203,7 +203,11 @@ def evaluate(
         (f"image('ghcr.io/a/b@{DIGEST}').containsDigest()", True),
         ("image('nginx').containsDigest() || image('nginx').digest() != ''", False),
         ("isImage('nginx:1') && !isImage('NGINX') && !isImage('a@sha256:1')", True),
-        ("image('nginx') == image('docker.io/library/nginx:latest')", True),
+        # As in the real program: the texts are compared, too.
+        ("image('nginx') == image('docker.io/library/nginx:latest')", False),
+        ("image('nginx') == image('nginx:latest')", False),
+        ("image('nginx') != parseImageReference('nginx')", False),
+        ("image('nginx') in [image('nginx:latest')]", False),
         ("type(image('a/b')) == type(image('c/d'))", True),
     ],
 )  # fmt: skip
