@@ -147,7 +147,7 @@ def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
         items = schema.get("items") or {}
         for index, item in enumerate(value):
             yield from _problems(item, items, f"{path}[{index}]")
-        yield from _duplicates(value, schema, path)
+        yield from duplicates(value, schema, path)
     yield from _bounds(value, schema, path)
 
 
@@ -181,7 +181,7 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
         yield Problem("policy.one_of", path, "", text)
 
 
-def _duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem]:
+def duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem]:
     """Yield a problem for each item that repeats an earlier item's key.
 
     K8S: only lists with ``x-kubernetes-list-type`` map or set have keys.
