@@ -538,6 +538,19 @@ def test_audit_annotations() -> None:
             "undeclared reference to 'authorizer'",
         ),
         (validations("request.uid == ''"), "undefined field 'uid'"),
+        (
+            validations("resource.list('v1', 'pods', '').items.exists(i, true)"),
+            "expression of type 'any' cannot be range of a comprehension",
+        ),
+        (
+            {
+                "variables": [
+                    {"name": "v", "expression": "resource.get('v1', 'pods', 'n', 'p')"}
+                ],
+                **validations("variables.v.spec.all(k, v, true)"),
+            },
+            "expression of type 'any' cannot be range of a comprehension",
+        ),
     ],
 )
 def test_uncompilable_expression_rejects_the_policy(spec: Any, reason: str) -> None:
@@ -634,6 +647,20 @@ def test_constraints_of_an_autogen_variant() -> None:
     wanted = ("daemonsets", "deployments", "replicasets", "statefulsets")
     assert (apps.groups, apps.resources) == (("apps",), wanted)
     assert (batch.resources, batch.operations) == (("jobs",), ("CREATE",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dyn(resource.list('v1', 'pods', '').items).exists(i, true)",
+        "resource.list('v1', 'pods', '').items.orValue([]).exists(i, true)",
+        "resource.list('v1', 'pods', '').all(k, k != '')",
+        "size(resource.list('v1', 'pods', '').items) > 0",
+    ],
+)
+def test_ranges_over_objects_of_the_cluster(text: str) -> None:
+    """As in the real program; ``.items`` itself is no range."""
+    document_compiled(validations(text))
 
 
 def test_namespaced_policy_has_namespaced_functions() -> None:
