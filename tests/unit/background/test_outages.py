@@ -147,6 +147,7 @@ def test_a_rule_of_others_while_many_triggers_wait_for_a_service(api: FakeApi) -
         for thread in threads:
             thread.start()
         wait_for(lambda: stored(api, f"{CONFIG_MAPS.format('a')}/out-late"))
+        wait_for(lambda: len(waiting) >= 3)
         assert len(waiting) == 3
         released.set()
         one.background.queue.shut_down(drain=False)
