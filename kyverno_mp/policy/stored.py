@@ -48,8 +48,8 @@ _WITH_STATUS: Final = (
     "ClusterCleanupPolicy",
     "ValidatingAdmissionPolicy",
 )
-_NAMED: Final = {"x-kubernetes-list-map-keys": ("name",)}
-_KEYED: Final = {
+_NAMED: Final[dict[str, Json]] = {"x-kubernetes-list-map-keys": ("name",)}
+_KEYED: Final[dict[str, dict[str, Json]]] = {
     "ValidatingAdmissionPolicy": {"matchConditions": _NAMED, "variables": _NAMED},
     "MutatingAdmissionPolicy": {"matchConditions": _NAMED},
     "ValidatingAdmissionPolicyBinding": {
