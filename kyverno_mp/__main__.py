@@ -14,6 +14,7 @@ objects that stay, so a garbage collection before that frees nothing."""
 
 
 _FAILED = 1
+_EXIT_CODE_MASK = 0xFF  # the bits that the caller receives
 
 
 def main() -> int:
@@ -45,7 +46,7 @@ def _end(ended: list[int]) -> None:
         if not code and not isinstance(error, BrokenPipeError):
             print(f"Error: {error.strerror}", file=sys.stderr)  # noqa: T201 - the command's output
         code = code or _FAILED
-    os._exit(code)
+    os._exit(code & _EXIT_CODE_MASK)
 
 
 if __name__ == "__main__":

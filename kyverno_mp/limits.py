@@ -1133,6 +1133,10 @@ BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two
 triggers rarely share one."""
 
+BACKGROUND_SLOW_TENANTS_MAX = 10_000
+"""Tenants with slow rules that the pool keeps in mind, for five minutes each: more than
+clusters have. Beyond that, the oldest is no longer limited."""
+
 BACKGROUND_ENDING_S_MAX = 3600
 """How long an UpdateRequest waits for the end of a deletion: drained Pods and
 finalizers of cloud providers take minutes."""

@@ -122,5 +122,5 @@ def listed_triggers(
             trigger = identity_of(one)
             found[trigger.key] = trigger
 
-    list_all(client, scope, take)
+    list_all(client, scope, take, restart=found.clear)
     return found

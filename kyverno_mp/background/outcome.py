@@ -29,9 +29,16 @@ class Outcome(NamedTuple):
     pause_s: float = 0.0
     """The pause before the next attempt; 0 = soon."""
 
+    def shortened(self) -> "Outcome":
+        """Return the same wait with a short limit."""
+        pause_s = min(self.pause_s, ABSENT_S)
+        drops_as = self.drops_as or CONTESTED
+        return self._replace(limit_s=ABSENT_S, pause_s=pause_s, drops_as=drops_as)
+
 
 ABSENT: Final = "dropped_absent"
 PRESENT: Final = "dropped_present"
+CONTESTED: Final = "dropped_contested"
 DONE: Final = Outcome()
 APPLIED: Final = Outcome(applied=True)
 NOT_STORED: Final = Outcome(waits=True, reason="trigger not stored yet", runs_then=True)

@@ -75,8 +75,8 @@ class Requests:
         self._lane_of: dict[Key, str] = {}
         self._progress: dict[Key, Progress] = {}
         self._crowd = Crowd(dependencies.threshold)
-        self._ending = Crowd(dependencies.threshold)
-        """The requests that wait for the end of a deletion."""
+        self._long = Crowd(dependencies.threshold)
+        """Requests that wait for the end of a deletion or of a contest."""
         workers = dependencies.settings.background_workers
         self._slow = SlowTenants(dependencies.clock.monotonic_s, workers, add)
         self._unqueued: dict[str, None] = {}
@@ -144,7 +144,7 @@ class Requests:
         """Drop what is known about a request that is gone."""
         self._progress.pop(key, None)
         self._crowd.drop(key)
-        self._ending.drop(key)
+        self._long.drop(key)
 
     def _drop(self, key: Key, lane: str) -> None:
         del self._lane_of[key]
@@ -320,10 +320,10 @@ class Requests:
 
     def _shortened(self, one: StoredRequest, waits: Outcome | None) -> Outcome | None:
         """Shorten a long wait while those of its tenant could delay all others."""
-        if waits is None or waits.pause_s or waits.limit_s <= ABSENT_S:
-            self._ending.drop(one.key)
-        elif self._ending.add(one.key, one.spec.policy):
-            return waits._replace(limit_s=ABSENT_S)
+        if waits is None or waits.limit_s <= ABSENT_S:
+            self._long.drop(one.key)
+        elif self._long.add(one.key, one.spec.policy):
+            return waits.shortened()
         return waits
 
     def _fail(
@@ -377,7 +377,7 @@ class Requests:
             )
         progress.is_done = True
         self._crowd.drop(one.key)
-        self._ending.drop(one.key)
+        self._long.drop(one.key)
 
     def _record_failure(self, failure: Failure, *, is_new: bool) -> None:
         task = failure.task

@@ -5,7 +5,8 @@ SlowTenants. Next: background/requests.py. May touch: the caller's clock and que
 Source: docs/background.md (requests).
 
 A rule may wait for a service for half a minute, for each of its triggers. Without a
-limit, a few triggers would take all threads of the pool.
+limit, a few triggers would take all threads of the pool. A pool with one thread cannot
+keep it free; instead, slow rules pause after each piece of work.
 """
 
 import threading
@@ -15,6 +16,7 @@ from itertools import islice
 from typing import Final
 
 from kyverno_mp.background.policies import tenant_of
+from kyverno_mp.limits import BACKGROUND_SLOW_TENANTS_MAX
 
 PAUSE_S: Final = 5.0
 """How long other work of a slow tenant waits, unless it is woken before."""
@@ -34,10 +36,14 @@ class SlowTenants:
         self._clock_s = clock_s
         self._wake = wake
         self._most = max(1, threads - 1)
+        self._rest_s = PAUSE_S if threads == 1 else 0.0
+        self._rests_until_s = float("-inf")
+        """With one thread: when the pause after the last slow work ends."""
         self._lock = threading.Lock()
         self._running = 0
         """How much work of slow tenants runs."""
         self._until_s: dict[str, float] = {}
+        """When each tenant is no longer slow, the earliest first."""
         self._waiting: dict[str, None] = {}
         """Keys of work that had no turn, in their order."""
 
@@ -53,23 +59,45 @@ class SlowTenants:
         tenant, began_s = tenant_of(policy), self._clock_s()
         with self._lock:
             is_slow = self._is_slow(tenant, began_s)
-            has_turn = not is_slow or self._running < self._most
+            is_free = self._running < self._most and began_s >= self._rests_until_s
+            has_turn = not is_slow or is_free
             self._running += is_slow and has_turn
-            if not has_turn:
+            if has_turn:
+                self._waiting.pop(key, None)
+            else:
                 self._waiting[key] = None
         try:
             yield has_turn
             now_s = self._clock_s()
             if has_turn and now_s - began_s >= _SLOW_S:
-                with self._lock:
-                    self._until_s[tenant] = now_s + _KEPT_S
+                self._note(tenant, now_s)
         finally:
             if is_slow and has_turn:
                 self._end()
 
+    def __len__(self) -> int:
+        """Return the number of tenants that are kept."""
+        return len(self._until_s)
+
+    def _note(self, tenant: str, now_s: float) -> None:
+        """Keep a tenant with slow work; drop those that are no longer slow."""
+        with self._lock:
+            self._until_s.pop(tenant, None)
+            self._until_s[tenant] = now_s + _KEPT_S
+            while self._until_s:
+                first = next(iter(self._until_s))
+                is_over = self._until_s[first] <= now_s
+                if not is_over and len(self._until_s) <= BACKGROUND_SLOW_TENANTS_MAX:
+                    break
+                del self._until_s[first]
+            self._rests_until_s = now_s + self._rest_s
+
     def _end(self) -> None:
         with self._lock:
             self._running -= 1
+            if self._clock_s() < self._rests_until_s:
+                # The keys come back by themselves, after the pause.
+                return
             woken = list(islice(self._waiting, self._most - self._running))
             for key in woken:
                 del self._waiting[key]
@@ -77,7 +105,4 @@ class SlowTenants:
             self._wake(key)
 
     def _is_slow(self, tenant: str, now_s: float) -> bool:
-        until_s = self._until_s.get(tenant)
-        if until_s is not None and until_s <= now_s:
-            del self._until_s[tenant]
-        return until_s is not None and until_s > now_s
+        return self._until_s.get(tenant, now_s) > now_s

@@ -34,6 +34,8 @@ class OwnAccess:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._answers: dict[_AccessKey, tuple[float, bool]] = {}
+        self._forgotten = 0
+        """How often the answers were discarded."""
 
     def allows(
         self, verb: str, resource: Resource, namespace: str = "", name: str = ""
@@ -46,11 +48,14 @@ class OwnAccess:
         key = (verb, resource.group, resource.plural, namespace, name)
         now_s = self._monotonic_s()
         with self._lock:
-            known = self._answers.get(key)
+            known, forgotten = self._answers.get(key), self._forgotten
         if known is not None and now_s - known[0] < _CACHED_S:
             return known[1]
         allowed = self._ask(verb, resource, namespace, name)
         with self._lock:
+            if forgotten != self._forgotten:
+                # The answer may be older than the grant that ``forget`` is called for.
+                return allowed
             if len(self._answers) >= ACCESS_ANSWERS_MAX:
                 self._answers.clear()
             self._answers[key] = now_s, allowed
@@ -71,9 +76,10 @@ class OwnAccess:
         )
 
     def forget(self) -> None:
-        """Discard the cached answers."""
+        """Discard the cached answers, and those of reviews in progress."""
         with self._lock:
             self._answers.clear()
+            self._forgotten += 1
 
     def cluster_rules(self) -> Json | None:
         """Return the rules that ClusterRoleBindings grant, to detect changes.

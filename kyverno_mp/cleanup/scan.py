@@ -25,7 +25,7 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.kube.watch import WatchScope, keep, list_all
 from kyverno_mp.limits import (
     CLEANUP_MATCHED_MAX,
     CLEANUP_RUN_OBJECTS_MAX,
@@ -148,7 +148,8 @@ class _Walk:
             self._take(resource, msgspec.json.decode(raw), kind)
 
         try:
-            list_all(self._inputs.client, scope, take)
+            # Each candidate is read again before its deletion.
+            list_all(self._inputs.client, scope, take, restart=keep)
         except (KubeRefused, KubeNotFound) as error:
             # KYVERNO: a kind that cannot be listed is skipped; other failures end the
             # run (docs/behaviour/controllers 7).

@@ -19,7 +19,7 @@ from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.kube.watch import WatchScope, keep, list_all
 from kyverno_mp.values.jsonvalue import Json
 
 _DEFINITIONS: Final = Resource(
@@ -88,7 +88,8 @@ class _Writer:
 
     def write_all(self) -> None:
         """Write all objects; raises CommandFailed if one could not be written."""
-        list_all(self._client, WatchScope(resource=self._resource), self._write)
+        scope = WatchScope(resource=self._resource)
+        list_all(self._client, scope, self._write, restart=keep)
         if self._failed:
             raise CommandFailed(
                 f"{self._failed} objects of {self._resource.plural} could not be"

@@ -89,6 +89,8 @@ class LiveKinds:
             if rows is not None and rows is not self._rows:
                 self._rows = rows
                 self._set(directory_of(rows))
+                # They may be older than our last answer of the API server.
+                self._asked_s = -_ASK_AGAIN_S
             return self._directory
 
     def kind_of(self, group: str, version: str, plural: str) -> str | None:
@@ -141,13 +143,15 @@ class LiveKinds:
         return self._directory
 
     def _ask(self) -> None:
+        found: Directory | None = None
         try:
             self._discovery.refresh()
-            with self._lock:
-                self._set(self._discovery.directory)
+            found = self._discovery.directory
         except DependencyError as error:
             _log.warning("discovery: %s", error.message)
-        finally:
+        with self._lock:
+            if found is not None:
+                self._set(found)
             self._asked_s = time.monotonic()
 
     def _set(self, directory: Directory) -> None:

@@ -61,9 +61,15 @@ class Lookups:
         if found is not own:
             self._places.release()
             return found
-        threading.Thread(
+        thread = threading.Thread(
             target=self._look_up, args=(host, own), name="lookup", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # E.g. the container may have no more threads now.
+            self._end(host)
+            own.set_exception(OSError("no thread for the look-up"))
         return own
 
     def _look_up(self, host: str, own: "Future[list[str]]") -> None:

@@ -7,8 +7,9 @@ Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
 
 The author of a Pod chooses the registry, and the registry chooses its token service and
 its redirects. Each of these addresses is checked. The name is resolved once, and the
-connection goes to the checked address. A redirect can lead into a private network only
-if the allowlist names the server: the default ``*`` is meant for registries.
+connection goes to the checked address. A redirect or a token service on another host
+can lead into a private network only if the allowlist names the server: the default
+``*`` is meant for registries.
 """
 
 import socket
@@ -26,6 +27,7 @@ from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed
 from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.errors import (
     DeadlinePassed,
+    ExpressionFailed,
     KubeUnavailable,
     RegistryUnavailable,
 )
@@ -47,7 +49,7 @@ from kyverno_mp.registry.exchange import (
 
 _IDLE_NS_MAX: Final = 30_000_000_000
 """Registries close idle connections after about a minute; addresses may change."""
-
+_SETTING: Final = "KYVERNO_MP_REGISTRY_ALLOWLIST"
 
 OnCall: TypeAlias = Callable[[str, str], None]
 
@@ -237,14 +239,26 @@ class RegistryTransport:
             found = self._resolve(target.host, deadline_ns)
         except KubeUnavailable as error:
             raise RegistryUnavailable("registry.network", error.message) from error
-        rules = self._redirect_rules if call.is_redirected else self._rules
-        addresses = allowed(target, found, rules)[:SERVICE_ADDRESSES_MAX]
+        addresses = allowed(target, found, self._rules)[:SERVICE_ADDRESSES_MAX]
+        if call.is_redirected:
+            self._check_redirected(target, found)
         return Connection(
             key.host,
             key.port,
             context=self._context(key.scheme, call),
             dial=lambda timeout_s: _dial(addresses, key.port, timeout_s),
         )
+
+    def _check_redirected(self, target: Target, found: list[str]) -> None:
+        """Require that more than ``*`` allows the addresses. Raises: ExpressionFailed.
+
+        The message names the setting, because the server is often a token service.
+        """
+        try:
+            allowed(target, found, self._redirect_rules)
+        except ExpressionFailed as error:
+            text = f"a registry named this server, but {_SETTING} does not"
+            raise ExpressionFailed(error.code, f"{error.message}: {text}") from error
 
     def _context(self, scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
         if scheme != "https":

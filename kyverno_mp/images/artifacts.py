@@ -7,6 +7,7 @@ Source: docs/behaviour/images 3.2, 6 (referrers, HTTP errors, digests).
 Errors have go-containerregistry's messages, because reports contain them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
@@ -36,6 +37,7 @@ NOT_FOUND: Final = "image.not_found"
 _OK, _MISSING = 200, 404
 _NO_REFERRERS: Final = frozenset({400, 404, 406})
 _NAME_LENGTH: Final = range(2, 256)
+_TAG: Final = re.compile(r"\w[\w.-]*", re.ASCII)
 _BODY_CHARACTERS: Final = 1024
 _ERRORS_MAX: Final = 10
 """Number of errors of one response to show; a registry usually sends one."""
@@ -150,9 +152,12 @@ class Artifacts:
     ) -> list[Layer]:
         """Return the layers of the manifest whose tag is derived from the digest.
 
-        Raises: ExpressionFailed, DependencyError.
+        SAFETY: the author of a policy chooses the prefix, but not another path of the
+        server. Raises: ExpressionFailed, DependencyError.
         """
         tag = f"{prefix}{digest.replace(':', '-', 1)}.{suffix}"
+        if _TAG.fullmatch(tag) is None:
+            raise failed(f"{place.place}: the tag of the signatures is invalid: {tag}")
         named = Reference(place.registry, place.repository, tag, "")
         url, answer = self._manifest(named, deadline_ns)
         if answer.status == _MISSING:

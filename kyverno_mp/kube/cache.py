@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -43,6 +43,10 @@ _RELIST_AFTER: Final = 4
 """Number of failures after which a server error causes a new list."""
 _ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
 """Codes of failures that the server reported, possibly with a Retry-After."""
+_CALLS_MAX: Final = 2
+"""How often handlers are called with a key if one of them fails. An error that stays
+must not cause lists for ever.
+"""
 _BRIEF_S: Final = 1.0
 """A watch that ends sooner and without any event has failed."""
 
@@ -74,6 +78,8 @@ class Informer(Generic[T]):
         self._list_callbacks: list[Callable[[], None]] = []
         self._synced = threading.Event()
         self._stopping = threading.Event()
+        self._owed: dict[Key, int] = {}
+        """Changed keys that not all handlers have got, and how often one failed."""
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self.last_message_ns = 0
@@ -164,7 +170,7 @@ class Informer(Generic[T]):
         while not self._stopping.is_set():
             started_ns = time.monotonic_ns()
             try:
-                if not self._version:
+                if not self._version or self._owed:
                     self._list()
                 received = self._watch()
             except KubeExpired as error:
@@ -173,7 +179,7 @@ class Informer(Generic[T]):
             except DependencyError as error:
                 self._failed(error)
             except Exception:  # noqa: BLE001 - a dead thread would stop the cache
-                # The new list also contains the change that caused the error.
+                # The handlers get the key of the change again after the new list.
                 _log.exception("%s: unexpected error, listing again", self.scope.path)
                 self._version = ""
                 self._count()
@@ -222,21 +228,20 @@ class Informer(Generic[T]):
 
         for callback in self._list_callbacks:
             callback()
-        version = list_all(self._client, self.scope, take)
+        version = list_all(self._client, self.scope, take, restart=found.clear)
         with self._lock:
             before, self._objects = self._objects, found
-        self._version = version
-        self.lists += 1
-        self.last_message_ns = time.monotonic_ns()
-        self._synced.set()
         gone = [key for key in before if key not in found]
         moved = [
             key
             for key, (stamp, _) in found.items()
             if key not in before or before[key][0] != stamp
         ]
-        for key in (*gone, *moved):
-            self._notify(key)
+        self._version = version
+        self.lists += 1
+        self.last_message_ns = time.monotonic_ns()
+        self._synced.set()
+        self._notify((*gone, *moved))
         self.notified_version = version
         self._notify_progress()
 
@@ -276,7 +281,7 @@ class Informer(Generic[T]):
             elif self._objects.pop(key, None) is None:
                 self.notified_version = self._version
                 return
-        self._notify(key)
+        self._notify((key,))
         self.notified_version = self._version
         self._notify_progress()
 
@@ -289,9 +294,22 @@ class Informer(Generic[T]):
             _log.warning("%s: skipped an object: %s", self.scope.path, error)
             return None
 
-    def _notify(self, key: Key) -> None:
-        for handler in self._handlers:
-            handler(key)
+    def _notify(self, keys: Iterable[Key]) -> None:
+        """Call the handlers for changed keys, and for those still owed."""
+        for key in keys:
+            # The last change comes last.
+            self._owed.pop(key, None)
+            self._owed[key] = 0
+        for key in list(self._owed):
+            try:
+                for handler in self._handlers:
+                    handler(key)
+            except BaseException:
+                failures = self._owed.pop(key) + 1
+                if failures < _CALLS_MAX:
+                    self._owed[key] = failures
+                raise
+            del self._owed[key]
 
     def _notify_progress(self) -> None:
         for callback in self._progress_callbacks:

@@ -108,21 +108,29 @@ def list_all(
     scope: WatchScope,
     take: Callable[[msgspec.Raw], None],
     *,
+    restart: Callable[[], object],
     page_objects: int = KUBE_PAGE_OBJECTS,
 ) -> str:
     """Pass every object to ``take``; return the list's resource version.
 
-    An expired page restarts the list, so ``take`` may get an object twice. A page that
-    is too large is requested again with half as many objects.
+    An expired page restarts the list. ``restart`` is called first and has to discard
+    what ``take`` got, because these objects may have changed or been deleted since. A
+    page that is too large is requested again with half as many objects.
 
     Raises: DependencyError.
     """
     version = ""
-    for page in list_pages(client, scope, page_objects=page_objects):
+    for count, page in enumerate(list_pages(client, scope, page_objects=page_objects)):
+        if count and not page.number:
+            restart()
         version = page.resource_version
         for raw in page.items:
             take(raw)
     return version
+
+
+def keep() -> None:
+    """Keep what a list has returned before it restarts; for ``list_all``."""
 
 
 @dataclass(frozen=True, slots=True)

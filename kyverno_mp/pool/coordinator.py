@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -91,10 +91,18 @@ class Tools:
     successes: Successes
     metrics: PoolMetrics
     health: HealthReasons = field(default_factory=HealthReasons)
+    term: int | None = None
+    """The number of the work's term of the lease; None = any."""
 
     def holds_lease(self) -> bool:
-        """Return whether this replica may write now; call it before each batch."""
-        return self.election.holds()
+        """Return whether this replica may write now; call it before each batch.
+
+        SAFETY: if the lease was lost and held again, e.g. by a process that was
+        suspended, another replica may have written what the work still has in memory.
+        """
+        # The number is read last: the election counts a term before it holds it.
+        is_held = self.election.holds()
+        return is_held and self.term in (None, self.election.terms_held)
 
 
 Work = Callable[[Tools, threading.Event], None]
@@ -173,7 +181,10 @@ class Coordinator:
     def _start(self, number: int) -> _Term:
         stop = threading.Event()
         thread = threading.Thread(
-            target=self._work, args=(self._tools, stop), name="work", daemon=True
+            target=self._work,
+            args=(replace(self._tools, term=number), stop),
+            name="work",
+            daemon=True,
         )
         thread.start()
         return _Term(number, stop, thread)

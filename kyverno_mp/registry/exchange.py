@@ -33,7 +33,8 @@ class RegistryResponse:
 class RegistryCall:
     """One request. ``is_verified``: the certificate must match the host.
 
-    ``is_redirected``: the URL is the target of a registry's redirect.
+    ``is_redirected``: a registry has named another server, as the target of a redirect
+    or as its token service.
     """
 
     method: str

@@ -200,6 +200,9 @@ class Session:
                 body=body,
                 bytes_max=REGISTRY_TOKEN_BYTES_MAX,
                 is_verified=not self._may_be_plain,
+                # SAFETY: a registry can name any token service, also one that only we
+                # can reach.
+                is_redirected=_name_of(realm) != _name_of(f"//{self._host}"),
             ),
             deadline_ns,
         )
@@ -232,6 +235,14 @@ def _without_text(answer: RegistryResponse) -> RegistryResponse:
     if answer.status == _OK:
         return answer
     return RegistryResponse(answer.status, {}, b"")
+
+
+def _name_of(url: str) -> str:
+    """Return the host in a URL without its port. Raises: RequestInvalid."""
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError as error:
+        raise RequestInvalid("registry.url", "a registry's URL is invalid") from error
 
 
 def is_loopback(host: str) -> bool:

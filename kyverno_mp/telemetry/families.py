@@ -395,7 +395,8 @@ BACKGROUND_REQUESTS: Final = Family(
     "Number of UpdateRequests, and of permanently failed tasks of policies, by"
     " outcome: done, failed (it is retried), dropped_absent (the trigger was missing"
     " for 30 s), dropped_present (the object to delete still exists or is still"
-    " wanted), dropped_failing (the last attempt failed).",
+    " wanted), dropped_contested (while many wait, others keep changing the object),"
+    " dropped_failing (the last attempt failed).",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",

@@ -367,12 +367,29 @@ def test_a_failed_read_is_not_repeated_in_a_review(place: Place) -> None:
         (TufQuery(path="https://x.example/root.json"), "is not read"),
         (TufQuery("file:///root"), "Failed to initialize TUF client"),
         (TufQuery("https://x.example", "%%"), "Failed to base64 decode"),
+        (TufQuery("https://x.example/all?x="), "Failed to initialize TUF client"),
+        (TufQuery("https://x.example/all#"), "Failed to initialize TUF client"),
     ],
 )
 def test_rejected_roots(place: Place, asked: TufQuery, text: str) -> None:
     trust = PolicyTrust(place.trust, _unreachable)
     with pytest.raises(ExpressionFailed, match=text):
         trust.root(asked, is_tenants=False)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["../../../secret?", "../../../secret#", "..", "%2e%2e/", "a/b-", "\n"]
+)
+def test_tag_prefix_is_part_of_a_tag(place: Place, prefix: str) -> None:
+    """The author of a policy must not choose a path of the server."""
+    signer = Signer()
+    place.contents.answers["GET", "/secret"] = (403, {}, b"internal")
+    asked = CosignQuery(signer.pem, log=_UNLOGGED, tag_prefix=prefix)
+    assert "the tag of the signatures is invalid" in place.verdict(asked)
+    place.repository.sign(place.digest, signer)
+    tag, signed = place.repository.manifests.pop()
+    place.repository.manifests.append((f"own-{tag}", signed))
+    assert not place.verdict(asked._replace(tag_prefix="own-"))
 
 
 def test_each_repository_has_its_own_root(place: Place) -> None:

@@ -84,6 +84,19 @@ def test_an_added_map_without_values_is_a_change(nothing: Any) -> None:
     assert (found.before, found.after) == (None, {})
 
 
+@pytest.mark.parametrize("document", [NETWORK, OWN], ids=["built-in", "custom"])
+def test_a_null_equals_an_absent_field_only(document: dict[str, Any]) -> None:
+    """Webhooks that are written in Go add nulls, such as a template's creation time."""
+    null = _with(None, "spec", "other", of=document)
+    assert not differences(document, null, ())
+    assert not differences(null, document, ())
+    values: tuple[Any, ...] = (False, 0, "x", [1])
+    for value in values:
+        given = _with(value, "spec", "other", of=document)
+        assert differences(given, null, ())
+        assert differences(null, given, ())
+
+
 @pytest.mark.parametrize("other", [{}, {"labels": {}}, {"a": None}])
 def test_a_list_never_equals_a_map(other: Any) -> None:
     zones = ("spec", "rules", 0, "from", "zones")

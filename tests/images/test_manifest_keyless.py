@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ WHO = KeylessAttestor(issuer=rig.ISSUER, subject=rig.SUBJECT)
 class Trust:
     """The trust root of a test Sigstore."""
 
-    def __init__(self, own: rig.Sigstore) -> None:
+    def __init__(self, own: rig.Sigstore, **period: dict[str, str]) -> None:
         self._own = own
+        self._period = period
 
     def fulcio_roots(self, _deadline_ns: int) -> Sequence[x509.Certificate]:
         return [self._own.root.certificate]
@@ -35,7 +37,8 @@ class Trust:
         return self._own.ctlog_keys
 
     def target(self, _name: str, _deadline_ns: int) -> bytes:
-        return json.dumps(bundle_rig.trusted_root(self._own)).encode()
+        found = bundle_rig.trusted_root(self._own, **self._period)
+        return json.dumps(found).encode()
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +60,16 @@ def signed(own: rig.Sigstore, signer: rig.Issued) -> dict[str, Any]:
     return made
 
 
-def verdict(own: rig.Sigstore, made: dict[str, Any], who: KeylessAttestor = WHO) -> str:
+def verdict(
+    own: rig.Sigstore,
+    made: dict[str, Any],
+    who: KeylessAttestor = WHO,
+    **period: dict[str, str],
+) -> str:
     """Return the signer, or a text that begins with an exclamation mark."""
     asked = ManifestQuery(made, manifest_rig.DOMAIN, keyless=who)
     try:
-        answer = ManifestVerifier(Trust(own)).verify(asked, 0)
+        answer = ManifestVerifier(Trust(own, **period)).verify(asked, 0)
     except ExpressionFailed as error:
         return f"! {error.message}"
     return answer.signer if answer.is_verified else f"! {answer.diff}"
@@ -105,6 +113,21 @@ def test_roots_of_the_policy(own: rig.Sigstore) -> None:
     assert verdict(own, made, who) == rig.SUBJECT
     who = KeylessAttestor(issuer=rig.ISSUER, subject=rig.SUBJECT, roots=theirs)
     assert verdict(own, made, who).startswith("! ")
+
+
+@pytest.mark.parametrize(
+    ("hours", "holds"), [((-1, 1), True), ((-2, -1), False), ((1, 2), False)]
+)
+def test_retired_authority_vouches_for_no_later_certificate(
+    own: rig.Sigstore,
+    hours: tuple[int, int],
+    holds: bool,  # noqa: FBT001 - a column
+) -> None:
+    """An authority is retired because others may have its key."""
+    start, end = ((bundle_rig.AT + timedelta(hours=one)).isoformat() for one in hours)
+    period = {"start": start, "end": end}
+    found = verdict(own, signed(own, own.leaf()), ca=period)
+    assert (found == rig.SUBJECT) is holds
 
 
 @pytest.mark.parametrize("name", ["certificate", "bundle"])

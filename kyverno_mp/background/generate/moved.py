@@ -83,13 +83,16 @@ class Moved:
     ) -> None:
         """Keep the labels of objects that a rule is about to write.
 
-        A request may be processed before the change of its policy.
+        A request may be processed before the change of its policy, or before the old
+        objects are listed.
         """
-        before = self._rules.get(policy.stored.name, {}).get(rule.name)
-        if before is None or before is rule or before.targets == rule.targets:
-            return
-        origin = Origin(policy.stored.name, rule.name)
+        name = policy.stored.name
+        origin = Origin(name, rule.name)
         with self._lock:
+            before = self._rules.get(name, {}).get(rule.name)
+            is_moving = any(one.origin == origin for one in self._old.get(name, ()))
+            if before is None or (before.targets == rule.targets and not is_moving):
+                return
             known = self._claims.get(origin)
             if known is None or known.targets != rule.targets:
                 known = self._claims[origin] = _Claim(rule.targets)
@@ -97,15 +100,19 @@ class Moved:
 
     def forget(self, policy: str) -> None:
         """Drop a deleted policy."""
-        self._rules.pop(policy, None)
-        self._old.pop(policy, None)
         self._tasks.pop(policy, None)
-        self._drop_claims(policy)
-
-    def _drop_claims(self, policy: str) -> None:
         with self._lock:
-            for origin in [one for one in self._claims if one.policy == policy]:
-                del self._claims[origin]
+            self._rules.pop(policy, None)
+            self._keep(policy, [])
+
+    def _keep(self, policy: str, old: list[_Old]) -> None:
+        """Keep what is not released yet; without it, claims are no longer needed."""
+        if old:
+            self._old[policy] = old
+            return
+        self._old.pop(policy, None)
+        for origin in [one for one in self._claims if one.policy == policy]:
+            del self._claims[origin]
 
     def _is_claimed(self, origin: Origin, rule: GenerateRule | None, at: Place) -> bool:
         with self._lock:
@@ -125,11 +132,10 @@ class Moved:
         """
         policy, rules = ready.stored.name, ready.generates
         before = self._rules.get(policy, {})
-        self._rules[policy] = rules
         # A rule that generates the same objects again keeps them.
         old = [
             one
-            for one in self._old.pop(policy, ())
+            for one in self._old.get(policy, ())
             if not _covers(rules.get(one.origin.rule), one.targets)
         ]
         for one in old:
@@ -148,8 +154,12 @@ class Moved:
                     _surely_before(self._now()),
                 )
             )
-        if old:
-            self._old[policy] = old
+        with self._lock:
+            self._rules[policy] = rules
+            if old:
+                self._old[policy] = old
+            else:
+                self._old.pop(policy, None)
         return moved
 
     def settle(self, ready: ReadyPolicy, refusals: Refusals) -> None:
@@ -161,11 +171,9 @@ class Moved:
                 with refusals.kept():
                     self._downstream.release(found, rule_selector(old.origin))
                     del old.left[found.uid]
-        left = [one for one in self._old.pop(policy, ()) if one.unlisted or one.left]
-        if left:
-            self._old[policy] = left
-        else:
-            self._drop_claims(policy)
+        left = [one for one in self._old.get(policy, ()) if one.unlisted or one.left]
+        with self._lock:
+            self._keep(policy, left)
 
     def submit(self, policy: str) -> bool:
         """Submit the tasks of moved rules; return whether some were not accepted."""

@@ -60,7 +60,7 @@ class GeneratingParts:
             self._follow,
         )
         self.watches = Watches(
-            *(dependencies.client, kinds, downstream, submit, self._dropped),
+            *(dependencies.client, kinds, downstream, submit, self._sync_again),
             on_listed=lambda policy: add_policy(policy_key(policy)),
         )
         self.events = GeneratingEvents(
@@ -133,13 +133,17 @@ class GeneratingParts:
         # The lock makes the last call of ``follow`` use the newest record.
         with self._following:
             self._followed_s = self._dependencies.clock.monotonic_s()
+            again: set[str] = set()
             try:
-                self.watches.follow(self.register.written())
+                again = self.watches.follow(self.register.written())
             except DependencyError as error:
                 _log.warning(error.message)
                 self._is_following = False
             else:
                 self._is_following = True
+        for policy in again:
+            # No watch has seen what happened to the objects in the meantime.
+            self._sync_again(policy)
 
     def report_unwatched(self) -> None:
         """Report for each policy which of its generated kinds are not watched."""
@@ -158,7 +162,7 @@ class GeneratingParts:
                 self._reported[policy] = text, now_s
                 PolicyRecorder(stored, events, metrics).unwatched(text)
 
-    def _dropped(self, policy: str) -> None:
-        """Sync a policy again after the queue rejected one of its tasks."""
+    def _sync_again(self, policy: str) -> None:
+        """Sync a policy, e.g. after the queue rejected one of its tasks."""
         self.events.forget_sync(policy)
         self._add_policy(policy_key(policy))

@@ -75,6 +75,8 @@ class GeneratingEvents:
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[object, ...], float]] = {}
         """The policy's version at its last sync, and the time of the next sync."""
+        self._forgotten: set[str] = set()
+        """Policies to sync again, even if a sync is in progress."""
 
     def reconcile(self, key: str) -> Result:
         """Bring a policy's objects to their desired state.
@@ -92,6 +94,7 @@ class GeneratingEvents:
         self._record(ready)
         now_s = self._dependencies.clock.monotonic_s()
         with self._lock:
+            self._forgotten.discard(key)
             version, next_s = self._synced.get(key, ((), 0.0))
         if version == ready.version and now_s < next_s:
             return Result(after_s=next_s - now_s)
@@ -105,13 +108,19 @@ class GeneratingEvents:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
         with self._lock:
-            self._synced[key] = ready.version, now_s + after_s
+            if key not in self._forgotten:
+                self._synced[key] = ready.version, now_s + after_s
         return Result(after_s=after_s)
 
     def forget_sync(self, policy: str) -> None:
-        """Let the next reconcile sync a policy even if it did not change."""
+        """Let the next reconcile sync a policy even if it did not change.
+
+        The caller adds the policy to the queue afterwards. A sync in progress does not
+        count: it may have processed the trigger before it changed.
+        """
         with self._lock:
             self._synced.pop(policy, None)
+            self._forgotten.add(policy)
 
     def lost(self, one: StoredRequest) -> Iterator[Task]:
         """Yield the tasks when triggers of a policy were lost.
@@ -161,7 +170,9 @@ class GeneratingEvents:
         refusals.raise_first()
         self._register.remove(key)
         self._policies.forget(policy_key(key))
-        self.forget_sync(key)
+        with self._lock:
+            self._synced.pop(key, None)
+            self._forgotten.discard(key)
         return Result()
 
     def _delete(self, policy: str, entry: Entry, refusals: Refusals) -> None:

@@ -215,7 +215,10 @@ class GeneratingPolicies:
         )
         try:
             list_all(
-                self._client, scope, lambda raw: found.append(msgspec.json.decode(raw))
+                self._client,
+                scope,
+                lambda raw: found.append(msgspec.json.decode(raw)),
+                restart=found.clear,
             )
         except KubeNotFound as error:
             text = f"{resource.plural} are not served"

@@ -105,24 +105,30 @@ class Watches:
         """Policies to sync when their kinds are listed."""
         self._follows = False
         self._is_stopped = False
-        self.is_complete = True
-        """Whether the API server served all kinds at the last ``follow``."""
+        self._unserved: frozenset[tuple[str, str, str]] = frozenset()
+        """The kinds of policies that were not served at the last ``follow``."""
 
-    def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> None:
+    @property
+    def is_complete(self) -> bool:
+        """Whether the API server served all kinds at the last ``follow``."""
+        return not self._unserved
+
+    def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> set[str]:
         """Watch only the kinds of these policies, as far as the limits allow.
 
-        Kinds that are not served are left out; ``is_complete`` is then False.
+        Kinds that are not served are left out; ``is_complete`` is then False. Return
+        the policies with a kind that is served again: its objects may have changed.
 
         Raises: DependencyError.
         """
-        is_complete = True
+        unserved: set[tuple[str, str, str]] = set()
         found: dict[Place, tuple[Resource, bool]] = {}
         places: dict[str, set[Place]] = {}
         for policy, kinds in sorted(wanted.items()):
             for one in sorted(kinds):
                 resource = self._kinds.of_kind(one.api_version, one.kind)
                 if resource is None:
-                    is_complete = False
+                    unserved.add((policy, one.api_version, one.kind))
                     continue
                 key = (resource.group, resource.plural)
                 is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
@@ -132,10 +138,11 @@ class Watches:
         kept = {key: one for key, one in found.items() if key in watched}
         with self._lock:
             if self._is_stopped:
-                return
+                return set()
             self._places = places
             self._follows = True
-            self.is_complete = is_complete
+            again = {one[0] for one in self._unserved - unserved} & places.keys()
+            self._unserved = frozenset(unserved)
             self._left_out = frozenset(found) - watched
             ended = [
                 self._watches.pop(key)
@@ -150,6 +157,7 @@ class Watches:
             watch.informer.stop()
         for watch in started:
             watch.informer.start()
+        return again
 
     def stop(self) -> None:
         """Stop all informers."""

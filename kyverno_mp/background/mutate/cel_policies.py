@@ -128,7 +128,10 @@ class StoredMutatingPolicies:
         scope = WatchScope(resource=_EXCEPTIONS, namespace=place)
         try:
             list_all(
-                self._client, scope, lambda raw: listed.append(msgspec.json.decode(raw))
+                self._client,
+                scope,
+                lambda raw: listed.append(msgspec.json.decode(raw)),
+                restart=listed.clear,
             )
         except KubeNotFound:
             check_undefined(self._client, _EXCEPTIONS)

@@ -176,7 +176,7 @@ class Targets:
 
         scope = WatchScope(resource=resource, namespace=namespace)
         try:
-            list_all(self.dependencies.client, scope, take)
+            list_all(self.dependencies.client, scope, take, restart=found.clear)
         except KubeNotFound as error:
             _log.warning(error.message, extra=fields(policy=ir.policy.key))
         return found

@@ -422,7 +422,7 @@ class Downstream:
         )
         # K8S: a 404 for a list means that the kind was removed with its objects.
         with contextlib.suppress(KubeNotFound):
-            list_all(self._client, scope, take)
+            list_all(self._client, scope, take, restart=found.clear)
         return list(found.values())
 
     def label_source(self, source: Json, label: str) -> None:

@@ -110,7 +110,7 @@ class Triggers:
             names[one.uid] = one.name
 
         scope = WatchScope(resource=resource, namespace=namespace, metadata_only=True)
-        list_all(self._client, scope, take)
+        list_all(self._client, scope, take, restart=names.clear)
         return names
 
 

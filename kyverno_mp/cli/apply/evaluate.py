@@ -451,6 +451,8 @@ class Evaluator:
         for key, value in dotted.items():
             root = merged(root, nested(key, value))
         asked = root.pop("request")
+        if self._user is not None and self._user.is_zero:
+            root = {"serviceAccountName": "", "serviceAccountNamespace": "", **root}
         user = self._user or UserInfo()
         return Request(
             operation=kept,
@@ -466,7 +468,7 @@ class Evaluator:
             groups=user.groups,
             roles=user.roles,
             cluster_roles=user.cluster_roles,
-            has_user_info=self._user is not None,
+            has_user_info=self._user is not None and not self._user.is_zero,
             namespace_labels=self._labels(namespace, kind),
             review_request=asked,
             variables=root,

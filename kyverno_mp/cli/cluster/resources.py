@@ -195,15 +195,30 @@ class _Run:
     def load(self, resource: Resource) -> Part:
         """List one resource."""
         part = Part(self._spool, resource)
+        new: list[str] = []
 
         def take(raw: msgspec.Raw) -> None:
             metadata = IDENTITY.decode(raw).metadata
-            if self._is_new(resource, metadata.uid) and self._is_named(metadata.name):
+            key = f"{resource.version}/{metadata.uid}" if metadata.uid else ""
+            if self._is_new(key) and self._is_named(metadata.name):
                 part.add(bytes(raw))
+                new.append(key)
+
+        def restart() -> None:
+            part.clear()
+            with self._lock:
+                self._seen.difference_update(new)
+            new.clear()
 
         scope = WatchScope(resource=resource, namespace=self._wanted.namespace)
         try:
-            list_all(self.client, scope, take, page_objects=self._wanted.page_objects)
+            list_all(
+                self.client,
+                scope,
+                take,
+                restart=restart,
+                page_objects=self._wanted.page_objects,
+            )
         except DependencyError as error:
             text = f"{resource.api_version} {resource.plural}: {error.message}"
             if not self._wanted.continue_on_error:
@@ -212,15 +227,14 @@ class _Run:
                 self.errors.append(text)
         return part
 
-    def _is_new(self, resource: Resource, uid: str) -> bool:
-        """Return whether the object is new; two pages or groups may contain it.
+    def _is_new(self, key: str) -> bool:
+        """Return whether the object is new; two groups may contain it.
 
         K8S: core/v1 and events.k8s.io/v1 return the same Events. An object that is
         requested in two versions is returned in both.
         """
-        if not uid:
+        if not key:
             return True
-        key = f"{resource.version}/{uid}"
         with self._lock:
             if key in self._seen:
                 return False
@@ -281,7 +295,7 @@ def load_params(
 def objects_of(client: Client, scope: WatchScope) -> list[Json]:
     """Return all objects of a scope. Raises: DependencyError."""
     texts: list[bytes] = []
-    list_all(client, scope, lambda raw: texts.append(bytes(raw)))
+    list_all(client, scope, lambda raw: texts.append(bytes(raw)), restart=texts.clear)
     # K8S: items of a list have no kind and no apiVersion.
     resource = scope.resource
     said = {"apiVersion": resource.api_version, "kind": resource.kind}

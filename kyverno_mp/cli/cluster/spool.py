@@ -62,6 +62,10 @@ class Part:
             self.starts.append(self._spool.write(text))
         self.lengths.append(len(text))
 
+    def clear(self) -> None:
+        """Remove all objects; the file keeps their texts until the end."""
+        del self.starts[:], self.lengths[:], self._secrets[:]
+
     def text(self, position: int) -> bytes:
         """Return one object's text."""
         start = self.starts[position]

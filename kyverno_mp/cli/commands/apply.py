@@ -11,6 +11,7 @@ import click
 
 from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.cli.output.formats import OF_APPLY
+from kyverno_mp.values.go.yaml_int import INT64_MAX, INT64_MIN, yaml_int
 
 _IDLE: Final = "Checked but not used: this version has no policies that read it."
 _CONCURRENT_MAX: Final = 32
@@ -18,6 +19,18 @@ _BATCH_MAX: Final = 20_000
 _FLAG: Final[dict[str, Any]] = {"is_flag": True}
 _TEXT: Final[dict[str, Any]] = {"default": ""}
 _MANY: Final[dict[str, Any]] = {"multiple": True, "type": str}
+
+
+class _GoInteger(click.types.IntParamType):
+    """GO: an int flag takes literals of all bases within 64 bits: 0x10, 010, 1_000."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        number = value if isinstance(value, int) else yaml_int(value)
+        if number is None or not INT64_MIN <= number <= INT64_MAX:
+            self.fail(f"{value!r} is not a valid integer.", param, ctx)
+        return number
 
 
 def _run(**flags: Any) -> int:
@@ -87,7 +100,7 @@ _OPTIONS_OF_OUTPUT: Final = (
     click.Option(
         ["--warn-exit-code"],
         default=0,
-        type=int,
+        type=_GoInteger(),
         help="Exit code if there are only warnings.",
     ),
     click.Option(

@@ -97,10 +97,15 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                 # PERF: one report in memory at a time; only its entries stay.
                 said = {"apiVersion": resource.api_version, "kind": resource.kind}
 
-                def take(raw: msgspec.Raw, said: dict[str, str] = said) -> None:
+                listed = dict[bytes, list[Entry]]()
+
+                def take(
+                    raw: msgspec.Raw,
+                    said: dict[str, str] = said,
+                    listed: dict[bytes, list[Entry]] = listed,
+                ) -> None:
                     report = msgspec.json.decode(raw) | said
-                    # An expired list starts over, so a report can arrive twice.
-                    found[_identity(report)] = _stored_entries(report)
+                    listed[_identity(report)] = _stored_entries(report)
                     advance(1)
 
                 watched = WatchScope(
@@ -111,7 +116,8 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                 # K8S: a 404 for a list means that the kind and its objects were
                 # removed.
                 with contextlib.suppress(KubeNotFound):
-                    list_all(cluster.client, watched, take)
+                    list_all(cluster.client, watched, take, restart=listed.clear)
+                found |= listed
     return [entry for entries in found.values() for entry in entries]
 
 

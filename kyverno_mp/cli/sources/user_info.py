@@ -20,6 +20,9 @@ class UserInfo(msgspec.Struct):
     roles: tuple[str, ...] = ()
     cluster_roles: tuple[str, ...] = ()
     raw: dict[str, Json] = {}
+    is_zero: bool = False
+    """KYVERNO: a file without any value counts as a background scan: match filters drop
+    user criteria (docs/behaviour/engine 1.6)."""
     deprecated: bool = False
 
 
@@ -51,5 +54,14 @@ def load_user_info(path: Path) -> UserInfo:
         roles=tuple(top.get("roles", ())),
         cluster_roles=tuple(top.get("clusterRoles", ())),
         raw=user,
+        is_zero=_is_zero(top, user),
         deprecated=not (top.get("apiVersion") and top.get("kind")),
     )
+
+
+def _is_zero(top: dict[str, Json], user: dict[str, Json]) -> bool:
+    """Tell whether the user is Go's zero value; an empty list or map is not zero."""
+    texts = (top.get("synchronize"), user.get("username"), user.get("uid"))
+    lists = (top.get("roles"), top.get("clusterRoles"))
+    parts = (*lists, user.get("groups"), user.get("extra"))
+    return not any(texts) and all(part is None for part in parts)

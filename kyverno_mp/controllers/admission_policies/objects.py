@@ -58,16 +58,21 @@ class GeneratedObjects:
         """Read all objects again. Raises: DependencyError."""
         found: dict[_Id, Json] = {}
         for resource in (one for pair in pairs for one in pair):
-
-            def take(raw: msgspec.Raw, plural: str = resource.plural) -> None:
-                one = msgspec.json.decode(raw)
-                if _is_ours(one):
-                    found[plural, one["metadata"]["name"]] = one
-
-            scope = WatchScope(resource=resource, label_selector=_SELECTOR)
-            list_all(self._client, scope, take)
+            found |= self._listed(resource)
         self._observed = found
         self._compared = {k: v for k, v in self._compared.items() if k in found}
+
+    def _listed(self, resource: Resource) -> dict[_Id, Json]:
+        found: dict[_Id, Json] = {}
+
+        def take(raw: msgspec.Raw) -> None:
+            one = msgspec.json.decode(raw)
+            if _is_ours(one):
+                found[resource.plural, one["metadata"]["name"]] = one
+
+        scope = WatchScope(resource=resource, label_selector=_SELECTOR)
+        list_all(self._client, scope, take, restart=found.clear)
+        return found
 
     def __len__(self) -> int:
         return len(self._observed)

@@ -12,6 +12,7 @@ signature.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from cryptography import x509
@@ -61,7 +62,7 @@ def verified_signer(
         raise Unproved("the signature has no entry of a log")
     signed = Signed(signature.text, message, pem_of(certificate))
     at = verified_bundle(promise, signed, trust.rekor_keys(deadline_ns))
-    roots, others = _authorities(wanted.roots, trust, deadline_ns)
+    roots, others = _authorities(wanted.roots, trust, at, deadline_ns)
     chain = verified_chain(certificate, roots, others, at)
     check_valid_at(certificate, chain[1:], at)
     try:
@@ -75,15 +76,19 @@ def verified_signer(
 
 
 def _authorities(
-    text: str, trust: TrustRoot, deadline_ns: int
+    text: str, trust: TrustRoot, at: datetime, deadline_ns: int
 ) -> tuple[Sequence[x509.Certificate], Sequence[x509.Certificate]]:
-    """Return the policy's or the trust root's roots, and the intermediates."""
+    """Return the policy's or the trust root's roots, and the intermediates.
+
+    An authority of the trust root only vouches for certificates within its period.
+    """
     data = trust.target("trusted_root.json", deadline_ns)
     known = parse_material(data).authorities
     others = [one for authority in known for one in authority.intermediates]
     if text:
         return all_certificates(text, IMAGE_CERTIFICATES_MAX), others
-    return [one for authority in known for one in authority.roots], others
+    valid = [authority for authority in known if authority.period.has(at)]
+    return [one for authority in valid for one in authority.roots], others
 
 
 def _checked_name(certificate: x509.Certificate, wanted: KeylessAttestor) -> str:

@@ -116,7 +116,9 @@ class PolicyTrust:
         if asked.path:
             text = "the path of a TUF root is not read; give root.data"
             raise failed(f"Failed to read alternate TUF root file {asked.path}: {text}")
-        if asked.mirror and not asked.mirror.startswith(_SCHEMES):
+        # SAFETY: otherwise the names of the repository's files could be a query.
+        has_query = "?" in asked.mirror or "#" in asked.mirror
+        if has_query or (asked.mirror and not asked.mirror.startswith(_SCHEMES)):
             raise failed(f"Failed to initialize TUF client from {asked.mirror}")
         key = (asked.mirror, asked.root, is_tenants)
         with self._lock:

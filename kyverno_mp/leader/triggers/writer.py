@@ -7,9 +7,9 @@ Source: docs/pools.md 3; docs/behaviour/controllers 5.1.
 
 A record is removed from its journal after all its UpdateRequests are stored. If this
 process is killed, the next one writes some of them again under the same names. They are
-marked as due again, and processing them is idempotent. Every replica writes the
-UpdateRequests of its own workers, without a Lease. A rejected record is retried after
-its own pauses, and the records behind it are written meanwhile.
+due again, and processing them is idempotent. Every replica writes the UpdateRequests of
+its own workers, without a Lease. A rejected record is retried after its own pauses, and
+the records behind it are written meanwhile.
 """
 
 import logging
@@ -91,8 +91,7 @@ class TriggerWriter:
     ) -> None:
         """``readers``: one for triggers, and one for policies that lost triggers.
 
-        ``threshold`` returns the number of UpdateRequests from which records have to
-        wait.
+        ``threshold`` returns the number of UpdateRequests from which records wait.
         """
         self._readers = readers
         self._client = client
@@ -306,8 +305,7 @@ class TriggerWriter:
     def _mark(self, document: Json) -> bool:
         """Mark the request with this name as due; False if it is gone meanwhile.
 
-        If the old version is being processed, its deletion does not delete the new
-        version.
+        If the old version is being processed, its deletion spares the new version.
         """
 
         def edit(found: Json) -> Json | None:
@@ -317,8 +315,7 @@ class TriggerWriter:
             annotations = metadata.get("annotations") or {}
             wanted = document["metadata"]["annotations"]
             if int(annotations.get(RECORDED) or 0) > int(wanted[RECORDED]):
-                # A later request already updated it: it is due again, with the newer
-                # content.
+                # A later request updated it: it is due again, with newer content.
                 wanted = {}
             else:
                 found["spec"] = document["spec"]
@@ -354,7 +351,11 @@ class TriggerWriter:
         while not self._stopping.wait(self._pause_s()):
             self.step()
         self._rejections.retry_now()
+        left = 0
         self.step()
+        while self.waiting not in (0, left):
+            left = self.waiting
+            self.step()
 
     def _pause_s(self) -> float:
         if not self._failures:

@@ -12,6 +12,7 @@ KYVERNO: only policies with the label reports.kyverno.io/enabled: "true" are rep
 """
 
 import hashlib
+import itertools
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -176,6 +177,7 @@ class AdmissionPolicies:
         self._kinds: dict[str, _Kind] = {}
         self._wanted = _wanted(settings)
         self._changes = 0
+        self._numbers = itertools.count(1)
         self._read: tuple[int, frozenset[str]] | None = None
         self._rules: tuple[ScannedRule, ...] = ()
         self.left_out = 0
@@ -247,8 +249,8 @@ class AdmissionPolicies:
         return self._rules
 
     def _changed(self) -> None:
-        # Concurrent informers may lose an increment, but never all of them.
-        self._changes += 1
+        # An increment of an attribute could restore an older number.
+        self._changes = next(self._numbers)
 
 
 def _stop(kind: _Kind) -> None:

@@ -62,6 +62,8 @@ class Scan(ObjectScan):
         self._kinds = Kinds(dependencies.client, self._clock_s)
         self.admission = AdmissionPolicies(dependencies.client, dependencies.settings)
         self.plan = Plan()
+        self._is_due = False
+        """Whether policies or kinds have changed since the plan was made."""
         self.imaged = Handover()
         """The resources for the image lane."""
         self._awaited_s: float | None = None
@@ -97,7 +99,8 @@ class Scan(ObjectScan):
         segment = self._dependencies.published.policies()
         if segment is None:
             return
-        served_changed = self._kinds.refresh()
+        # Kept until the plan is made: the next refresh reports no change again.
+        self._is_due |= self._kinds.refresh()
         self.admission.follow(self._kinds.served)
         if self._is_waiting():
             return
@@ -110,8 +113,8 @@ class Scan(ObjectScan):
             published.image_policies(),
         )
         newest = (segment.generation, *in_cel.generations)
-        is_current = newest == self.plan.generations
-        if is_current and not served_changed and not self.admission.has_changed:
+        self._is_due |= newest != self.plan.generations or self.admission.has_changed
+        if not self._is_due:
             return
         # Read before the rules, so that a kind that becomes known meanwhile keeps its
         # rows.
@@ -132,6 +135,7 @@ class Scan(ObjectScan):
         self.imaged.put(imaged)
         taken = {key: one for key, one in wanted.items() if key in self.resources}
         self._scanned = _scanned_keys(taken, imaged)
+        self._is_due = False
 
     def _wanted(self, plan: Plan) -> Wanted:
         """Return the resources of a lane, each with the rules that may match."""

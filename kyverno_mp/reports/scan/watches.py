@@ -50,6 +50,7 @@ class KindWatch:
         self._clock = clock
         self._known: dict[Key, Known] = {}
         self._stopped = False
+        self._is_listing = False
         # A closed feed releases a waiting informer; the watch is stopped then.
         self.informer: Informer[bool] = Informer(
             client,
@@ -58,6 +59,8 @@ class KindWatch:
             pause_s_max=PAUSE_S_MAX,
         )
         self.informer.on_change(self._forget_gone)
+        self.informer.on_list(self._begin_list)
+        self.informer.on_notified(self._end_list)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -126,6 +129,16 @@ class KindWatch:
     def _forget_gone(self, key: Key) -> None:
         if self.informer.get(key) is None:
             self._known.pop(key, None)
+
+    def _begin_list(self) -> None:
+        self._is_listing = True
+
+    def _end_list(self) -> None:
+        """Forget objects of lists that failed or restarted: they may be gone since."""
+        if self._is_listing:
+            self._is_listing = False
+            for key in self._known.keys() - self.informer.snapshot().keys():
+                del self._known[key]
 
 
 def _read(raw: bytes | msgspec.Raw) -> tuple[Key, Known]:

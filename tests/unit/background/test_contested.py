@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background.objects import written as written_module
 from kyverno_mp.background.objects.written import REVERTS_AT_ONCE, Written
 from kyverno_mp.limits import BACKGROUND_WRITTEN_MAX
-from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED
+from kyverno_mp.queues.work_queue import Backoff
+from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED, BACKGROUND_REQUESTS
 from tests.unit.background.admission import User
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -203,6 +205,44 @@ def test_other_objects_of_the_rule_are_not_delayed(user: User) -> None:
         user.update(path, data=_THEIRS)
         one.settle()
         assert (stored(user.api, path) or {})["data"] == _OURS
+
+
+def test_many_contested_objects(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant must not fill the threshold, from which all triggers wait."""
+    monkeypatch.setattr(written_module, "PAUSES", Backoff(least_s=300.0, most_s=300.0))
+    api = user.api
+    other = rule(data=_READING)
+    red = {"team": "red"}
+    other["match"]["any"][0]["resources"]["selector"]["matchLabels"] = red
+    outs = [f"{CONFIG_MAPS.format('a')}/out-t{number}" for number in range(9)]
+    with term(api, threshold=lambda: 10) as one:
+        policy(api, rule(data=_READING))
+        policy(api, other, name="other")
+        one.settle()
+        for number in range(9):
+            metadata = {
+                "labels": MATCHED if number < 8 else red,
+                "annotations": {"value": "1"},
+            }
+            path = f"{SECRETS.format('a')}/t{number}"
+            user.create(path, apiVersion="v1", kind="Secret", metadata=metadata)
+        one.settle()
+        for _ in range(REVERTS_AT_ONCE + 1):
+            for path in outs:
+                user.update(path, data=_THEIRS, metadata={"managedFields": _MANAGED})
+            one.settle()
+        assert len(requests_left(api)) == 9
+        one.pass_s(60)
+        assert len(requests_left(api)) <= 5
+        labels = "generate", "dropped_contested"
+        assert one.recorded.counts[BACKGROUND_REQUESTS.name, labels] >= 4
+        assert (stored(api, outs[8]) or {})["data"] == _THEIRS
+        one.pass_s(300)
+        assert (stored(api, outs[8]) or {})["data"] == _OURS
+        assert requests_left(api) == []
+        # The next scan restores the others.
+        one.pass_s(3700)
+        assert all((stored(api, path) or {})["data"] == _OURS for path in outs)
 
 
 def test_recreated_trigger_is_no_conflict(user: User) -> None:

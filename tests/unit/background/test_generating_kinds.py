@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.background.generating.events import GeneratingEvents
+from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.quota import chosen
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.update_request import Task
 from kyverno_mp.limits import GENERATED_KINDS_MAX, GENERATED_KINDS_OF_NAMESPACE_MAX
 from kyverno_mp.telemetry.families import BACKGROUND_UNWATCHED
 from tests.unit.background.generating_world import (
@@ -230,9 +235,42 @@ def test_kind_that_is_served_again_is_watched(api: FakeApi) -> None:
     with held(api) as one:
         one.settle()
         assert watched(one) == set()
+        made = stored(api, path(0))
+        assert made is not None
+        api.put(path(0), **{**made, "data": "hand"})
         api.answers.update(served)
         one.pass_s(60)
         assert watched(one) == {"k0s"}
+        assert "data" not in (stored(api, path(0)) or {"data": ""})
         api.remove(path(0))
         one.settle()
         assert stored(api, path(0)) is not None
+
+
+def test_task_dropped_during_a_sync_is_not_lost(api: FakeApi) -> None:
+    """Otherwise, a change that the full queue rejected stays until the next scan."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        parts, kinds = one.background.generating, Kinds(api.client(), one.time)
+        tasks: list[Task] = []
+
+        def submit(task: Task) -> bool:
+            tasks.append(task)
+            if len(tasks) == 1:
+                # What a watch does whose task was dropped.
+                events.forget_sync("p")
+            return True
+
+        events = GeneratingEvents(
+            one.dependencies,
+            parts.policies,
+            ExistingTriggers(one.dependencies, kinds),
+            Downstream(api.client(), kinds, lambda: True, one.time),
+            parts.register,
+            submit=submit,
+            awaits_watches=lambda _policy: False,
+        )
+        for wanted in (1, 2, 2):
+            events.reconcile("p")
+            assert len(tasks) == wanted

@@ -359,6 +359,35 @@ def test_exceptions(api: FakeApi, *, is_exempt: bool) -> None:
         assert requests_left(api) == []
 
 
+def test_exception_deleted_during_a_list_exempts_nothing(api: FakeApi) -> None:
+    """Otherwise, a list that the API server restarts would exempt objects wrongly."""
+    _policy(api)
+    place = f"{_GROUP}/namespaces/kyverno/policyexceptions"
+    for number in range(501):
+        name = "other" if number else "p"
+        api.put(
+            f"{place}/x{number:03}",
+            apiVersion="policies.kyverno.io/v1beta1",
+            kind="PolicyException",
+            spec={"policyRefs": [{"name": name, "kind": "MutatingPolicy"}]},
+        )
+    settings = Settings(
+        namespace="kyverno", policy_exceptions=True, exception_namespace="kyverno"
+    )
+    with term(api, settings=settings) as one:
+        api.fault("policyexceptions.*continue=500", "expire")
+
+        def on_request(_method: str, target: str) -> None:
+            if "policyexceptions" in target and "continue=500" in target:
+                api.on_request = lambda _method, _target: None
+                api.remove(f"{place}/x000")
+
+        api.on_request = on_request
+        _run(api, one)
+        assert not api.faults
+        assert "c" in _labels(api, "a")
+
+
 def test_exceptions_over_their_memory_budget_exempt_nothing(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.background.slow import SlowTenants
+from kyverno_mp.background import slow as slow_module
+from kyverno_mp.background.slow import PAUSE_S, SlowTenants
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
@@ -189,6 +190,71 @@ def test_slow_tenants() -> None:
     with slow.turn("a/p", ""), slow.turn("a/p", ""):
         now_s[0] += 301.0
         assert run("a/p")
+
+
+def test_slow_tenants_of_a_pool_with_one_thread() -> None:
+    """Others have their turn after each piece of slow work, not after all of it."""
+    now_s = [0.0]
+    woken: list[str] = []
+    slow = SlowTenants(lambda: now_s[0], 1, woken.append)
+
+    def run(policy: str, seconds: float = 0.0, key: str = "") -> bool:
+        with slow.turn(policy, key) as has_turn:
+            now_s[0] += seconds * has_turn
+        return has_turn
+
+    assert run("a/p", 30.0, "1")
+    for _ in range(3):
+        assert not run("a/p", 30.0, "2")
+        assert not run("a/other", 30.0, "3")
+        # More than one piece of work that is not slow fits in.
+        assert run("b/p", 1.0)
+        assert run("q", 1.0)
+        now_s[0] += PAUSE_S
+        assert run("a/other", 30.0, "3")
+    assert woken == []
+    # Fast work of a slow tenant causes no pause.
+    now_s[0] += PAUSE_S
+    assert run("a/p")
+    assert run("a/p")
+
+
+def test_key_that_had_its_turn_is_not_woken() -> None:
+    """Otherwise, the keys that wait would be woken later, or only after their pause."""
+    woken: list[str] = []
+    slow = SlowTenants(lambda: now_s[0], 2, woken.append)
+    now_s = [0.0]
+    with slow.turn("a/p", "0"):
+        now_s[0] += 3.0
+    with slow.turn("a/p", "0"):
+        for key in ("1", "2"):
+            with slow.turn("a/p", key) as has_turn:
+                assert not has_turn
+    assert woken == ["1"]
+    with slow.turn("a/p", "2"), slow.turn("a/p", "3") as has_turn:
+        assert not has_turn
+    assert woken == ["1", "3"]
+
+
+def test_slow_tenants_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, each slow policy that is deleted would stay in memory."""
+    now_s = [0.0]
+    slow = SlowTenants(lambda: now_s[0], 3, lambda _key: None)
+
+    def run(policy: str) -> None:
+        with slow.turn(policy, ""):
+            now_s[0] += 3.0
+
+    for number in range(200):
+        run(f"p{number}")
+        assert len(slow) <= 100
+    now_s[0] += 300.0
+    run("last")
+    assert len(slow) == 1
+    monkeypatch.setattr(slow_module, "BACKGROUND_SLOW_TENANTS_MAX", 3)
+    for number in range(5):
+        run(f"p{number}")
+    assert len(slow) == 3
 
 
 def test_triggers_of_a_rule_that_was_slow_once(api: FakeApi) -> None:

@@ -6,6 +6,7 @@ uid. Another rule of that policy, or the same target written differently, may ge
 the old objects as well, so none is deleted.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -127,6 +128,29 @@ def test_a_trigger_processed_before_the_policy(api: FakeApi, body: Json) -> None
         pool.catch_up()
         pool.background.controllers.work_due()
         assert _labels(api, "new-u")[LABEL] == "p"
+        pool.settle()
+        assert _labels(api, "new-u")[LABEL] == "p"
+        for name in ("out-s", "out-t"):
+            assert LABEL not in _labels(api, name)
+
+
+@pytest.mark.parametrize("body", [_CLONE, {}, {"synchronize": False}])
+def test_a_trigger_processed_during_the_policy(api: FakeApi, body: Json) -> None:
+    """What is generated before the old objects are listed is not taken for one."""
+    with term(api) as pool:
+        _begin(api, pool, _rule(**body))
+
+        def on_request(method: str, target: str) -> None:
+            if re.match(_LISTS, f"{method} {target}") and "policy-name" in target:
+                api.on_request = lambda _method, _target: None
+                request(api, trigger(api, "u"))
+                pool.catch_up()
+                pool.background.controllers.work_due()
+                assert _labels(api, "new-u")[LABEL] == "p"
+
+        policy(api, _rule("new", **body), generation=2)
+        pool.catch_up()
+        api.on_request = on_request
         pool.settle()
         assert _labels(api, "new-u")[LABEL] == "p"
         for name in ("out-s", "out-t"):

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from kyverno_mp import limits
+from kyverno_mp.cleanup.access import OwnAccess
+from kyverno_mp.kube.resource import core
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from tests.unit.cleanup.cluster import (
@@ -84,6 +86,27 @@ def test_expired_object_is_deleted(
     assert names(api) == []
     assert recorded.counts[DELETED, ("a", "", "v1", "configmaps")] == 1
     assert recorded.total(ERRORS) == 0
+
+
+def test_review_from_before_a_grant_is_not_kept(
+    api: FakeApi, clock: TurnedClock
+) -> None:
+    """Otherwise, a kind would not be watched until the grants change again."""
+    access = OwnAccess(api.client(), clock.clock.monotonic_s)
+    asked: list[Json] = []
+
+    def may(attributes: Json) -> bool:
+        asked.append(attributes)
+        if len(asked) == 1:
+            # The grant arrives, and the watches are refreshed for it.
+            access.forget()
+        return len(asked) > 1
+
+    api.may = may
+    assert not access.allows("list", core("pods"))
+    assert access.allows("list", core("pods"))
+    assert access.allows("list", core("pods"))
+    assert len(asked) == 2
 
 
 def test_deletion_is_one_call_with_preconditions(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.conftest import LATEST_POLICY
+
 MAIN = "from kyverno_mp.__main__ import main\n"
 OTHERS = f"""
 import atexit, sys, threading, time
@@ -42,6 +44,16 @@ def test_the_output_is_complete(arguments: list[str], code: int) -> None:
     else:
         assert done.stdout.endswith("\n")
         assert done.stdout.count("kind: CustomResourceDefinition\n") > 10
+
+
+def test_the_caller_gets_the_low_bits_of_an_exit_code(
+    policy_file: Path, pods_file: Path
+) -> None:
+    """Python's own functions to exit do not take larger numbers."""
+    policy_file.write_text(LATEST_POLICY.replace("Enforce", "Audit"))
+    flags = ("-r", str(pods_file), "--audit-warn", "--warn-exit-code", str(2**40 + 3))
+    done = run("-m", "kyverno_mp", "apply", str(policy_file), *flags)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")

@@ -210,6 +210,20 @@ def test_name_lookups_of_expressions_are_bounded(
     assert Lookups(resolve).soon("a.example") == ["127.0.0.1"]
 
 
+def test_lookup_without_a_thread_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the name could not be looked up until a restart."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lookups = Lookups(to_loopback)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(OSError, match="no thread"):
+        lookups("a.example", soon_ns())
+    monkeypatch.undo()
+    assert lookups("a.example", soon_ns()) == ["127.0.0.1"]
+
+
 def test_slow_name_server_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver of the C library has no deadline."""
     monkeypatch.setattr("kyverno_mp.egress.lookups.REGISTRY_LOOKUPS_MAX", 2)
@@ -321,6 +335,66 @@ def test_redirect_into_a_private_network_needs_its_name(
             transport(redirected, soon_ns())
     assert registry.paths == ["/v2/", "/v2/debug"][: 1 + is_followed]
     transport.close()
+
+
+@pytest.mark.parametrize(
+    ("allow", "realm", "is_asked"),
+    [
+        ("*", "vault.corp.example", False),
+        ("*,registry.corp.example", "vault.corp.example", False),
+        ("*", "registry.corp.example:5001", True),
+        ("*", "registry.corp.example.", True),
+        ("*,vault.corp.example", "vault.corp.example", True),
+        ("*,*.corp.example", "vault.corp.example", True),
+        ("*,10.0.0.0/8", "vault.corp.example", True),
+    ],
+)
+def test_token_service_in_a_private_network_needs_its_name(
+    allow: str,
+    realm: str,
+    is_asked: bool,  # noqa: FBT001 - a parameter
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A registry's own host is its token service without an entry of the list."""
+    seen: list[str] = []
+
+    class Guarded(_Registry):
+        def do_GET(self) -> None:
+            seen.append(f"{self.headers['Host']}{self.path.partition('?')[0]}")
+            body, status, headers = b'{"token": "t"}', 200, {}
+            if self.path.startswith("/v2/a/") and "Authorization" not in self.headers:
+                status = 401
+                headers["WWW-Authenticate"] = f'Bearer realm="http://{realm}/token"'
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with answering(Guarded) as place:
+        target = place.partition(":")[0], int(place.rpartition(":")[2])
+
+        def dial(_addresses: object, port: int, timeout_s: float) -> socket.socket:
+            if port == 443:
+                raise ConnectionRefusedError
+            return socket.create_connection(target, timeout_s)
+
+        monkeypatch.setattr("kyverno_mp.egress.registries._dial", dial)
+        transport = RegistryTransport(read_rules(allow, ""), lambda _host: ["10.0.0.1"])
+        client = Client(
+            lambda _host: ANONYMOUS, user_agent="t", insecure=True, send=transport
+        )
+        reference = Reference("registry.corp.example", "a/b", "v1", "")
+        if is_asked:
+            assert client.manifest(reference, soon_ns()).body == b'{"token": "t"}'
+        else:
+            with pytest.raises(ExpressionFailed) as raised:
+                client.manifest(reference, soon_ns())
+            assert raised.value.code == "egress.denied"
+            assert "KYVERNO_MP_REGISTRY_ALLOWLIST" in raised.value.message
+        transport.close()
+    assert (f"{realm}/token" in seen) is is_asked
 
 
 def test_unavailable_registry(host: str) -> None:

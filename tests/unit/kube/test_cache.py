@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
+from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube import cache as cache_module
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import Key, Resource, core
@@ -70,7 +71,10 @@ def test_expired_page_restarts_the_list(api: FakeApi) -> None:
     api.fault("continue=500", "expire")
     seen: set[bytes] = set()
     version = list_all(
-        api.client(), WatchScope(resource=PODS), lambda r: seen.add(bytes(r))
+        api.client(),
+        WatchScope(resource=PODS),
+        lambda r: seen.add(bytes(r)),
+        restart=seen.clear,
     )
     assert len(seen) == 1201
     assert version == str(api.version)
@@ -83,7 +87,10 @@ def test_oversized_page_is_halved(api: FakeApi) -> None:
         api.put(path, data="x" * (1024 * 1024))
     count: list[int] = []
     list_all(
-        api.client(), WatchScope(resource=PODS), lambda raw: count.append(len(raw))
+        api.client(),
+        WatchScope(resource=PODS),
+        lambda raw: count.append(len(raw)),
+        restart=count.clear,
     )
     assert len(count) == 40
 
@@ -158,6 +165,81 @@ def test_internal_error_causes_a_new_list(
         wait_for(lambda: informer.get(("a", "two")) == {"app": "2"})
         assert ("a", "two") in keys
     assert "unexpected error, listing again" in caplog.text
+
+
+def test_expired_list_forgets_objects_that_are_gone(api: FakeApi) -> None:
+    """Otherwise, the cache has an object that no watch will ever report as deleted."""
+    for number in range(600):
+        pod(api, f"p{number:03}")
+    pod(api, "gone")
+    api.fault("continue=500", "expire")
+
+    def on_request(_method: str, target: str) -> None:
+        if "continue=500" in target:
+            api.on_request = lambda _method, _target: None
+            api.remove("/api/v1/namespaces/a/pods/gone")
+            pod(api, "p000", app="new")
+
+    api.on_request = on_request
+    with informing(api) as (informer, keys):
+        assert len(informer) == 600
+        assert informer.get(("a", "gone")) is None
+        assert informer.get(("a", "p000")) == {"app": "new"}
+        wait_for(lambda: len(keys) == 600)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("a defect"), KubeUnavailable("kube.network", "an outage")]
+)
+def test_failed_handler_gets_the_keys_again(api: FakeApi, error: Exception) -> None:
+    """Otherwise, a change is lost until the next one, or the rest of a list."""
+    for name in ("one", "two", "three"):
+        pod(api, name)
+    informer = Informer(api.client(), WatchScope(resource=PODS), labels_of)
+    errors = [error]
+    keys: list[Key] = []
+
+    def note(key: Key) -> None:
+        if errors:
+            raise errors.pop()
+        keys.append(key)
+
+    informer.on_change(note)
+    informer.start()
+    try:
+        wait_for(lambda: len(keys) == 3)
+        assert {name for _, name in keys} == {"one", "two", "three"}
+        wait_for(lambda: api.watching == 1)
+        errors.append(error)
+        pod(api, "one", app="2")
+        wait_for(lambda: len(keys) == 4)
+        assert keys[-1] == ("a", "one")
+    finally:
+        informer.stop()
+
+
+def test_handler_that_always_fails_causes_no_further_lists(api: FakeApi) -> None:
+    pod(api, "one")
+    pod(api, "two")
+    calls: list[Key] = []
+
+    def fail(key: Key) -> None:
+        calls.append(key)
+        if key == ("a", "one"):
+            raise KeyError("a defect")
+
+    informer = Informer(api.client(), WatchScope(resource=PODS), labels_of)
+    informer.on_change(fail)
+    informer.start()
+    try:
+        wait_for(lambda: api.watching == 1)
+        assert calls.count(("a", "two")) == 1
+        assert calls.count(("a", "one")) == 2
+        assert informer.lists == 3
+        pod(api, "two", app="2")
+        wait_for(lambda: calls.count(("a", "two")) == 2)
+    finally:
+        informer.stop()
 
 
 def test_failures_at_the_start_only_cause_a_delay(api: FakeApi) -> None:

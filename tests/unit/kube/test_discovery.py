@@ -153,6 +153,17 @@ def test_servers_without_aggregated_discovery(api: FakeApi) -> None:
     assert names == ["pods", "pods/exec", "deployments"]
 
 
+def test_older_published_kinds_hide_no_kind(api: FakeApi) -> None:
+    """The leader may publish a list from before a CRD that this process has seen."""
+    serve_aggregated(api, APPS)
+    published: list[Any] = []
+    kinds = LiveKinds(lambda: published[-1] if published else None, api.client())
+    assert kinds.plural_of("apps/v1", "Deployment") == "deployments"
+    published.append([["", "v1", "pods", "Pod", True, "", ["get"]]])
+    assert kinds.plural_of("v1", "Pod") == "pods"
+    assert kinds.plural_of("apps/v1", "Deployment") == "deployments"
+
+
 @pytest.mark.parametrize("find", FINDERS)
 def test_kind_is_found_during_the_refresh_of_another_thread(
     api: FakeApi, find: Finder

@@ -26,6 +26,7 @@ class Bench:
 
     def __init__(self, api: FakeApi, folder: Path) -> None:
         self.now_s = 1000.0
+        self.given: list[Tools] = []
         self.began: list[int] = []
         self.ended: list[int] = []
         self.ends: list[str] = []
@@ -57,6 +58,7 @@ class Bench:
 
     def work(self, tools: Tools, stop: threading.Event) -> None:
         term = tools.election.terms_held
+        self.given.append(tools)
         self.began.append(term)
         stop.wait(30)
         self.obeys.wait(30)
@@ -125,6 +127,22 @@ def test_each_term_has_separate_work(
     assert bench.election.step()
     bench.until(lambda: bench.began == [1, 2])
     assert bench.ended == [1], "never two at a time"
+
+
+def test_work_of_an_earlier_term_may_not_write(bench: Bench) -> None:
+    """It may still run when the lease is held again after a suspension."""
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    assert bench.given[0].holds_lease()
+    bench.obeys.clear()
+    bench.now_s += 60
+    assert bench.election.step()
+    assert bench.ended == []
+    assert not bench.given[0].holds_lease()
+    bench.obeys.set()
+    bench.until(lambda: bench.began == [1, 2])
+    assert bench.given[1].holds_lease()
+    assert not bench.given[0].holds_lease()
 
 
 def test_work_that_does_not_stop_ends_with_the_process(bench: Bench) -> None:

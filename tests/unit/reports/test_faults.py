@@ -11,6 +11,7 @@ from kyverno_mp.errors import (
     DeadlinePassed,
     KubeRefused,
     KubeUnavailable,
+    SnapshotUnusable,
     StateError,
 )
 from kyverno_mp.kube.resource import core
@@ -22,6 +23,7 @@ from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan import evaluator, found, lane, linking, resources
 from kyverno_mp.reports.scan.dispatch import Dispatch
 from kyverno_mp.reports.scan.due import Scanned
+from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     REPORTS,
@@ -66,6 +68,30 @@ def test_conflict_causes_a_read(api: FakeApi) -> None:
         raw = pod(api, team="t")
         one.settle()
         assert results(report_of(api, raw)) == [("p", "r", "pass")]
+
+
+def test_new_kind_is_scanned_after_a_failed_step(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, its objects have no reports until a policy or a kind changes."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Pod", "Deployment"))))
+    with term(api, world) as one:
+        one.settle()
+        deployments = resource("deployments", "Deployment")
+        deployments["responseKind"].update(group="apps")
+        serve_kinds(api, ("apps", "v1", [deployments]))
+
+        def fail() -> None:
+            monkeypatch.undo()
+            raise SnapshotUnusable("snapshot.record", "the file was replaced")
+
+        monkeypatch.setattr(world, "cel_policies", fail)
+        one.time.now_s += 31
+        one.reports.scan.tick()
+        assert one.reports.scan.problem
+        one.settle()
+        assert ("apps", "deployments") in one.reports.scan.resources
 
 
 def test_deleted_report_is_restored_by_the_next_scan(api: FakeApi) -> None:

@@ -1,11 +1,15 @@
-"""Which fields of an object count as a change."""
+"""Which fields of an object count as a change, and which objects exist."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from kyverno_mp.reports.scan.watches import content_digest
+from kyverno_mp.kube.resource import core
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.reports.feed import Feed
+from kyverno_mp.reports.scan.watches import KindWatch, content_digest
+from tests.unit.kube.fake_api import FakeApi, wait_for
 
 Json = Any
 POD: Json = {
@@ -60,3 +64,27 @@ def test_change_of_an_unread_field_is_ignored(other: Json) -> None:
 )
 def test_change_of_a_read_field_is_noticed(other: Json) -> None:
     assert digest(other) != digest(POD)
+
+
+@pytest.mark.parametrize("fault", ["expire", {"code": 403, "reason": "Forbidden"}])
+def test_objects_of_an_unfinished_list_may_be_gone(api: FakeApi, fault: Json) -> None:
+    """Otherwise, they count as existing for ever, and get reports."""
+    for number in range(600):
+        api.put(f"/api/v1/namespaces/a/pods/p{number:03}")
+    api.put("/api/v1/namespaces/a/pods/gone")
+    api.fault("continue=500", fault)
+
+    def on_request(_method: str, target: str) -> None:
+        if "continue=500" in target:
+            api.on_request = lambda _method, _target: None
+            api.remove("/api/v1/namespaces/a/pods/gone")
+
+    api.on_request = on_request
+    watch = KindWatch(api.client(), core("pods"), Feed(), Clock())
+    watch.start()
+    try:
+        wait_for(lambda: api.watching == 1)
+        assert watch.get(("a", "gone")) is None
+        assert len(watch) == 600
+    finally:
+        watch.stop()

@@ -17,6 +17,7 @@ import yaml
 from jsonschema import validate
 
 from kyverno_mp.background.update_request import read_request
+from kyverno_mp.leader.triggers import writer as written
 from kyverno_mp.leader.triggers.document import LOST_SINCE, SEEN_VERSION
 from kyverno_mp.leader.triggers.writer import (
     COALESCED,
@@ -118,6 +119,32 @@ def test_generate_request_has_upstreams_fields(setup: Setup) -> None:
     }
     # One call to create the request, and one to count the requests.
     assert len(setup.api.requests) == 2
+
+
+def test_all_records_are_written_at_the_end(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the triggers of a busy pod would be lost when it is deleted."""
+    monkeypatch.setattr(written, "_STOP_S", 60.0)
+    monkeypatch.setattr(written, "TRIGGERS_AT_ONCE_MAX", 4)
+    for number in range(18):
+        setup.journal.append(record(f"x{number}", number + 1))
+    setup.writer.start()
+    setup.writer.stop()
+    assert len(setup.stored()) == 18
+
+
+def test_what_cannot_be_written_at_the_end_stays_in_the_journal(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader must end although the API server is away."""
+    monkeypatch.setattr(written, "_STOP_S", 60.0)
+    setup.api.fault("POST .*updaterequests", *[503] * 1000)
+    setup.journal.append(record())
+    setup.writer.start()
+    setup.writer.stop()
+    assert setup.stored() == []
+    assert setup.reader.waiting == 1
 
 
 def test_mutate_request_has_upstreams_labels(setup: Setup) -> None:

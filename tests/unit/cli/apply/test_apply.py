@@ -212,6 +212,29 @@ def test_warnings(command: Command, policy_file: Path, pods_file: Path) -> None:
     assert done.out.endswith("exit as warnExitCode is 3")
 
 
+@pytest.mark.parametrize(
+    ("text", "code"), [("0x10", 16), ("010", 8), ("1_0", 10), ("-1", -1)]
+)
+def test_exit_code_of_warnings_is_read_as_by_go(
+    command: Command, policy_file: Path, pods_file: Path, text: str, code: int
+) -> None:
+    policy_file.write_text(LATEST_POLICY.replace("Enforce", "Audit"))
+    flags = ("-r", pods_file, "--audit-warn", "--warn-exit-code", text)
+    done = command("apply", policy_file, *flags)
+    assert done.out.endswith(f"exit as warnExitCode is {code}")
+    assert done.code == code
+
+
+@pytest.mark.parametrize("text", [str(2**63), "x", " 5", ""])
+def test_exit_code_of_warnings_has_64_bits(
+    command: Command, policy_file: Path, pods_file: Path, text: str
+) -> None:
+    flags = ("-r", pods_file, "--warn-exit-code", text)
+    done = command("apply", policy_file, *flags)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("Error: Invalid value for '--warn-exit-code': ")
+
+
 CLEANUP = """
 apiVersion: kyverno.io/v2beta1
 kind: ClusterCleanupPolicy
@@ -418,6 +441,56 @@ def test_user_without_roles_has_no_list_of_roles(
     done = command("apply", policy_file, "-r", pods_file, "-u", file, "-p")
     assert "error: 2\n  fail: 0\n  pass: 0\n" in done.out
     assert done.code == 1
+
+
+_NAMES_ROLE = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  background: false
+  rules:
+    - name: r
+      match: {any: [{resources: {kinds: [Pod]}, clusterRoles: [admin]}]}
+      validate:
+        message: no account
+        deny:
+          conditions:
+            all:
+              - {key: "x{{ serviceAccountName }}", operator: Equals, value: x}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "failures"),
+    [
+        ("", 2),
+        ("roles: null\n", 2),
+        ("userInfo: {username: ''}\n", 2),
+        ("synchronize: false\n", 2),
+        ("roles: []\n", 0),
+        ("userInfo: {groups: []}\n", 0),
+        ("userInfo: {extra: {}}\n", 0),
+        ("userInfo: {uid: u}\n", 0),
+        ("synchronize: true\n", 0),
+    ],
+)
+def test_user_without_any_value_is_no_user(
+    command: Command,
+    policy_file: Path,
+    pods_file: Path,
+    tmp_path: Path,
+    text: str,
+    failures: int,
+) -> None:
+    """Otherwise a rule with user criteria would not check any object."""
+    policy_file.write_text(_NAMES_ROLE)
+    file = tmp_path / "user.yaml"
+    head = "apiVersion: cli.kyverno.io/v1alpha1\nkind: UserInfo\nmetadata: {name: u}\n"
+    file.write_text(head + text)
+    done = command("apply", policy_file, "-r", pods_file, "-u", file)
+    assert f"pass: 0, fail: {failures}, warn: 0, error: 0, skip: 0 \n" in done.out
+    assert done.code == (1 if failures else 0)
 
 
 def test_deprecated_files_cause_a_warning(

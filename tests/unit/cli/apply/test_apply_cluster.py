@@ -52,6 +52,24 @@ def test_objects_of_matched_kinds_are_listed_in_pages(
     assert not api.count("GET /api/v1/(secrets|configmaps|bindings)")
 
 
+def test_list_that_the_api_server_restarts(api: FakeApi, apply: Any) -> None:
+    """Otherwise, results were for objects that are gone, or for old versions."""
+    put_pods(api, 7)
+    api.fault("continue=4", "expire")
+
+    def on_request(_method: str, target: str) -> None:
+        if "continue=4" in target:
+            api.on_request = lambda _method, _target: None
+            api.remove("/api/v1/namespaces/apps/pods/p0")
+            path = "/api/v1/namespaces/apps/pods/p1"
+            api.put(path, kind="Pod", metadata={"labels": {"app": "x"}})
+
+    api.on_request = on_request
+    done = apply("Pod", "--batch-size", 4)
+    assert "to 6 resource(s)..." in done.out
+    assert done.out.endswith(summary(1, 5))
+
+
 @pytest.mark.parametrize(
     ("kinds", "flags", "found"),
     [
