@@ -9,6 +9,7 @@ Kinds of policies.kyverno.io are checked only for structure here. For other kind
 result separates documents that are ignored from documents that are checked and skipped.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final
@@ -146,6 +147,7 @@ def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
         items = schema.get("items") or {}
         for index, item in enumerate(value):
             yield from _problems(item, items, f"{path}[{index}]")
+        yield from duplicates(value, schema, path)
     yield from _bounds(value, schema, path)
 
 
@@ -177,6 +179,26 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
         names = [name for part in one_of for name in part.get("required") or ()]
         text = f"exactly one of {', '.join(names)} must be given"
         yield Problem("policy.one_of", path, "", text)
+
+
+def duplicates(value: list[Json], schema: Schema, path: str) -> Iterator[Problem]:
+    """Yield a problem for each item that repeats an earlier item's key.
+
+    K8S: only lists with ``x-kubernetes-list-type`` map or set have keys.
+    """
+    keys = schema.get("x-kubernetes-list-map-keys") or ()
+    if not keys and schema.get("x-kubernetes-list-type") != "set":
+        return
+    seen: set[str] = set()
+    for index, item in enumerate(value):
+        if keys and type(item) is not dict:
+            continue  # Its type is already a problem.
+        own = [item.get(name) for name in keys] if keys else item
+        key = json.dumps(own, sort_keys=True)
+        if key in seen:
+            text = f"duplicate value {key if not keys else ', '.join(map(str, own))}"
+            yield Problem("policy.value", f"{path}[{index}]", "", text)
+        seen.add(key)
 
 
 def _unknown_below(value: Json, path: str) -> Iterator[Problem]:

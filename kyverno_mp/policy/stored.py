@@ -48,6 +48,15 @@ _WITH_STATUS: Final = (
     "ClusterCleanupPolicy",
     "ValidatingAdmissionPolicy",
 )
+_NAMED: Final[dict[str, Json]] = {"x-kubernetes-list-map-keys": ("name",)}
+_KEYED: Final[dict[str, dict[str, Json]]] = {
+    "ValidatingAdmissionPolicy": {"matchConditions": _NAMED, "variables": _NAMED},
+    "MutatingAdmissionPolicy": {"matchConditions": _NAMED},
+    "ValidatingAdmissionPolicyBinding": {
+        "validationActions": {"x-kubernetes-list-type": "set"}
+    },
+}
+"""K8S: the lists with keys; ``variables`` of a MutatingAdmissionPolicy have none."""
 _ACTIONS: Final = ("mutate", "validate", "generate")
 _SOURCES: Final = (
     "configMap",
@@ -77,9 +86,22 @@ def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
         found += beta_problems(raw)
     spec = raw.get("spec")
+    if type(spec) is dict and raw.get("kind") in _KEYED:
+        found += _repeated(spec, _KEYED[raw["kind"]])
     if type(spec) is dict and str(raw.get("apiVersion")).startswith("kyverno.io/"):
         found += _choices(spec)
     return tuple(found)
+
+
+def _repeated(spec: dict[str, Json], keyed: dict[str, Json]) -> Iterator[Problem]:
+    """Yield problems of list entries that repeat an earlier entry's key."""
+    for name, keys in keyed.items():
+        listed = spec.get(name)
+        if type(listed) is list and len(listed) > 1:
+            # Imported late, as above.
+            from kyverno_mp.policy.schema import duplicates
+
+            yield from duplicates(listed, keys, f"spec.{name}")
 
 
 def _choices(spec: dict[str, Json]) -> Iterator[Problem]:

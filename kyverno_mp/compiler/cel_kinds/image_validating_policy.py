@@ -124,7 +124,7 @@ def compile_with_exceptions(
         )
     attached, unusable = compile_exceptions(
         (one for one in exceptions if names_policy(one, document)),
-        lambda: _builder(document, names),
+        lambda: _builder(document, names).declared(builder),
     )
     compiled = ImageValidatingPolicyIR(
         policy=_policy(document),

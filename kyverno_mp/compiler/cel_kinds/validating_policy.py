@@ -8,7 +8,7 @@ pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import msgspec
 
@@ -49,6 +49,7 @@ from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.yaml_int import INT64_MAX, INT64_MIN
 
 _AnyDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _CODE: Final = "policy.expression"
@@ -129,7 +130,7 @@ def compile_with_exceptions(
         raise DocumentInvalid(unique, Where(policy=key_of(document)))
     attached, unusable = compile_exceptions(
         (one for one in exceptions if names_policy(one, document)),
-        lambda: Builder(document.metadata.namespace, names),
+        lambda: Builder(document.metadata.namespace, names).declared(builder),
     )
     compiled = ValidatingPolicyIR(
         policy=_policy(document),
@@ -168,7 +169,6 @@ def compile_exception(
 ) -> CelExceptionIR:
     """Compile an exception to a policy."""
     spec = exception.spec
-    priority = exception.metadata.labels.get(_PRIORITY, "")
     expires = parse_time(RFC3339, spec.expires_at) if spec.expires_at else None
     return CelExceptionIR(
         key=exception.key,
@@ -176,12 +176,26 @@ def compile_exception(
         images=spec.images,
         allowed_values=spec.allowed_values,
         is_pass=spec.report_result == "pass",
-        # GO: like strconv.Atoi; a label value cannot contain any other digits.
-        priority=int(priority) if priority.isascii() and priority.isdigit() else 0,
+        priority=_priority(exception.metadata.labels.get(_PRIORITY, "")),
         expires_at_ns=None
         if expires is None
-        else expires.seconds * 10**9 + expires.nanos,
+        else _stored(expires.seconds * 10**9 + expires.nanos),
     )
+
+
+def _stored(nanos: int) -> int:
+    """Return the nearest time that the IR can hold: the years 1677 to 2262."""
+    return max(INT64_MIN, min(nanos, INT64_MAX))
+
+
+def _priority(label: str) -> int:
+    """Return the priority of an exception, 0 if the label is no priority.
+
+    GO: like strconv.Atoi, which refuses numbers beyond an int64; a label value cannot
+    contain any other digits.
+    """
+    found = int(label) if label.isascii() and label.isdigit() else 0
+    return found if found <= INT64_MAX else 0
 
 
 def compile_exceptions(
@@ -247,6 +261,14 @@ class Builder:
             {**_RECORDS, _VARIABLES.name: self._fields},
             library=library(namespaced=bool(namespace)),
         )
+
+    def declared(self, policy: "Builder") -> Self:
+        """Declare the variables of a policy, with their types, for its exceptions.
+
+        KYVERNO: upstream declares them, but they have no value there.
+        """
+        self._fields.update(policy._fields)
+        return self
 
     def body(
         self, copy: str, spec: ValidatingPolicySpec, *, is_json: bool

@@ -398,7 +398,7 @@ class _Checker:
         if given.kind == "param":
             self.found.fits((DYN,), (given,))
             return DYN, DYN
-        if given in (DYN, ERROR, types.ANY):
+        if given in (DYN, ERROR):
             return DYN, DYN
         self._problem(
             _at(node.range),

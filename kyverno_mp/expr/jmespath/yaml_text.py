@@ -6,6 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (parse_yaml); scalars are resolved as in Go's yaml.v2.
 """
 
+import base64
 import math
 import re
 from collections.abc import Callable
@@ -17,13 +18,14 @@ from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.limits import JSON_DEPTH_MAX
 from kyverno_mp.values.go.gofloat import without_underscores
-from kyverno_mp.values.go.gotext import float_g
+from kyverno_mp.values.go.gotext import float_g, replaced_bytes
 from kyverno_mp.values.go.yaml_int import yaml_int
 from kyverno_mp.values.jsonvalue import Json
 
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NUMBER_START: Final = frozenset("+-.0123456789")
 _YAML_TAG: Final = "tag:yaml.org,2002:"
+_BINARY_TAG: Final = "tag:yaml.org,2002:binary"
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
 _PLAIN: Final = (True, False)
 _IMPLICIT: Final[Any] = yaml.resolver.Resolver()
@@ -122,7 +124,8 @@ def _convert(node: yaml.Node, charge: Callable[[int], None], depth: int) -> Json
     charge(1)
     assert isinstance(node, yaml.ScalarNode)
     value = _scalar(node)
-    if value in _NO_JSON and not node.style and not (node.tag or "").endswith(":str"):
+    is_text = (node.tag or "").endswith((":str", ":binary"))
+    if value in _NO_JSON and not node.style and not is_text:
         raise fail(f"json: unsupported value: {_NO_JSON[value]}")
     return value
 
@@ -167,6 +170,8 @@ def _key(node: yaml.Node) -> str:
 def _scalar(node: yaml.ScalarNode) -> Json:
     text = str(node.value)
     tag = node.tag or ""
+    if tag == _BINARY_TAG:
+        return _decoded(text)
     if node.style or tag == "!" or not tag.startswith(_YAML_TAG):
         return text
     if tag == _TEXT_TAG and _IMPLICIT.resolve(yaml.ScalarNode, text, _PLAIN) != tag:
@@ -175,6 +180,15 @@ def _scalar(node: yaml.ScalarNode) -> Json:
     if text in _WORDS:
         return _WORDS[text]
     return _number(text)
+
+
+def _decoded(text: str) -> str:
+    """Decode Base64; replace bytes that are not UTF-8 like Go's JSON encoder."""
+    try:
+        decoded = base64.b64decode(text.replace("\n", ""), validate=True)
+    except ValueError:
+        raise fail("yaml: !!binary value contains invalid base64 data") from None
+    return replaced_bytes(decoded.decode(errors="surrogateescape"))
 
 
 def _number(text: str) -> Json:

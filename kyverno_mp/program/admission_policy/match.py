@@ -26,7 +26,7 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
         return True
     place = resource_of(request)
     selector = constraints.namespace_selector
-    if selector is not None and (request.namespace or place[2] == "namespaces"):
+    if selector is not None and has_namespace(request):
         labels = _namespace_labels(request, place[2])
         if not _selects(selector, labels):
             return False
@@ -40,6 +40,11 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     if _listed(constraints.excluded, request, place):
         return False
     return not constraints.rules or _listed(constraints.rules, request, place)
+
+
+def has_namespace(request: Request) -> bool:
+    """Return whether selectors of namespaces apply: also to a Namespace."""
+    return bool(request.namespace) or resource_of(request)[2] == "namespaces"
 
 
 def _selects(selector: SelectorIR, labels: Mapping[str, str]) -> bool:

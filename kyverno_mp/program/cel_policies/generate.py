@@ -33,7 +33,7 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import Facts, before_variables
 from kyverno_mp.values.go.goquote import quote
 
 
@@ -52,13 +52,12 @@ class LinkedGeneratingPolicy:
     def __init__(self, ir: GeneratingPolicyIR) -> None:
         self.ir = ir
         dialect = dialect_of(ir.policy.kind)
-        self._conditions = link_conditions(ir.conditions, dialect)
+        early = before_variables(dialect)
+        self._conditions = link_conditions(ir.conditions, early)
         self._variables = link_variables(ir.variables, dialect)
         self._generations = [_linked(one, dialect) for one in ir.generations]
-        self._annotations = [
-            (one.name, link(one.expression, dialect)) for one in ir.annotations
-        ]
-        self._exceptions = link_exceptions(ir.exceptions, dialect)
+        self._annotations = [*link_variables(ir.annotations, dialect).items()]
+        self._exceptions = link_exceptions(ir.exceptions, early)
 
     def evaluate(
         self, facts: Facts, shared: Shared, *, reads_all: bool = False

@@ -41,7 +41,11 @@ from kyverno_mp.program.validating_policy.constraints import (
 )
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
-from kyverno_mp.program.validating_policy.scope import NAMES, Facts
+from kyverno_mp.program.validating_policy.scope import (
+    NAMES,
+    Facts,
+    before_variables,
+)
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers
@@ -112,9 +116,7 @@ class _Body:
             _Mutation(link(given.expression, dialect), given.is_json_patch)
             for given in ir.mutations
         ]
-        self.annotations = [
-            (one.name, link(one.expression, dialect)) for one in ir.annotations
-        ]
+        self.annotations = [*link_variables(ir.annotations, dialect).items()]
         self.target_conditions = link_conditions(ir.target_conditions, dialect)
 
 
@@ -137,7 +139,7 @@ class LinkedMutatingPolicy:
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]
-        self._exceptions = link_exceptions(ir.exceptions, dialect)
+        self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
         self._schemas = schemas
         targets = ir.targets
         self._target = None

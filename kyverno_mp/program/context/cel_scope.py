@@ -66,7 +66,8 @@ class Dialect(NamedTuple):
     """The variables and functions of one policy kind.
 
     ``is_shared``: whether an expression reads only the object. ``unset``: the variables
-    that may have no value (validating_policy/scope.py: KindScope.unset).
+    that may have no value (validating_policy/scope.py: KindScope.unset). ``absent``:
+    the variables that have none, although the scope has a value for later expressions.
     """
 
     names: tuple[str, ...]
@@ -75,6 +76,7 @@ class Dialect(NamedTuple):
     is_shared: Callable[[Expression], bool]
     constructors: Mapping[str, Constructor] | None = None
     unset: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
 
 
 def _names_no_other(expression: Expression) -> bool:
@@ -133,6 +135,7 @@ def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpress
         library=dialect.library(),
         constructors=dialect.constructors,
         lazy=dialect.unset,
+        absent=dialect.absent,
     )
     is_shared = dialect.is_shared(expression)
     return LinkedExpression(expression.text, program, "", is_shared)
@@ -141,7 +144,7 @@ def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpress
 def link_variables(
     variables: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
 ) -> dict[str, LinkedExpression]:
-    """Link ``variables``; for equal names, the last variable applies."""
+    """Link ``variables`` or ``auditAnnotations``; of equal names, the last applies."""
     return {entry.name: link(entry.expression, dialect) for entry in variables}
 
 

@@ -9,7 +9,7 @@ pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from kyverno_mp.errors import (
@@ -18,13 +18,10 @@ from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
 )
-from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.functions.kyverno.image_verification import (
-    CONTEXT,
     Attestor,
     VerifierContext,
 )
-from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.values import Value
 from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
@@ -41,6 +38,11 @@ from kyverno_mp.program.context.cel_scope import (
     link_variables,
 )
 from kyverno_mp.program.image_policies.attestors import LinkedAttestor
+from kyverno_mp.program.image_policies.dialect import (
+    before_images,
+    dialect_of,
+    of_conditions,
+)
 from kyverno_mp.program.image_policies.expressions import reads_namespace
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.image_policies.references import (
@@ -69,38 +71,9 @@ from kyverno_mp.program.validating_policy.exceptions import (
 )
 from kyverno_mp.program.validating_policy.scope import Facts, KindScope
 
-_NAMES: Final = (
-    "object",
-    "oldObject",
-    "request",
-    "namespaceObject",
-    "images",
-    "attestors",
-    "attestations",
-    "resource",
-    "globalContext",
-    "image",
-    "http",
-    "json",
-    "yaml",
-    CONTEXT,
-    "variables",
-)
 _EXCEPTION: Final = "rule is skipped due to policy exception: "
 Begin: TypeAlias = Callable[[], PolicyImages]
 """Starts the image verification of one review."""
-
-
-def _never(_expression: Expression) -> bool:
-    return False
-
-
-@cache
-def _dialect(*, namespaced: bool) -> Dialect:
-    library = partial(
-        kyverno_library, namespaced=namespaced, kind="ImageValidatingPolicy"
-    )
-    return Dialect(_NAMES, frozenset({"variables"}), library, _never)
 
 
 class Answer(NamedTuple):
@@ -120,8 +93,9 @@ class _Body:
 
     def __init__(self, ir: ImageBodyIR, dialect: Dialect, namespace: str) -> None:
         self.ir = ir
-        self.conditions = link_conditions(ir.conditions, dialect)
-        self.extractors = {one.name: link(one.expression, dialect) for one in ir.images}
+        self.conditions = link_conditions(ir.conditions, of_conditions(dialect))
+        early = before_images(dialect)
+        self.extractors = {one.name: link(one.expression, early) for one in ir.images}
         self.variables = link_variables(ir.variables, dialect)
         self.attestors = [LinkedAttestor(one, dialect) for one in ir.attestors]
         self.validations = [
@@ -134,9 +108,7 @@ class _Body:
             )
             for given in ir.validations
         ]
-        self.annotations = [
-            (one.name, link(one.expression, dialect)) for one in ir.annotations
-        ]
+        self.annotations = [*link_variables(ir.annotations, dialect).items()]
         access = ir.access
         self.terms = PolicyTerms(
             References(ir.references),
@@ -224,9 +196,10 @@ class LinkedImagePolicy:
         self.ir = ir
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         namespace = ir.policy.namespace
-        self._dialect = _dialect(namespaced=bool(namespace))
+        self._dialect = dialect_of(namespaced=bool(namespace))
         self._bodies = [_Body(body, self._dialect, namespace) for body in ir.bodies]
-        self._exceptions = link_exceptions(ir.exceptions, self._dialect)
+        early = of_conditions(self._dialect)
+        self._exceptions = link_exceptions(ir.exceptions, early)
         self.reads_namespace = reads_namespace(ir)
         """The result depends on the Namespace's labels or content."""
 

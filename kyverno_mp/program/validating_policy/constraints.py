@@ -14,7 +14,7 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.limits import HEAVY_STEPS
-from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.admission_policy.match import has_namespace, matches
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
@@ -31,11 +31,15 @@ POLICIES_BETWEEN_CLOCK_CHECKS: Final = 16
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
     """Return whether the constraints match, and the error of an invalid selector.
 
-    KYVERNO: an invalid selector is an error only if everything else matches.
+    KYVERNO: an invalid selector is an error only if everything else matches; the
+    selector of namespaces is not read for objects without a namespace.
     """
+    spaces = constraints.namespace_selector
+    if spaces is not None and spaces.error and not has_namespace(request):
+        spaces = None
     faults = [
-        one.error
-        for one in (constraints.namespace_selector, constraints.object_selector)
+        f"Internal error occurred: {one.error}"
+        for one in (spaces, constraints.object_selector)
         if one is not None and one.error
     ]
     if not faults:

@@ -48,6 +48,7 @@ from kyverno_mp.program.validating_policy.scope import (
     NAMESPACED,
     Facts,
     KindScope,
+    before_variables,
     pure_scope,
 )
 
@@ -88,7 +89,7 @@ class Body:
         self.is_by_kind = is_by_kind(ir.constraints)
         """Whether the constraints' result is equal for all requests of one
         RequestKind."""
-        self.conditions = link_conditions(ir.conditions, dialect)
+        self.conditions = link_conditions(ir.conditions, before_variables(dialect))
         self.variables = link_variables(ir.variables, dialect)
         self.validations = [
             Validation(
@@ -100,9 +101,7 @@ class Body:
             )
             for given in ir.validations
         ]
-        self.annotations = [
-            (one.name, link(one.expression, dialect)) for one in ir.annotations
-        ]
+        self.annotations = [*link_variables(ir.annotations, dialect).items()]
 
 
 class LinkedValidatingPolicy:
@@ -130,7 +129,7 @@ class LinkedValidatingPolicy:
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
-        self._exceptions = link_exceptions(ir.exceptions, dialect)
+        self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
         self.reads_namespace = _reads_namespace(ir)
         """The result depends on the Namespace's labels or content."""
         self._is_derived: bool | None = None

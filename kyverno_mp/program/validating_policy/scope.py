@@ -15,7 +15,7 @@ import msgspec
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.functions.kyverno.documents import JSON, YAML
-from kyverno_mp.expr.cel.linking.frame import Failed
+from kyverno_mp.expr.cel.linking.frame import no_value
 from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.nodes import Call, Expression, Ident
 from kyverno_mp.expr.cel.outside import (
@@ -98,6 +98,16 @@ KYVERNO: Final = Dialect(
 )
 NAMESPACED: Final = KYVERNO._replace(library=partial(kyverno_library, namespaced=True))
 """The dialect of namespaced policies, whose ``resource`` has its own functions."""
+
+
+def before_variables(dialect: Dialect) -> Dialect:
+    """Return the dialect of conditions that are evaluated before ``variables`` is set.
+
+    KYVERNO: the conditions of exceptions (except to a DeletingPolicy), and the
+    matchConditions of all policies but MutatingPolicies. SAFETY: a condition that reads
+    ``variables`` is an error, so it neither exempts an object nor skips a policy.
+    """
+    return dialect._replace(absent=dialect.absent | {"variables"})
 
 
 class Facts(NamedTuple):
@@ -243,7 +253,7 @@ class KindScope(CelScope):
         ``name``: one of the dialect's ``unset``; otherwise, expressions would read the
         error as a value.
         """
-        self.replace(name, Failed(f"no such attribute(s): {name}"))
+        self.replace(name, no_value(name))
 
     def replace(self, name: str, value: Value) -> None:
         """Set a variable. KYVERNO: ``variables`` already read keep their values."""

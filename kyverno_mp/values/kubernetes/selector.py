@@ -97,7 +97,7 @@ def _check_term(key: str, operator: str, values: tuple[str, ...]) -> str:
     if operator in {"In", "NotIn"}:
         if not values:
             return (
-                "values: Invalid value: []: for 'in', 'notin' operators, values set "
+                "values: Invalid value: null: for 'in', 'notin' operators, values set "
                 "can't be empty"
             )
     elif values:

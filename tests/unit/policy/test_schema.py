@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
+from kyverno_mp.policy.stored import storage_problems
 
 
 def policy(spec: Any, kind: str = "ValidatingPolicy", version: str = "v1") -> Any:
@@ -16,6 +17,8 @@ def policy(spec: Any, kind: str = "ValidatingPolicy", version: str = "v1") -> An
     }
 
 
+X = {"name": "x", "expression": "true"}
+Y = {"name": "y", "expression": "true"}
 RULES = {"resourceRules": [{"apiGroups": [""], "resources": ["pods"]}]}
 VALID = {
     "matchConstraints": RULES,
@@ -38,11 +41,58 @@ def test_valid(version: str) -> None:
         ({"validations": [{"expression": 1}]}, "must be of type string, got integer"),
         ({"validationActions": ["Denie"]}, 'must be one of "'),
         ({"webhookConfiguration": {"timeoutSeconds": True}}, "got boolean"),
+        ({"variables": [X, Y, X]}, "spec.variables[2]: duplicate value x"),
+        ({"matchConditions": [X, X]}, "spec.matchConditions[1]: duplicate value x"),
+        (
+            {"validationActions": ["Deny", "Audit", "Deny"]},
+            'spec.validationActions[2]: duplicate value "Deny"',
+        ),
     ],
 )
 def test_violations(change: dict[str, Any], told: str) -> None:
     found = [str(one) for one in schema_problems(policy({**VALID, **change}))]
     assert any(told in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "told"),
+    [
+        ("ValidatingAdmissionPolicy", {"variables": [X, X]}, "spec.variables[1]"),
+        (
+            "ValidatingAdmissionPolicy",
+            {"matchConditions": [X, Y, X]},
+            "spec.matchConditions[2]",
+        ),
+        (
+            "MutatingAdmissionPolicy",
+            {"matchConditions": [X, X]},
+            "spec.matchConditions[1]",
+        ),
+        ("MutatingAdmissionPolicy", {"variables": [X, X]}, ""),
+        (
+            "ValidatingAdmissionPolicyBinding",
+            {"validationActions": ["Deny", "Deny"]},
+            "spec.validationActions[1]",
+        ),
+        ("ValidatingAdmissionPolicy", {"variables": [X, Y]}, ""),
+    ],
+)
+def test_repeated_keys_of_admission_policies(kind: str, spec: Any, told: str) -> None:
+    """As in the real program, which then skips the document."""
+    document = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "p"},
+        "spec": spec,
+    }
+    paths = [one.path for one in storage_problems(document)]
+    assert paths == ([told] if told else [])
+
+
+def test_repeated_audit_annotations_are_valid() -> None:
+    """As in the real program: only some lists have keys."""
+    given = {"key": "k", "valueExpression": "'v'"}
+    assert schema_problems(policy({**VALID, "auditAnnotations": [given, given]})) == ()
 
 
 @pytest.mark.parametrize(

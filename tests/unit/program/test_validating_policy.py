@@ -319,9 +319,26 @@ def test_invalid_selector_is_an_error_if_all_else_matches() -> None:
     found = verdict(validations("true"), match=match)
     assert found is not None
     assert found[:2] == ("match", "error")
-    assert found[2].startswith("failed to execute matching: ")
+    text = '"Near" is not a valid label selector operator'
+    assert found[2] == f"failed to execute matching: Internal error occurred: {text}"
     match["resourceRules"] = [{**RULE, "operations": ["DELETE"]}]
     assert verdict(validations("true"), match=match) is None
+
+
+def test_invalid_namespace_selector_is_not_read_without_a_namespace() -> None:
+    """As upstream, which matches such objects before it reads the selector."""
+    terms = [{"key": "a", "operator": "In"}]
+    match = {**MATCH, "namespaceSelector": {"matchExpressions": terms}}
+    found = verdict(validations("true"), match=match)
+    assert found is not None
+    assert found[:2] == ("match", "error")
+    assert found[2].endswith(
+        "Internal error occurred: values: Invalid value: null: for 'in', 'notin'"
+        " operators, values set can't be empty"
+    )
+    asked = request(POD, namespace="")
+    found = verdict(validations("true"), match=match, request=asked)
+    assert found == ("", "pass", "success")
 
 
 @pytest.mark.parametrize(
@@ -400,6 +417,35 @@ SKIPPED = "rule is skipped due to policy exception: "
             [exception(expiresAt="2026-01-01T00:00:01Z")],
             ("exception", "skip", f"{SKIPPED}team/e"),
         ),
+        # Times beyond 64 bits of nanoseconds must not prevent the policy's publication.
+        (
+            [exception(expiresAt="9999-12-31T23:59:59Z")],
+            ("exception", "skip", f"{SKIPPED}team/e"),
+        ),
+        ([exception(expiresAt="0001-01-01T00:00:00Z")], ("", "fail", "nginx,")),
+        # As in the real program: a number beyond 64 bits is no priority.
+        (
+            [
+                exception(priority="1"),
+                exception("f", "9223372036854775808", reportResult="pass"),
+            ],
+            ("exception", "skip", f"{SKIPPED}team/e, team/f"),
+        ),
+        (
+            [exception("f", "99999999999999999999", reportResult="pass")],
+            ("exception", "pass", "rule is passed due to policy exception: team/f"),
+        ),
+        (
+            [
+                exception(priority="1"),
+                exception("f", "9223372036854775807", reportResult="pass"),
+            ],
+            (
+                "exception",
+                "pass",
+                "rule is passed due to policy exception: team/e, team/f",
+            ),
+        ),
     ],
 )
 def test_exceptions(given: list[Any], wanted: Any) -> None:
@@ -408,6 +454,25 @@ def test_exceptions(given: list[Any], wanted: Any) -> None:
     spec = validations(text, messageExpression=message)
     spec["matchConditions"] = [condition("true")]
     assert verdict(spec, *given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        (("'1'", "'2'"), ("pass", {"k": "2"})),
+        (("null", "'2'"), ("pass", {"k": "2"})),
+        (("'1'", "''"), ("pass", {})),
+        (("'1'", "null"), ("error", None)),
+    ],
+)
+def test_the_last_of_equal_audit_annotations_applies(texts: Any, wanted: Any) -> None:
+    """As in the real program, which does not evaluate the others."""
+    annotations = [{"key": "k", "valueExpression": text} for text in texts]
+    spec = {**validations("true"), "auditAnnotations": annotations}
+    found = answers(document(spec))[0].result
+    assert found is not None
+    assert found.status == wanted[0]
+    assert wanted[1] is None or found.properties == wanted[1]
 
 
 def test_audit_annotations() -> None:
@@ -473,6 +538,19 @@ def test_audit_annotations() -> None:
             "undeclared reference to 'authorizer'",
         ),
         (validations("request.uid == ''"), "undefined field 'uid'"),
+        (
+            validations("resource.list('v1', 'pods', '').items.exists(i, true)"),
+            "expression of type 'any' cannot be range of a comprehension",
+        ),
+        (
+            {
+                "variables": [
+                    {"name": "v", "expression": "resource.get('v1', 'pods', 'n', 'p')"}
+                ],
+                **validations("variables.v.spec.all(k, v, true)"),
+            },
+            "expression of type 'any' cannot be range of a comprehension",
+        ),
     ],
 )
 def test_uncompilable_expression_rejects_the_policy(spec: Any, reason: str) -> None:
@@ -569,6 +647,20 @@ def test_constraints_of_an_autogen_variant() -> None:
     wanted = ("daemonsets", "deployments", "replicasets", "statefulsets")
     assert (apps.groups, apps.resources) == (("apps",), wanted)
     assert (batch.resources, batch.operations) == (("jobs",), ("CREATE",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dyn(resource.list('v1', 'pods', '').items).exists(i, true)",
+        "resource.list('v1', 'pods', '').items.orValue([]).exists(i, true)",
+        "resource.list('v1', 'pods', '').all(k, k != '')",
+        "size(resource.list('v1', 'pods', '').items) > 0",
+    ],
+)
+def test_ranges_over_objects_of_the_cluster(text: str) -> None:
+    """As in the real program; ``.items`` itself is no range."""
+    document_compiled(validations(text))
 
 
 def test_namespaced_policy_has_namespaced_functions() -> None:

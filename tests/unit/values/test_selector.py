@@ -59,7 +59,7 @@ def test_wildcards_expand_only_to_valid_labels() -> None:
         ([("app", "-x")], [], 'values[0][app]: Invalid value: "-x"'),
         ([("a *", "- ?")], [], ""),
         ([], [("env", "Has", ())], '"Has" is not a valid label selector operator'),
-        ([], [("env", "In", ())], "values: Invalid value: []: for 'in', 'notin'"),
+        ([], [("env", "In", ())], "values: Invalid value: null: for 'in', 'notin'"),
         ([], [("env", "Exists", ("x",))], 'values: Invalid value: ["x"]: values set'),
         ([("x" * 64, "")], [], "key: Invalid value"),
         ([("Bad_Prefix/x", "")], [], "key: Invalid value"),

@@ -25,6 +25,7 @@ from kyverno_mp.expr.cel.linking.frame import (
     Run,
     constant,
     constant_value,
+    no_value,
     type_value,
 )
 from kyverno_mp.expr.cel.nodes import (
@@ -66,7 +67,8 @@ class Linker:
     """Links the expressions of one environment; ``variables`` are the slots 1, 2, ...
 
     ``records``: the variables whose values are values.Record. ``lazy``: the variables
-    whose values may be a Failed.
+    whose values may be a Failed. ``absent``: the variables that have no value here, so
+    every use fails.
     """
 
     def __init__(
@@ -75,14 +77,18 @@ class Linker:
         library: Library,
         records: frozenset[str] = frozenset(),
         constructors: Mapping[str, Constructor] | None = None,
+        *,
         lazy: frozenset[str] = frozenset(),
+        absent: frozenset[str] = frozenset(),
     ) -> None:
         self.library = library
         self._slots = {name: slot for slot, name in enumerate(variables, 1)}
         self._records = records
         self._constructors = constructors or {}
         self._locals: list[str] = []
-        self._lazy = {slot for name, slot in self._slots.items() if name in lazy}
+        named = self._slots.items()
+        self._lazy = {slot for name, slot in named if name in lazy | absent}
+        self._absent = {slot: no_value(name) for name, slot in named if name in absent}
         self._first_local = len(variables) + 1
         self.size = self._first_local
         self.cost = 0
@@ -169,6 +175,9 @@ class Linker:
     def _ident(self, node: Ident) -> Run:
         self.cost += 1
         slot = self.slot(node.name)
+        if slot in self._absent:
+            failed = self._absent[slot]
+            return lambda _s: _used(failed)
         if slot in self._lazy:
             return lambda s: _used(s[slot])
         if slot:

@@ -32,6 +32,11 @@ class Failed(NamedTuple):
     message: str
 
 
+def no_value(name: str) -> Failed:
+    """Return the error of a variable without a value."""
+    return Failed(f"no such attribute(s): {name}")
+
+
 class Linker(Protocol):
     """Links nodes; expressions.py has the only implementation."""
 

@@ -65,7 +65,7 @@ class Program:
             ) from None
 
 
-def link_expression(
+def link_expression(  # noqa: PLR0913 - independent facts of one environment
     expression: Expression,
     variables: tuple[str, ...],
     *,
@@ -73,16 +73,25 @@ def link_expression(
     library: Library | None = None,
     constructors: Mapping[str, Constructor] | None = None,
     lazy: frozenset[str] = frozenset(),
+    absent: frozenset[str] = frozenset(),
 ) -> Program:
     """Link a compiled expression for these variables.
 
     ``records``: the variables whose values are values.Record. ``lazy``: the variables
-    whose values may be a Failed, whose error every use raises. Raises:
-    ExpressionInvalid if the expression did not compile.
+    whose values may be a Failed, whose error every use raises. ``absent``: the
+    variables that have no value, whatever the caller passes. Raises: ExpressionInvalid
+    if the expression did not compile.
     """
     if expression.node is None:
         raise ExpressionInvalid("cel.uncompiled", expression.error)
-    linker = Linker(variables, library or base_library(), records, constructors, lazy)
+    linker = Linker(
+        variables,
+        library or base_library(),
+        records,
+        constructors,
+        lazy=lazy,
+        absent=absent,
+    )
     run = linker.link(expression.node)
     return Program(run, linker.size, linker.cost, len(variables))
 

@@ -25,12 +25,17 @@ _DIGEST: Final = re2.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ImageReference(NamedTuple):
-    """The parts of a reference; without a digest ``tag`` is never empty."""
+    """The parts of a reference; without a digest ``tag`` is never empty.
+
+    KYVERNO: references with different texts are not equal, even ``nginx`` and
+    ``nginx:latest``.
+    """
 
     registry: str
     repository: str
     tag: str
     digest: str
+    text: str
 
     @property
     def type_name(self) -> str:
@@ -55,7 +60,7 @@ def _tagged(text: str) -> ImageReference | None:
     found = _repository(parts[0]) if parts else None
     if parts is None or found is None:
         return None
-    return ImageReference(*found, parts[1] or "latest", "")
+    return ImageReference(*found, parts[1] or "latest", "", text)
 
 
 def _digested(text: str) -> ImageReference | None:
@@ -67,7 +72,7 @@ def _digested(text: str) -> ImageReference | None:
     found = _repository(parts[0]) if parts else None
     if found is None:
         found = _repository(base)
-    return None if found is None else ImageReference(*found, "", digest)
+    return None if found is None else ImageReference(*found, "", digest, text)
 
 
 def _repository(text: str) -> tuple[str, str] | None:
