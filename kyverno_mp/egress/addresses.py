@@ -201,13 +201,19 @@ def _is_open(address: Address, rules: UrlRules, *, named: bool) -> bool:
         return True
     if inner.is_multicast or inner.is_unspecified or inner.is_reserved:
         return False
-    # Python treats fec0::/10, the predecessor of fc00::/7, as global.
-    old_private = isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local
-    if inner.is_global and not old_private and not _is_in(both, _CLOSED):
+    if not is_private(address):
         return True
     # An attacker could make a trusted name resolve to this host.
     itself = inner.is_loopback or inner.is_link_local or _within(inner, _THIS_HOST)
     return named and not itself
+
+
+def is_private(address: Address) -> bool:
+    """Return whether an address is in a private or special range."""
+    inner = _unwrapped(address)
+    # Python treats fec0::/10, the predecessor of fc00::/7, as global.
+    old_private = isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local
+    return not inner.is_global or old_private or _is_in((address, inner), _CLOSED)
 
 
 def _is_in(addresses: Iterable[Address], networks: Iterable[Network]) -> bool:

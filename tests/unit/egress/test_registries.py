@@ -338,24 +338,28 @@ def test_redirect_into_a_private_network_needs_its_name(
 
 
 @pytest.mark.parametrize(
-    ("allow", "realm", "is_asked"),
+    ("allow", "own", "realm", "is_asked"),
     [
-        ("*", "vault.corp.example", False),
-        ("*,registry.corp.example", "vault.corp.example", False),
-        ("*", "registry.corp.example:5001", True),
-        ("*", "registry.corp.example.", True),
-        ("*,vault.corp.example", "vault.corp.example", True),
-        ("*,*.corp.example", "vault.corp.example", True),
-        ("*,10.0.0.0/8", "vault.corp.example", True),
+        ("*", ["8.8.8.8"], "vault.corp.example", False),
+        ("*", ["10.0.0.2", "8.8.8.8"], "vault.corp.example", False),
+        ("*,registry.example", ["8.8.8.8"], "vault.corp.example", False),
+        ("*,vault.corp.example", ["8.8.8.8"], "vault.corp.example", True),
+        ("*,*.corp.example", ["8.8.8.8"], "vault.corp.example", True),
+        ("*,10.0.0.0/8", ["8.8.8.8"], "vault.corp.example", True),
+        ("*", ["10.0.0.2"], "vault.corp.example", True),
+        ("*", ["10.0.0.2"], "registry.example:5001", True),
+        ("*", ["10.0.0.2"], "registry.example.", True),
     ],
 )
 def test_token_service_in_a_private_network_needs_its_name(
     allow: str,
+    own: list[str],
     realm: str,
     is_asked: bool,  # noqa: FBT001 - a parameter
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A registry's own host is its token service without an entry of the list."""
+    """A registry in a private network often has its token service on another host."""
+    found = {"registry.example": own}
     seen: list[str] = []
 
     class Guarded(_Registry):
@@ -381,11 +385,13 @@ def test_token_service_in_a_private_network_needs_its_name(
             return socket.create_connection(target, timeout_s)
 
         monkeypatch.setattr("kyverno_mp.egress.registries._dial", dial)
-        transport = RegistryTransport(read_rules(allow, ""), lambda _host: ["10.0.0.1"])
+        transport = RegistryTransport(
+            read_rules(allow, ""), lambda host: found.get(host, ["10.0.0.1"])
+        )
         client = Client(
             lambda _host: ANONYMOUS, user_agent="t", insecure=True, send=transport
         )
-        reference = Reference("registry.corp.example", "a/b", "v1", "")
+        reference = Reference("registry.example", "a/b", "v1", "")
         if is_asked:
             assert client.manifest(reference, soon_ns()).body == b'{"token": "t"}'
         else:
