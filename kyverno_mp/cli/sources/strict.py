@@ -115,24 +115,3 @@ def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str
         if value is not None:
             found[name] = value
     return found
-
-
-def check_map(value: Json, where: str) -> dict[str, Json]:
-    """Return ``value`` as a dict; raises CommandFailed."""
-    if not isinstance(value, dict):
-        raise CommandFailed(f"{where}: expected a map, got {type(value).__name__}")
-    return value
-
-
-def check_maps(values: Json, where: str) -> list[dict[str, Json]]:
-    """Return ``values`` as a list of maps; raises CommandFailed."""
-    if values is None:
-        return []
-    if not isinstance(values, list):
-        raise CommandFailed(f"{where}: expected a list, got {type(values).__name__}")
-    for index, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise CommandFailed(
-                f"{where}[{index}]: expected a map, got {type(value).__name__}"
-            )
-    return values
