@@ -34,6 +34,7 @@ from kyverno_mp.values.jsonvalue import Json
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 KYVERNO: Final = "kyverno"
 LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
+_LACKS_DIGITS: Final = 9
 """Annotation of a report that would be too large: the number of omitted results."""
 _SEVERE: Final = {"fail": 0, "error": 1, "warn": 2, "skip": 3, "pass": 4}
 """Results that are kept first when a report is too large. Rows that others have stored
@@ -107,7 +108,9 @@ class Report(msgspec.Struct):
     def lacks(self) -> int:
         """The number of rows that the report lacks."""
         text = self.left_out
-        return int(text) if text.isdecimal() else int(bool(text))
+        # SAFETY: whoever may edit reports chooses the text.
+        is_number = text.isascii() and text.isdecimal() and len(text) <= _LACKS_DIGITS
+        return int(text) if is_number else int(bool(text))
 
     @property
     def has_right_summary(self) -> bool:

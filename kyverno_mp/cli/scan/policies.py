@@ -13,6 +13,7 @@ from typing import Final
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.policy.reading.load import load
+from kyverno_mp.policy.reading.shape import TYPE_NAMES
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
@@ -20,14 +21,6 @@ from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, l
 _API: Final = "json.kyverno.io/v1alpha1"
 _KIND: Final = "ValidatingPolicy"
 _NAME_MAX: Final = 63
-_KINDS: Final[dict[type, str]] = {
-    dict: "object",
-    list: "array",
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-}
 _Shape = type | dict[str, "_Shape"] | list["_Shape"]
 """Allowed data: a type (``object``: any), the fields of a map (``name!``: required), or
 a list of one shape. A null counts as absent, as in the API server."""
@@ -105,8 +98,8 @@ def _fitted(value: Json, shape: _Shape, path: str) -> Json:
     kind = shape if isinstance(shape, type) else type(shape)
     fits: bool = isinstance(value, kind)
     if not fits:
-        word = quote(_KINDS.get(type(value), "null"))
-        reason = f"{path} in body must be of type {_KINDS[kind]}: {word}"
+        word = quote(TYPE_NAMES[type(value)])
+        reason = f"{path} in body must be of type {TYPE_NAMES[kind]}: {word}"
         raise _Misfit(f"{path}: Invalid value: {word}: {reason}")
     if isinstance(shape, list):
         return [_fitted(v, shape[0], f"{path}[{i}]") for i, v in enumerate(value)]

@@ -25,24 +25,40 @@ class EntryScope:
 
     operation = ""
 
-    def __init__(self, payload: Json, entries: Sequence[dict[str, Json]]) -> None:
+    def __init__(
+        self,
+        payload: Json,
+        entries: Sequence[dict[str, Json]],
+        values: dict[int, Json] | None = None,
+    ) -> None:
+        """``values``: those of the entries so far, by position.
+
+        Each entry has its own scope; without common values, entries that read several
+        others would be evaluated exponentially often.
+        """
         self.root: dict[str, Json] = {"payload": payload}
         self.runtime = new_runtime()
         self._payload = payload
         self._entries = entries
-        self._evaluated: set[int] = set()
+        self._values: dict[int, Json] = {} if values is None else values
 
     def ensure(self, query: str) -> None:
         """Evaluate the last entry of the name. Raises: ExpressionFailed."""
         index = len(self._entries) - 1
         while index >= 0 and self._entries[index]["name"] != query:
             index -= 1
-        if index < 0 or index in self._evaluated:
+        if index < 0:
             return
-        outer = EntryScope(self._payload, self._entries[:index])
-        value = self._entries[index].get("variable")
-        self.root[query] = _computed(value, f"context[{index}].variable", outer)
-        self._evaluated.add(index)
+        if index not in self._values:
+            outer = EntryScope(self._payload, self._entries[:index], self._values)
+            value = self._entries[index].get("variable")
+            path = f"context[{index}].variable"
+            try:
+                self._values[index] = _computed(value, path, outer)
+            except RecursionError as error:
+                text = f"{path}: Internal error: too many entries read one another"
+                raise ExpressionFailed("assertion.too_much", text) from error
+        self.root[query] = self._values[index]
 
     def get(self, name: str, default: Json, /) -> Json:
         """Return the value of ``$name``."""

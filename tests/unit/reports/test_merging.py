@@ -17,6 +17,7 @@ from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     NOW_S,
+    REPORTS,
     Term,
     labelled,
     new_cluster,
@@ -242,6 +243,23 @@ def test_cut_report_stays_marked_when_results_of_reviews_are_added(
         assert report is not None
         missing = report["metadata"]["annotations"]["kyverno-mp.io/results-left-out"]
         assert len(report["results"]) + int(missing) == 7
+
+
+@pytest.mark.parametrize("mark", ["9" * 5000, "x", "-1", "\u0663"])
+def test_mark_that_another_writer_has_set(api: FakeApi, mark: str) -> None:
+    """Otherwise, whoever may edit a report could prevent all of its updates."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("once"))
+        report = report_of(api, raw)
+        assert report is not None
+        report["metadata"]["annotations"] = {"kyverno-mp.io/results-left-out": mark}
+        api.put(f"{REPORTS.format('a')}/{raw['metadata']['uid']}", **report)
+        one.catch_up()
+        assert merge(one)
+        assert ("once", "r", "pass") in results(report_of(api, raw))
 
 
 @pytest.mark.parametrize(

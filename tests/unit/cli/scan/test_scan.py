@@ -272,3 +272,25 @@ def test_a_policy_of_another_version(command: Command, tmp_path: Path) -> None:
     file = _policy(tmp_path, {"rules": []}, apiVersion="json.kyverno.io/v1")
     arguments = ("--payload", tmp_path / "payload.json", "--policy", file)
     assert command("json", "scan", *arguments).code == 1
+
+
+def _reading(count: int, variable: str) -> Json:
+    """Return entries, each of which reads earlier ones."""
+    first = [{"name": f"x{at}", "variable": "(a)"} for at in range(2)]
+    more = [
+        {"name": f"x{at}", "variable": variable.format(at - 2, at - 1)}
+        for at in range(2, count)
+    ]
+    return [*first, *more]
+
+
+def test_each_variable_is_evaluated_once(command: Command, tmp_path: Path) -> None:
+    """Otherwise, a policy of some lines would never end."""
+    entries = _reading(60, "(max([$x{}, $x{}]))")
+    rule = _all({"($x59)": 1}, context=entries)
+    assert _scanned(command, tmp_path, rule) == "PASSED"
+
+
+def test_long_chain_of_variables(command: Command, tmp_path: Path) -> None:
+    rule = _all({"($x2999)": 1}, context=_reading(3000, "(max([$x{1}]))"))
+    assert "too many entries read one another" in _scanned(command, tmp_path, rule)
