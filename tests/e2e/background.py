@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tests.e2e.api import Api
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 BACKGROUND: Final = "kyverno-background-controller"
 USER: Final = f":{BACKGROUND}"

@@ -21,6 +21,7 @@ from typing import Any, Final
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.kubelet import Kubelet
 from tests.e2e.pod import Image, Pod
+from tests.waiting import HANG_S
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -151,7 +152,7 @@ class Installation:
 
 def get(pod: Pod, path: str) -> tuple[int, str]:
     """Query the health port of a pod."""
-    link = http.client.HTTPConnection(pod.address, METRICS_PORT, timeout=10)
+    link = http.client.HTTPConnection(pod.address, METRICS_PORT, timeout=HANG_S)
     with closing(link):
         link.request("GET", path)
         answer = link.getresponse()

@@ -14,9 +14,9 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, started
-from tests.e2e.waiting import wait_for
 from tests.image_rig import Signer
 from tests.images import manifest_rig
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import psutil
 
+from tests.waiting import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 20.0
 
@@ -101,7 +103,7 @@ class Service:
 
     def get(self, path: str) -> tuple[int, str]:
         """GET from the health server."""
-        link = http.client.HTTPConnection("localhost", self.health_port, timeout=10)
+        link = http.client.HTTPConnection("localhost", self.health_port, timeout=HANG_S)
         with contextlib.closing(link):
             link.request("GET", path)
             answer = link.getresponse()
@@ -111,7 +113,7 @@ class Service:
         """Open a connection that keeps alive."""
         context = ssl.create_default_context(cafile=self.trust)
         return http.client.HTTPSConnection(
-            "localhost", self.port, context=context, timeout=10
+            "localhost", self.port, context=context, timeout=HANG_S
         )
 
     def review(self, pod: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class Service:
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(40)
+        code = self.process.wait(HANG_S)
         self.close()
         return code
 
@@ -163,7 +165,7 @@ class Service:
         """End the remaining processes of the group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(HANG_S)
         self._output.close()
         self._errors.close()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.service import Service, pod, require_label, write_whole
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-some-length"
@@ -38,7 +39,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def page(service: Service, path: str, token: str = TOKEN) -> tuple[int, str]:
-    link = http.client.HTTPConnection("127.0.0.1", service.dashboard_port(), timeout=10)
+    link = http.client.HTTPConnection(
+        "127.0.0.1", service.dashboard_port(), timeout=HANG_S
+    )
     with closing(link):
         link.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         answer = link.getresponse()

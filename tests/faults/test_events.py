@@ -24,6 +24,7 @@ import pytest
 from tests.faults.service import ROOT, review_of
 from tests.ports import free_ports
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 POLICY = "/apis/kyverno.io/v1/clusterpolicies/labelled"
@@ -78,7 +79,7 @@ class Served:
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
         link = http.client.HTTPSConnection(
-            "127.0.0.1", self._port, context=trust, timeout=10
+            "127.0.0.1", self._port, context=trust, timeout=HANG_S
         )
         with contextlib.closing(link):
             body = json.dumps(review_of(raw))
@@ -122,7 +123,9 @@ class Served:
 
     def get(self, path: str) -> str:
         """GET from the health server."""
-        link = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=10)
+        link = http.client.HTTPConnection(
+            "127.0.0.1", self._health_port, timeout=HANG_S
+        )
         with contextlib.closing(link):
             link.request("GET", path)
             return link.getresponse().read().decode()
@@ -141,7 +144,7 @@ class Served:
         """End the group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(HANG_S)
 
 
 def _kubeconfig(port: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pytest
 
 from kyverno_mp.telemetry.collect import views
 from tests.faults.service import Service, pod, require_label, review_of, write_whole
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 CONNECTIONS = 8
@@ -52,7 +53,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._ending.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(HANG_S)
 
     def _run(self) -> None:
         link = self._service.connect()
@@ -153,7 +154,7 @@ def test_sigterm_completes_requests_in_flight(service: Service) -> None:
         time.sleep(0.5)
         link.sendall(body[50:])
         assert b'"allowed":false' in link.recv(65536)
-    assert service.process.wait(20) == 0
+    assert service.process.wait(HANG_S) == 0
 
 
 @pytest.mark.parametrize("spoil", ["cut", "cut in place", "garbage", "foreign", "gone"])

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.faults.service import Service, free_port, pod, require_label, write_whole
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 REFUSED = "kyverno_mp_webhook_connections_refused_total"
@@ -126,8 +127,8 @@ def test_children_exit_with_a_killed_supervisor(service: Service) -> None:
     family = psutil.Process(service.process.pid).children(recursive=True)
     assert len(family) == 5
     os.kill(service.process.pid, signal.SIGKILL)
-    service.process.wait(5)
-    gone, left = psutil.wait_procs(family, timeout=10)
+    service.process.wait(HANG_S)
+    gone, left = psutil.wait_procs(family, timeout=HANG_S)
     assert (len(gone), left) == (5, [])
 
 

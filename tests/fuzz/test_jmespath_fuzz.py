@@ -15,6 +15,7 @@ from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.go.gotext import json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
+from tests.waiting import still_ns
 
 NAMES = ["a", "b", "foo", '"x y"', "request"]
 LITERALS = [
@@ -73,7 +74,7 @@ expressions = st.recursive(
 def runtime(*, ints_are_numbers: bool = False) -> Runtime:
     return Runtime(
         now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
-        monotonic_ns=time.monotonic_ns,
+        monotonic_ns=still_ns,
         ints_are_numbers=ints_are_numbers,
         random_bytes=lambda count: b"\x05" * count,
         steps=100_000,

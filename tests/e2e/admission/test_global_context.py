@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.api import Api, Refused
 from tests.e2e.product import Product
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
+from tests.waiting import HANG_S
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -26,7 +27,7 @@ def run(
         env=os.environ | {"KUBECONFIG": str(kubeconfig or cluster.kubeconfig)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr

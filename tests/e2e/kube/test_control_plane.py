@@ -16,6 +16,7 @@ from tests.e2e.api import Api
 from tests.e2e.binaries import SOURCES
 from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
+from tests.waiting import HANG_S
 
 
 def test_users_have_the_permissions_granted_by_rbac(cluster: Cluster) -> None:
@@ -83,4 +84,4 @@ def test_guarded_program_exits_with_its_parent(tmp_path: Path) -> None:
         while child.name() != "sleep":
             time.sleep(0.01)
         parent.kill()
-    assert not psutil.wait_procs([child], timeout=5)[1]
+    assert not psutil.wait_procs([child], timeout=HANG_S)[1]

@@ -26,6 +26,7 @@ from tests.e2e.installation import (
     until,
 )
 from tests.e2e.pod import VOLUMES
+from tests.waiting import HANG_S
 
 CONFIGURATIONS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations",
@@ -258,7 +259,7 @@ def test_replaced_pod_keeps_the_webhooks(
     process = installed.pods[0].containers[0].process
     assert process is not None
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(60)
+    process.wait(HANG_S)
     assert configurations(installed) == before
     assert is_denied(installed)
     installed.kubectl("delete", "cpol", "stays")

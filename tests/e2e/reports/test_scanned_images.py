@@ -19,9 +19,9 @@ from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
-from tests.e2e.waiting import wait_for
 from tests.image_rig import Repository, Signer
 from tests.registry.conftest import Registry, serving
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -13,7 +13,8 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from tests.unit.cleanup.cluster import Recorded, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 REQUESTS = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"

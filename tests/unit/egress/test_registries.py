@@ -26,13 +26,13 @@ from kyverno_mp.registry.credentials import ANONYMOUS, Credentials
 from kyverno_mp.registry.exchange import RegistryCall
 from kyverno_mp.registry.reference import Reference
 from tests.image_rig import answering
+from tests.waiting import HANG_S
 
-_WAIT_S = 60.0
 _OPEN = read_rules("*,127.0.0.0/8", "")
 
 
 def soon_ns() -> int:
-    return time.monotonic_ns() + int(_WAIT_S * 1e9)
+    return time.monotonic_ns() + int(HANG_S * 1e9)
 
 
 def to_loopback(_host: str) -> list[str]:
@@ -56,7 +56,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
             own.running += 1
             own.at_once.append(own.running)
         if self.path.startswith("/slow"):
-            own.gate.wait(_WAIT_S)
+            own.gate.wait(HANG_S)
         with own.lock:
             own.running -= 1
         status, headers = 200, {}
@@ -121,7 +121,7 @@ def test_connection_is_reused(registry: type[_Registry], host: str) -> None:
 def test_concurrent_calls_are_bounded(
     registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", _WAIT_S)
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", HANG_S)
     transport = RegistryTransport(_OPEN, to_loopback)
     number = 2 * limits.REGISTRY_CALLS_PER_HOST_MAX
     done: list[int] = []
@@ -138,7 +138,7 @@ def test_concurrent_calls_are_bounded(
         transport(call(host, "/slow"), time.monotonic_ns() + 1_000_000)
     registry.gate.set()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(HANG_S)
     assert done == [200] * number
     assert max(registry.at_once) == limits.REGISTRY_CALLS_PER_HOST_MAX
     transport.close()
@@ -164,7 +164,7 @@ def test_hanging_registry_takes_at_most_half_the_threads(
     assert transport(call(f"other.example:{port}"), soon_ns()).status == 200
     registry.gate.set()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(HANG_S)
     assert transport(call(host), soon_ns()).status == 200
     transport.close()
 
@@ -188,7 +188,7 @@ def test_helpers_use_no_other_slots(registry: type[_Registry], host: str) -> Non
     assert transport(call(host), soon_ns()).status == 200
     registry.gate.set()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(HANG_S)
     transport.close()
 
 
@@ -199,7 +199,7 @@ def test_name_lookups_of_expressions_are_bounded(
     gate = threading.Event()
 
     def resolve(_name: str) -> list[str]:
-        gate.wait(_WAIT_S)
+        gate.wait(HANG_S)
         return ["127.0.0.1"]
 
     with pytest.raises(KubeUnavailable) as raised:
@@ -231,7 +231,7 @@ def test_slow_name_server_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> No
 
     def resolve(name: str) -> list[str]:
         asked.append(name)
-        gate.wait(_WAIT_S)
+        gate.wait(HANG_S)
         return ["127.0.0.1"]
 
     transport = RegistryTransport(_OPEN, resolve)

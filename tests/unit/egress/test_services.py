@@ -17,6 +17,7 @@ from kyverno_mp.kube.access import Access
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.values.jsonvalue import Json
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S
 
 CLOSED = UrlRules()
 LOCAL = read_rules("127.0.0.0/8", "", for_namespaced=True)
@@ -288,7 +289,7 @@ def test_a_slow_name_server_ends_at_the_deadline(
     gate = threading.Event()
 
     def resolve(_name: str) -> list[str]:
-        gate.wait(60)
+        gate.wait(HANG_S)
         return ["127.0.0.1"]
 
     rules = ServiceRules(urls=LOCAL, timeout_s=0.05 if of_service else 60)

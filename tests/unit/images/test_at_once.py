@@ -7,12 +7,11 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.images.at_once import Helpers
-
-_WAIT_S = 60.0
+from tests.waiting import HANG_S
 
 
 def soon_ns() -> int:
-    return time.monotonic_ns() + int(_WAIT_S * 1e9)
+    return time.monotonic_ns() + int(HANG_S * 1e9)
 
 
 class _Crowd:
@@ -27,7 +26,7 @@ class _Crowd:
         with self._lock:
             self.running += 1
             self.most = max(self.most, self.running)
-        self._barrier.wait(_WAIT_S)
+        self._barrier.wait(HANG_S)
         with self._lock:
             self.running -= 1
             self.done += 1
@@ -48,7 +47,7 @@ def test_review_works_alone_while_the_helpers_are_busy() -> None:
 
     def hang() -> None:
         crowd.part()
-        release.wait(_WAIT_S)
+        release.wait(HANG_S)
 
     hung = threading.Thread(target=helpers.run, args=([hang, hang], soon_ns()))
     hung.start()
@@ -69,7 +68,7 @@ def test_waiting_ends_at_the_deadline() -> None:
     def part() -> None:
         crowd.part()
         if helpers.is_current():
-            release.wait(_WAIT_S)
+            release.wait(HANG_S)
         ended.append(helpers.is_current())
 
     helpers.run([part, part], time.monotonic_ns())

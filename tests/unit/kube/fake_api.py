@@ -305,7 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _fail(self, fault: Json) -> None:
         if fault == "hang":
             with self.api.lock:
-                self.api.lock.wait_for(lambda: self.api.stopping, 30)
+                self.api.lock.wait_for(lambda: self.api.stopping)
             self.close_connection = True
         elif fault == "expire":
             self._status(410, "Expired")

@@ -13,7 +13,8 @@ from kyverno_mp.kube import cache as cache_module
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.watch import WatchScope, list_all, list_pages
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 PODS = core("pods")
 NAMESPACES = core("namespaces", namespaced=False)

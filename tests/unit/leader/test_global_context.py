@@ -16,7 +16,8 @@ from kyverno_mp.leader.context import cluster as global_context_cluster
 from kyverno_mp.leader.context import resources as global_context_resources
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.program.ports import ApiRequest
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S, wait_for
 
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
 PODS = {"kubernetesResource": {"version": "v1", "resource": "pods"}}
@@ -43,7 +44,7 @@ class Services:
         self.asked.append(request)
         target = request.path or request.url
         if target == "/hangs":
-            self.go.wait(30)
+            self.go.wait(HANG_S)
         if target in self.answers:
             return self.answers[target]
         raise ExpressionFailed("context.apicall", f"failed to GET {target}")

@@ -16,6 +16,7 @@ from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
 from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno-pool"
 S = 1_000_000_000
@@ -60,8 +61,8 @@ class Bench:
         term = tools.election.terms_held
         self.given.append(tools)
         self.began.append(term)
-        stop.wait(30)
-        self.obeys.wait(30)
+        stop.wait(HANG_S)
+        self.obeys.wait(HANG_S)
         self.ended.append(term)
 
     def until(self, condition: Callable[[], object]) -> None:

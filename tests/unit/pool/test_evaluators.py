@@ -18,6 +18,7 @@ from kyverno_mp.errors import StateError
 from kyverno_mp.limits import POOL_FRAME_BYTES_MAX
 from kyverno_mp.pool.evaluators import Evaluators, evaluate
 from kyverno_mp.pool.frames import read_frame, write_frame
+from tests.waiting import HANG_S
 
 WAIT_S = 20.0
 PROGRAM = """
@@ -191,7 +192,7 @@ def test_long_path_works(tmp_path: Path) -> None:
     )
     worker.start()
     try:
-        assert evaluators.submit(b"x").result(timeout=60) == b"xx"
+        assert evaluators.submit(b"x").result(timeout=HANG_S) == b"xx"
     finally:
         stop.set()
         evaluators.close()

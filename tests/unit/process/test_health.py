@@ -37,6 +37,7 @@ from kyverno_mp.process.supervision.status import (
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.page import start_ticks
+from tests.waiting import HANG_S
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def ask(
 
     ``wants`` is the expected beginning of the content type.
     """
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
     link.request(method, path, headers={"accept": accept} if accept else {})
     answer = link.getresponse()
     text = answer.read().decode()

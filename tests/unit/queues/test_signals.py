@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.queues.signals import SignalWait
+from tests.waiting import HANG_S
 
 PROGRAM = """
 import signal, sys
@@ -43,7 +44,7 @@ def test_signal_is_returned_once(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGHUP)
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=10)[0] == "SIGHUP\nSIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGHUP\nSIGTERM\n"
 
 
 def test_stop_and_continue_are_no_signals(
@@ -56,7 +57,7 @@ def test_stop_and_continue_are_no_signals(
         time.sleep(0.1)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=10)[0] == "SIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
 
 
 class _Late:
@@ -89,7 +90,7 @@ def test_another_thread_receives_the_continuation_late(
         assert signals.wait({signal.SIGTERM}, 0.01) == 0
         late.si_signo = signal.SIGUSR1
         assert signals.wait({signal.SIGTERM}, 0.01) == 0, "it was not asked for"
-        assert late.is_over.wait(60)
+        assert late.is_over.wait(HANG_S)
     finally:
         signal.signal(signal.SIGCONT, before)
 
@@ -101,4 +102,4 @@ def test_signal_received_while_stopped_is_not_lost(
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     os.kill(process.pid, signal.SIGCONT)
-    assert process.communicate(timeout=10)[0] == "SIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"

@@ -24,7 +24,7 @@ from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.telemetry.families import DEFECTS, REPORTS_SCAN
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import (
     ONCE,
     PASS,
@@ -45,6 +45,7 @@ from tests.unit.reports.world import (
     term,
 )
 from tests.unit.reports.world import report_of as stored_report_of
+from tests.waiting import HANG_S, wait_for
 
 _CALLS = r"^(POST|PUT|PATCH|DELETE) .*policyreports|^GET .*policyreports/"
 _READS = r"^GET .*policyreports/"
@@ -312,7 +313,7 @@ def test_the_end_of_a_term_releases_results_that_wait(api: FakeApi) -> None:
         wait_for(lambda: one.reports.feed.undelayed == 1)
         one.reports.merging.stop()
         one.reports.feed.close()
-        merging_thread.join(60)
+        merging_thread.join(HANG_S)
         assert not merging_thread.is_alive()
         assert one.recorded.total(DEFECTS.name) == 0
         assert waits(api)

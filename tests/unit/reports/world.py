@@ -61,7 +61,8 @@ from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.images import ServedImages
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 PODS = "/api/v1/namespaces/{}/pods"

@@ -30,6 +30,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 POLICIES = """\
 apiVersion: kyverno.io/v1
@@ -81,7 +82,7 @@ class Bench:
     """A worker's service without its transport, and the leader's messages."""
 
     def __init__(self, folder: Path, policies: str, *, passes: bool = False) -> None:
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(), clock)
         segment = segment_of(policies)
         planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
@@ -97,7 +98,7 @@ class Bench:
         self.service = Service(
             Dependencies(
                 records=records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 audit_queue=self.audit_queue,
                 sink=JournalSink(self.journal, records, self.loop, options),
             ),

@@ -19,10 +19,10 @@ from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, MUTATING_RESULTS, RESULTS
 from kyverno_mp.webhook.http_errors import HttpError
-from tests.unit.kube.fake_api import wait_for
 from tests.unit.webhook.cel import test_cel_policies
 from tests.unit.webhook.cel.test_cel_worker import Service
 from tests.unit.webhook.cel.test_mutating_policies import BROKEN, policy
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from kyverno_mp.webhook.http.budget import Budget
 from kyverno_mp.webhook.http.protocol import Protocol
 from tests.unit.webhook.http.test_protocol import BODY, Client, post, talk
 from tests.unit.webhook.stub import StubPlan, response, review
+from tests.waiting import HANG_S
 
 MIB = 1 << 20
 CHUNKED = (
@@ -176,7 +177,7 @@ def test_review_body_is_released_with_its_thread(
     refused = (503, b"too many bytes are being evaluated (webhook.no_room)\n")
 
     def wait(_deadline_ns: int) -> None:
-        gate.wait(5)
+        gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         evaluating = client.connections.evaluating

@@ -23,6 +23,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubPlan, StubRecords, review
+from tests.waiting import HANG_S
 
 BODY = review()
 TWO_LENGTHS = (
@@ -174,7 +175,7 @@ def test_answers_are_in_request_order() -> None:
     def work(_deadline_ns: int) -> None:
         calls.append(1)
         if len(calls) == 1:
-            gate.wait(5)
+            gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         many = b"".join(post(review(uid=f"u{number}")) for number in range(50))
@@ -409,7 +410,7 @@ def test_draining_answers_running_reviews() -> None:
 
     def work(_deadline_ns: int) -> None:
         began.set()
-        gate.wait(60)
+        gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         client.writer.write(post())
@@ -429,7 +430,7 @@ def test_client_can_disconnect_during_its_review() -> None:
 
     def work(_deadline_ns: int) -> None:
         began.set()
-        gate.wait(60)
+        gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         client.writer.write(post() + post())

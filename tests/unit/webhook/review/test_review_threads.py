@@ -18,6 +18,7 @@ from kyverno_mp.limits import (
     POLICY_REVIEWS_OF_NAMESPACE_MAX,
 )
 from kyverno_mp.webhook.review_threads import Full, Reviewers
+from tests.waiting import HANG_S
 
 
 def body(namespace: str, uid: str = "") -> bytes:
@@ -38,7 +39,7 @@ class Held:
         with self._changed:
             self.began.append(given)
             self._changed.notify_all()
-        assert gate.wait(60)
+        assert gate.wait(HANG_S)
         return given
 
     def let_go(self, given: bytes) -> None:
@@ -46,7 +47,7 @@ class Held:
 
     def wait_for(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.began) >= count, 60)
+            assert self._changed.wait_for(lambda: len(self.began) >= count, HANG_S)
 
     def _gate(self, given: bytes) -> threading.Event:
         with self._changed:

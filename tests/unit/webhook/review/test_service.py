@@ -35,6 +35,7 @@ from tests.unit.webhook.stub import (
     response,
     review,
 )
+from tests.waiting import HANG_S
 
 FAIL = SHARED[b"/validate/fail"]
 IGNORE = SHARED[b"/validate/ignore"]
@@ -360,7 +361,7 @@ def test_review_with_io_does_not_block_the_event_loop() -> None:
     release = threading.Event()
 
     def wait(_deadline_ns: int) -> None:
-        release.wait(5)
+        release.wait(HANG_S)
 
     async def run() -> tuple[Any, Any]:
         loop = asyncio.get_running_loop()
@@ -413,7 +414,7 @@ class LatePlan(StubPlan):
 
 
 def assert_in_time(event: threading.Event) -> None:
-    assert event.wait(60)
+    assert event.wait(HANG_S)
 
 
 @pytest.mark.parametrize(
@@ -494,7 +495,7 @@ def test_thread_that_outlives_the_event_loop_ends_silently(
     lane.stop()
     for thread in threading.enumerate():
         if thread.name.startswith("review"):
-            thread.join(60)
+            thread.join(HANG_S)
     assert caplog.records == []
 
 
