@@ -6,6 +6,9 @@ process or server. May touch: the real clock.
 """
 
 import asyncio
+import contextlib
+import secrets
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -27,6 +30,11 @@ def wait_for(condition: Callable[[], T], seconds: float = HANG_S) -> T:
     return value
 
 
+def pause() -> None:
+    """Let other threads and processes run for a moment, in a loop without a count."""
+    time.sleep(_POLL_S)
+
+
 async def wait_on_loop(condition: Callable[[], T]) -> T:
     """Return the condition's value once it is true, while the event loop runs."""
     until = time.monotonic() + HANG_S
@@ -36,9 +44,27 @@ async def wait_on_loop(condition: Callable[[], T]) -> T:
     return value
 
 
+def drip(peer: socket.socket) -> None:
+    """Send a byte now and then, until the other side closes the connection."""
+    with contextlib.suppress(OSError):
+        while True:
+            peer.sendall(b"H")
+            time.sleep(_POLL_S)
+
+
+def unique() -> str:
+    """Return a text for the name of an object; no other run uses it."""
+    return secrets.token_hex(6)
+
+
 def far_ns() -> int:
     """Return a deadline on the real clock that only a hang reaches."""
     return time.monotonic_ns() + HANG_NS
+
+
+def soon_ns(seconds: float = 0.2) -> int:
+    """Return a deadline on the real clock that passes during the test."""
+    return time.monotonic_ns() + int(seconds * 1e9)
 
 
 def real_ns() -> int:

@@ -13,17 +13,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 20.0
 
 
 class Service:
@@ -66,13 +64,12 @@ class Service:
             raise
 
     def _read_banner(self) -> tuple[int, int, str]:
-        timer = time.monotonic() + READY_S
-        text = ""
-        while "policies  http" not in text:
-            text = Path(self._output.name).read_text()
-            assert time.monotonic() < timer, f"not ready: {text}{self.errors()}"
+        def read() -> str:
             assert self.process.poll() is None, self.errors()
-            time.sleep(0.02)
+            text = Path(self._output.name).read_text()
+            return text if "policies  http" in text else ""
+
+        text = wait_for(read)
         port = re.search(r":(\d+)/validate", text)
         health = re.search(r":(\d+)/metrics", text)
         trust = re.search(r"trust (\S+)", text)
@@ -137,18 +134,18 @@ class Service:
         response: dict[str, Any] = json.loads(body)["response"]
         return response
 
-    def wait(self, holds: Callable[[], bool], within_s: float = 10.0) -> float:
-        """Wait until ``holds``; return the time it took. Unit: seconds."""
-        start = time.monotonic()
-        while True:
-            try:
-                if holds():
-                    return time.monotonic() - start
-            except (OSError, http.client.HTTPException):
-                pass
-            taken = time.monotonic() - start
-            assert taken < within_s, self.errors()[-4000:]
-            time.sleep(0.02)
+    def wait(self, holds: Callable[[], bool]) -> None:
+        """Wait until ``holds``, and a failed request does not count."""
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return holds()
+            return False
+
+        try:
+            wait_for(answers)
+        except AssertionError as error:
+            raise AssertionError(self.errors()[-4000:]) from error
 
     def ready(self) -> bool:
         """Return whether the readiness probe holds."""

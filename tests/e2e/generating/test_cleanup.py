@@ -20,7 +20,7 @@ from tests.e2e.api import Api, Refused
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import CLEANUP, Product, configured, holder_of, started
-from tests.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -57,7 +57,7 @@ def running(
 def space(api: Api, running: Product) -> Iterator[str]:
     """Yield a new namespace; its objects and policies are deleted after the test."""
     wait_for(lambda: holder_of(api, CLEANUP) == "first")
-    name = f"cleanup-{time.monotonic_ns()}"
+    name = f"cleanup-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     for one in api.get(_POLICIES)["items"]:
@@ -237,7 +237,7 @@ def test_ttl_labels(api: Api, plane: ControlPlane, space: str) -> None:
 
 def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
     """Return whether labelled ConfigMaps are watched: a due one is deleted."""
-    put(api, space, f"due-{time.monotonic_ns()}", metadata={"labels": {_TTL: "0s"}})
+    put(api, space, f"due-{unique()}", metadata={"labels": {_TTL: "0s"}})
     del plane
     time.sleep(1)
     return not names(api, space)

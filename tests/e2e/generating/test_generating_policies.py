@@ -7,7 +7,6 @@ permission.
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,7 @@ from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of, started
-from tests.waiting import HANG_S, wait_for
+from tests.waiting import HANG_S, unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -112,7 +111,7 @@ def _has_made(space: Space, least: int) -> bool:
 
 def _is_reverted(space: Space, name: str) -> bool:
     """Return whether a change is reverted; one that precedes a watch is not."""
-    by_hand = {"from": f"hand at {time.monotonic()}"}
+    by_hand = {"from": f"hand at {unique()}"}
     space.api.patch(f"{space.maps}/{name}", {"data": by_hand})
     return not stays(lambda: space.data(name) == by_hand, 5)
 

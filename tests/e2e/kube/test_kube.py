@@ -43,7 +43,7 @@ from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 from tests.e2e.conftest import Cluster
-from tests.waiting import wait_for
+from tests.waiting import soon_ns, wait_for
 
 CONFIG_MAPS = core("configmaps")
 NAMESPACES = core("namespaces", namespaced=False)
@@ -173,7 +173,7 @@ def test_informer_survives_a_killed_api_server(
 
 def _answers(client: Client) -> bool:
     try:
-        client.get("/readyz/ping", deadline_ns=time.monotonic_ns() + 10**9)
+        client.get("/readyz/ping", deadline_ns=soon_ns(1))
     except DependencyError as error:
         return error.code == "kube.answer"
     return True

@@ -7,7 +7,6 @@ that is blocked.
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +25,7 @@ from tests.e2e.installation import (
     until,
 )
 from tests.e2e.pod import VOLUMES
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, unique
 
 CONFIGURATIONS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations",
@@ -51,7 +50,7 @@ def installed(empty: Installation) -> Installation:
 
 def is_denied(found: Installation, *arguments: str) -> bool:
     """Return whether a ConfigMap without labels is rejected; it is not stored."""
-    name = f"probe-{time.monotonic_ns()}"
+    name = f"probe-{unique()}"
     made = found.run("create", "configmap", name, *arguments)
     if made.returncode == 0:
         found.kubectl("delete", "configmap", name)
@@ -205,7 +204,7 @@ def test_unreachable_webhooks_are_removed_until_reachable(
     installed.kubectl(*service, json.dumps(nobody))
 
     def is_open() -> bool:
-        name = f"probe-{time.monotonic_ns()}"
+        name = f"probe-{unique()}"
         return installed.run("create", "configmap", name).returncode == 0
 
     until(lambda: not is_open(), "with failurePolicy Fail it is closed at first")

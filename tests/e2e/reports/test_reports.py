@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
-from tests.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -105,7 +105,7 @@ class Space:
 @pytest.fixture
 def space(api: Api, running: Product) -> Iterator[Space]:
     wait_for(lambda: holder_of(api, REPORTS) == "first")
-    name = f"reports-{time.monotonic_ns()}"
+    name = f"reports-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield Space(api, name)
     for one in api.get(_POLICIES)["items"]:

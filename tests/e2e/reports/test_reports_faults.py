@@ -6,7 +6,6 @@ users of Events or reports miss information that upstream's controllers give.
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -18,7 +17,7 @@ from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
-from tests.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -46,7 +45,7 @@ def space(shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
     # A separate connection, because the API server is killed.
     with Api(shared_plane.access) as api:
         wait_for(lambda: holder_of(api, REPORTS) == "first")
-        name = f"faults-{time.monotonic_ns()}"
+        name = f"faults-{unique()}"
         api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         yield Space(api, name)
         for one in api.get(_POLICIES)["items"]:

@@ -18,7 +18,7 @@ from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
-from tests.waiting import HANG_S, wait_for
+from tests.waiting import HANG_S, unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -116,7 +116,7 @@ def _is_ready(policy: Json) -> bool:
 
 @pytest.fixture
 def space(api: Api) -> Iterator[Space]:
-    name = f"results-{time.monotonic_ns()}"
+    name = f"results-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     one = Space(api, name)
     yield one

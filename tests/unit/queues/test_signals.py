@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
+import psutil
 import pytest
 
 from kyverno_mp.queues.signals import SignalWait
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, wait_for
 
 PROGRAM = """
 import signal, sys
@@ -40,11 +40,16 @@ def process() -> "subprocess.Popen[str]":
     return child
 
 
+def state(process: "subprocess.Popen[str]") -> str:
+    return psutil.Process(process.pid).status()
+
+
 def test_signal_is_returned_once(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGHUP)
-    time.sleep(0.1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "SIGHUP\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=HANG_S)[0] == "SIGHUP\nSIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
 
 
 def test_stop_and_continue_are_no_signals(
@@ -52,9 +57,9 @@ def test_stop_and_continue_are_no_signals(
 ) -> None:
     for _ in range(5):
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(0.1)
+        wait_for(lambda: state(process) == psutil.STATUS_STOPPED)
         os.kill(process.pid, signal.SIGCONT)
-        time.sleep(0.1)
+        wait_for(lambda: state(process) != psutil.STATUS_STOPPED)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
@@ -68,8 +73,7 @@ class _Late:
     def __init__(self) -> None:
         self.is_over = threading.Event()
 
-    def wait(self, _signals: object, seconds: float) -> Any:
-        time.sleep(seconds)
+    def wait(self, _signals: object, _seconds: float) -> Any:
         threading.Timer(0.05, self._continue).start()
         return self
 
@@ -99,7 +103,7 @@ def test_signal_received_while_stopped_is_not_lost(
     process: "subprocess.Popen[str]",
 ) -> None:
     os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(0.1)
+    wait_for(lambda: state(process) == psutil.STATUS_STOPPED)
     process.send_signal(signal.SIGTERM)
     os.kill(process.pid, signal.SIGCONT)
     assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"

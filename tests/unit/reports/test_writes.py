@@ -45,7 +45,7 @@ from tests.unit.reports.world import (
     term,
 )
 from tests.unit.reports.world import report_of as stored_report_of
-from tests.waiting import HANG_S, wait_for
+from tests.waiting import HANG_S, pause, wait_for
 
 _CALLS = r"^(POST|PUT|PATCH|DELETE) .*policyreports|^GET .*policyreports/"
 _READS = r"^GET .*policyreports/"
@@ -135,7 +135,7 @@ def test_a_new_object_is_one_call_with_the_results_of_its_review(api: FakeApi) -
         with merging(one) as thread:
             while thread.is_alive():
                 feed(one)
-                thread.join(0.01)
+                pause()
         assert results(stored_report_of(api, new)) == [PASS, FAIL]
         assert api.count(_CALLS) - before == 1
         # Both kinds of rows have the times of their evaluations.
@@ -332,7 +332,7 @@ def test_a_scan_that_fails_leaves_the_results_to_the_merge(api: FakeApi) -> None
         with merging(one) as thread:
             while thread.is_alive():
                 feed(one)
-                thread.join(0.01)
+                pause()
         assert results(stored_report_of(api, new)) == [PASS]
         one.reports.feed._pace = Pace()
         one.pass_s(5)

@@ -5,7 +5,6 @@ A failure means: the fast program and its shared answers omit data that an event
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +92,7 @@ class Bench:
         self.audit_queue = AuditQueue(
             9, on_drop=lambda: None, on_error=lambda error: pytest.fail(repr(error))
         )
-        options = EventOptions(records_successes=lambda: passes, now_ns=time.time_ns)
+        options = EventOptions(records_successes=lambda: passes, now_ns=still_ns)
         records = StubRecords()
         self.service = Service(
             Dependencies(

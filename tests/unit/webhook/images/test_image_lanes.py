@@ -19,7 +19,7 @@ from kyverno_mp.webhook.route import SHARED
 from tests.image_rig import Signer
 from tests.unit.webhook.images.test_images import Webhooks, answered, block, pod, policy
 from tests.unit.webhook.stub import review
-from tests.waiting import HANG_S, far_ns, real_ns
+from tests.waiting import HANG_S, far_ns, real_ns, wait_on_loop
 
 _ASKS = """
 ---
@@ -306,9 +306,8 @@ def test_a_review_that_a_thread_plans_waits_among_those_of_images(
 
         hung = post(review(object=pod(f"{host}/app:v1")))
         assert (slow.running, images.running) == (1, 0)
-        while not images.running:
-            assert not hung.done()
-            await asyncio.sleep(0.001)
+        await wait_on_loop(lambda: images.running)
+        assert not hung.done()
         other = await asyncio.wait_for(post(_config_map()), HANG_S)
         assert json.loads(other)["response"]["uid"] == "u-1"
         assert (slow.running, images.running) == (0, 1)
