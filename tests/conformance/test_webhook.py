@@ -28,6 +28,7 @@ from tests.conformance.cases import Case, runnable
 from tests.conformance.ledger import differs
 from tests.conformance.place import ABSENT, PRESENT, without_variable
 from tests.ports import free_ports
+from tests.waiting import HANG_S
 
 pytestmark = [
     pytest.mark.skipif(not PRESENT, reason=ABSENT),
@@ -170,7 +171,7 @@ class _Server:
     def _status(self) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.health}/policies"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=HANG_S) as answer:
                 data: dict[str, Any] = json.load(answer)
                 return data
         except OSError:
@@ -183,14 +184,14 @@ class _Server:
             data=json.dumps(review).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(asked, timeout=20, context=self._tls) as answer:
+        with urllib.request.urlopen(asked, timeout=HANG_S, context=self._tls) as answer:
             return answer.status, json.load(answer)
 
     def stop(self) -> None:
         """End the server and wait."""
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(20)
+            self._process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
         self._log.close()

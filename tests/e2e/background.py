@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tests.e2e.api import Api
-from tests.e2e.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 BACKGROUND: Final = "kyverno-background-controller"
 USER: Final = f":{BACKGROUND}"
@@ -123,7 +123,7 @@ class Space:
 @contextlib.contextmanager
 def space_in(api: Api) -> Iterator[Space]:
     """Yield a namespace; it is deleted with its policies."""
-    made = Space(api, f"bg-{time.monotonic_ns()}")
+    made = Space(api, f"bg-{unique()}")
     api.create("/api/v1/namespaces", {"metadata": {"name": made.name}})
     try:
         yield made

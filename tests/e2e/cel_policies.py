@@ -14,7 +14,7 @@ from tests.e2e.api import Api
 from tests.e2e.background import Space
 from tests.e2e.conftest import Cluster
 from tests.e2e.product import Product
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 Json = Any
 _GROUP: Final = "/apis/policies.kyverno.io/v1beta1"

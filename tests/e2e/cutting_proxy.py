@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from tests.waiting import HANG_S
+
 _PART_BYTES: Final = 65536
 
 
@@ -44,14 +46,14 @@ class CuttingProxy:
         """Start to listen."""
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
-        listening.result(10)
+        listening.result(HANG_S)
 
     def stop(self) -> None:
         """Cut everything and end."""
         self.cut()
         self._do(self._close)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
         self._loop.close()
 
     def cut(self) -> int:
@@ -70,7 +72,7 @@ class CuttingProxy:
         async def run() -> int:
             return act()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(HANG_S)
 
     def _cut(self) -> int:
         links, self._links = self._links, set()

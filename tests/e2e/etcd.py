@@ -10,6 +10,8 @@ import json
 import urllib.request
 from typing import Any, Final
 
+from tests.waiting import HANG_S
+
 _LIMIT: Final = 1000
 
 
@@ -40,7 +42,7 @@ def _ask(client_url: str, what: str, asked: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{client_url}/v3/kv/{what}", json.dumps(asked).encode()
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=HANG_S) as response:
         return dict(json.load(response))
 
 

@@ -30,6 +30,7 @@ from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import NAMESPACE, Product
 from tests.faults.service import review_of
+from tests.waiting import HANG_S
 
 PODS: Final = core("pods")
 LEASE: Final = (NAMESPACE, "kyverno")
@@ -154,7 +155,9 @@ def connect(port: int) -> http.client.HTTPSConnection:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    return http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+    return http.client.HTTPSConnection(
+        "127.0.0.1", port, context=context, timeout=HANG_S
+    )
 
 
 def review_on(
@@ -187,7 +190,7 @@ class Guarded(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self.join(30)
+        self.join(HANG_S)
         assert self.answers["allowed"] == 0, self.answers
 
     def run(self) -> None:
@@ -214,7 +217,7 @@ class Thief(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self.join(10)
+        self.join(HANG_S)
 
     def run(self) -> None:
         while not self._ended.wait(1.0):

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Final
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.kubelet import Kubelet
 from tests.e2e.pod import Image, Pod
+from tests.waiting import HANG_S, unique, wait_for
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -29,7 +29,6 @@ DEPLOYMENT: Final = "kyverno-admission-controller"
 ACCOUNT: Final = f"system:serviceaccount:{NAMESPACE}:{DEPLOYMENT}"
 METRICS_PORT: Final = 8000
 ROLLOUT_S: Final = 240
-WAIT_S: Final = 90.0
 
 
 class Installation:
@@ -107,7 +106,7 @@ class Installation:
                 # K8S: if a CRD is deleted while its storage is recreated, the deletion
                 # is retried minutes later, or as soon as the CRD changes.
                 if name.startswith("customresourcedefinition"):
-                    self.run("annotate", "--overwrite", name, f"at={time.monotonic()}")
+                    self.run("annotate", "--overwrite", name, f"at={unique()}")
             return not left
 
         until(is_gone, "what was installed is gone")
@@ -151,20 +150,19 @@ class Installation:
 
 def get(pod: Pod, path: str) -> tuple[int, str]:
     """Query the health port of a pod."""
-    link = http.client.HTTPConnection(pod.address, METRICS_PORT, timeout=10)
+    link = http.client.HTTPConnection(pod.address, METRICS_PORT, timeout=HANG_S)
     with closing(link):
         link.request("GET", path)
         answer = link.getresponse()
         return answer.status, answer.read().decode()
 
 
-def until(look: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
+def until(look: Callable[[], Any], what: str, within_s: float = HANG_S) -> Any:
     """Wait until ``look`` returns a true value, and return it."""
-    deadline = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.2)
-    return found
+    try:
+        return wait_for(look, within_s)
+    except AssertionError as error:
+        raise AssertionError(f"waited in vain: {what}") from error
 
 
 def our_image(container: Mapping[str, Any]) -> Sequence[str]:

@@ -22,6 +22,7 @@ import yaml
 from tests.e2e.api import Api, Refused
 from tests.e2e.control_plane import ControlPlane, Program
 from tests.ports import free_ports
+from tests.waiting import HANG_S
 
 NAMESPACE: Final = "kyverno"
 _CONFIGURATIONS: Final = tuple(
@@ -115,14 +116,14 @@ class Product:
 
     def health(self) -> Any:
         """Return the answer of /healthz, healthy or not."""
-        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
+        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=HANG_S)
         with contextlib.closing(link):
             link.request("GET", "/healthz")
             return json.loads(link.getresponse().read())
 
     def policies(self) -> list[str]:
         """Return the names of the known policies."""
-        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
+        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=HANG_S)
         with contextlib.closing(link):
             link.request("GET", "/policies")
             body = json.loads(link.getresponse().read())

@@ -34,7 +34,7 @@ from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 _POOLS: Final = {
     "CLEANUP_WORKERS": "1",
@@ -88,7 +88,7 @@ class Products:
     def await_no_policies(self) -> None:
         """Wait until no policy is in force: workers link the leader's publications."""
         for product in self._running.values():
-            wait_for(partial(_has_none, product), 15)
+            wait_for(partial(_has_none, product))
         time.sleep(_LINKED_S)
 
     def stop(self) -> None:

@@ -5,7 +5,6 @@ lists, works without them, or accepts an object that was changed.
 """
 
 import copy
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,9 +13,9 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, started
-from tests.e2e.waiting import wait_for
 from tests.image_rig import Signer
 from tests.images import manifest_rig
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -39,7 +38,7 @@ class Manifests:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        stamp = time.monotonic_ns()
+        stamp = unique()
         self.name, self.dry_runs = f"signed-{stamp}", f"dry-runs-{stamp}"
         self.signer = Signer()
         for name in (self.name, self.dry_runs):

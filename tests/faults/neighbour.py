@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tests.faults.attacks import Attack
 from tests.faults.service import Service, pod, require_label, review_of, write_whole
+from tests.waiting import HANG_S
 
 DEADLINE_S = 8
 _JSON = {"Content-Type": "application/json"}
@@ -58,7 +59,7 @@ class _Loop:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        self._thread.join(60)
+        self._thread.join(HANG_S)
 
     def once(self) -> None:
         raise NotImplementedError
@@ -135,7 +136,7 @@ def run(service: Service, attack: Attack, connections: int, seconds: float) -> S
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(HANG_S)
     answers = [one for found in results for one in found] or [(0.0, 0)]
     same = service.pids("worker") == [worker]
     return Seen(

@@ -13,15 +13,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.waiting import HANG_S, wait_for
+
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 20.0
 
 
 class Service:
@@ -64,13 +64,12 @@ class Service:
             raise
 
     def _read_banner(self) -> tuple[int, int, str]:
-        timer = time.monotonic() + READY_S
-        text = ""
-        while "policies  http" not in text:
-            text = Path(self._output.name).read_text()
-            assert time.monotonic() < timer, f"not ready: {text}{self.errors()}"
+        def read() -> str:
             assert self.process.poll() is None, self.errors()
-            time.sleep(0.02)
+            text = Path(self._output.name).read_text()
+            return text if "policies  http" in text else ""
+
+        text = wait_for(read)
         port = re.search(r":(\d+)/validate", text)
         health = re.search(r":(\d+)/metrics", text)
         trust = re.search(r"trust (\S+)", text)
@@ -101,7 +100,7 @@ class Service:
 
     def get(self, path: str) -> tuple[int, str]:
         """GET from the health server."""
-        link = http.client.HTTPConnection("localhost", self.health_port, timeout=10)
+        link = http.client.HTTPConnection("localhost", self.health_port, timeout=HANG_S)
         with contextlib.closing(link):
             link.request("GET", path)
             answer = link.getresponse()
@@ -111,7 +110,7 @@ class Service:
         """Open a connection that keeps alive."""
         context = ssl.create_default_context(cafile=self.trust)
         return http.client.HTTPSConnection(
-            "localhost", self.port, context=context, timeout=10
+            "localhost", self.port, context=context, timeout=HANG_S
         )
 
     def review(self, pod: dict[str, Any]) -> dict[str, Any]:
@@ -135,18 +134,18 @@ class Service:
         response: dict[str, Any] = json.loads(body)["response"]
         return response
 
-    def wait(self, holds: Callable[[], bool], within_s: float = 10.0) -> float:
-        """Wait until ``holds``; return the time it took. Unit: seconds."""
-        start = time.monotonic()
-        while True:
-            try:
-                if holds():
-                    return time.monotonic() - start
-            except (OSError, http.client.HTTPException):
-                pass
-            taken = time.monotonic() - start
-            assert taken < within_s, self.errors()[-4000:]
-            time.sleep(0.02)
+    def wait(self, holds: Callable[[], bool]) -> None:
+        """Wait until ``holds``, and a failed request does not count."""
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return holds()
+            return False
+
+        try:
+            wait_for(answers)
+        except AssertionError as error:
+            raise AssertionError(self.errors()[-4000:]) from error
 
     def ready(self) -> bool:
         """Return whether the readiness probe holds."""
@@ -155,7 +154,7 @@ class Service:
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(40)
+        code = self.process.wait(HANG_S)
         self.close()
         return code
 
@@ -163,7 +162,7 @@ class Service:
         """End the remaining processes of the group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(HANG_S)
         self._output.close()
         self._errors.close()
 

@@ -27,7 +27,8 @@ from tests.unit.cleanup.cluster import (
     serve_kinds,
     status_of,
 )
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -74,7 +75,7 @@ class Cleaners:
 
         self.api.on_request = count
         started.append(self.start())
-        wait_for(lambda: seen[0] >= step or self._is_idle(seen), 30)
+        wait_for(lambda: seen[0] >= step or self._is_idle(seen))
         self.api.on_request = lambda _method, _target: None
         kill(started[0])
 
@@ -82,8 +83,8 @@ class Cleaners:
         """Let another process do the rest."""
         one = self.start()
         try:
-            wait_for(lambda: condition_of(self.api).get("reason") == "Succeeded", 60)
-            wait_for(lambda: not names(self.api, "secrets"), 30)
+            wait_for(lambda: condition_of(self.api).get("reason") == "Succeeded")
+            wait_for(lambda: not names(self.api, "secrets"))
         finally:
             kill(one)
 

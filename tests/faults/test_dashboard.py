@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.service import Service, pod, require_label, write_whole
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-some-length"
-WITHIN_S = 60.0
 
 
 @pytest.fixture
@@ -38,7 +38,9 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def page(service: Service, path: str, token: str = TOKEN) -> tuple[int, str]:
-    link = http.client.HTTPConnection("127.0.0.1", service.dashboard_port(), timeout=10)
+    link = http.client.HTTPConnection(
+        "127.0.0.1", service.dashboard_port(), timeout=HANG_S
+    )
     with closing(link):
         link.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         answer = link.getresponse()
@@ -48,7 +50,7 @@ def page(service: Service, path: str, token: str = TOKEN) -> tuple[int, str]:
 def test_pages_show_recent_results(service: Service) -> None:
     for labels in ({"app": "x"}, {}, {}):
         service.review(pod(**labels))
-    service.wait(lambda: "3 reviews answered" in page(service, "/")[1], WITHIN_S)
+    service.wait(lambda: "3 reviews answered" in page(service, "/")[1])
     status, text = page(service, "/policies")
     assert status == 200
     assert "1 policy, 1 ready" in text
@@ -58,7 +60,7 @@ def test_pages_show_recent_results(service: Service) -> None:
         assert f">{name}<" in names
     assert page(service, "/", "another-token-of-length")[0] == 401
     metric = 'kyverno_mp_dashboard_requests_total{outcome="refused"} 1'
-    service.wait(lambda: metric in service.get("/metrics")[1], WITHIN_S)
+    service.wait(lambda: metric in service.get("/metrics")[1])
     assert TOKEN not in service.errors()
 
 
@@ -67,8 +69,8 @@ def test_killed_dashboard_restarts_and_reviews_continue(service: Service) -> Non
     os.kill(before[0], signal.SIGKILL)
     assert service.review(pod())["allowed"] is False
     assert service.ready()
-    service.wait(lambda: page(service, "/")[0] == 200, WITHIN_S)
-    service.wait(lambda: service.pids("dashboard") != before, WITHIN_S)
+    service.wait(lambda: page(service, "/")[0] == 200)
+    service.wait(lambda: service.pids("dashboard") != before)
 
 
 def test_hanging_dashboard_process_delays_no_other(service: Service) -> None:
@@ -80,7 +82,7 @@ def test_hanging_dashboard_process_delays_no_other(service: Service) -> None:
         assert service.ready()
     finally:
         os.kill(held, signal.SIGCONT)
-    service.wait(lambda: page(service, "/")[0] == 200, WITHIN_S)
+    service.wait(lambda: page(service, "/")[0] == 200)
 
 
 def test_dashboard_is_off_by_default(tmp_path: Path) -> None:

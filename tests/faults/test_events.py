@@ -13,7 +13,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import pytest
 from tests.faults.service import ROOT, review_of
 from tests.ports import free_ports
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
 POLICY = "/apis/kyverno.io/v1/clusterpolicies/labelled"
@@ -64,7 +64,7 @@ class Served:
 
     def begin(self) -> None:
         """Wait until reviews are evaluated and reported."""
-        self.wait(lambda: not self.asks("first")["allowed"], 30)
+        self.wait(lambda: not self.asks("first")["allowed"])
         self.wait(lambda: len(self.told()) == 1)
 
     def asks(self, name: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Served:
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
         link = http.client.HTTPSConnection(
-            "127.0.0.1", self._port, context=trust, timeout=10
+            "127.0.0.1", self._port, context=trust, timeout=HANG_S
         )
         with contextlib.closing(link):
             body = json.dumps(review_of(raw))
@@ -122,26 +122,31 @@ class Served:
 
     def get(self, path: str) -> str:
         """GET from the health server."""
-        link = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=10)
+        link = http.client.HTTPConnection(
+            "127.0.0.1", self._health_port, timeout=HANG_S
+        )
         with contextlib.closing(link):
             link.request("GET", path)
             return link.getresponse().read().decode()
 
-    def wait(self, holds: Callable[[], bool], within_s: float = 20.0) -> None:
+    def wait(self, holds: Callable[[], bool]) -> None:
         """Wait until ``holds``."""
-        until = time.monotonic() + within_s
-        while True:
+
+        def answers() -> bool:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                if holds():
-                    return
-            assert time.monotonic() < until, self.log.read_text()[-6000:]
-            time.sleep(0.05)
+                return holds()
+            return False
+
+        try:
+            wait_for(answers)
+        except AssertionError as error:
+            raise AssertionError(self.log.read_text()[-6000:]) from error
 
     def close(self) -> None:
         """End the group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(HANG_S)
 
 
 def _kubeconfig(port: int) -> dict[str, Any]:
@@ -198,7 +203,7 @@ def test_leader_killed_while_writing_leaves_the_rest_to_its_successor(
     found = served.processes()
     served.refuse("a", "b", "c")
     found["leader"].send_signal(signal.SIGKILL)
-    served.wait(lambda: served.told() == ["a", "b", "c", "first"], 40)
+    served.wait(lambda: served.told() == ["a", "b", "c", "first"])
 
 
 def test_full_journal_counts_drops_and_changes_no_answer(served: Served) -> None:

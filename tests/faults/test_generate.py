@@ -22,7 +22,8 @@ import yaml
 
 from tests.faults.generator import POLICY_OF
 from tests.unit.background.world import new_cluster
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -119,7 +120,7 @@ class Family:
         try:
             # The work left over after many kills takes long on a busy machine.
             while left := self.missing():
-                wait_for(lambda: self.missing() < left, 60)
+                wait_for(lambda: self.missing() < left)
         finally:
             for one in rest:
                 kill(one)
@@ -154,7 +155,7 @@ def reaches(*conditions: object) -> bool:
         found[0] = wanted()
         return found[0] or given_up()
 
-    wait_for(either, 60)
+    wait_for(either)
     return found[0]
 
 
@@ -219,7 +220,7 @@ def test_kill_at_any_request_of_the_pool(
         family.folder = tmp_path / str(step)
         family.admit(first, FEW)
         writer = family.start("writer")
-        wait_for(lambda: family.requests() == FEW, 30)
+        wait_for(lambda: family.requests() == FEW)
         kill(writer)
         reached = family.kill_at(step, "pool")
         family.finish()

@@ -39,7 +39,7 @@ def running(tmp_path: Path, policies: str, *flags: str) -> Iterator[Service]:
     (folder / "p.yaml").write_text(policies)
     service = Service(tmp_path, *flags, variables=_ALLOWS)
     try:
-        service.wait(service.ready, 30.0)
+        service.wait(service.ready)
         yield service
     finally:
         service.close()
@@ -91,10 +91,10 @@ def test_killed_worker_loses_no_result(
         before = service.pids("worker")
         for pid in before:
             os.kill(pid, signal.SIGKILL)
-        service.wait(lambda: not set(before) & set(service.pids("worker")), 60.0)
-        service.wait(service.ready, 60.0)
+        service.wait(lambda: not set(before) & set(service.pids("worker")))
+        service.wait(service.ready)
         assert mutate(service, f"{host}/app:v1")["allowed"]
-        service.wait(lambda: counted(service, "hit") == 1, 30.0)
+        service.wait(lambda: counted(service, "hit") == 1)
 
 
 def test_signature_by_another_signer_is_denied(

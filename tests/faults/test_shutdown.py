@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.service import Service, pod, require_label, write_whole
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def test_shutdown_is_orderly(
     with contextlib.closing(service.connect()) as link:
         service.review_on(link, pod())
         end(service)
-        assert service.process.wait(20) == 0
+        assert service.process.wait(HANG_S) == 0
     log = service.errors()
     service.close()
     assert "Traceback" not in log
@@ -69,7 +70,7 @@ def test_ctrl_c_finishes_accepted_reviews(tmp_path: Path) -> None:
         threading.Timer(1.0, link.send, [body[5:]]).start()
         answer = link.getresponse()
         assert b'"uid":"u"' in answer.read()
-        assert service.process.wait(20) == 0
+        assert service.process.wait(HANG_S) == 0
     service.close()
 
 

@@ -5,7 +5,6 @@ compiler and segment as the leader's; reviews go through the same service as a w
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
+from tests.waiting import still_ns
 
 SALT = bytes(range(16))
 
@@ -101,7 +101,7 @@ class Bench:
         cluster_data: ClusterData | None = None,
         namespaces: NamespaceLabels | None = None,
         roles: Roles | None = None,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        monotonic_ns: Callable[[], int] = still_ns,
         timeout_s: float = 10.0,
         triggers: Triggers | None = None,
         background_user: str | None = None,

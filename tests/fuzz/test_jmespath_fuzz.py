@@ -1,6 +1,5 @@
 """Any text parses or is rejected; any expression ends with a value or a known error."""
 
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +14,7 @@ from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.go.gotext import json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
+from tests.waiting import still_ns
 
 NAMES = ["a", "b", "foo", '"x y"', "request"]
 LITERALS = [
@@ -73,7 +73,7 @@ expressions = st.recursive(
 def runtime(*, ints_are_numbers: bool = False) -> Runtime:
     return Runtime(
         now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
-        monotonic_ns=time.monotonic_ns,
+        monotonic_ns=still_ns,
         ints_are_numbers=ints_are_numbers,
         random_bytes=lambda count: b"\x05" * count,
         steps=100_000,
@@ -124,10 +124,8 @@ def test_any_expression_terminates(text: str, value: Json, ints: bool) -> None: 
 @pytest.mark.parametrize("ints", [False, True])
 def test_bomb_exhausts_its_budget(text: str, ints: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A small expression must not use exponential time or memory."""
-    started = time.monotonic()
     with pytest.raises(BudgetExceeded):
         link(parse(text))(runtime(ints_are_numbers=ints), "xx")
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(

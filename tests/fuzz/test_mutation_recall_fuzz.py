@@ -6,7 +6,6 @@ A failure means: an object gets a patch that was created for another one.
 import copy
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -47,6 +46,7 @@ from perf.reviews import REVIEWS
 from tests.fuzz import test_foreach_mutation_fuzz as loops
 from tests.fuzz import test_merge_link_fuzz as merges
 from tests.fuzz.bench import pod, review, segment_of
+from tests.waiting import FAR_NS, still_ns
 
 BOTH = frozenset({"Fail", "Ignore"})
 Document = dict[str, Any]
@@ -81,7 +81,7 @@ class Asked:
     def __init__(self, policies: list[Document]) -> None:
         text = "\n---\n".join(map(json.dumps, policies))
         source: SegmentSource[Changing] = SegmentSource(segment_of(text), link_mutation)
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         self._cache = _Counting()
         with patch(
             "kyverno_mp.program.plans.mutation_plan.MutationCache", lambda: self._cache
@@ -94,7 +94,7 @@ class Asked:
 
     def mutations(self, body: bytes) -> Mutations | None:
         plan = self._planner.plan(decode(body), BOTH, "")
-        return None if plan is None else plan.run(time.monotonic_ns() + 10**11)
+        return None if plan is None else plan.run(FAR_NS)
 
     def said(self, document: Document) -> Any:
         """Return the results, and the object after the patch."""

@@ -1,12 +1,11 @@
 """All wildcard matchers agree; none takes the product of the lengths in time."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kyverno_mp.values.wildcard import compile_wildcard, matches
+from tests.yardstick import cpu_s
 
 PATTERNS = st.text(alphabet="ab*?", max_size=12)
 TEXTS = st.text(alphabet="abc\n", max_size=12)
@@ -42,6 +41,5 @@ def test_all_matchers_agree(pattern: str, text: str) -> None:
 )
 def test_any_pattern_is_fast(pattern: str, text: str) -> None:
     """Users' texts are pattern and text, e.g. in AnyIn; a worker must not block."""
-    start = time.process_time()
     assert matches(pattern, text) is False
-    assert time.process_time() - start < 2
+    assert cpu_s(lambda: matches(pattern, text)) < 2

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, RegistryUnavaila
 from kyverno_mp.images.sigstore.trust_root import TufTrustRoot, public_root
 from tests.images.rig import Sigstore, pem, pem_key
 from tests.images.tuf_rig import TufRepository
+from tests.waiting import HANG_S, far_ns, soon_ns
 
 RIG = Sigstore()
 _FILES = {
@@ -134,18 +134,18 @@ def test_waiting_for_another_read_ends_at_the_own_deadline() -> None:
 
     def fetch(url: str, deadline_ns: int) -> tuple[int, bytes]:
         begun.set()
-        gate.wait(60)
+        gate.wait(HANG_S)
         return found.fetch(url, deadline_ns)
 
     root = TufTrustRoot(_MIRROR, found.root, fetch)
     reader = threading.Thread(target=root.rekor_keys, args=(0,))
     reader.start()
-    assert begun.wait(60)
+    assert begun.wait(HANG_S)
     with pytest.raises(DeadlinePassed):
-        root.rekor_keys(time.monotonic_ns() + 1_000_000)
+        root.rekor_keys(soon_ns(0))
     gate.set()
-    reader.join(60)
-    assert root.rekor_keys(time.monotonic_ns() + 60 * 10**9)
+    reader.join(HANG_S)
+    assert root.rekor_keys(far_ns())
 
 
 def test_slow_mirror_delays_one_review_at_a_time(

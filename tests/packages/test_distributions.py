@@ -17,6 +17,7 @@ import pytest
 
 from kyverno_mp import __version__
 from tests.packages.conftest import ROOT
+from tests.waiting import HANG_S
 
 # Building and installing fetch from the package index.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -127,7 +128,7 @@ def test_the_installed_program_serves(environment: Path) -> None:
         )
     try:
         port = _health_port(environment / "log", process)
-        link = http.client.HTTPConnection("localhost", port, timeout=10)
+        link = http.client.HTTPConnection("localhost", port, timeout=HANG_S)
         with contextlib.closing(link):
             link.request("GET", "/policies")
             found = json.loads(link.getresponse().read())["policies"]
@@ -135,7 +136,7 @@ def test_the_installed_program_serves(environment: Path) -> None:
         assert all(policy["ready"] for policy in found)
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0
+        assert process.wait(HANG_S) == 0
 
 
 def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:

@@ -19,6 +19,7 @@ from deploy import dashboard
 from kyverno_mp.telemetry.families import GAUGED, RECORDED
 from tests.faults.service import Service, pod, require_label, write_whole
 from tests.packages.rendered import DEPLOY, ROOT
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 ALERTS = DEPLOY / "monitoring" / "alerts.yaml"
@@ -159,11 +160,11 @@ def asked(
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        service.wait(lambda: _scrapes(url) >= 5, 60.0)
+        service.wait(lambda: _scrapes(url) >= 5)
         yield url
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(HANG_S)
 
 
 def _scrapes(url: str) -> float:
@@ -174,7 +175,9 @@ def _scrapes(url: str) -> float:
 def _ask(url: str, query: str) -> dict[str, Any]:
     text = query.replace("$instance", ".*").replace("$__rate_interval", "1m")
     words = urllib.parse.urlencode({"query": text})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=10) as answer:
+    with urllib.request.urlopen(
+        f"{url}/api/v1/query?{words}", timeout=HANG_S
+    ) as answer:
         body = json.loads(answer.read())
     assert body["status"] == "success", query
     found: dict[str, Any] = body["data"]
@@ -199,10 +202,10 @@ def test_prometheus_scrapes_openmetrics_and_answers_every_query(
 
 def test_healthy_server_raises_no_alert(asked: str, service: Service) -> None:
     """Delays of a busy machine end soon; a wrong alert stays pending."""
-    service.wait(lambda: {one["health"] for one in _rules(asked)} == {"ok"}, 60.0)
+    service.wait(lambda: {one["health"] for one in _rules(asked)} == {"ok"})
     assert len(_rules(asked)) == len(alerts())
     with contextlib.suppress(AssertionError):
-        service.wait(lambda: not _raised(asked), 60.0)
+        service.wait(lambda: not _raised(asked))
     assert _raised(asked) == []
 
 
@@ -212,6 +215,6 @@ def _raised(url: str) -> list[str]:
 
 
 def _rules(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{url}/api/v1/rules", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/api/v1/rules", timeout=HANG_S) as answer:
         groups = json.loads(answer.read())["data"]["groups"]
     return [rule for group in groups for rule in group["rules"]]

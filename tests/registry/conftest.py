@@ -31,10 +31,10 @@ from cryptography.x509.oid import NameOID
 from kyverno_mp.cli.main import run
 from tests.image_rig import answering
 from tests.ports import free_port
+from tests.waiting import HANG_S, wait_for
 
 USER, PASSWORD = "robot", "s3cret-word"
 _HTPASSWD = f"{USER}:$2b$05$abcdefghijklmnopqrstuuEpHRRKIlpAGo.iP7Bpa.htQEJMAAnRe\n"
-_READY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,18 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    until = time.monotonic() + _READY_S
-    while time.monotonic() < until:
+
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()
         try:
-            urllib.request.urlopen(url, timeout=1, context=context).close()
+            urllib.request.urlopen(url, timeout=HANG_S, context=context).close()
         except urllib.error.HTTPError as refused:
             refused.close()
-            return
         except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(log.read_text())
+            return False
+        return True
+
+    wait_for(answers)
 
 
 def make_certificate(folder: Path) -> rsa.RSAPrivateKey:

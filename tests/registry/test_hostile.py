@@ -2,14 +2,12 @@
 
 import http.server
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import ClassVar
 
 import pytest
 
-from kyverno_mp.cli.cluster.registry_access import soon_ns
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
 from kyverno_mp.limits import REGISTRY_BLOB_BYTES_MAX, REGISTRY_MANIFEST_BYTES_MAX
 from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
@@ -18,6 +16,7 @@ from kyverno_mp.registry.image import image_data
 from kyverno_mp.registry.reference import Reference, parse_reference
 from tests.image_rig import answering
 from tests.registry.conftest import PASSWORD, USER
+from tests.waiting import drip, far_ns, soon_ns
 
 BLOB = b"content"
 _SENT_BYTES_MAX = 64 * 1024 * 1024
@@ -63,9 +62,8 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Length", "1000")
             self.end_headers()
-            for _ in range(200):
-                time.sleep(0.05)
-                self.wfile.write(b" ")
+            # Until the client closes the connection.
+            drip(self.connection)
         elif name in _ENDLESS:
             self._repeat(*_ENDLESS[name])
         elif name == "deep":
@@ -127,25 +125,25 @@ def test_ghsa_3hfq_cx9j_923w_content_differs_from_its_digest(
 ) -> None:
     named = _at(host, "lie").at(digest_of(b"other"))
     with pytest.raises(RequestInvalid) as caught:
-        client.manifest(named, soon_ns())
+        client.manifest(named, far_ns())
     assert caught.value.code == "registry.digest"
     with pytest.raises(RequestInvalid, match="has the digest"):
-        client.blob(named, named.digest, soon_ns())
-    assert client.blob(named, digest_of(BLOB), soon_ns()) == BLOB
+        client.blob(named, named.digest, far_ns())
+    assert client.blob(named, digest_of(BLOB), far_ns()) == BLOB
 
 
 def test_ghsa_wc3x_4mp4_reads_are_bounded(host: str, client: Client) -> None:
     with pytest.raises(RequestInvalid, match=str(REGISTRY_MANIFEST_BYTES_MAX)):
-        client.manifest(_at(host, "flood"), soon_ns())
+        client.manifest(_at(host, "flood"), far_ns())
     with pytest.raises(RequestInvalid, match=str(REGISTRY_BLOB_BYTES_MAX)):
-        client.blob(_at(host, "flood"), digest_of(BLOB), soon_ns())
+        client.blob(_at(host, "flood"), digest_of(BLOB), far_ns())
 
 
 @pytest.mark.parametrize("name", _ENDLESS)
 def test_a_response_without_an_end_is_refused_long_before_its_deadline(
     host: str, client: Client, name: str
 ) -> None:
-    deadline_ns = time.monotonic_ns() + 600 * 10**9
+    deadline_ns = far_ns()
     with pytest.raises((RegistryUnavailable, RequestInvalid)):
         client.blob(_at(host, name), digest_of(BLOB), deadline_ns)
     with pytest.raises((RegistryUnavailable, RequestInvalid)):
@@ -154,22 +152,19 @@ def test_a_response_without_an_end_is_refused_long_before_its_deadline(
 
 
 def test_chunks_of_a_few_bytes_take_no_core(host: str, client: Client) -> None:
-    deadline_ns = time.monotonic_ns() + 600 * 10**9
+    deadline_ns = far_ns()
     with pytest.raises(RegistryUnavailable, match="ResponseTooLong"):
         client.blob(_at(host, "chunks"), digest_of(BLOB), deadline_ns)
 
 
 def test_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
-    client.blob(_at(host, "warm"), digest_of(BLOB), soon_ns())
-    start = time.monotonic()
+    client.blob(_at(host, "warm"), digest_of(BLOB), far_ns())
     with pytest.raises(DeadlinePassed):
-        client.manifest(_at(host, "stall"), time.monotonic_ns() + 300_000_000)
-    # The registry continues for ten seconds.
-    assert time.monotonic() - start < 5
+        client.manifest(_at(host, "stall"), soon_ns())
 
 
 def test_password_is_sent_to_no_other_server(host: str, client: Client) -> None:
-    data = client.blob(_at(host, "guarded"), digest_of(BLOB), soon_ns())
+    data = client.blob(_at(host, "guarded"), digest_of(BLOB), far_ns())
     assert data == BLOB
     ours = {authorization for name, authorization in _Hostile.seen if name == host}
     assert any(ours)
@@ -180,16 +175,16 @@ def test_password_is_sent_to_no_other_server(host: str, client: Client) -> None:
 @pytest.mark.parametrize("name", ["loop", "schemes"])
 def test_redirects_are_bounded(host: str, client: Client, name: str) -> None:
     with pytest.raises((RegistryUnavailable, RequestInvalid)):
-        client.manifest(_at(host, name), soon_ns())
+        client.manifest(_at(host, name), far_ns())
 
 
 @pytest.mark.parametrize("name", ["deep", "descriptor", "plain"])
 def test_invalid_manifests(host: str, client: Client, name: str) -> None:
     with pytest.raises(RequestInvalid):
-        image_data(client, str(_at(host, name)), soon_ns())
+        image_data(client, str(_at(host, name)), far_ns())
 
 
 def test_texts_of_registries_are_truncated(host: str, client: Client) -> None:
     with pytest.raises(RegistryUnavailable, match="DENIED") as caught:
-        client.manifest(_at(host, "words"), soon_ns())
+        client.manifest(_at(host, "words"), far_ns())
     assert len(caught.value.message) < 700

@@ -12,6 +12,7 @@ from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns
 from kyverno_mp.registry.client import digest_of
 from kyverno_mp.registry.reference import parse_reference
 from tests.registry.conftest import PASSWORD, USER, Cli, Registry
+from tests.waiting import HANG_S
 
 POLICIES = """
 apiVersion: kyverno.io/v1
@@ -85,7 +86,7 @@ def test_listing_equals_the_registrys_content(
         f"http://{registry.host}/v2/held/manifests/v1",
         headers={"Accept": MANIFEST_TYPE},
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=HANG_S) as answer:
         digest = answer.headers["Docker-Content-Digest"]
         manifest = json.load(answer)
     assert manifest["mediaType"] == MANIFEST_TYPE
@@ -114,7 +115,7 @@ def test_pull_by_digest(
         headers={"Accept": MANIFEST_TYPE},
         method="HEAD",
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=HANG_S) as answer:
         digest = answer.headers["Docker-Content-Digest"]
     assert cli("oci", "pull", tmp_path / "out", "-i", f"{image}@{digest}").code == 0
     assert len(list((tmp_path / "out").iterdir())) == 2

@@ -15,6 +15,7 @@ from typing import Any
 from kyverno_mp.errors import BudgetExceeded, InputError
 from kyverno_mp.expr.cel.values import CelFailed
 from kyverno_mp.limits import EXPRESSION_BYTES_MAX, HEAVY_STEPS, POLICY_STEPS_MAX
+from tests.yardstick import slowness
 
 STEP_S = 0.5e-6
 SLACK = 2.5
@@ -23,8 +24,6 @@ GRACE_S = 0.001
 """The allowed time of any call in addition to its charge: the noise of the clock."""
 GAP_S = 0.05
 """The longest time between two charges."""
-_REFERENCE_S = 0.004
-"""Time of ``_reference`` on the machine where a step was set to half a microsecond."""
 
 
 class Spent(Exception):
@@ -77,23 +76,6 @@ class RuleBudget:
 
 
 Work = Callable[[RuleBudget], Any]
-
-
-def _reference() -> float:
-    """Return the time of a fixed amount of Python work."""
-    known = {str(key): key for key in range(100)}
-    names = list(known)
-    began = time.thread_time()
-    total = 0
-    for _ in range(500):
-        for name in names:
-            total += known[name]
-    return time.thread_time() - began
-
-
-def slowness() -> float:
-    """Return how much slower the machine is now than when the step was set."""
-    return max(1.0, min(_reference() for _ in range(3)) / _REFERENCE_S)
 
 
 @dataclass

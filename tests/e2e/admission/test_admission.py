@@ -29,8 +29,8 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
 from tests.e2e.installation import policy
-from tests.e2e.waiting import wait_for
 from tests.ports import free_ports
+from tests.waiting import HANG_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG_MAPS = core("configmaps")
@@ -77,7 +77,7 @@ class Pod:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(how)
-        self.process.wait(30)
+        self.process.wait(HANG_S)
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +361,7 @@ def test_resumed_lease_holder_writes_nothing(
     try:
         for process in processes:
             process.suspend()
-        wait_for(lambda: holder(objects) == "two", 40)
+        wait_for(lambda: holder(objects) == "two")
         wait_for(lambda: is_registered(objects, two))
         wait_for(lambda: _denied_or_untrusted(objects))
         for process in processes:

@@ -24,7 +24,7 @@ from tests.e2e.admission.test_admission import (
     pod,
 )
 from tests.e2e.installation import policy
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 __all__ = ["client", "objects", "pod"]  # fixtures of this module, too
 KYVERNO = ("kyverno", "kyverno")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.api import Api, Refused
 from tests.e2e.product import NAMESPACE, Product
-from tests.e2e.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
 OWN_POLICIES = "/apis/kyverno.io/v1/namespaces/default/policies"
@@ -138,7 +138,7 @@ def test_repeated_events_are_counted_in_one(api: Api, made: Any) -> None:
         assert is_refused(api, "ev-count-m")
     (event,) = wait_for(lambda: events(api, "ev-count"))
     found = wait_for(
-        lambda: api.get(f"{EVENTS}/{event['metadata']['name']}").get("series"), 60
+        lambda: api.get(f"{EVENTS}/{event['metadata']['name']}").get("series"), HANG_S
     )
     assert found["count"] == 30
     assert len(events(api, "ev-count")) == 1

@@ -4,7 +4,6 @@ A failure means: a policy evaluates missing, outdated or wrong data, or its auth
 wrong information about kinds and permissions.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from tests.e2e.api import Api, Refused
 from tests.e2e.product import Product
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
@@ -170,8 +169,7 @@ def test_slow_entry_delays_no_other(api: Api, make: Make) -> None:
     }
     for name, text in words.items():
         path = f"{ENTRIES}/{name}"
-        while not ready(api, path)[0]:
-            time.sleep(0.1)
+        wait_for(lambda told=path: ready(api, told)[0])
         status, message = ready(api, path)
         assert status == "False"
         assert text in message

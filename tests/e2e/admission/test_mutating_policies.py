@@ -19,7 +19,7 @@ from tests.e2e.cel_policies import Policies, inside, matched, put_triggers, vict
 from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of
-from tests.e2e.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -146,7 +146,7 @@ def test_role_killed_during_triggers_loses_nothing(
             wait_for(partial(_has_done, space, count))
             wait_for(lambda: running.processes()[role])
             os.kill(victim(running, role), signal.SIGKILL)
-        coming.result(120)
+        coming.result(HANG_S)
     wait_for(partial(_has_done, space, _MANY))
     space.await_done()
 

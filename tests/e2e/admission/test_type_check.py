@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.product import Product
-from tests.e2e.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
 NATIVE = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -146,11 +146,11 @@ def served(api: Api, product: Product) -> Iterator[None]:
     api.create(CRDS, gauges())
     document = "apis/type-check.test/v1"
     wait_for(lambda: document in api.get("/openapi/v3")["paths"])
-    wait_for(lambda: told(api, "Gauge", ["object.typo == 1"]).get(0), 30)
+    wait_for(lambda: told(api, "Gauge", ["object.typo == 1"]).get(0))
     yield
     path = f"{CRDS}/gauges.type-check.test"
     api.delete(path)
-    wait_for(lambda: api.ask("GET", path)[0] == NOT_FOUND, 30)
+    wait_for(lambda: api.ask("GET", path)[0] == NOT_FOUND)
 
 
 def cel_of(texts: list[str]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def told_by_cluster(api: Api, kind: str, texts: list[str]) -> dict[int, str]:
             status = api.get(f"{NATIVE}/type-check").get("status") or {}
             return status if status.get("observedGeneration") else None
 
-        wait_for(checked, 30)
+        wait_for(checked)
         checking = checked().get("typeChecking") or {}
     finally:
         api.delete(f"{NATIVE}/type-check")
@@ -242,7 +242,7 @@ def test_user_sees_the_warning(cluster: Cluster, product: Product) -> None:
         env={"KUBECONFIG": str(cluster.kubeconfig)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=True,
     )
     assert (
@@ -288,4 +288,4 @@ def test_changed_kind_is_checked_with_its_new_schema(api: Api) -> None:
     fields = {**GAUGE_SPEC["properties"], "levle": {"type": "integer"}}
     shape["spec"] = {"type": "object", "properties": fields}
     api.patch(f"{CRDS}/gauges.type-check.test", {"spec": changed})
-    wait_for(lambda: told(api, "Gauge", [text]) == {}, 30)
+    wait_for(lambda: told(api, "Gauge", [text]) == {})

@@ -34,7 +34,7 @@ from tests.e2e.background import (
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, configured, holder_of, started
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

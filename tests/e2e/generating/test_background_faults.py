@@ -27,7 +27,7 @@ from tests.e2e.background import (
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
-from tests.e2e.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -84,7 +84,7 @@ def test_role_killed_during_triggers_loses_nothing(
             wait_for(partial(_has_made, space, made))
             wait_for(lambda: running.processes()[role])
             os.kill(_victim(running, role), signal.SIGKILL)
-        coming.result(120)
+        coming.result(HANG_S)
     wait_for(lambda: space.names() == WANTED)
     space.await_done()
 

@@ -20,7 +20,7 @@ from tests.e2e.api import Api, Refused
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import CLEANUP, Product, configured, holder_of, started
-from tests.e2e.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -57,7 +57,7 @@ def running(
 def space(api: Api, running: Product) -> Iterator[str]:
     """Yield a new namespace; its objects and policies are deleted after the test."""
     wait_for(lambda: holder_of(api, CLEANUP) == "first")
-    name = f"cleanup-{time.monotonic_ns()}"
+    name = f"cleanup-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     for one in api.get(_POLICIES)["items"]:
@@ -112,7 +112,7 @@ def policy(api: Api, space: str, name: str = "p", **spec: Json) -> None:
     }
     raw = {"kind": "ClusterCleanupPolicy", "metadata": {"name": name}, "spec": given}
     # The webhook of a new policy may lack a permission that was just granted.
-    wait_for(lambda: _is_taken(api, {"apiVersion": "kyverno.io/v2", **raw}), 20)
+    wait_for(lambda: _is_taken(api, {"apiVersion": "kyverno.io/v2", **raw}))
 
 
 def _is_taken(api: Api, raw: Json) -> bool:
@@ -205,7 +205,7 @@ def test_missing_permissions_are_reported_at_admission_and_later(
     put(api, space, "one")
     put(api, space, "hidden", "secrets")
     path = f"{_POLICIES}/p"
-    wait_for(lambda: condition(api, path).get("reason") == "Forbidden", 90)
+    wait_for(lambda: condition(api, path).get("reason") == "Forbidden")
     put(api, space, "two")
     wait_for(lambda: not names(api, space))
     assert names(api, space, "secrets") == {"hidden"}
@@ -237,7 +237,7 @@ def test_ttl_labels(api: Api, plane: ControlPlane, space: str) -> None:
 
 def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
     """Return whether labelled ConfigMaps are watched: a due one is deleted."""
-    put(api, space, f"due-{time.monotonic_ns()}", metadata={"labels": {_TTL: "0s"}})
+    put(api, space, f"due-{unique()}", metadata={"labels": {_TTL: "0s"}})
     del plane
     time.sleep(1)
     return not names(api, space)
@@ -277,7 +277,7 @@ def test_killed_process_resumes_its_run(
     for left in (450, 300, 150):
         await_fewer(api, space, left)
         os.kill(running.processes()["cleanup"], signal.SIGKILL)
-    wait_for(lambda: names(api, space) == set(), 90)
+    wait_for(lambda: names(api, space) == set())
     wait_for(lambda: condition(api, f"{_POLICIES}/p").get("reason") == "Succeeded")
     # Four threads delete; three processes were killed.
     check_once(plane, space, cut_off=3 * 4)
@@ -285,7 +285,7 @@ def test_killed_process_resumes_its_run(
 
 def await_fewer(api: Api, space: str, count: int) -> None:
     """Wait until fewer objects than this remain."""
-    wait_for(lambda: len(names(api, space)) < count, 90)
+    wait_for(lambda: len(names(api, space)) < count)
 
 
 def check_once(plane: ControlPlane, space: str, cut_off: int = 0) -> None:
@@ -322,10 +322,10 @@ def test_suspended_holder_resumes_safely(
         await_fewer(api, space, MANY - 50)
         suspended = running.processes()["cleanup"]
         os.kill(suspended, signal.SIGSTOP)
-        wait_for(lambda: holder_of(api, CLEANUP) == "second", 60)
+        wait_for(lambda: holder_of(api, CLEANUP) == "second")
         await_fewer(api, space, MANY - 250)
         os.kill(suspended, signal.SIGCONT)
-        wait_for(lambda: names(api, space) == set(), 90)
+        wait_for(lambda: names(api, space) == set())
         check_once(plane, space)
     finally:
         second.stop()

@@ -7,7 +7,6 @@ permission.
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,7 @@ from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of, started
-from tests.e2e.waiting import wait_for
+from tests.waiting import HANG_S, unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -112,7 +111,7 @@ def _has_made(space: Space, least: int) -> bool:
 
 def _is_reverted(space: Space, name: str) -> bool:
     """Return whether a change is reverted; one that precedes a watch is not."""
-    by_hand = {"from": f"hand at {time.monotonic()}"}
+    by_hand = {"from": f"hand at {unique()}"}
     space.api.patch(f"{space.maps}/{name}", {"data": by_hand})
     return not stays(lambda: space.data(name) == by_hand, 5)
 
@@ -135,7 +134,7 @@ def test_role_killed_during_triggers_loses_nothing(
             wait_for(partial(_has_made, space, made))
             wait_for(lambda: running.processes()[role])
             os.kill(victim(running, role), signal.SIGKILL)
-        coming.result(120)
+        coming.result(HANG_S)
     wait_for(lambda: _made(space) == set(NAMES))
     space.await_done()
     wait_for(partial(_is_reverted, space, "t7"))
@@ -159,7 +158,7 @@ def test_missing_permission(api: Api, space: Space, policies: Policies) -> None:
     api.create(ROLES, role)
     try:
         made = f"/api/v1/namespaces/{space.name}/services"
-        wait_for(lambda: api.get(made)["items"], 120)
+        wait_for(lambda: api.get(made)["items"])
     finally:
         api.delete(f"{ROLES}/{name}")
 

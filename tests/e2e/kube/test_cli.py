@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
+from tests.waiting import HANG_S, wait_for
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -26,7 +27,7 @@ def run(
         env=os.environ | {"KUBECONFIG": str(kubeconfig or cluster.kubeconfig)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -410,10 +411,7 @@ def test_custom_kind_merges_by_its_crd_schema(
 
 def wait_published(api: Api, path: str) -> None:
     """Wait until the API server's OpenAPI documents contain a group and version."""
-    until = time.monotonic() + 60
-    while path not in api.get("/openapi/v3")["paths"]:
-        assert time.monotonic() < until, path
-        time.sleep(0.05)
+    wait_for(lambda: path in api.get("/openapi/v3")["paths"])
 
 
 def replace(api: Api, path: str, raw: dict[str, Any]) -> None:
@@ -423,7 +421,4 @@ def replace(api: Api, path: str, raw: dict[str, Any]) -> None:
 
 def wait_served(api: Api, path: str) -> None:
     """Wait until the API server has a handler for a new definition."""
-    until = time.monotonic() + 30
-    while api.ask("GET", path)[0] != 200:
-        assert time.monotonic() < until, path
-        time.sleep(0.05)
+    wait_for(lambda: api.ask("GET", path)[0] == 200)

@@ -6,7 +6,6 @@ A failure means: no other end-to-end test is reliable.
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from tests.e2e.api import Api
 from tests.e2e.binaries import SOURCES
 from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
+from tests.waiting import HANG_S, wait_for
 
 
 def test_users_have_the_permissions_granted_by_rbac(cluster: Cluster) -> None:
@@ -80,7 +80,6 @@ def test_guarded_program_exits_with_its_parent(tmp_path: Path) -> None:
     ) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
-        while child.name() != "sleep":
-            time.sleep(0.01)
+        wait_for(lambda: child.name() == "sleep")
         parent.kill()
-    assert not psutil.wait_procs([child], timeout=5)[1]
+    assert not psutil.wait_procs([child], timeout=HANG_S)[1]

@@ -43,7 +43,7 @@ from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 from tests.e2e.conftest import Cluster
-from tests.e2e.waiting import wait_for
+from tests.waiting import soon_ns, wait_for
 
 CONFIG_MAPS = core("configmaps")
 NAMESPACES = core("namespaces", namespaced=False)
@@ -159,9 +159,9 @@ def test_informer_survives_a_killed_api_server(
     wait_for(lambda: informer.failures)
     assert informer.get((namespace, "before"))
     cluster.plane.apiserver.start()
-    wait_for(lambda: _answers(client), 90)
+    wait_for(lambda: _answers(client))
     objects.create(CONFIG_MAPS, config_map(namespace, "after"))
-    wait_for(lambda: informer.get((namespace, "after")), 30)
+    wait_for(lambda: informer.get((namespace, "after")))
     informer.stop()
     # The new server's cache is empty: older versions are gone.
     with (
@@ -173,7 +173,7 @@ def test_informer_survives_a_killed_api_server(
 
 def _answers(client: Client) -> bool:
     try:
-        client.get("/readyz/ping", deadline_ns=time.monotonic_ns() + 10**9)
+        client.get("/readyz/ping", deadline_ns=soon_ns(1))
     except DependencyError as error:
         return error.code == "kube.answer"
     return True

@@ -15,6 +15,7 @@ import pytest
 
 from kyverno_mp.values.patches.strategic_merge import merge
 from tests.e2e.binaries import find_kubectl
+from tests.waiting import HANG_S
 
 NAMES = ("a", "b", "c")
 TEXTS = ("1", "2", "x:1")
@@ -142,7 +143,7 @@ def test_merges_equal_kubectls(tmp_path: Path, seed: int) -> None:
     command = [str(find_kubectl()), "patch", "--local", "-f", str(file)]
     flags = ["--type", "strategic", "-p", json.dumps(wanted), "-o", "json"]
     done = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=60, check=False
+        [*command, *flags], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     told = _documents(done.stdout)

@@ -7,7 +7,6 @@ that is blocked.
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +25,7 @@ from tests.e2e.installation import (
     until,
 )
 from tests.e2e.pod import VOLUMES
+from tests.waiting import HANG_S, unique
 
 CONFIGURATIONS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations",
@@ -50,7 +50,7 @@ def installed(empty: Installation) -> Installation:
 
 def is_denied(found: Installation, *arguments: str) -> bool:
     """Return whether a ConfigMap without labels is rejected; it is not stored."""
-    name = f"probe-{time.monotonic_ns()}"
+    name = f"probe-{unique()}"
     made = found.run("create", "configmap", name, *arguments)
     if made.returncode == 0:
         found.kubectl("delete", "configmap", name)
@@ -204,7 +204,7 @@ def test_unreachable_webhooks_are_removed_until_reachable(
     installed.kubectl(*service, json.dumps(nobody))
 
     def is_open() -> bool:
-        name = f"probe-{time.monotonic_ns()}"
+        name = f"probe-{unique()}"
         return installed.run("create", "configmap", name).returncode == 0
 
     until(lambda: not is_open(), "with failurePolicy Fail it is closed at first")
@@ -258,7 +258,7 @@ def test_replaced_pod_keeps_the_webhooks(
     process = installed.pods[0].containers[0].process
     assert process is not None
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(60)
+    process.wait(HANG_S)
     assert configurations(installed) == before
     assert is_denied(installed)
     installed.kubectl("delete", "cpol", "stays")

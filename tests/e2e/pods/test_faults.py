@@ -64,6 +64,7 @@ from tests.e2e.fleet import (
     wait_for,
 )
 from tests.e2e.product import NAMESPACE
+from tests.waiting import HANG_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -118,7 +119,7 @@ def test_api_server_outage(fleet: Fleet) -> None:
     assert guarded.answers["denied"] > DOWN_S
     before = fleet.processes()
     fleet.plane.apiserver.start()
-    wait_for(lambda: fleet.ask() == "denied", 90)
+    wait_for(lambda: fleet.ask() == "denied")
     fleet.make(policy("after", "owner"))
     wait_for(lambda: fleet.ask(team="a") == "denied")
     wait_for(lambda: fleet.ready("after") == "True")
@@ -166,7 +167,7 @@ def test_killed_supervisor(fleet: Fleet) -> None:
     family = psutil.Process(fleet.product.program.pid).children(recursive=True)
     with Guarded(fleet.ask):
         fleet.product.program.stop(signal.SIGKILL)
-        _, left = psutil.wait_procs(family, timeout=10)
+        _, left = psutil.wait_procs(family, timeout=HANG_S)
         assert left == []
         assert fleet.ask(team="a") == "failed"
         fleet.product.start()
@@ -188,8 +189,8 @@ def test_stolen_lease(fleet: Fleet) -> None:
         assert holder_of(fleet) == "thief"
         assert fleet.review() is False
         assert fleet.is_ready()
-    wait_for(lambda: holder_of(fleet) == ours, 30)
-    wait_for(lambda: fleet.ask() == "denied", 30)
+    wait_for(lambda: holder_of(fleet) == ours)
+    wait_for(lambda: fleet.ask() == "denied")
     assert fleet.processes() == before
 
 
@@ -337,8 +338,8 @@ def test_certificates_near_expiry(plane: ControlPlane, tmp_path: Path) -> None:
             return bool(base64.b64decode(found["data"][CERTIFICATE]) != leaf)
 
         with Guarded(fleet.ask) as guarded:
-            wait_for(renewed, 90)
-            wait_for(lambda: _serial_now(fleet) != first, 30)
+            wait_for(renewed)
+            wait_for(lambda: _serial_now(fleet) != first)
             denied = guarded.answers["denied"]
             wait_for(lambda: guarded.answers["denied"] > denied + 20)
         assert guarded.answers["failed"] == 0, guarded.answers
@@ -367,7 +368,7 @@ def test_deleted_certificate_secret(fleet: Fleet, part: str) -> None:
     first = _serial_now(fleet)
     with Guarded(fleet.ask) as guarded:
         assert fleet.objects.delete(SECRETS, (NAMESPACE, getattr(rules, part)))
-        wait_for(lambda: _serial_now(fleet) != first, 60)
+        wait_for(lambda: _serial_now(fleet) != first)
         denied = guarded.answers["denied"]
         wait_for(lambda: guarded.answers["denied"] > denied + 20)
     assert guarded.answers["failed"] == 0, guarded.answers
@@ -416,7 +417,7 @@ def test_silent_watch(
         assert proxy.mute() > 0
         api.create(path, {"metadata": {"name": "silent"}})
         assert informer.get(("default", "silent")) is None
-        wait_for(lambda: informer.get(("default", "silent")), 20)
+        wait_for(lambda: informer.get(("default", "silent")))
         assert informer.lists == 1, "what was missed came by the watch"
     finally:
         informer.stop()
@@ -443,7 +444,7 @@ def test_interrupted_watch_then_410_gone(
         assert fleet.review(owner="a") is False
         # The new server's cache is empty: the version we know of is gone.
         restart(plane.apiserver)
-        wait_for(lambda: fleet.client.get("/api/v1/namespaces/default"), 90)
+        wait_for(lambda: fleet.client.get("/api/v1/namespaces/default"))
         assert fleet.review(owner="a") is False
         proxy.refuse(refuses=False)
         wait_for(lambda: fleet.review(owner="a", tier="b") is True)

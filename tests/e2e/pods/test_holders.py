@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane, Program
 from tests.e2e.pool_program import HELD, HELD_AFTER, LEASE, NAMESPACE
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

@@ -17,7 +17,7 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.kubeconfig import read_kubeconfig
 from tests.e2e.kubelet import Kubelet
-from tests.e2e.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 NAMESPACE = "kubelet-test"
 PROGRAM = """
@@ -133,7 +133,7 @@ def _endpoints(api: Api) -> dict[str, int]:
 
 
 def _ask(address: str, port: int) -> str:
-    connection = http.client.HTTPConnection(address, port, timeout=5)
+    connection = http.client.HTTPConnection(address, port, timeout=HANG_S)
     connection.request("GET", "/")
     text = connection.getresponse().read().decode()
     connection.close()

@@ -21,7 +21,7 @@ from tests.e2e.crds import install_crds
 from tests.e2e.etcd import sizes
 from tests.e2e.fleet import connect, pod, policy, review_on
 from tests.e2e.product import ADMISSION, CLEANUP, NAMESPACE, Product, holder_of
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
@@ -97,7 +97,7 @@ def test_roles_in_one_pod_use_separate_accounts(
         own.create(CONFIG_MAPS, due_config_map("one-pod"))
         wait_for(lambda: is_gone(own, "one-pod"))
         assert product.health()["pools"] == [{"name": "cleanup", "holdsLease": True}]
-    wait_for(lambda: holder_of(own, CLEANUP) == "", 15)
+    wait_for(lambda: holder_of(own, CLEANUP) == "")
     asked = plane.audit.asked(writes=True)
     deleted = [one for one in asked if one.name == "one-pod" and one.verb == "delete"]
     assert {(one.user, one.code) for one in deleted} == {(f"{USER}:{CLEANUP}", 200)}

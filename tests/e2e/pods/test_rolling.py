@@ -23,6 +23,7 @@ from tests.e2e.installation import (
 )
 from tests.e2e.load import load
 from tests.e2e.pod import Pod
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -107,4 +108,4 @@ def mend(installed: Installation, name: str) -> None:
         path = "jsonpath={.webhooks[0].timeoutSeconds}"
         return installed.kubectl("get", kind, name, "-o", path) == "10"
 
-    until(is_mended, "it is mended", 30)
+    until(is_mended, "it is mended", HANG_S)

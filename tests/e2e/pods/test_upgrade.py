@@ -9,7 +9,6 @@ stand-ins.
 import datetime as dt
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +44,7 @@ from tests.e2e.kyverno_before import (
 )
 from tests.e2e.load import load
 from tests.e2e.reader import Reader
+from tests.waiting import unique
 
 PAGE: Final = "upgrade.md"
 STAND_IN: Final = Path(__file__).parents[1] / "kyverno_stand_in.py"
@@ -127,7 +127,7 @@ def _policies() -> list[Any]:
 
 
 def _is_denied(found: Installation) -> bool:
-    name = f"probe-{time.monotonic_ns()}"
+    name = f"probe-{unique()}"
     made = found.run("create", "configmap", name)
     if made.returncode == 0:
         found.kubectl("delete", "configmap", name)

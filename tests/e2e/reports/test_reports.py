@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
-from tests.e2e.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -105,7 +105,7 @@ class Space:
 @pytest.fixture
 def space(api: Api, running: Product) -> Iterator[Space]:
     wait_for(lambda: holder_of(api, REPORTS) == "first")
-    name = f"reports-{time.monotonic_ns()}"
+    name = f"reports-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield Space(api, name)
     for one in api.get(_POLICIES)["items"]:
@@ -167,7 +167,7 @@ def test_killed_process_misses_no_object(
             _await_other(running, victim, pid)
         creating.result()
     names = {f"m{at}" for at in range(MANY)}
-    wait_for(lambda: names <= set(space.all()), 120)
+    wait_for(lambda: names <= set(space.all()))
     assert all(one["summary"]["fail"] == 1 for one in space.all().values())
 
 
@@ -176,7 +176,7 @@ def test_unreadable_kind_is_named(space: Space, running: Product) -> None:
     raw = space.put()
     space.policy(kinds=("ConfigMap", "Secret"))
     wait_for(lambda: space.rows(raw) == [("r", "fail")])
-    wait_for(lambda: "watch of secrets" in str(running.health()["reasons"]), 60)
+    wait_for(lambda: "watch of secrets" in str(running.health()["reasons"]))
 
 
 def _create(space: Space, count: int) -> None:

@@ -6,7 +6,6 @@ users of Events or reports miss information that upstream's controllers give.
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -18,7 +17,7 @@ from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
-from tests.e2e.waiting import wait_for
+from tests.waiting import unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -46,7 +45,7 @@ def space(shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
     # A separate connection, because the API server is killed.
     with Api(shared_plane.access) as api:
         wait_for(lambda: holder_of(api, REPORTS) == "first")
-        name = f"faults-{time.monotonic_ns()}"
+        name = f"faults-{unique()}"
         api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         yield Space(api, name)
         for one in api.get(_POLICIES)["items"]:
@@ -105,7 +104,7 @@ def test_reports_converge(
     shared_plane.apiserver.stop(signal.SIGKILL)
     shared_plane.apiserver.start()
     with Api(shared_plane.access) as own:
-        wait_for(lambda: _answers(own), 60)
+        wait_for(lambda: _answers(own))
         again = Space(own, space.name)
         _create(again, range(MANY // 2, MANY))
         # Watches that resume get 410 Gone.
@@ -154,7 +153,7 @@ def test_report_of_a_trigger_lists_generated_objects(space: Space) -> None:
     path = space.policy(space.rule(), rule)
     wait_for(lambda: _is_ready(space.api, path))
     raw = space.put("m0")
-    wait_for(lambda: space.rows(raw) == [("g", "pass"), ("r", "fail")], 60)
+    wait_for(lambda: space.rows(raw) == [("g", "pass"), ("r", "fail")])
     report = space.report(raw)
     assert report is not None
     named = f"/v1, Kind=ConfigMap Name=made Namespace={space.name}"

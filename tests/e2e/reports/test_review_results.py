@@ -18,7 +18,7 @@ from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
-from tests.e2e.waiting import WAIT_S, wait_for
+from tests.waiting import HANG_S, unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -116,7 +116,7 @@ def _is_ready(policy: Json) -> bool:
 
 @pytest.fixture
 def space(api: Api) -> Iterator[Space]:
-    name = f"results-{time.monotonic_ns()}"
+    name = f"results-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     one = Space(api, name)
     yield one
@@ -170,10 +170,10 @@ def test_killed_process_loses_no_result(
             _kill(running, victim)
         for one in creating:
             one.result()
-    wait_for(lambda: space.found() == dict.fromkeys(names, ALL), 90)
+    wait_for(lambda: space.found() == dict.fromkeys(names, ALL))
     # If the worker is killed between recording the results and answering, no object is
     # created: its results are dropped after a while.
-    wait_for(lambda: space.waits() == set(), RESULTS_UNCLAIMED_S_MAX + WAIT_S)
+    wait_for(lambda: space.waits() == set(), RESULTS_UNCLAIMED_S_MAX + HANG_S)
 
 
 def _kill(product: Product, victim: str) -> None:

@@ -19,9 +19,9 @@ from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
-from tests.e2e.waiting import wait_for
 from tests.image_rig import Repository, Signer
 from tests.registry.conftest import Registry, serving
+from tests.waiting import far_ns, unique, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -69,7 +69,7 @@ class Images(Space):
             digest = repository.image(salt=kind)
             if kind == "signed":
                 repository.sign(digest, self.signer)
-            repository.push(client, host, time.monotonic_ns() + 60 * 10**9)
+            repository.push(client, host, far_ns())
 
     def image(self, kind: str) -> str:
         return f"{self.host}/{self.name}/{kind}:v1"
@@ -142,7 +142,7 @@ class Images(Space):
 def images(api: Api, running: Product, registry: Registry) -> Iterator[Images]:
     del running  # started before, so that its Lease is held
     wait_for(lambda: holder_of(api, REPORTS) == "first")
-    name = f"images-{time.monotonic_ns()}"
+    name = f"images-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield Images(api, name, registry.host)
     for one in api.get(_POLICIES)["items"]:

@@ -12,7 +12,8 @@ from kyverno_mp.settings.settings import Settings
 from tests.unit.background import generating_world as cel
 from tests.unit.background import world
 from tests.unit.background.world import Term, new_cluster, requests_left, stored
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 _SETTINGS = Settings(

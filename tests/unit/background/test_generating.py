@@ -39,7 +39,8 @@ from tests.unit.background.world import (
     stored,
 )
 from tests.unit.cleanup.cluster import held_for
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 

@@ -28,7 +28,8 @@ from tests.unit.background.generating_world import (
 )
 from tests.unit.background.world import CONFIG_MAPS, Term, new_cluster, stored
 from tests.unit.cleanup.cluster import held_for, resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 RECORD = f"{CONFIG_MAPS.format('kyverno')}/kyverno-mp-background"

@@ -38,7 +38,8 @@ from tests.unit.background.world import (
     requests_left,
     stored,
 )
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 RANDOM = DATA.replace('annotations["value"]', 'annotations["value"] + random()')
@@ -75,7 +76,7 @@ class HeldLists(Client):
         if threading.current_thread().name == "informer-configmaps":
             if self.refuses:
                 raise DependencyError("kube.forbidden", "not allowed")
-            assert self.opened.wait(60)
+            assert self.opened.wait(HANG_S)
         return super().call(call, deadline_ns)
 
 

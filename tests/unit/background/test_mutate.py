@@ -22,7 +22,8 @@ from tests.unit.background.world import (
     term,
     trigger,
 )
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 _TARGET = f"{CONFIG_MAPS.format('b')}/target"
@@ -313,6 +314,6 @@ def test_whole_controller(api: FakeApi) -> None:
     request(api, trigger(api), kind="mutate")
     wait_for(lambda: requests_left(api) == [])
     stop.set()
-    thread.join(10)
+    thread.join(HANG_S)
     assert not thread.is_alive()
     assert _data(api) == {"kept": "yes", "from": "t"}

@@ -31,7 +31,8 @@ from tests.unit.background.world import (
     stored,
     term,
 )
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 _URL = "http://slow.example"
@@ -127,7 +128,7 @@ def test_a_rule_of_others_while_many_triggers_wait_for_a_service(api: FakeApi) -
             one.time.now_s += 30.0
             waiting.append(request)
             if len(waiting) > 1:
-                released.wait(60)
+                released.wait(HANG_S)
             return super().call(request, deadline_ns)
 
     policy(api, _slow(), name="slow")
@@ -153,7 +154,7 @@ def test_a_rule_of_others_while_many_triggers_wait_for_a_service(api: FakeApi) -
         released.set()
         one.background.queue.shut_down(drain=False)
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG_S)
             assert not thread.is_alive()
 
 
@@ -285,10 +286,10 @@ def test_triggers_of_a_rule_that_was_slow_once(api: FakeApi) -> None:
             thread.start()
         wanted = [f"{CONFIG_MAPS.format('a')}/out-t{number}" for number in range(60)]
         # The clock stands still, so no pause ends.
-        wait_for(lambda: all(stored(api, path) for path in wanted), 60)
+        wait_for(lambda: all(stored(api, path) for path in wanted))
         one.background.queue.shut_down(drain=False)
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG_S)
             assert not thread.is_alive()
 
 

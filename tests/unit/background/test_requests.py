@@ -32,7 +32,8 @@ from tests.unit.background.world import (
     term,
     trigger,
 )
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 _OUT = f"{CONFIG_MAPS.format('a')}/out-t"

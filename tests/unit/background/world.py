@@ -1,6 +1,5 @@
 """A small cluster on the fake API server, with a background pool that tests drive."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,8 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from tests.unit.cleanup.cluster import Recorded, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import real_ns, wait_for
 
 Json = Any
 REQUESTS = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
@@ -29,7 +29,7 @@ class Time:
 
     def __init__(self) -> None:
         # Deadlines of calls use the real clock.
-        self.now_s = time.monotonic()
+        self.now_s = real_ns() / 1e9
 
     def __call__(self) -> float:
         return self.now_s

@@ -15,7 +15,8 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.families import Family
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 CLUSTER = "/apis/kyverno.io/v2/clustercleanuppolicies"
@@ -219,7 +220,7 @@ def running_cleanup(dependencies: CleanupDependencies) -> Iterator[threading.Thr
         yield thread
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(HANG_S)
         assert not thread.is_alive()
 
 

@@ -1,7 +1,6 @@
 """Despite lost leases and dead or suspended holders, objects are deleted once."""
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -21,8 +20,9 @@ from tests.unit.cleanup.cluster import (
     serve_kinds,
     status_of,
 )
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.queues.turned_clock import TurnedClock
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 OBJECTS = 6
@@ -70,7 +70,7 @@ def test_two_concurrent_holders_delete_nothing_twice(api: FakeApi) -> None:
     both = [Recorded(), Recorded()]
     dependencies = [dependencies_of(api, one, Clock()) for one in both]
     with running_cleanup(dependencies[0]), running_cleanup(dependencies[1]):
-        wait_for(lambda: not names(api), 20)
+        wait_for(lambda: not names(api))
     assert len(api.deletions) == 60
     total = "kyverno_cleanup_controller_deletedobjects_total"
     assert sum(one.total(total) for one in both) == 60
@@ -87,13 +87,12 @@ def test_run_ends_when_the_lease_is_lost(api: FakeApi) -> None:
         wait_for(lambda: recorded.health)
         assert recorded.health[-1] == []
         held.clear()
-        thread.join(10)
+        thread.join(HANG_S)
         assert not thread.is_alive()
     ours = ("cleanup", "ttl-", "informer-")
     assert not [one for one in threading.enumerate() if one.name.startswith(ours)]
     policy(api)
     config_map(api, "late", labels={"cleanup.kyverno.io/ttl": "1s"})
-    time.sleep(0.2)
     assert names(api) == ["a/late"]
 
 
@@ -105,5 +104,5 @@ def test_health_names_the_failures(api: FakeApi) -> None:
     with running_cleanup(dependencies_of(api, recorded, Clock())):
         wait_for(
             lambda: any("cleanuppolicies" in one[0] for one in recorded.health if one),
-            20,
+            HANG_S,
         )

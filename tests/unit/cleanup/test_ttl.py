@@ -21,8 +21,9 @@ from tests.unit.cleanup.cluster import (
     running_cleanup,
     serve_kinds,
 )
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.queues.turned_clock import TurnedClock
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 LABEL = "cleanup.kyverno.io/ttl"
@@ -209,7 +210,7 @@ def test_failing_kind_blocks_no_other(
                 for one in recorded.health
                 for text in one
             ),
-            20,
+            HANG_S,
         )
     assert recorded.total(ERRORS) == 1
 

@@ -20,7 +20,8 @@ from kyverno_mp.queues.records import (
     encode_policies,
     encode_record,
 )
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import wait_for
 
 
 class Bench:

@@ -16,7 +16,7 @@ import pytest
 from kyverno_mp.dashboard.site import Response, Site
 from kyverno_mp.limits import DASHBOARD_CONNECTIONS_MAX, DASHBOARD_PAGES_MAX
 from tests.unit.dashboard.world import World, serving
-from tests.unit.kube.fake_api import wait_for
+from tests.waiting import HANG_S, wait_for
 
 TOKEN = "a-token-of-some-length"
 
@@ -65,7 +65,7 @@ def slow(tmp_path: Path) -> Iterator[Slow]:
 
 @contextmanager
 def connected(port: int) -> Iterator[socket.socket]:
-    with closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as link:
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=HANG_S)) as link:
         yield link
 
 

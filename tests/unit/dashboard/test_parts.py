@@ -23,7 +23,8 @@ from kyverno_mp.telemetry.collect import Merged
 from kyverno_mp.telemetry.families import ADMISSION
 from kyverno_mp.telemetry.families import RESULTS as MEASURED
 from tests.unit.dashboard.world import World, entry
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import wait_for
 
 
 def counts(number: int) -> Counts:

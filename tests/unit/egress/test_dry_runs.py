@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from typing import Any, cast
 
 import pytest
@@ -20,6 +19,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.limits import MANIFEST_DRY_RUNS_MAX
 from kyverno_mp.values.kubernetes.kinds import KindSelector
+from tests.waiting import soon_ns, wait_for
 
 _MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a-dry-run"}}
 _ROLE = {"apiVersion": "rbac.example/v1", "kind": "Role", "metadata": {"name": "r"}}
@@ -155,10 +155,9 @@ def test_threads_stay_free_for_reviews_of_the_objects(
     for one in running:
         one.start()
     try:
-        while len(server.calls) < expected:
-            time.sleep(0.001)
+        wait_for(lambda: len(server.calls) >= expected)
         with pytest.raises(DeadlinePassed, match="too many dry runs"):
-            create(_MAP, "tests", time.monotonic_ns() + 1)
+            create(_MAP, "tests", soon_ns())
     finally:
         server.hold.set()
         for one in running:
@@ -176,15 +175,13 @@ def test_namespaced_policies_get_half_of_the_dry_runs() -> None:
     for one in running:
         one.start()
     try:
-        while len(server.calls) < half:
-            time.sleep(0.001)
+        wait_for(lambda: len(server.calls) >= half)
         with pytest.raises(DeadlinePassed, match="too many dry runs"):
-            create(_MAP, "team", time.monotonic_ns() + 1, True)
+            create(_MAP, "team", soon_ns(), True)
         other = threading.Thread(target=create, args=(_MAP, "tests", 0))
         other.start()
         running.append(other)
-        while len(server.calls) < half + 1:
-            time.sleep(0.001)
+        wait_for(lambda: len(server.calls) >= half + 1)
     finally:
         server.hold.set()
         for one in running:

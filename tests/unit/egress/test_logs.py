@@ -1,7 +1,6 @@
 """Calls to transparency logs in policies follow the rules for services."""
 
 import http.server
-import time
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -15,13 +14,14 @@ from kyverno_mp.images.network import log_sender, mirror_reader
 from kyverno_mp.images.sigstore.log_search import search_log
 from kyverno_mp.images.sigstore.rekor_entry import Signed
 from tests.image_rig import answering
+from tests.waiting import far_ns
 
 _SIGNED = Signed("c2ln", b"payload", "pem")
 _PATH = "/api/v1/log/entries/retrieve"
 
 
 def soon_ns() -> int:
-    return time.monotonic_ns() + 60 * 10**9
+    return far_ns()
 
 
 class _Server(http.server.BaseHTTPRequestHandler):

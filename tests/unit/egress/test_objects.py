@@ -1,6 +1,5 @@
 """Objects, kinds and permissions as a worker reads them from the cluster."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
 from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import far_ns
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -72,7 +72,7 @@ def find(api: FakeApi, text: str, **where: str) -> list[str]:
 
 
 def soon() -> int:
-    return time.monotonic_ns() + 5 * 10**9
+    return far_ns()
 
 
 @pytest.mark.parametrize(

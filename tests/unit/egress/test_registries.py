@@ -3,7 +3,6 @@
 import http.server
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -26,13 +25,9 @@ from kyverno_mp.registry.credentials import ANONYMOUS, Credentials
 from kyverno_mp.registry.exchange import RegistryCall
 from kyverno_mp.registry.reference import Reference
 from tests.image_rig import answering
+from tests.waiting import HANG_S, far_ns, soon_ns, wait_for
 
-_WAIT_S = 60.0
 _OPEN = read_rules("*,127.0.0.0/8", "")
-
-
-def soon_ns() -> int:
-    return time.monotonic_ns() + int(_WAIT_S * 1e9)
 
 
 def to_loopback(_host: str) -> list[str]:
@@ -56,7 +51,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
             own.running += 1
             own.at_once.append(own.running)
         if self.path.startswith("/slow"):
-            own.gate.wait(_WAIT_S)
+            own.gate.wait(HANG_S)
         with own.lock:
             own.running -= 1
         status, headers = 200, {}
@@ -109,36 +104,35 @@ def test_connection_is_reused(registry: type[_Registry], host: str) -> None:
         _OPEN, to_loopback, lambda *call: outcomes.append(call)
     )
     for _ in range(5):
-        assert transport(call(host), soon_ns()).body == b"{}"
+        assert transport(call(host), far_ns()).body == b"{}"
     assert len(registry.connections) == 1
     assert outcomes == [("127.0.0.1", "200")] * 5
     # The registry sends no response and closes the connection.
-    transport(call(host, "/then-close"), soon_ns())
-    assert transport(call(host), soon_ns()).status == 200
+    transport(call(host, "/then-close"), far_ns())
+    assert transport(call(host), far_ns()).status == 200
     transport.close()
 
 
 def test_concurrent_calls_are_bounded(
     registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", _WAIT_S)
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", HANG_S)
     transport = RegistryTransport(_OPEN, to_loopback)
     number = 2 * limits.REGISTRY_CALLS_PER_HOST_MAX
     done: list[int] = []
 
     def ask() -> None:
-        done.append(transport(call(host, "/slow"), soon_ns()).status)
+        done.append(transport(call(host, "/slow"), far_ns()).status)
 
     threads = [threading.Thread(target=ask) for _ in range(number)]
     for thread in threads:
         thread.start()
-    while len(registry.at_once) < limits.REGISTRY_CALLS_PER_HOST_MAX:
-        time.sleep(0.01)
+    wait_for(lambda: len(registry.at_once) >= limits.REGISTRY_CALLS_PER_HOST_MAX)
     with pytest.raises(DeadlinePassed):
-        transport(call(host, "/slow"), time.monotonic_ns() + 1_000_000)
+        transport(call(host, "/slow"), soon_ns())
     registry.gate.set()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(HANG_S)
     assert done == [200] * number
     assert max(registry.at_once) == limits.REGISTRY_CALLS_PER_HOST_MAX
     transport.close()
@@ -151,21 +145,20 @@ def test_hanging_registry_takes_at_most_half_the_threads(
     monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", 0.01)
     transport = RegistryTransport(_OPEN, to_loopback, threads=4)
     threads = [
-        threading.Thread(target=transport, args=(call(host, "/slow"), soon_ns()))
+        threading.Thread(target=transport, args=(call(host, "/slow"), far_ns()))
         for _ in range(2)
     ]
     for thread in threads:
         thread.start()
-    while len(registry.at_once) < len(threads):
-        time.sleep(0.01)
+    wait_for(lambda: len(registry.at_once) >= len(threads))
     with pytest.raises(RegistryUnavailable, match="too many calls wait"):
-        transport(call(host), soon_ns())
+        transport(call(host), far_ns())
     port = host.rpartition(":")[2]
-    assert transport(call(f"other.example:{port}"), soon_ns()).status == 200
+    assert transport(call(f"other.example:{port}"), far_ns()).status == 200
     registry.gate.set()
     for thread in threads:
-        thread.join(_WAIT_S)
-    assert transport(call(host), soon_ns()).status == 200
+        thread.join(HANG_S)
+    assert transport(call(host), far_ns()).status == 200
     transport.close()
 
 
@@ -178,17 +171,16 @@ def test_helpers_use_no_other_slots(registry: type[_Registry], host: str) -> Non
 
     def help_out() -> None:
         own.helps = True
-        transport(call(host, "/slow"), soon_ns())
+        transport(call(host, "/slow"), far_ns())
 
     threads = [threading.Thread(target=help_out) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while len(registry.at_once) < len(threads):
-        time.sleep(0.01)
-    assert transport(call(host), soon_ns()).status == 200
+    wait_for(lambda: len(registry.at_once) >= len(threads))
+    assert transport(call(host), far_ns()).status == 200
     registry.gate.set()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(HANG_S)
     transport.close()
 
 
@@ -199,7 +191,7 @@ def test_name_lookups_of_expressions_are_bounded(
     gate = threading.Event()
 
     def resolve(_name: str) -> list[str]:
-        gate.wait(_WAIT_S)
+        gate.wait(HANG_S)
         return ["127.0.0.1"]
 
     with pytest.raises(KubeUnavailable) as raised:
@@ -219,9 +211,9 @@ def test_lookup_without_a_thread_is_repeated(monkeypatch: pytest.MonkeyPatch) ->
     lookups = Lookups(to_loopback)
     monkeypatch.setattr(threading.Thread, "start", fail)
     with pytest.raises(OSError, match="no thread"):
-        lookups("a.example", soon_ns())
+        lookups("a.example", far_ns())
     monkeypatch.undo()
-    assert lookups("a.example", soon_ns()) == ["127.0.0.1"]
+    assert lookups("a.example", far_ns()) == ["127.0.0.1"]
 
 
 def test_slow_name_server_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,20 +223,20 @@ def test_slow_name_server_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> No
 
     def resolve(name: str) -> list[str]:
         asked.append(name)
-        gate.wait(_WAIT_S)
+        gate.wait(HANG_S)
         return ["127.0.0.1"]
 
     transport = RegistryTransport(_OPEN, resolve)
     for name in ("a.example", "b.example", "a.example", "c.example"):
         with pytest.raises(DeadlinePassed, match="lookup"):
-            transport(call(name), time.monotonic_ns() + 200_000_000)
+            transport(call(name), soon_ns())
     # Each name is looked up once, and the third name finds no free slot.
     assert sorted(asked) == ["a.example", "b.example"]
     gate.set()
     lookups = Lookups(resolve)
-    assert lookups("c.example", soon_ns()) == ["127.0.0.1"]
+    assert lookups("c.example", far_ns()) == ["127.0.0.1"]
     with pytest.raises(RegistryUnavailable):
-        transport(call("c.example:1"), soon_ns())
+        transport(call("c.example:1"), far_ns())
     transport.close()
 
 
@@ -255,10 +247,10 @@ def test_remembered_registries_are_bounded(
     transport = RegistryTransport(_OPEN, to_loopback)
     port = host.rpartition(":")[2]
     for number in range(10):
-        transport(call(f"r{number}.example:{port}"), soon_ns())
+        transport(call(f"r{number}.example:{port}"), far_ns())
     assert transport.host_count <= 3
     # A registry that was closed is called again.
-    assert transport(call(f"r0.example:{port}"), soon_ns()).status
+    assert transport(call(f"r0.example:{port}"), far_ns()).status
     assert transport.host_count <= 3
     transport.close()
 
@@ -281,10 +273,10 @@ def test_addresses_are_checked(
     port = host.rpartition(":")[2]
     transport = RegistryTransport(read_rules(allowed, ""), lambda _host: [address])
     if is_open:
-        assert transport(call(f"r.example:{port}"), soon_ns()).status == 200
+        assert transport(call(f"r.example:{port}"), far_ns()).status == 200
     else:
         with pytest.raises(ExpressionFailed, match="not allowed"):
-            transport(call(f"r.example:{port}"), soon_ns())
+            transport(call(f"r.example:{port}"), far_ns())
     transport.close()
 
 
@@ -302,7 +294,7 @@ def test_registry_cannot_redirect_elsewhere(
     )
     reference = Reference(host, "a/b", tag, "")
     with pytest.raises(ExpressionFailed, match="not allowed"):
-        client.manifest(reference, soon_ns())
+        client.manifest(reference, far_ns())
     transport.close()
 
 
@@ -326,13 +318,13 @@ def test_redirect_into_a_private_network_needs_its_name(
     transport = RegistryTransport(read_rules(allow, ""), lambda _host: ["10.0.0.1"])
     first = call("admin.example")
     # The connection of the first call must not bypass the check.
-    assert transport(first, soon_ns()).status == 200
+    assert transport(first, far_ns()).status == 200
     redirected = replace(first, url=f"{first.url}debug", is_redirected=True)
     if is_followed:
-        assert transport(redirected, soon_ns()).status == 200
+        assert transport(redirected, far_ns()).status == 200
     else:
         with pytest.raises(ExpressionFailed, match="not allowed"):
-            transport(redirected, soon_ns())
+            transport(redirected, far_ns())
     assert registry.paths == ["/v2/", "/v2/debug"][: 1 + is_followed]
     transport.close()
 
@@ -393,10 +385,10 @@ def test_token_service_in_a_private_network_needs_its_name(
         )
         reference = Reference("registry.example", "a/b", "v1", "")
         if is_asked:
-            assert client.manifest(reference, soon_ns()).body == b'{"token": "t"}'
+            assert client.manifest(reference, far_ns()).body == b'{"token": "t"}'
         else:
             with pytest.raises(ExpressionFailed) as raised:
-                client.manifest(reference, soon_ns())
+                client.manifest(reference, far_ns())
             assert raised.value.code == "egress.denied"
             assert "KYVERNO_MP_REGISTRY_ALLOWLIST" in raised.value.message
         transport.close()
@@ -409,9 +401,9 @@ def test_unavailable_registry(host: str) -> None:
         _OPEN, to_loopback, lambda *call: outcomes.append(call)
     )
     with pytest.raises(RegistryUnavailable):
-        transport(call("r.example:1"), soon_ns())
+        transport(call("r.example:1"), far_ns())
     with pytest.raises(RequestInvalid):
-        transport(call("user@r.example"), soon_ns())
+        transport(call("user@r.example"), far_ns())
     with pytest.raises(DeadlinePassed):
         transport(call(host), 1)
     assert outcomes == [

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse, exchang
 from kyverno_mp.registry.reference import parse_reference
 from kyverno_mp.values.jsonvalue import Json
 from tests.image_rig import OCI, Contents, Repository, serving
+from tests.waiting import far_ns
 
 _WAIT_NS = 60 * 10**9
 
@@ -67,7 +67,7 @@ def user_for(
         DockerConfig(docker),
     )
     place = parse_reference(image)
-    until = time.monotonic_ns() + _WAIT_NS
+    until = far_ns()
     clients(access).read(place, "manifests/v1", until, bytes_max=100)
     return asked.users[0] if asked.users else ""
 
@@ -110,7 +110,7 @@ def _common(
         known.get,
         DockerConfig(Path("/nowhere")),
     )
-    until = time.monotonic_ns() + _WAIT_NS
+    until = far_ns()
     clients(access).read(parse_reference(image), "x", until, bytes_max=100)
     return asked.users[0] if asked.users else ""
 
@@ -283,7 +283,7 @@ def test_image_data(contents: Contents, host: str) -> None:
         None,
         DockerConfig(Path("/nowhere")),
     )
-    images = ServedImageData(clients, lambda _deadline: time.monotonic_ns() + _WAIT_NS)
+    images = ServedImageData(clients, lambda _deadline: far_ns())
     found = images.image_data(f"{host}/app:v1", 0)
     assert found["resolvedImage"] == f"{host}/app@{digest}"
     assert found["configData"] == {"salt": "app v1 "}

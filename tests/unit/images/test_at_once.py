@@ -1,18 +1,12 @@
 """Helpers do parts of a review's work, but a review never waits for free helpers."""
 
 import threading
-import time
 
 import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.images.at_once import Helpers
-
-_WAIT_S = 60.0
-
-
-def soon_ns() -> int:
-    return time.monotonic_ns() + int(_WAIT_S * 1e9)
+from tests.waiting import HANG_S, far_ns, soon_ns, wait_for
 
 
 class _Crowd:
@@ -27,7 +21,7 @@ class _Crowd:
         with self._lock:
             self.running += 1
             self.most = max(self.most, self.running)
-        self._barrier.wait(_WAIT_S)
+        self._barrier.wait(HANG_S)
         with self._lock:
             self.running -= 1
             self.done += 1
@@ -38,7 +32,7 @@ def test_concurrency_equals_the_limit() -> None:
     crowd = _Crowd(most)
     helpers = Helpers(most - 1)
     # No part ends unless this many parts run at once.
-    helpers.run([crowd.part] * (3 * most), soon_ns())
+    helpers.run([crowd.part] * (3 * most), far_ns())
     assert (crowd.done, crowd.most) == (3 * most, most)
     helpers.stop()
 
@@ -48,14 +42,13 @@ def test_review_works_alone_while_the_helpers_are_busy() -> None:
 
     def hang() -> None:
         crowd.part()
-        release.wait(_WAIT_S)
+        release.wait(HANG_S)
 
-    hung = threading.Thread(target=helpers.run, args=([hang, hang], soon_ns()))
+    hung = threading.Thread(target=helpers.run, args=([hang, hang], far_ns()))
     hung.start()
-    while crowd.done < 2:
-        time.sleep(0.001)
+    wait_for(lambda: crowd.done >= 2)
     names: list[int] = []
-    helpers.run([lambda: names.append(threading.get_ident())] * 3, soon_ns())
+    helpers.run([lambda: names.append(threading.get_ident())] * 3, far_ns())
     assert names == [threading.get_ident()] * 3
     release.set()
     hung.join()
@@ -69,10 +62,10 @@ def test_waiting_ends_at_the_deadline() -> None:
     def part() -> None:
         crowd.part()
         if helpers.is_current():
-            release.wait(_WAIT_S)
+            release.wait(HANG_S)
         ended.append(helpers.is_current())
 
-    helpers.run([part, part], time.monotonic_ns())
+    helpers.run([part, part], soon_ns(0))
     assert ended == [False]
     release.set()
     helpers.stop()
@@ -86,7 +79,7 @@ def test_defect_is_raised_in_the_review() -> None:
 
     done: list[int] = []
     with pytest.raises(ValueError, match="broken"):
-        helpers.run([broken, lambda: done.append(1), lambda: done.append(2)], soon_ns())
+        helpers.run([broken, lambda: done.append(1), lambda: done.append(2)], far_ns())
     assert sorted(done) == [1, 2]
     assert not helpers.is_current()
     helpers.stop()

@@ -20,9 +20,9 @@ from kyverno_mp.images.cache import (
     CacheOptions,
     ImageCache,
 )
+from tests.waiting import HANG_S
 
 KEY, OTHER = b"k" * 32, b"o" * 32
-_WAIT_S = 60.0
 _HOLD = """
 import sys
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_concurrent_misses_compute_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_WAIT_S)
+        thread.join(HANG_S)
     assert most == 1
     assert not list(tmp_path.iterdir())
 
@@ -160,10 +160,11 @@ def test_killed_lock_holder_blocks_no_one(
 
         waiting = threading.Thread(target=fly, daemon=True)
         waiting.start()
-        assert not flown.wait(0.2)
+        # The lock of the other process is held now: a thread without it would fly.
+        assert not flown.is_set()
         holder.send_signal(signal.SIGKILL)
-        assert flown.wait(_WAIT_S)
-        waiting.join(_WAIT_S)
+        assert flown.wait(HANG_S)
+        waiting.join(HANG_S)
     finally:
         holder.kill()
         holder.communicate()

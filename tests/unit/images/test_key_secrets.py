@@ -62,6 +62,7 @@ from tests.images import manifest_rig, rig
 from tests.images.test_image_policies import Trust
 from tests.images.test_manifests import MAP
 from tests.unit.kube.fake_api import running
+from tests.waiting import HANG_S
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _LATER_NS = 2**62
@@ -286,7 +287,7 @@ class Gate(Reader):
         found = super().__call__(namespace, name, deadline_ns)
         if len(self.read) == 1:
             self.began.set()
-            assert self.released.wait(60)
+            assert self.released.wait(HANG_S)
             if self.first_error is not None:
                 raise self.first_error
         return found
@@ -320,13 +321,13 @@ def test_threads_share_a_read(
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(result)
-        assert gate.began.wait(60)
+        assert gate.began.wait(HANG_S)
         # One whose deadline has passed does not wait for the other thread.
         with pytest.raises(DeadlinePassed, match="checking if secret exists: "):
             read(_REFERENCE, "keys", 1)
         second = pool.submit(result)
         gate.released.set()
-        texts = [first.result(60), second.result(60)]
+        texts = [first.result(HANG_S), second.result(HANG_S)]
     assert len(gate.read) == reads
     assert (texts[0] == texts[1]) == (error is None)
     # No thread waits for a read that has ended.

@@ -8,7 +8,6 @@ simulates faults of real servers: 429, 500, cut connections, watches that fall s
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from kyverno_mp.kube.access import Access, at_url
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
+from tests.waiting import HANG_S
 
 Json = Any
 _OBJECT = re.compile(
@@ -129,7 +129,7 @@ class FakeApi:
             self.stopping = True
             self.lock.notify_all()
             while self.watching:
-                self.lock.wait(0.01)
+                self.lock.wait(HANG_S)
             self.stopping = False
 
     def count(self, pattern: str) -> int:
@@ -163,14 +163,6 @@ def running() -> Iterator[FakeApi]:
             client.close()
         api.close()
         thread.join()
-
-
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    """Wait until ``condition()`` holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.005)
 
 
 def key_of_path(path: str) -> tuple[str, str, str, str]:
@@ -305,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _fail(self, fault: Json) -> None:
         if fault == "hang":
             with self.api.lock:
-                self.api.lock.wait_for(lambda: self.api.stopping, 30)
+                self.api.lock.wait_for(lambda: self.api.stopping)
             self.close_connection = True
         elif fault == "expire":
             self._status(410, "Expired")

@@ -13,6 +13,7 @@ from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S
 
 
 def resource(plural: str, kind: str, *parts: str, scope: str = "Namespaced") -> Any:
@@ -181,5 +182,5 @@ def test_kind_is_found_during_the_refresh_of_another_thread(
                 wait([others[0]], timeout=0.2)
 
         api.on_request = on_request
-        assert pool.submit(look_up).result(60)
-        assert others[0].result(60)
+        assert pool.submit(look_up).result(HANG_S)
+        assert others[0].result(HANG_S)

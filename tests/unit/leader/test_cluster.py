@@ -14,7 +14,8 @@ from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.values.jsonvalue import Json
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
 RULE = {

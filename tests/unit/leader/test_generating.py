@@ -13,9 +13,10 @@ import pytest
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.settings.settings import Settings
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.kube.test_discovery import group, resource
 from tests.unit.leader.test_wire import POLICY, Leader, in_force
+from tests.waiting import wait_for
 
 Json = Any
 BASE = "/apis/admissionregistration.k8s.io/v1"

@@ -16,7 +16,8 @@ from kyverno_mp.leader.context import cluster as global_context_cluster
 from kyverno_mp.leader.context import resources as global_context_resources
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.program.ports import ApiRequest
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S, real_ns, wait_for
 
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
 PODS = {"kubernetesResource": {"version": "v1", "resource": "pods"}}
@@ -39,11 +40,11 @@ class Services:
         self.go = threading.Event()
 
     def fetch(self, request: ApiRequest, deadline_ns: int) -> bytes:
-        assert deadline_ns > time.monotonic_ns()
+        assert deadline_ns > real_ns()
         self.asked.append(request)
         target = request.path or request.url
         if target == "/hangs":
-            self.go.wait(30)
+            self.go.wait(HANG_S)
         if target in self.answers:
             return self.answers[target]
         raise ExpressionFailed("context.apicall", f"failed to GET {target}")

@@ -5,7 +5,6 @@ budget allows requests that it denied, or disables other users' policies.
 """
 
 import json
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -41,6 +40,7 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.attach.followed import knows
 from tests.fuzz import bench
 from tests.fuzz.bench import Bench
+from tests.waiting import still_ns
 
 CODE = "leader.linked_memory"
 HALF = 6
@@ -423,7 +423,7 @@ def results(kind: str, encoded: EncodedPolicy) -> list[tuple[str, str]]:
         object={"metadata": {"name": "x", "namespace": "default"}},
         review_request={"resource": place},
     )
-    runtime = Runtime(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    runtime = Runtime(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     facts = Facts(request, runtime, CelPorts())
     answers: Any
     if "Mutating" in kind:

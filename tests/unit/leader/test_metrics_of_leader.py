@@ -10,7 +10,8 @@ from kyverno_mp.leader.control.health import (
     stale_resources,
 )
 from kyverno_mp.leader.control.metrics import LeaderMetrics
-from tests.unit.kube.fake_api import running, wait_for
+from tests.unit.kube.fake_api import running
+from tests.waiting import wait_for
 
 
 def test_denied_resource_is_named_until_it_is_served() -> None:

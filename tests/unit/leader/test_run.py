@@ -17,8 +17,9 @@ from kyverno_mp.queues.journal import EVENTS
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.page import start_ticks
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.kube.test_discovery import serve_aggregated
+from tests.waiting import wait_for
 
 START_S = 60
 LEASE = "/apis/coordination.k8s.io/v1", "kyverno", LEASES.plural, "kyverno"

@@ -37,9 +37,10 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.page import start_ticks
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.kube.test_discovery import group, resource
 from tests.unit.queues.turned_clock import TurnedClock
+from tests.waiting import wait_for
 
 Json = Any
 KYVERNO = "/api/v1/namespaces/kyverno"

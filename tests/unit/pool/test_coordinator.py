@@ -1,7 +1,6 @@
 """A pool works only while it holds its lease, and starts its work once per term."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
 from kyverno_mp.settings.settings import Settings
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import HANG_S, wait_for
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno-pool"
 S = 1_000_000_000
@@ -60,16 +60,16 @@ class Bench:
         term = tools.election.terms_held
         self.given.append(tools)
         self.began.append(term)
-        stop.wait(30)
-        self.obeys.wait(30)
+        stop.wait(HANG_S)
+        self.obeys.wait(HANG_S)
         self.ended.append(term)
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline
+        def holds() -> object:
             self.coordinator.tick()
-            time.sleep(0.01)
+            return condition()
+
+        wait_for(holds)
 
 
 @pytest.fixture
@@ -165,27 +165,35 @@ def test_work_that_ends_early_ends_the_process(bench: Bench) -> None:
         bench.tools, lambda _tools, _stop: None, bench.ends.append
     )
     assert bench.election.step()
-    deadline = time.monotonic() + 10
-    while not bench.ends:
-        assert time.monotonic() < deadline
+
+    def ends() -> list[str]:
         coordinator.tick()
+        return bench.ends
+
+    wait_for(ends)
     assert bench.ends == ["its work ended unexpectedly"]
 
 
 def test_work_can_end_when_it_notices_a_lost_lease(
     bench: Bench,
 ) -> None:
+    ended = threading.Event()
+
     def watch(tools: Tools, stop: threading.Event) -> None:
-        while tools.holds_lease() and not stop.wait(0.01):
-            pass
+        wait_for(lambda: stop.is_set() or not tools.holds_lease())
+        ended.set()
 
     coordinator = Coordinator(bench.tools, watch, bench.ends.append)
     assert bench.election.step()
     coordinator.tick()
     bench.now_s += 60
-    time.sleep(0.2)
-    coordinator.tick()
-    assert not coordinator.is_working
+    assert ended.wait(HANG_S)
+
+    def is_over() -> bool:
+        coordinator.tick()
+        return not coordinator.is_working
+
+    wait_for(is_over)
     assert bench.ends == []
 
 

@@ -7,8 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from kyverno_mp.errors import StateError
 from kyverno_mp.limits import POOL_FRAME_BYTES_MAX
 from kyverno_mp.pool.evaluators import Evaluators, evaluate
 from kyverno_mp.pool.frames import read_frame, write_frame
+from tests.waiting import HANG_S, wait_for
 
-WAIT_S = 20.0
 PROGRAM = """
 import os, sys, threading, time
 from pathlib import Path
@@ -37,13 +36,6 @@ def handle(content):
 
 evaluate(Path(sys.argv[1]), handle, threading.Event())
 """
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 class Bench:
@@ -83,13 +75,13 @@ def test_batch_waits_for_an_evaluator_and_is_answered(bench: Bench) -> None:
         bench.hub.submit(b"d")
     assert caught.value.code == "pool.full"
     bench.start(2)
-    assert [one.result(WAIT_S) for one in answers] == [b"A", b"B", b"C"]
-    assert bench.hub.submit(b"").result(WAIT_S) == b""
+    assert [one.result(HANG_S) for one in answers] == [b"A", b"B", b"C"]
+    assert bench.hub.submit(b"").result(HANG_S) == b""
 
 
 def test_batch_of_a_dead_evaluator_is_answered_by_another(bench: Bench) -> None:
     bench.start(2)
-    assert bench.hub.submit(b"die once").result(WAIT_S) == b"DIE ONCE"
+    assert bench.hub.submit(b"die once").result(HANG_S) == b"DIE ONCE"
     assert bench.hub.requeued == 1
     wait_for(lambda: bench.hub.connected_count == 1)
 
@@ -98,7 +90,7 @@ def test_evaluator_killed_while_idle_gets_no_batch(bench: Bench) -> None:
     bench.start(2)
     bench.children[0].send_signal(signal.SIGKILL)
     wait_for(lambda: bench.hub.connected_count == 1)
-    assert bench.hub.submit(b"x").result(WAIT_S) == b"X"
+    assert bench.hub.submit(b"x").result(HANG_S) == b"X"
     assert bench.hub.requeued == 0
 
 
@@ -107,9 +99,9 @@ def test_batch_that_crashes_every_evaluator_is_dropped(bench: Bench) -> None:
     bench.start(4)
     poison, good = bench.hub.submit(b"die"), bench.hub.submit(b"good")
     with pytest.raises(StateError) as caught:
-        poison.result(WAIT_S)
+        poison.result(HANG_S)
     assert caught.value.code == "pool.batch"
-    assert good.result(WAIT_S) == b"GOOD"
+    assert good.result(HANG_S) == b"GOOD"
     assert bench.hub.connected_count == 1
 
 
@@ -125,7 +117,7 @@ def test_waiting_batches_are_cancelled_at_the_end(bench: Bench) -> None:
     waiting = bench.hub.submit(b"x")
     bench.hub.close()
     with pytest.raises(CancelledError):
-        waiting.result(WAIT_S)
+        waiting.result(HANG_S)
     with pytest.raises(StateError):
         bench.hub.submit(b"y")
     assert not (bench.folder / "s").exists()
@@ -142,10 +134,10 @@ def test_evaluator_connects_to_the_next_coordinator(tmp_path: Path) -> None:
     for _ in range(2):
         hub = Evaluators(path, queued_max=3, batch_s_max=1.0)
         hub.start()
-        assert hub.submit(b"x").result(WAIT_S) == b"X"
+        assert hub.submit(b"x").result(HANG_S) == b"X"
         hub.close()
     stop.set()
-    thread.join(WAIT_S)
+    thread.join(HANG_S)
     assert not thread.is_alive()
 
 
@@ -191,7 +183,7 @@ def test_long_path_works(tmp_path: Path) -> None:
     )
     worker.start()
     try:
-        assert evaluators.submit(b"x").result(timeout=60) == b"xx"
+        assert evaluators.submit(b"x").result(timeout=HANG_S) == b"xx"
     finally:
         stop.set()
         evaluators.close()

@@ -12,7 +12,8 @@ import pytest
 
 from kyverno_mp.pool.health import read_pool_health
 from kyverno_mp.telemetry.collect import views
-from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.fake_api import FakeApi, running
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 30.0

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,6 +36,7 @@ from kyverno_mp.process.supervision.status import (
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.page import start_ticks
+from tests.waiting import HANG_S, real_ns
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def ask(
 
     ``wants`` is the expected beginning of the content type.
     """
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
     link.request(method, path, headers={"accept": accept} if accept else {})
     answer = link.getresponse()
     text = answer.read().decode()
@@ -238,7 +238,7 @@ def test_not_ready_before_the_first_report(tmp_path: Path) -> None:
 def test_unreadable_parts_degrade_and_stop_no_reviews(
     cluster_port: int, tmp_path: Path
 ) -> None:
-    now_ns = time.monotonic_ns()
+    now_ns = real_ns()
     write_leader_health(tmp_path, LeaderHealth(trusted=True, confirmed_ns=now_ns))
     assert ask(cluster_port, "GET", "/healthz")[0] == 200
     failing = FailingResource(

@@ -5,7 +5,6 @@ needs. No wall time is measured; perf/ does that.
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -32,6 +31,7 @@ from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from perf.reviews import REVIEWS
 from perf.scale import other
+from tests.waiting import FAR_NS, still_ns
 
 _SAMPLES = Path(__file__).parents[3] / "config" / "samples"
 _FAIL = frozenset({"Fail"})
@@ -64,7 +64,7 @@ class _Loaded:
         folder.chmod(0o700)
         self.segment = PolicySegment(Segment.attach(path, "policies"))
         source: SegmentSource[LinkedRule] = SegmentSource(self.segment, link_rule)
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         self._source = source
         self._engine = Engine(ClusterData(), clock)
         self._planner = ValidationPlanner(self._engine, source)
@@ -113,7 +113,7 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
 def test_calls_of_a_review(samples: str, name: str, tmp_path: Path) -> None:
     """Function calls dominate the time of a review."""
     loaded = _Loaded(tmp_path, 0, samples)
-    deadline_ns = time.monotonic_ns() + 10**11
+    deadline_ns = FAR_NS
     loaded.plan(_request(name)).enforce(deadline_ns)
     request = _request(name)
     loaded.forget()

@@ -7,7 +7,6 @@ that.
 import copy
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -39,6 +38,7 @@ from perf.language import (
 )
 from perf.reviews import REVIEWS
 from tests.fuzz.bench import segment_of
+from tests.waiting import FAR_NS, still_ns
 
 BODY = json.dumps(REVIEWS["allowed"][0]).encode()
 FAIL = frozenset({"Fail"})
@@ -49,14 +49,14 @@ def _planner(rule: Rule, count: int) -> MutationPlanner:
     source: SegmentSource[Changing] = SegmentSource(
         segment_of("\n---\n".join(texts)), link_mutation
     )
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     return MutationPlanner(Engine(ClusterData(), clock), source)
 
 
 def _mutate(planner: MutationPlanner, body: bytes = BODY) -> Mutations:
     plan = planner.plan(decode(body), FAIL, "")
     assert plan is not None
-    return plan.run(time.monotonic_ns() + 10**11)
+    return plan.run(FAR_NS)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from kyverno_mp.errors import KubeUnavailable, LeaseLost
 from kyverno_mp.queues.reconcile import Controllers, Request, Result
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from tests.unit.queues.turned_clock import TurnedClock
+from tests.waiting import HANG_S
 
 A = Request("a-controller", "x")
 DOWN = KubeUnavailable("kube.unavailable", "the API server is away")
@@ -141,5 +142,5 @@ def test_workers_stop_with_the_queue() -> None:
     thread = threading.Thread(target=run.controllers.work, daemon=True)
     thread.start()
     run.queue.shut_down()
-    thread.join(10)
+    thread.join(HANG_S)
     assert not thread.is_alive()

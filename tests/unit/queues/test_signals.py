@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
+import psutil
 import pytest
 
 from kyverno_mp.queues.signals import SignalWait
+from tests.waiting import HANG_S, wait_for
 
 PROGRAM = """
 import signal, sys
@@ -39,11 +40,16 @@ def process() -> "subprocess.Popen[str]":
     return child
 
 
+def state(process: "subprocess.Popen[str]") -> str:
+    return psutil.Process(process.pid).status()
+
+
 def test_signal_is_returned_once(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGHUP)
-    time.sleep(0.1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "SIGHUP\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=10)[0] == "SIGHUP\nSIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
 
 
 def test_stop_and_continue_are_no_signals(
@@ -51,12 +57,12 @@ def test_stop_and_continue_are_no_signals(
 ) -> None:
     for _ in range(5):
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(0.1)
+        wait_for(lambda: state(process) == psutil.STATUS_STOPPED)
         os.kill(process.pid, signal.SIGCONT)
-        time.sleep(0.1)
+        wait_for(lambda: state(process) != psutil.STATUS_STOPPED)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=10)[0] == "SIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"
 
 
 class _Late:
@@ -67,8 +73,7 @@ class _Late:
     def __init__(self) -> None:
         self.is_over = threading.Event()
 
-    def wait(self, _signals: object, seconds: float) -> Any:
-        time.sleep(seconds)
+    def wait(self, _signals: object, _seconds: float) -> Any:
         threading.Timer(0.05, self._continue).start()
         return self
 
@@ -89,7 +94,7 @@ def test_another_thread_receives_the_continuation_late(
         assert signals.wait({signal.SIGTERM}, 0.01) == 0
         late.si_signo = signal.SIGUSR1
         assert signals.wait({signal.SIGTERM}, 0.01) == 0, "it was not asked for"
-        assert late.is_over.wait(60)
+        assert late.is_over.wait(HANG_S)
     finally:
         signal.signal(signal.SIGCONT, before)
 
@@ -98,7 +103,7 @@ def test_signal_received_while_stopped_is_not_lost(
     process: "subprocess.Popen[str]",
 ) -> None:
     os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(0.1)
+    wait_for(lambda: state(process) == psutil.STATUS_STOPPED)
     process.send_signal(signal.SIGTERM)
     os.kill(process.pid, signal.SIGCONT)
-    assert process.communicate(timeout=10)[0] == "SIGTERM\n"
+    assert process.communicate(timeout=HANG_S)[0] == "SIGTERM\n"

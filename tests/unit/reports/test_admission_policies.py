@@ -16,7 +16,7 @@ from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.policies import admission_policies
 from kyverno_mp.reports.scan import evaluator
 from tests.unit.cleanup.cluster import resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import ONCE, review, row, waits
 from tests.unit.reports.world import (
     CLUSTER_REPORTS,
@@ -30,6 +30,7 @@ from tests.unit.reports.world import (
     term,
     writes,
 )
+from tests.waiting import wait_for
 
 Json = Any
 _GROUP = "admissionregistration.k8s.io"

@@ -33,6 +33,7 @@ from tests.unit.reports.world import (
     term,
     writes,
 )
+from tests.waiting import HANG_S
 
 Json = Any
 _READS = r"^GET .*policyreports/"
@@ -92,7 +93,7 @@ def test_rows_of_a_deleted_policy_are_removed_concurrently(api: FakeApi) -> None
 
         def meet(method: str, _target: str) -> None:
             if method == "PATCH":
-                together.wait(30)
+                together.wait(HANG_S)
 
         api.on_request = meet
         world.serve(policy("q"))

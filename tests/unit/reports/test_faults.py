@@ -24,7 +24,7 @@ from kyverno_mp.reports.scan import evaluator, found, lane, linking, resources
 from kyverno_mp.reports.scan.dispatch import Dispatch
 from kyverno_mp.reports.scan.due import Scanned
 from tests.unit.cleanup.cluster import resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     REPORTS,
     Term,
@@ -37,6 +37,7 @@ from tests.unit.reports.world import (
     term,
     writes,
 )
+from tests.waiting import HANG_S, wait_for
 
 Json = Any
 FAILS = [("p", "r", "fail")]
@@ -570,7 +571,7 @@ def test_large_input_waits(
     putting.join(0.1)
     assert putting.is_alive()
     assert len(feed.take()) == 2
-    putting.join(5)
+    putting.join(HANG_S)
     assert [item.uid for item in feed.take()] == ["z"]
 
 

@@ -12,8 +12,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan.image_lane import shares_of
 from kyverno_mp.values.kubernetes.image import registries_of
-
-_WAIT_S = 60.0
+from tests.waiting import HANG_S
 
 
 class _Source:
@@ -97,11 +96,11 @@ def test_threads_that_find_nothing_wait_for_the_next_object() -> None:
         one.start()
     for number in range(8):
         feed.put(item("a", str(number)))
-        assert ended.acquire(timeout=_WAIT_S)
+        assert ended.acquire(timeout=HANG_S)
     assert all(one.is_alive() for one in threads)
     feed.close()
     for one in threads:
-        one.join(_WAIT_S)
+        one.join(HANG_S)
     assert not any(one.is_alive() for one in threads)
     assert taken == [str(number) for number in range(8)]
 
@@ -163,9 +162,9 @@ def test_a_waiting_thread_takes_an_object_when_its_share_has_room() -> None:
         feed.put(item("a", name, "dead.example/x:v1"))
     first = feed.take(0)
     found: list[str] = []
-    take: Callable[[], None] = lambda: found.extend(names(feed.take(_WAIT_S)))  # noqa: E731
+    take: Callable[[], None] = lambda: found.extend(names(feed.take(HANG_S)))  # noqa: E731
     waiting = threading.Thread(target=take)
     waiting.start()
     feed.done(first)
-    waiting.join(_WAIT_S)
+    waiting.join(HANG_S)
     assert [*names(first), *found] == ["x", "y"]

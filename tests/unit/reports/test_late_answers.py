@@ -7,7 +7,7 @@ rely on the data of our last write.
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import ONCE, PASS, holding, merge, review, row
 from tests.unit.reports.world import (
     PODS,
@@ -21,6 +21,7 @@ from tests.unit.reports.world import (
     results,
     term,
 )
+from tests.waiting import wait_for
 
 _WRITES = frozenset({"post", "patch", "create", "replace", "delete"})
 _SCAN_S = 4000

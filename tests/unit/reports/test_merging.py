@@ -14,7 +14,7 @@ from kyverno_mp.reports.merging import NEW_RULE_S
 from kyverno_mp.reports.results import Results, document_of
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.settings import Settings
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     NOW_S,
     REPORTS,
@@ -27,6 +27,7 @@ from tests.unit.reports.world import (
     results,
     term,
 )
+from tests.waiting import wait_for
 
 EPHEMERAL = "/apis/reports.kyverno.io/v1/namespaces/kyverno/ephemeralreports"
 ONCE = policy("once", background=False)

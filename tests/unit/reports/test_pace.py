@@ -9,6 +9,7 @@ from kyverno_mp.kube.resource import core
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.entries import Row
 from kyverno_mp.reports.feed import Feed, Item, Pace, settle
+from tests.waiting import HANG_S
 
 _ROWS = [Row(policy="p", rule="r", result="pass")]
 
@@ -175,7 +176,7 @@ def test_a_thread_that_waits_takes_an_object_when_its_delay_ends() -> None:
     taking = threading.Thread(target=lambda: found.extend(feed.take()), daemon=True)
     taking.start()
     feed.put(_item(source))
-    taking.join(60)
+    taking.join(HANG_S)
     assert [item.uid for item in found] == ["u"]
 
 
@@ -188,7 +189,7 @@ def test_closing_releases_results_and_threads() -> None:
     taking = threading.Thread(target=feed.take, daemon=True)
     feed.close()
     taking.start()
-    taking.join(60)
+    taking.join(HANG_S)
     assert not taking.is_alive()
     assert reviewed is not None
     assert reviewed.is_written.result(0) is False

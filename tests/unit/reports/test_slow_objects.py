@@ -4,7 +4,6 @@ A failure means: a user who may create policies in one namespace stops the repor
 the whole cluster, with calls to a server that does not answer.
 """
 
-import time
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.reports.batches import Batch, Evaluated
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from tests.unit.reports.world import Time, World, labelled, policy
+from tests.waiting import real_ns
 
 Json = Any
 
@@ -24,7 +24,7 @@ class _Slow:
     """A server that never answers; only the fake clock passes."""
 
     def __init__(self) -> None:
-        self.now_ns = self.start_ns = time.monotonic_ns()
+        self.now_ns = self.start_ns = real_ns()
 
     def call(self, _request: ApiRequest, deadline_ns: int) -> Json:
         self.now_ns = max(self.now_ns, deadline_ns) + 1

@@ -9,7 +9,8 @@ from kyverno_mp.kube.resource import core
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.reports.feed import Feed
 from kyverno_mp.reports.scan.watches import KindWatch, content_digest
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 Json = Any
 POD: Json = {

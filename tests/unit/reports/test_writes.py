@@ -24,7 +24,7 @@ from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.telemetry.families import DEFECTS, REPORTS_SCAN
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import (
     ONCE,
     PASS,
@@ -45,6 +45,7 @@ from tests.unit.reports.world import (
     term,
 )
 from tests.unit.reports.world import report_of as stored_report_of
+from tests.waiting import HANG_S, pause, wait_for
 
 _CALLS = r"^(POST|PUT|PATCH|DELETE) .*policyreports|^GET .*policyreports/"
 _READS = r"^GET .*policyreports/"
@@ -134,7 +135,7 @@ def test_a_new_object_is_one_call_with_the_results_of_its_review(api: FakeApi) -
         with merging(one) as thread:
             while thread.is_alive():
                 feed(one)
-                thread.join(0.01)
+                pause()
         assert results(stored_report_of(api, new)) == [PASS, FAIL]
         assert api.count(_CALLS) - before == 1
         # Both kinds of rows have the times of their evaluations.
@@ -312,7 +313,7 @@ def test_the_end_of_a_term_releases_results_that_wait(api: FakeApi) -> None:
         wait_for(lambda: one.reports.feed.undelayed == 1)
         one.reports.merging.stop()
         one.reports.feed.close()
-        merging_thread.join(60)
+        merging_thread.join(HANG_S)
         assert not merging_thread.is_alive()
         assert one.recorded.total(DEFECTS.name) == 0
         assert waits(api)
@@ -331,7 +332,7 @@ def test_a_scan_that_fails_leaves_the_results_to_the_merge(api: FakeApi) -> None
         with merging(one) as thread:
             while thread.is_alive():
                 feed(one)
-                thread.join(0.01)
+                pause()
         assert results(stored_report_of(api, new)) == [PASS]
         one.reports.feed._pace = Pace()
         one.pass_s(5)

@@ -1,6 +1,5 @@
 """A small cluster on the fake API server, and its manually driven reports pool."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -61,7 +60,8 @@ from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.images import ServedImages
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import real_ns, wait_for
 
 Json = Any
 PODS = "/api/v1/namespaces/{}/pods"
@@ -241,7 +241,7 @@ class Time:
 
     def __init__(self) -> None:
         # Deadlines of calls use the real clock.
-        self.start_s = self.now_s = time.monotonic()
+        self.start_s = self.now_s = real_ns() / 1e9
 
     def monotonic_s(self) -> float:
         return self.now_s
@@ -265,7 +265,7 @@ class Term:
         self.successes: frozenset[str] | None = None
         known = Settings(namespace="kyverno", **settings)
         namespaces = Namespaces(world)
-        clock = EngineClock(self.time.now, time.monotonic_ns)
+        clock = EngineClock(self.time.now, real_ns)
         client = api.client()
         objects = LiveObjects(client, LiveKinds(lambda: None, client))
         evaluator = BatchEvaluator(

@@ -25,6 +25,7 @@ from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
 from kyverno_mp.reports.records import encode_results, encode_row
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import REPORTS, World, pod, row
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).parents[3]
 WRITES = "(POST|PUT) .*/ephemeralreports"
@@ -263,7 +264,7 @@ def test_killed_worker_loses_no_result(world: World) -> None:
     context = multiprocessing.get_context("fork")
     worker = context.Process(target=_answer_and_die, args=(world.folder,))
     worker.start()
-    worker.join(30)
+    worker.join(HANG_S)
     assert worker.exitcode == -signal.SIGKILL
     world.start_leader()
     assert world.write()

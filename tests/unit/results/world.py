@@ -1,7 +1,6 @@
 """Workers' journals, the leader's writer, a fake API server and the merging holder."""
 
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import ReviewResults
 from kyverno_mp.reports.records import encode_results, encode_row
 from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import wait_for
 
 REPORTS = "/apis/reports.kyverno.io/v1/namespaces/kyverno/ephemeralreports"
 START_NS = 1_700_000_000 * 10**9
@@ -122,10 +122,7 @@ class World:
 
     def catch_up(self) -> None:
         """Wait until the watch has received the newest reports."""
-        deadline_s = time.monotonic() + 10
-        while not self._is_caught_up():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
+        wait_for(self._is_caught_up)
 
     def _is_caught_up(self) -> bool:
         known = self.results.informer.snapshot().values()

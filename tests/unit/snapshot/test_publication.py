@@ -16,6 +16,7 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.publish import Publisher, segment_file
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.snapshot.write import prepare_directory, write_file
+from tests.waiting import HANG_S
 
 NAME = "namespaces"
 
@@ -166,7 +167,7 @@ def test_no_thread_reads_old_data_while_another_attaches_the_new(
     def wrap(segment: Segment, before: DataSegment | None) -> DataSegment:
         if before is not None:
             attaching.set()
-            assert may_end.wait(60)
+            assert may_end.wait(HANG_S)
         return DataSegment(segment)
 
     follower = Follower(
@@ -182,7 +183,7 @@ def test_no_thread_reads_old_data_while_another_attaches_the_new(
 
     first, second = (threading.Thread(target=read) for _ in range(2))
     first.start()
-    assert attaching.wait(60)
+    assert attaching.wait(HANG_S)
     second.start()
     # Long enough for a thread that does not wait; a slower one reads the new data.
     second.join(0.2)
@@ -318,7 +319,7 @@ def test_polling_workers_takes_no_lock(tmp_path: Path) -> None:
     with ControlPage.open(directory)._locked():
         asked = threading.Thread(target=page.clear_stale, args=(lambda *_: True,))
         asked.start()
-        asked.join(10)
+        asked.join(HANG_S)
         assert not asked.is_alive()
     asked.join()
 

@@ -34,6 +34,7 @@ from kyverno_mp.queues.triggers import (
 )
 from kyverno_mp.values.kubernetes.selector import is_label_value
 from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S
 
 REQUESTS = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
 GENERATE = Wanted("generate", "p", ("r", "s"), synchronize=True)
@@ -347,7 +348,7 @@ def _append_and_die(folder: Path) -> None:
 def test_killed_worker_loses_no_record(api: FakeApi, tmp_path: Path) -> None:
     worker = get_context("spawn").Process(target=_append_and_die, args=(tmp_path,))
     worker.start()
-    worker.join(30)
+    worker.join(HANG_S)
     assert worker.exitcode == -signal.SIGKILL
     # The next worker takes over the journal.
     setup = Setup(api, tmp_path)

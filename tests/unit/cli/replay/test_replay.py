@@ -5,7 +5,6 @@ A failure means: a team applies policies that deny what a replay had called unch
 
 import gzip
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.unit.cli.conftest import Command, Done
 from tests.unit.webhook.stub import StubRecords
+from tests.waiting import still_ns
 
 MIB = 1024 * 1024
 VALIDATE, MUTATE = "/validate/fail", "/mutate/fail"
@@ -137,7 +137,7 @@ class Scene:
         compiled = compile_all(load_policies([str(file)]).documents, ()).policies
         engine = Engine(
             ClusterData(),
-            Clock(now=lambda: None, monotonic_ns=time.monotonic_ns),  # type: ignore[arg-type, return-value]
+            Clock(now=lambda: None, monotonic_ns=still_ns),  # type: ignore[arg-type, return-value]
         )
         validating = ValidationPlanner(engine, ListSource(compiled, link_rule))
         mutating = MutationPlanner(engine, ListSource(compiled, link_mutation))
@@ -148,7 +148,7 @@ class Scene:
         service = Service(
             Dependencies(
                 records=StubRecords(),
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 recording=recorder,
             ),
             handlers_of(

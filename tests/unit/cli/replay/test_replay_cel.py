@@ -7,7 +7,6 @@ a Secret's value is in a recording.
 
 import gzip
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from kyverno_mp.webhook.route import route_of
 from tests.unit.cli.conftest import Command
 from tests.unit.cli.replay.test_replay import MIB, Scene, policy, review
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.waiting import still_ns
 
 PODS = {
     "apiGroups": [""],
@@ -88,7 +88,7 @@ def served(
 ) -> list[bool]:
     """Answer by these policies as the server does, recording; return the verdicts."""
     found = load_policies([str(file)])
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     engine = Engine(ClusterData(), clock)
     policies = cel_policies_of(found, compile_all((), ()))
     cel = CelReplay(policies)
@@ -99,7 +99,7 @@ def served(
     service = Service(
         Dependencies(
             records=StubRecords(),
-            monotonic_ns=time.monotonic_ns,
+            monotonic_ns=still_ns,
             recording=recorder,
         ),
         handlers_of(

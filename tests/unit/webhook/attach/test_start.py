@@ -33,6 +33,7 @@ from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.start import make_start
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.stub import review
+from tests.waiting import wait_on_loop
 
 GIVEN = Settings(standalone=True)
 
@@ -109,8 +110,7 @@ def test_start_waits_for_required_data(pod: Pod) -> None:
     assert pod.ask()
     assert pod.served is not None
     pod.served.tick()
-    pod.loop.run_until_complete(asyncio.sleep(0.5))
-    assert pod.serves() == 1
+    _until(pod, lambda: pod.serves() == 1)
 
 
 @pytest.mark.parametrize("lacking", [SETTINGS, "roles"])
@@ -180,7 +180,7 @@ def _freed(pod: Pod, policy: str) -> bool:
     assert pod.served is not None
     pod.served.tick()
     # Inspecting all objects keeps references: the release may have met one.
-    pod.loop.run_until_complete(asyncio.sleep(0.05))
+    pod.loop.run_until_complete(asyncio.sleep(0))
     return len(_rules(policy)) == 1
 
 
@@ -190,10 +190,7 @@ def _rules(policy: str) -> list[LinkedRule]:
 
 
 def _until(pod: Pod, is_so: Callable[[], bool]) -> None:
-    end_s = pod.loop.time() + 60
-    while not is_so():
-        assert pod.loop.time() < end_s
-        pod.loop.run_until_complete(asyncio.sleep(0.01))
+    pod.loop.run_until_complete(wait_on_loop(is_so))
 
 
 def _forbidding(name: str = "forbids") -> ClusterPolicy:

@@ -3,11 +3,9 @@
 A failure means: a Secret's value is on a disk, or the recording grows without limit.
 """
 
-import asyncio
 import gzip
 import json
 import os
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -34,6 +32,7 @@ from kyverno_mp.webhook.start import make_start
 from tests.unit.webhook.attach.test_start import Pod, _policies
 from tests.unit.webhook.review.test_service import FAIL, Bench
 from tests.unit.webhook.stub import StubPlan, response
+from tests.waiting import wait_on_loop
 
 SECRET = "cGFzc3dvcmQtMTIz"  # not a real account
 MIB = 1024 * 1024
@@ -380,11 +379,9 @@ def test_worker_records_and_counts(tmp_path: Path, folder: Path) -> None:
     pod.served = make_start(settings, pod.places)(pod.loop)
     for number in range(6):
         assert pod.ask(uid=str(number), namespace="apps")
-    deadline_s = time.monotonic() + 60
-    counted: dict[str, float] = {}
-    while not counted and time.monotonic() < deadline_s:
-        pod.loop.run_until_complete(asyncio.sleep(0.3))
-        counted = _counted(pod.places.pages)
+    counted = pod.loop.run_until_complete(
+        wait_on_loop(lambda: _counted(pod.places.pages))
+    )
     pod.close()
     assert counted == {"written": 3.0}
     assert [one["request"]["uid"] for one in lines_of(folder)] == ["0", "2", "4"]

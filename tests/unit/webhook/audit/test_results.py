@@ -6,7 +6,6 @@ scan derives or that are not reported at all pass through the API server.
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 TYPES = frozenset({"validate", "mutate", "mutateExisting", "generate", "imageVerify"})
 WORDS = frozenset({"pass", "fail", "warn", "error", "skip"})
@@ -52,7 +52,7 @@ class Bench:
         reporting: Reporting | None,
         ring_bytes: int = 1 << 20,
     ) -> None:
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(), clock)
         segment = segment_of(policies)
         planner = ValidationPlanner(
@@ -72,7 +72,7 @@ class Bench:
         self.service = Service(
             Dependencies(
                 records=self.records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 audit_queue=self.audit_queue,
                 sink=LogSink(self.records, self.loop),
                 results=results,

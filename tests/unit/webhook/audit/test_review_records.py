@@ -5,7 +5,6 @@ A failure means: the fast program and its shared answers omit data that an event
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +29,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 POLICIES = """\
 apiVersion: kyverno.io/v1
@@ -81,7 +81,7 @@ class Bench:
     """A worker's service without its transport, and the leader's messages."""
 
     def __init__(self, folder: Path, policies: str, *, passes: bool = False) -> None:
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(), clock)
         segment = segment_of(policies)
         planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
@@ -92,12 +92,12 @@ class Bench:
         self.audit_queue = AuditQueue(
             9, on_drop=lambda: None, on_error=lambda error: pytest.fail(repr(error))
         )
-        options = EventOptions(records_successes=lambda: passes, now_ns=time.time_ns)
+        options = EventOptions(records_successes=lambda: passes, now_ns=still_ns)
         records = StubRecords()
         self.service = Service(
             Dependencies(
                 records=records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 audit_queue=self.audit_queue,
                 sink=JournalSink(self.journal, records, self.loop, options),
             ),

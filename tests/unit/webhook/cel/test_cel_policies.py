@@ -6,7 +6,6 @@ policy of one namespace applies to another.
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +43,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import route_of
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.waiting import still_ns
 
 PODS = {
     "apiGroups": [""],
@@ -51,7 +51,7 @@ PODS = {
     "operations": ["CREATE", "UPDATE"],
     "resources": ["pods"],
 }
-CLOCK = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+CLOCK = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
 NO_TEAM = {"expression": "has(object.metadata.labels)", "message": "no team"}
 
 
@@ -128,7 +128,7 @@ class Server:
         self.service = Service(
             Dependencies(
                 records=self.records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 results=results,
             ),
             handlers_of(StubEvaluate(None), cel=lambda: planner),
@@ -480,7 +480,7 @@ def test_policy_that_arrives_meanwhile_is_evaluated(tmp_path: Path) -> None:
 
     served = [old]
     service = Service(
-        Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns),
+        Dependencies(records=StubRecords(), monotonic_ns=still_ns),
         handlers_of(StubEvaluate(None), cel=current),
     )
     assert message(asked(service, "/vpol/team")) == "Policy team failed: no team"

@@ -29,6 +29,7 @@ from kyverno_mp.webhook.route import route_of
 from kyverno_mp.webhook.start import make_start
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.cel.test_cel_policies import policy, review
+from tests.waiting import HANG_S
 
 
 class Service:
@@ -63,7 +64,7 @@ class Service:
         service = self.served.connections.service
         answer = service.answer(route, b"", review(**changes))
         if not isinstance(answer, bytes):
-            answer = self.loop.run_until_complete(asyncio.wait_for(answer, 30))
+            answer = self.loop.run_until_complete(asyncio.wait_for(answer, HANG_S))
         return bool(json.loads(answer)["response"]["allowed"])
 
     def generations(self) -> dict[str, int]:

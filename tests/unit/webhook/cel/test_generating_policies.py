@@ -4,7 +4,6 @@ A failure means: triggers of a request are lost, or the pool gets needless work.
 """
 
 import os
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +35,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.cel.test_cel_policies import PODS, asked, compiled
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.waiting import still_ns
 
 BACKGROUND = "system:serviceaccount:k:background"
 APPLY = 'generator.apply("a", [{"apiVersion": "v1", "kind": "ConfigMap"}])'
@@ -97,7 +97,7 @@ class Server:
         path.write_bytes(content)
         path.chmod(0o600)
         segment = GeneratingPolicySegment(Segment.attach(path, GENERATING_POLICIES))
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         source = CelSource(
             Engine(ClusterData(), clock),
             segment,
@@ -108,7 +108,7 @@ class Server:
         self.service = Service(
             Dependencies(
                 records=StubRecords(),
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 triggers=triggers or self.triggers,
                 background_user=BACKGROUND,
             ),

@@ -7,7 +7,6 @@ effect in the cluster, or its failure is treated as success.
 import base64
 import json
 import os
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +47,7 @@ from tests.unit.webhook.cel.test_cel_policies import (
     review,
 )
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.waiting import still_ns
 
 POOL = "system:serviceaccount:kyverno:kyverno-background-controller"
 
@@ -128,7 +128,7 @@ class Server:
         path.write_bytes(content)
         path.chmod(0o600)
         segment = MutatingPolicySegment(Segment.attach(path, MUTATING_POLICIES))
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
         source = CelSource(
             engine,
@@ -140,7 +140,7 @@ class Server:
         self.service = Service(
             Dependencies(
                 records=self.records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 results=results,
                 triggers=self.triggers,
             ),

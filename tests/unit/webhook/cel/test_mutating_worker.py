@@ -4,7 +4,6 @@ A failure means: workers do not follow a segment that the leader publishes, or t
 leader counts it under another name.
 """
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, MUTATING_RESULTS, RESULTS
 from kyverno_mp.webhook.http_errors import HttpError
-from tests.unit.kube.fake_api import wait_for
 from tests.unit.webhook.cel import test_cel_policies
 from tests.unit.webhook.cel.test_cel_worker import Service
 from tests.unit.webhook.cel.test_mutating_policies import BROKEN, policy
+from tests.waiting import wait_on_loop
 
 
 @pytest.fixture
@@ -42,10 +41,9 @@ def await_count(service: Service) -> None:
     """Run the loop until the review is counted: a thread may hand over the count."""
 
     def is_counted() -> bool:
-        service.loop.run_until_complete(asyncio.sleep(0.01))
         return bool(merge(views(service.snapshot.parent / PAGES)).get(MUTATING_RESULTS))
 
-    wait_for(is_counted)
+    service.loop.run_until_complete(wait_on_loop(is_counted))
 
 
 def test_change_creates_a_generation_of_all_policies(service: Service) -> None:

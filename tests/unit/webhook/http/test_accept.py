@@ -17,6 +17,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.http.test_protocol import post
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.waiting import HANG_S, wait_on_loop
 
 
 class Board:
@@ -93,7 +94,7 @@ def serve(count: int, story: Story) -> None:
                 return links[-1]
 
             try:
-                await asyncio.wait_for(story(workers, board, dial), 20)
+                await asyncio.wait_for(story(workers, board, dial), HANG_S)
             finally:
                 for acceptor, one in zip(acceptors, ours, strict=True):
                     acceptor.close()
@@ -101,7 +102,7 @@ def serve(count: int, story: Story) -> None:
                 # A loop with an open connection may never end, so a failure would hang.
                 for _, writer in links:
                     writer.transport.abort()
-                await until(
+                await wait_on_loop(
                     lambda: not any(connections.handshakes for connections in workers)
                 )
                 for connections in workers:
@@ -121,18 +122,13 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> byt
     return head
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - plain numbers
-        await asyncio.sleep(0.005)
-
-
 def test_each_worker_accepts_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine, the moment would be over before it begins.
     monkeypatch.setattr(accept, "_LET_OTHERS_S", 5.0)
 
     async def story(workers: list[Connections], _board: Board, dial: Dial) -> None:
         links = [await dial() for _ in range(16)]
-        await until(
+        await wait_on_loop(
             lambda: sum(len(connections.open) for connections in workers) == len(links)
         )
         counts = sorted(len(connections.open) for connections in workers)
@@ -150,7 +146,7 @@ def test_worker_that_never_starts_causes_only_a_short_delay() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[99] = 0
         links = [await dial() for _ in range(6)]
-        await until(lambda: len(workers[0].open) == len(links))
+        await wait_on_loop(lambda: len(workers[0].open) == len(links))
         for link in links:
             assert (await ask(*link)).startswith(b"HTTP/1.1 200")
             link[1].close()
@@ -164,14 +160,16 @@ def test_connections_move_to_an_idle_worker() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[1] = 99
         links = [await dial() for _ in range(12)]
-        await until(lambda: (workers[0].handshakes, board.told[0]) == (0, len(links)))
+        await wait_on_loop(
+            lambda: (workers[0].handshakes, board.told[0]) == (0, len(links))
+        )
         board.told[1] = 0
         workers[0].tick()
         heads = [await ask(*link) for link in links]
         assert all(head.startswith(b"HTTP/1.1 200") for head in heads)
         told = sum(b"connection: close" in head for head in heads)
         assert told == 3
-        await until(lambda: len(workers[0].open) == len(links) - told)
+        await wait_on_loop(lambda: len(workers[0].open) == len(links) - told)
         for _, writer in links:
             writer.close()
 
@@ -182,7 +180,7 @@ def test_few_connections_are_not_moved() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[1] = 1
         link = await dial()
-        await until(lambda: len(workers[0].open) == 1)
+        await wait_on_loop(lambda: len(workers[0].open) == 1)
         board.told[1] = 0
         workers[0].tick()
         assert b"connection: close" not in await ask(*link)
@@ -194,7 +192,7 @@ def test_few_connections_are_not_moved() -> None:
 def test_draining_worker_is_not_waited_for() -> None:
     async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         link = await dial()
-        await until(lambda: board.told[0] == 1)
+        await wait_on_loop(lambda: board.told[0] == 1)
         workers[0].drain()
         assert board.told[0] == -1
         assert b"connection: close" in await ask(*link)
@@ -211,7 +209,7 @@ def test_client_that_disconnects_immediately_causes_no_harm() -> None:
         link = await dial()
         assert (await ask(*link)).startswith(b"HTTP/1.1 200")
         link[1].close()
-        await until(lambda: not workers[0].open and board.told[0] == 0)
+        await wait_on_loop(lambda: not workers[0].open and board.told[0] == 0)
         assert workers[0].handshakes == 0
         with contextlib.suppress(OSError):
             await link[1].wait_closed()

@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -31,8 +31,11 @@ from kyverno_mp.webhook.http.budget import Budget
 from kyverno_mp.webhook.http.protocol import Protocol
 from tests.unit.webhook.http.test_protocol import BODY, Client, post, talk
 from tests.unit.webhook.stub import StubPlan, response, review
+from tests.waiting import HANG_S, wait_on_loop
 
 MIB = 1 << 20
+_ROUNDS = 50
+"""The event loop reads all sockets that have data in each round."""
 CHUNKED = (
     b"POST /validate HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -106,6 +109,19 @@ def test_http_framing_is_bounded(name: str) -> None:
     talk(story, body_bytes_max=10 * MIB, linger_s=0.5)
 
 
+async def arrived(client: Client) -> None:
+    """Return when the server has read what the client wrote."""
+    transport = client.writer.transport
+    await wait_on_loop(lambda: transport.get_write_buffer_size() == 0)
+    await rounds()
+
+
+async def rounds() -> None:
+    """Let the event loop do everything that is possible now."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
+
+
 def test_small_chunks_count_with_their_overhead() -> None:
     """Chunks of eight bytes have five bytes of framing, but cost sixty as objects."""
 
@@ -113,7 +129,6 @@ def test_small_chunks_count_with_their_overhead() -> None:
         with kept_below(12 * MIB):
             client.writer.write(CHUNKED)
             await pour(client, b"8\r\n        \r\n" * 1000, 5 * MIB)
-            await asyncio.sleep(0.1)
         client.writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
         assert (await client.answer())[0] == 200
 
@@ -151,7 +166,7 @@ def test_oldest_unfinished_bodies_are_dropped_first() -> None:
         for one in held:
             one.writer.write(SIZED % (2 * MIB) + b" " * MIB)
             await one.writer.drain()
-            await asyncio.sleep(0.01)
+            await arrived(one)
             assert client.connections.arriving.total <= 4 * MIB
         status, _headers, body = await held[0].answer()
         assert (status, body.split()[-1]) == (503, b"(webhook.no_room)")
@@ -160,7 +175,7 @@ def test_oldest_unfinished_bodies_are_dropped_first() -> None:
         assert (await held[-1].answer())[0] == 200
         for one in held:
             one.writer.close()
-        await until(lambda: client.connections.arriving.total == 0)
+        await wait_on_loop(lambda: client.connections.arriving.total == 0)
 
     talk(story, body_bytes_max=10 * MIB, arriving_bytes_max=4 * MIB)
 
@@ -176,16 +191,16 @@ def test_review_body_is_released_with_its_thread(
     refused = (503, b"too many bytes are being evaluated (webhook.no_room)\n")
 
     def wait(_deadline_ns: int) -> None:
-        gate.wait(5)
+        gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         evaluating = client.connections.evaluating
         first = await another(client)
         first.writer.write(large)
         if leaves:
-            await until(lambda: evaluating.total > 0)
+            await wait_on_loop(lambda: evaluating.total > 0)
             first.writer.close()
-            await until(lambda: len(client.connections.open) == 1)
+            await wait_on_loop(lambda: len(client.connections.open) == 1)
         else:
             _status, _headers, answer = await first.answer()
             assert json.loads(answer)["response"]["allowed"] is False
@@ -193,23 +208,14 @@ def test_review_body_is_released_with_its_thread(
         status, _headers, answer = await client.ask(large)
         assert (status, answer) == refused
         gate.set()
-        await until(lambda: evaluating.total == 0)
+        await wait_on_loop(lambda: evaluating.total == 0)
         status, _headers, answer = await client.ask(post(body))
         assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
-        await until(lambda: evaluating.total == 0)
+        await wait_on_loop(lambda: evaluating.total == 0)
 
     plan = StubPlan(needs_io=True, work=wait)
     room = {"body_bytes_max": MIB, "evaluating_bytes_max": 3 * LARGE_BODY_BYTES // 2}
     talk(story, plan=plan, **room)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for an event that comes soon, or later on a busy machine."""
-    for _ in range(3000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come")
 
 
 def test_unfinished_headers_count_against_the_budget() -> None:
@@ -217,7 +223,7 @@ def test_unfinished_headers_count_against_the_budget() -> None:
         held = [await another(client) for _ in range(40)]
         for one in held:
             one.writer.write(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 100)
-            await asyncio.sleep(0.002)
+            await arrived(one)
         assert client.connections.arriving.total <= 200_000
         assert (await held[0].answer())[0] == 503
         assert (await client.ask(post()))[0] == 200
@@ -237,11 +243,11 @@ def test_answers_for_a_stalled_reader_are_not_produced() -> None:
         silent = await another(client)
         silent.reader._transport.pause_reading()  # type: ignore[attr-defined]
         silent.writer.write(post() * 50)
-        await until(lambda: client.connections.arriving.total > MIB // 2)
-        await asyncio.sleep(0.3)
+        await wait_on_loop(lambda: client.connections.arriving.total > MIB // 2)
+        await rounds()
         assert 1 <= len(made) <= 5
         client.connections.tick()
-        await until(lambda: len(client.connections.open) == 1)
+        await wait_on_loop(lambda: len(client.connections.open) == 1)
         assert client.connections.arriving.total == 0
         silent.writer.close()
 
@@ -256,7 +262,7 @@ def test_slow_reader_gets_all_answers() -> None:
     async def story(client: Client) -> None:
         for uid in range(20):
             client.writer.write(post(review(uid=f"u{uid}")))
-        await asyncio.sleep(0.2)
+        await arrived(client)
         for uid in range(20):
             _status, _headers, body = await client.answer()
             assert json.loads(body)["response"]["uid"] == f"u{uid}"
@@ -356,9 +362,10 @@ def test_most_idle_of_too_many_connections_is_closed(
     monkeypatch.setattr(connections_module, "CONNECTIONS_MAX", 10)
 
     async def story(client: Client) -> None:
-        await until(lambda: bool(client.connections.open))
-        # The others arrive later by more than the clock's resolution.
-        await asyncio.sleep(0.01)
+        await wait_on_loop(lambda: bool(client.connections.open))
+        # The others arrive later on the loop's clock, which has milliseconds.
+        began_s = client.connections.loop.time()
+        await wait_on_loop(lambda: client.connections.loop.time() > began_s)
         held = [await another(client) for _ in range(10)]
         assert await client.ended()
         assert len(client.connections.open) == 10

@@ -23,6 +23,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubPlan, StubRecords, review
+from tests.waiting import HANG_S, wait_on_loop
 
 BODY = review()
 TWO_LENGTHS = (
@@ -71,7 +72,7 @@ class Client:
     async def ended(self) -> bool:
         """Return whether the server closed the connection."""
         try:
-            return await asyncio.wait_for(self.reader.read(), 5) == b""
+            return await asyncio.wait_for(self.reader.read(), HANG_S) == b""
         except (ConnectionResetError, BrokenPipeError):
             # Which of them depends on when the last bytes were written.
             return True
@@ -115,7 +116,7 @@ def talk(
         await loop.connect_accepted_socket(lambda: Protocol(connections), ours)
         reader, writer = await asyncio.open_connection(sock=theirs)
         try:
-            await asyncio.wait_for(story(Client(connections, reader, writer)), 60)
+            await asyncio.wait_for(story(Client(connections, reader, writer)), HANG_S)
         finally:
             # A loop with an open connection would not end, and would hide the failure.
             writer.close()
@@ -174,7 +175,7 @@ def test_answers_are_in_request_order() -> None:
     def work(_deadline_ns: int) -> None:
         calls.append(1)
         if len(calls) == 1:
-            gate.wait(5)
+            gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         many = b"".join(post(review(uid=f"u{number}")) for number in range(50))
@@ -315,9 +316,11 @@ def test_idle_and_slow_connections_are_closed(started: bytes) -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(post()))[0] == 200
         client.writer.write(started)
-        await asyncio.sleep(0.02)
-        client.connections.tick()
-        assert await client.ended()
+        sleeping = asyncio.ensure_future(client.ended())
+        while not sleeping.done():
+            client.connections.tick()
+            await asyncio.sleep(0)
+        assert await sleeping
         assert client.connections.open == set()
 
     talk(story, keepalive_s=0.0, read_timeout_s=0.0)
@@ -326,8 +329,7 @@ def test_idle_and_slow_connections_are_closed(started: bytes) -> None:
 def test_active_connection_is_not_closed_by_the_timer() -> None:
     async def story(client: Client) -> None:
         client.writer.write(post()[:-5])
-        while not client.connections.arriving.total:  # noqa: ASYNC110 - a plain number
-            await asyncio.sleep(0.001)
+        await wait_on_loop(lambda: client.connections.arriving.total)
         client.connections.tick()
         assert (await client.ask(post()[-5:]))[0] == 200
 
@@ -396,7 +398,6 @@ def test_draining_answers_a_request_in_transit() -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(post()))[0] == 200
         client.connections.drain()
-        await asyncio.sleep(0.02)
         status, headers, _body = await client.ask(post())
         assert (status, headers["connection"]) == (200, "close")
         assert await client.ended()
@@ -409,12 +410,11 @@ def test_draining_answers_running_reviews() -> None:
 
     def work(_deadline_ns: int) -> None:
         began.set()
-        gate.wait(60)
+        gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         client.writer.write(post())
-        while not began.is_set():  # noqa: ASYNC110 - another thread sets it
-            await asyncio.sleep(0.001)
+        await wait_on_loop(began.is_set)
         client.connections.drain()
         gate.set()
         status, headers, _body = await client.answer()
@@ -429,17 +429,15 @@ def test_client_can_disconnect_during_its_review() -> None:
 
     def work(_deadline_ns: int) -> None:
         began.set()
-        gate.wait(60)
+        gate.wait(HANG_S)
 
     async def story(client: Client) -> None:
         client.writer.write(post() + post())
-        while not began.is_set():  # noqa: ASYNC110 - another thread sets it
-            await asyncio.sleep(0.001)
+        await wait_on_loop(began.is_set)
         client.writer.transport.abort()
-        await asyncio.sleep(0.02)
+        await wait_on_loop(lambda: not client.connections.open)
         gate.set()
-        while client.connections.open:  # noqa: ASYNC110 - a plain set
-            await asyncio.sleep(0.001)
+        await wait_on_loop(lambda: not client.connections.open)
 
     talk(story, plan=StubPlan(needs_io=True, work=work))
 
@@ -454,13 +452,8 @@ def test_closed_connection_leaves_no_garbage(head: bytes) -> None:
         client.writer.write(head)
         client.writer.write_eof()
         await client.reader.read()
-        while client.connections.open:  # noqa: ASYNC110 - a plain set
-            await asyncio.sleep(0.001)
-        for _ in range(1000):
-            if [one() for one in gone] == [None]:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("it is kept")
+        await wait_on_loop(lambda: not client.connections.open)
+        await wait_on_loop(lambda: [one() for one in gone] == [None])
 
     gc.disable()
     try:

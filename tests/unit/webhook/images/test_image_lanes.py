@@ -5,7 +5,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +19,8 @@ from kyverno_mp.webhook.route import SHARED
 from tests.image_rig import Signer
 from tests.unit.webhook.images.test_images import Webhooks, answered, block, pod, policy
 from tests.unit.webhook.stub import review
+from tests.waiting import HANG_S, far_ns, real_ns, wait_on_loop
 
-_WAIT_S = 60.0
 _ASKS = """
 ---
 apiVersion: kyverno.io/v1
@@ -75,8 +74,8 @@ def _config_map(**fields: Any) -> bytes:
 def test_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
     async def ask(host: str, release: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        images = Lane(loop, 2, 2, time.monotonic_ns)
-        slow = Lane(loop, 1, 1, time.monotonic_ns)
+        images = Lane(loop, 2, 2, real_ns)
+        slow = Lane(loop, 1, 1, real_ns)
         webhooks = Webhooks(
             policy("p", block(host, Signer())) + _ASKS,
             tmp_path / "c",
@@ -96,7 +95,7 @@ def test_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
         assert not json.loads(more)["response"]["allowed"]
         assert webhooks.records.errors == ["webhook.slow_lane_full"]
         # No API server exists: the call fails, but it was attempted.
-        other = await asyncio.wait_for(post(_config_map()), _WAIT_S)
+        other = await asyncio.wait_for(post(_config_map()), HANG_S)
         assert json.loads(other)["response"]["uid"] == "u-1"
         assert not any(one.done() for one in hung)
         assert images.running == 4
@@ -119,7 +118,7 @@ def test_late_review_of_an_ignored_policy(
 
     async def ask(host: str) -> Any:
         loop = asyncio.get_running_loop()
-        lane = Lane(loop, 1, 0, time.monotonic_ns)
+        lane = Lane(loop, 1, 0, real_ns)
         webhooks = Webhooks(
             policy("p", block(host, Signer()), failurePolicy="Ignore"),
             tmp_path / "c",
@@ -153,8 +152,8 @@ class SharedBench:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.lane = Lane(loop, 4, 4, time.monotonic_ns, is_shared=True)
-        self.until_ns = time.monotonic_ns() + 300 * 10**9
+        self.lane = Lane(loop, 4, 4, real_ns, is_shared=True)
+        self.until_ns = far_ns()
         self.hold = threading.Event()
         self.begun = threading.Semaphore(0)
 
@@ -172,7 +171,7 @@ class SharedBench:
     async def end(self, answers: list[LateAnswer]) -> None:
         self.hold.set()
         for one in answers:
-            await asyncio.wait_for(one.ended, _WAIT_S)
+            await asyncio.wait_for(one.ended, HANG_S)
         assert not self.lane.running
         self.lane.stop()
 
@@ -201,9 +200,9 @@ def test_a_registry_and_a_namespace_get_a_part_of_the_places(
         assert bench.lane.refused == 9 - places
         good = [bench.good(name, "good.example") for name in ("o", "other")]
         for one in good:
-            assert await asyncio.wait_for(one, _WAIT_S) == b"good"
+            assert await asyncio.wait_for(one, HANG_S) == b"good"
         for _ in range(threads):
-            assert bench.begun.acquire(timeout=_WAIT_S)
+            assert bench.begun.acquire(timeout=HANG_S)
         assert not bench.begun.acquire(blocking=False), "the other threads are free"
         await bench.end(hung[:places])
         assert [one.result() for one in hung[:places]] == [b"hung"] * places
@@ -216,7 +215,7 @@ def test_a_review_that_expires_in_the_queue_needs_no_thread() -> None:
         bench = SharedBench()
         hung = [bench.hang(f"n{number}", "dead.example") for number in range(3)]
         late = bench.hang("late", "dead.example", until_ns=1)
-        assert await asyncio.wait_for(late, _WAIT_S) == b"refused"
+        assert await asyncio.wait_for(late, HANG_S) == b"refused"
         assert bench.lane.running == 4
         await bench.end([*hung, late])
         for _ in range(3):
@@ -231,7 +230,7 @@ def test_a_stopped_lane_drops_what_waits() -> None:
         bench = SharedBench()
         hung = [bench.hang(f"n{number}", "dead.example") for number in range(4)]
         bench.lane.stop()
-        await asyncio.wait_for(hung[3].ended, _WAIT_S)
+        await asyncio.wait_for(hung[3].ended, HANG_S)
         assert bench.lane.running == 3
         await bench.end(hung)
 
@@ -244,7 +243,7 @@ def test_dry_runs_have_a_lane_of_their_own(tmp_path: Path) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         lanes = [
-            Lane(loop, 1, 1, time.monotonic_ns, is_shared=shared)
+            Lane(loop, 1, 1, real_ns, is_shared=shared)
             for shared in (False, True, True)
         ]
         webhooks = Webhooks(
@@ -255,10 +254,10 @@ def test_dry_runs_have_a_lane_of_their_own(tmp_path: Path) -> None:
             dry_run_lane=lanes[2],
         )
         hold = threading.Event()
-        until_ns = time.monotonic_ns() + 300 * 10**9
+        until_ns = far_ns()
         hung = [
             lane.run(
-                lambda _pace: b"1" if hold.wait(_WAIT_S) else b"", until_ns, _refused
+                lambda _pace: b"1" if hold.wait(HANG_S) else b"", until_ns, _refused
             )
             for lane in lanes[:2]
         ]
@@ -270,11 +269,11 @@ def test_dry_runs_have_a_lane_of_their_own(tmp_path: Path) -> None:
         ):
             answer = webhooks.service.answer(path, b"", given)
             assert not isinstance(answer, bytes)
-            await asyncio.wait_for(answer, _WAIT_S)
-            await asyncio.wait_for(answer.ended, _WAIT_S)
+            await asyncio.wait_for(answer, HANG_S)
+            await asyncio.wait_for(answer.ended, HANG_S)
         hold.set()
         for one in hung:
-            await asyncio.wait_for(one, _WAIT_S)
+            await asyncio.wait_for(one, HANG_S)
         for lane in lanes:
             lane.stop()
 
@@ -288,9 +287,7 @@ def test_a_review_that_a_thread_plans_waits_among_those_of_images(
 
     async def ask(host: str, release: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        slow, images, long = lanes = [
-            Lane(loop, 1, 1, time.monotonic_ns) for _ in range(3)
-        ]
+        slow, images, long = lanes = [Lane(loop, 1, 1, real_ns) for _ in range(3)]
         others = [f"other-{number}.example/*" for number in range(1000)]
         large = block(host, Signer(), skipImageReferences=others)
         webhooks = Webhooks(
@@ -309,16 +306,15 @@ def test_a_review_that_a_thread_plans_waits_among_those_of_images(
 
         hung = post(review(object=pod(f"{host}/app:v1")))
         assert (slow.running, images.running) == (1, 0)
-        while not images.running:
-            assert not hung.done()
-            await asyncio.sleep(0.001)
-        other = await asyncio.wait_for(post(_config_map()), _WAIT_S)
+        await wait_on_loop(lambda: images.running)
+        assert not hung.done()
+        other = await asyncio.wait_for(post(_config_map()), HANG_S)
         assert json.loads(other)["response"]["uid"] == "u-1"
         assert (slow.running, images.running) == (0, 1)
         assert not hung.ended.done()
         release()
         assert not json.loads(await hung)["response"]["allowed"]
-        await asyncio.wait_for(hung.ended, _WAIT_S)
+        await asyncio.wait_for(hung.ended, HANG_S)
         assert images.running == 0
         for lane in lanes:
             lane.stop()
@@ -333,13 +329,13 @@ def test_a_review_past_its_deadline_ends_with_its_work(late: str) -> None:
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        slow, images = (Lane(loop, 1, 1, time.monotonic_ns) for _ in range(2))
+        slow, images = (Lane(loop, 1, 1, real_ns) for _ in range(2))
         hold = threading.Event()
-        now_ns, is_plan = time.monotonic_ns(), late == "plan"
+        now_ns, is_plan = real_ns(), late == "plan"
         until_ns = now_ns + 300 * 10**9
 
         def work(_pace: object) -> bytes:
-            hold.wait(_WAIT_S)
+            hold.wait(HANG_S)
             return MOVED if is_plan else b"too late"
 
         first = slow.run(
@@ -350,10 +346,10 @@ def test_a_review_past_its_deadline_ends_with_its_work(late: str) -> None:
         found = in_two_lanes(
             first, lambda: images.run(work, now_ns, lambda _error: b"late")
         )
-        assert await asyncio.wait_for(found, _WAIT_S) == b"late"
+        assert await asyncio.wait_for(found, HANG_S) == b"late"
         assert not found.ended.done()
         hold.set()
-        await asyncio.wait_for(found.ended, _WAIT_S)
+        await asyncio.wait_for(found.ended, HANG_S)
         assert (slow.running, images.running) == (0, 0)
         slow.stop()
         images.stop()
@@ -365,25 +361,25 @@ def test_a_review_past_its_deadline_ends_with_its_work(late: str) -> None:
 def test_a_review_moves_once(*, is_full: bool) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        slow = Lane(loop, 1, 0, time.monotonic_ns)
-        images = Lane(loop, 1, 0, time.monotonic_ns)
-        until_ns = time.monotonic_ns() + 300 * 10**9
+        slow = Lane(loop, 1, 0, real_ns)
+        images = Lane(loop, 1, 0, real_ns)
+        until_ns = far_ns()
         hold = threading.Event()
         if is_full:
             held = images.run(
-                lambda _: b"" if hold.wait(_WAIT_S) else b"1", until_ns, _refused
+                lambda _: b"" if hold.wait(HANG_S) else b"1", until_ns, _refused
             )
         first = slow.run(lambda _pace: MOVED, until_ns, _refused)
         found = in_two_lanes(
             first, lambda: images.run(lambda _: b"done", until_ns, _refused)
         )
-        answer = await asyncio.wait_for(found, _WAIT_S)
-        await asyncio.wait_for(found.ended, _WAIT_S)
+        answer = await asyncio.wait_for(found, HANG_S)
+        await asyncio.wait_for(found.ended, HANG_S)
         assert answer == (b"refused" if is_full else b"done")
         assert images.refused == is_full
         hold.set()
         if is_full:
-            await asyncio.wait_for(held, _WAIT_S)
+            await asyncio.wait_for(held, HANG_S)
         slow.stop()
         images.stop()
 
@@ -392,9 +388,7 @@ def test_a_review_moves_once(*, is_full: bool) -> None:
 
 def test_a_review_names_its_namespace_and_registries(tmp_path: Path) -> None:
     async def run() -> None:
-        lanes = [
-            Lane(asyncio.get_running_loop(), 1, 1, time.monotonic_ns) for _ in range(2)
-        ]
+        lanes = [Lane(asyncio.get_running_loop(), 1, 1, real_ns) for _ in range(2)]
         seen: list[tuple[str, ...]] = []
 
         def record(work: Any, _deadline: Any, _error: Any, shares: Any = ()) -> bytes:

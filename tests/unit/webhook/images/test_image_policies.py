@@ -8,7 +8,6 @@ import base64
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +53,7 @@ from tests.unit.webhook.cel.test_cel_policies import (
     message,
 )
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.waiting import HANG_NS, HANG_S, far_ns, real_ns
 
 SIGNED = "images.containers.all(i, verifyImageSignatures(i, [attestors.us]) > 0)"
 IS_SIGNED = {"expression": SIGNED, "message": "not signed"}
@@ -142,7 +142,7 @@ class Server:
         path.write_bytes(content)
         path.chmod(0o600)
         segment = ImagePolicySegment(Segment.attach(path, IMAGE_POLICIES))
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=real_ns)
         engine = Engine(data or ClusterData(), clock, threading.Lock())
         source = CelSource(
             engine, segment, lambda at: LinkedImagePolicy(segment.image_policy(at))
@@ -152,7 +152,8 @@ class Server:
         self.service = Service(
             Dependencies(
                 records=self.records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=real_ns,
+                timeout_ns=HANG_NS,
                 slow_lane=self.slow,  # type: ignore[arg-type] # what is used of it
                 image_lane=self.images,  # type: ignore[arg-type] # likewise
             ),
@@ -369,11 +370,11 @@ def test_images_are_read_concurrently(tmp_path: Path) -> None:
     class Meeting(Stub):
         def data(self, query: ImageQuery, deadline_ns: int) -> Mapping[str, Any]:
             if query not in self.read:
-                barrier.wait(60)
+                barrier.wait(HANG_S)
             return super().data(query, deadline_ns)
 
         def at_once(self, parts: Sequence[Any], _deadline_ns: int) -> None:
-            Helpers(1).run(parts, time.monotonic_ns() + 60 * 10**9)
+            Helpers(1).run(parts, far_ns())
 
     images = Meeting()
     server = Server(compiled(policy("p", USER)), tmp_path, images.begin)

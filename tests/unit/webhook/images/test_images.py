@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from kyverno_mp.webhook.route import SHARED, route_of
 from tests.fuzz.bench import segment_of
 from tests.image_rig import Contents, Repository, Signer, serving
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import HANG_NS, real_ns
 
 ANNOTATION = "kyverno.io/verify-images"
 LOOPBACK = "*,127.0.0.0/8"
@@ -135,7 +135,7 @@ class Webhooks:
             settings, self.folder, None, self.cached.append, self.calls.append
         )
         ports = ClusterData(images=served.data, reviewed_images=served.begin)
-        clock = Clock(now=self.now, monotonic_ns=time.monotonic_ns)
+        clock = Clock(now=self.now, monotonic_ns=real_ns)
         engine = Engine(ports, clock, threading.Lock())
         segment = segment_of(self.policies)
         validation = ValidationPlanner(engine, SegmentSource(segment, link_rule))
@@ -143,7 +143,8 @@ class Webhooks:
         self.service = Service(
             Dependencies(
                 records=self.records,
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=real_ns,
+                timeout_ns=HANG_NS,
                 slow_lane=self.slow_lane,
                 image_lane=self.image_lane,
                 dry_run_lane=self.dry_run_lane,
@@ -418,7 +419,7 @@ def test_one_verification_for_many_pods(
 
     async def ask_all() -> list[bool]:
         loop = asyncio.get_running_loop()
-        lane = Lane(loop, 8, 64, time.monotonic_ns)
+        lane = Lane(loop, 8, 64, real_ns)
         many = Webhooks(
             policy("p", block(host, signer)),
             tmp_path / "c",

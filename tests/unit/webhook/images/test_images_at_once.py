@@ -17,9 +17,9 @@ from tests.unit.webhook.images.test_images import (
     pod,
     policy,
 )
+from tests.waiting import HANG_S
 
 __all__ = ["contents", "host"]
-_WAIT_S = 60.0
 _NAMES = ("one", "two", "three")
 _CALLS_OF_ONE = 4
 """Requests for scheme, tag, signature manifest and payload."""
@@ -35,7 +35,7 @@ class _Waiting(dict[tuple[str, str], Any]):
 
     def get(self, key: tuple[str, str], default: Any = None) -> Any:
         if key[1].endswith(self._suffix):
-            self._barrier.wait(_WAIT_S)
+            self._barrier.wait(HANG_S)
         return super().get(key, default)
 
 

@@ -1,7 +1,6 @@
 """A policy with a separate path is evaluated there, or the review fails."""
 
 import json
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +18,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import route_of
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 POLICY = """\
 apiVersion: kyverno.io/v1
@@ -49,7 +49,7 @@ spec:
 
 @pytest.fixture
 def service() -> Service:
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     engine = Engine(ClusterData(), clock)
     segment = segment_of(POLICY + "---\n" + MUTATING)
     planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
@@ -57,7 +57,7 @@ def service() -> Service:
     return Service(
         Dependencies(
             records=StubRecords(),
-            monotonic_ns=time.monotonic_ns,
+            monotonic_ns=still_ns,
         ),
         handlers_of(
             SnapshotEvaluate(lambda: planner, segment.knows),
@@ -106,7 +106,7 @@ def test_known_policy_that_does_not_match_allows(service: Service) -> None:
 
 def test_policy_that_arrives_meanwhile_is_evaluated() -> None:
     """Otherwise the newest snapshot has it, but the snapshot that answers does not."""
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     engine = Engine(ClusterData(), clock)
     none, one = segment_of(""), segment_of(POLICY)
     in_force = [none]
@@ -121,7 +121,7 @@ def test_policy_that_arrives_meanwhile_is_evaluated() -> None:
     service = Service(
         Dependencies(
             records=StubRecords(),
-            monotonic_ns=time.monotonic_ns,
+            monotonic_ns=still_ns,
         ),
         handlers_of(SnapshotEvaluate(planner, knows)),
     )

@@ -1,7 +1,6 @@
 """A policy with failurePolicy Ignore cannot bypass the denial of another policy."""
 
 import json
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +19,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 ASKS = """\
 apiVersion: kyverno.io/v1
@@ -60,13 +60,13 @@ class _Silent:
 
 
 def ask(policies: str) -> Any:
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     engine = Engine(ClusterData(api_calls=_Silent()), clock)
     planner = ValidationPlanner(engine, SegmentSource(segment_of(policies), link_rule))
     service = Service(
         Dependencies(
             records=StubRecords(),
-            monotonic_ns=time.monotonic_ns,
+            monotonic_ns=still_ns,
         ),
         handlers_of(SnapshotEvaluate(lambda: planner)),
     )

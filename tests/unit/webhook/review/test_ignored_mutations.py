@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +24,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubEvaluate, StubRecords, review
+from tests.waiting import HANG_S, HandTimers, still_ns
 
 LABEL = """\
   - name: NAME
@@ -77,7 +77,7 @@ class Bench:
         )
 
     def now_ns(self) -> int:
-        return time.monotonic_ns() + self.late_ns
+        return still_ns() + self.late_ns
 
     def ask(self, path: bytes = b"/mutate/ignore") -> Any:
         answer = self.service.answer(SHARED[path], b"", review())
@@ -151,14 +151,18 @@ def test_hanging_policy_does_not_affect_the_others() -> None:
     """The review is answered by its deadline while the thread is still waiting."""
     let_go = threading.Event()
     answered: list[tuple[str, bool]] = []
+    rings: list[Callable[[], None]] = []
 
     def call(target: str, _deadline_ns: int) -> Json:
-        answered.append((target, let_go.wait(60)))
+        rings[0]()
+        answered.append((target, let_go.wait(HANG_S)))
         return "1"
 
     async def ask() -> Any:
         loop = asyncio.get_running_loop()
-        lane = Lane(loop, 1, 1, time.monotonic_ns)
+        timers = HandTimers(loop)
+        rings.append(timers.ring)
+        lane = Lane(loop, 1, 1, still_ns)
         three = policy("first") + policy("slow", asks=True) + policy("last")
         bench = Bench(three, call, slow_lane=lane)
         path = SHARED[b"/mutate/ignore"]
@@ -177,7 +181,7 @@ def test_hanging_policy_does_not_affect_the_others() -> None:
 
 def test_review_without_a_free_thread_applies_policies_without_calls() -> None:
     async def ask() -> Any:
-        lane = Lane(asyncio.get_running_loop(), 1, -1, time.monotonic_ns)
+        lane = Lane(asyncio.get_running_loop(), 1, -1, still_ns)
         two = policy("slow", asks=True) + policy("last")
         bench = Bench(two, unexpected_error, slow_lane=lane)
         answer = bench.service.answer(SHARED[b"/mutate/ignore"], b"", review())

@@ -6,7 +6,6 @@ that they match blocks all others while the rules are linked.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -37,6 +36,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubPlan, StubRecords, review
+from tests.waiting import FAR_NS, HANG_S, HandTimers, still_ns
 
 FAIL = frozenset({"Fail"})
 REQUEST = decode(review())
@@ -124,9 +124,9 @@ def test_linking_thread_takes_turns() -> None:
             return StubPlan()
 
     async def run() -> bytes:
-        lane = Lane(asyncio.get_running_loop(), 1, 1, time.monotonic_ns)
+        lane = Lane(asyncio.get_running_loop(), 1, 1, still_ns)
         dependencies = Dependencies(
-            records=StubRecords(), monotonic_ns=time.monotonic_ns, long_lane=lane
+            records=StubRecords(), monotonic_ns=still_ns, long_lane=lane
         )
         service = Service(dependencies, handlers_of(Evaluate()))
         answer = service.answer(SHARED[b"/validate/fail"], b"", review())
@@ -177,7 +177,7 @@ def test_concurrent_long_reviews_get_short_slices(in_plan: bool) -> None:  # noq
             return Long()
 
     async def run() -> None:
-        lane = Lane(asyncio.get_running_loop(), 1, 100, time.monotonic_ns)
+        lane = Lane(asyncio.get_running_loop(), 1, 100, still_ns)
         dependencies = Dependencies(
             records=StubRecords(), monotonic_ns=lambda: clock.now_ns, long_lane=lane
         )
@@ -202,7 +202,8 @@ def test_reviews_past_their_deadline_are_answered_one_per_round() -> None:
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        lane = Lane(loop, 1, 100, time.monotonic_ns)
+        timers = HandTimers(loop)
+        lane = Lane(loop, 1, 100, still_ns)
 
         def late(_error: object) -> bytes:
             order.append("late")
@@ -212,11 +213,11 @@ def test_reviews_past_their_deadline_are_answered_one_per_round() -> None:
             return b"late"
 
         def wait(_pace: Pace) -> bytes:
-            gate.wait(60)
+            gate.wait(HANG_S)
             return b""
 
-        ends_ns = time.monotonic_ns() + 50_000_000
-        waiting = [lane.run(wait, ends_ns, late) for _ in range(20)]
+        waiting = [lane.run(wait, FAR_NS, late) for _ in range(20)]
+        timers.ring()
         assert await asyncio.gather(*waiting) == [b"late"] * 20
         gate.set()
         lane.stop()

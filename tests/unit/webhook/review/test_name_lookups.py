@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from datetime import UTC, datetime
 
 from kyverno_mp.program.engine import Clock, Engine, link_rule
@@ -18,6 +17,7 @@ from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 POLICY = """
 apiVersion: kyverno.io/v1
@@ -47,17 +47,17 @@ def test_names_are_resolved_in_a_thread() -> None:
         threads.append(threading.current_thread())
         return ["8.8.8.8"]
 
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     engine = Engine(ClusterData(resolve_host=resolve), clock)
     planner = ValidationPlanner(engine, SegmentSource(segment_of(POLICY), link_rule))
 
     async def run() -> bytes:
         loop = asyncio.get_running_loop()
-        lanes = [Lane(loop, 1, 1, time.monotonic_ns) for _ in range(2)]
+        lanes = [Lane(loop, 1, 1, still_ns) for _ in range(2)]
         service = Service(
             Dependencies(
                 records=StubRecords(),
-                monotonic_ns=time.monotonic_ns,
+                monotonic_ns=still_ns,
                 slow_lane=lanes[0],
                 long_lane=lanes[1],
             ),

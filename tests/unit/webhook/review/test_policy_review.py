@@ -34,6 +34,7 @@ from kyverno_mp.webhook.policy_review import (
 )
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review_threads import Reviewers
+from tests.waiting import HANG_S
 
 
 def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -478,7 +479,7 @@ class HeldKinds(BuiltInKinds):
         self.let_go = threading.Event()
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
-        assert self.let_go.wait(60)
+        assert self.let_go.wait(HANG_S)
         return super().find(selector)
 
 
@@ -554,7 +555,7 @@ def test_waiting_reviews_end_with_the_worker() -> None:
 
     def answer(body: bytes) -> bytes:
         began.release()
-        assert let_go.wait(60)
+        assert let_go.wait(HANG_S)
         return body
 
     async def story() -> list[Any]:
@@ -565,7 +566,7 @@ def test_waiting_reviews_end_with_the_worker() -> None:
         ]
         await asyncio.sleep(0)
         for _ in range(POLICY_REVIEW_THREADS):
-            assert began.acquire(timeout=60)
+            assert began.acquire(timeout=HANG_S)
         reviewers.stop()
         let_go.set()
         return await asyncio.gather(*asked, return_exceptions=True)

@@ -18,6 +18,7 @@ from kyverno_mp.limits import (
     POLICY_REVIEWS_OF_NAMESPACE_MAX,
 )
 from kyverno_mp.webhook.review_threads import Full, Reviewers
+from tests.waiting import HANG_S
 
 
 def body(namespace: str, uid: str = "") -> bytes:
@@ -38,7 +39,7 @@ class Held:
         with self._changed:
             self.began.append(given)
             self._changed.notify_all()
-        assert gate.wait(60)
+        assert gate.wait(HANG_S)
         return given
 
     def let_go(self, given: bytes) -> None:
@@ -46,7 +47,7 @@ class Held:
 
     def wait_for(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.began) >= count, 60)
+            assert self._changed.wait_for(lambda: len(self.began) >= count, HANG_S)
 
     def _gate(self, given: bytes) -> threading.Event:
         with self._changed:
@@ -84,7 +85,7 @@ def test_tenant_delays_neither_cluster_policies_nor_other_tenants() -> None:
             await begun(reviewers, held, *others), others, strict=True
         ):
             held.let_go(given)
-            assert await asyncio.wait_for(asked, 60) == given
+            assert await asyncio.wait_for(asked, HANG_S) == given
         assert held.began[0] == flood[0]
         assert not {*flood[1:]} & {*held.began}
         for given in flood:
@@ -102,13 +103,13 @@ def test_tenants_release_a_thread_and_take_turns() -> None:
         asked = await begun(reviewers, held, *first, *second)
         (admin,) = await begun(reviewers, held, body(""))
         held.let_go(body(""))
-        assert await asyncio.wait_for(admin, 60) == body("")
+        assert await asyncio.wait_for(admin, HANG_S) == body("")
         assert sorted(held.began) == sorted([*first, body("")])
         # t1 keeps running; the thread of t0 goes to a namespace that has not had a
         # turn.
         for number, given in enumerate((first[0], second[0], second[1])):
             held.let_go(given)
-            await asyncio.wait_for(asked[[*first, *second].index(given)], 60)
+            await asyncio.wait_for(asked[[*first, *second].index(given)], HANG_S)
             held.wait_for(len(first) + 2 + number)
         assert held.began[-3:] == second
         for given in (*first, *second):
@@ -148,7 +149,7 @@ def test_abandoned_review_frees_its_slot() -> None:
         await asyncio.sleep(0)
         held.let_go(first)
         held.let_go(last)
-        done = await asyncio.wait_for(asyncio.gather(running, kept), 60)
+        done = await asyncio.wait_for(asyncio.gather(running, kept), HANG_S)
         assert list(done) == [
             first,
             last,

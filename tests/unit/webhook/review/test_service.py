@@ -35,6 +35,7 @@ from tests.unit.webhook.stub import (
     response,
     review,
 )
+from tests.waiting import HANG_S, wait_on_loop
 
 FAIL = SHARED[b"/validate/fail"]
 IGNORE = SHARED[b"/validate/ignore"]
@@ -360,7 +361,7 @@ def test_review_with_io_does_not_block_the_event_loop() -> None:
     release = threading.Event()
 
     def wait(_deadline_ns: int) -> None:
-        release.wait(5)
+        release.wait(HANG_S)
 
     async def run() -> tuple[Any, Any]:
         loop = asyncio.get_running_loop()
@@ -383,8 +384,7 @@ def test_review_with_io_does_not_block_the_event_loop() -> None:
         assert lane.refused == 1
         first, second = json.loads(await late), json.loads(await refused)
         release.set()
-        while lane.running:  # noqa: ASYNC110 - a plain counter
-            await asyncio.sleep(0.001)
+        await wait_on_loop(lambda: not lane.running)
         evaluate.answer = slow
         done = service.answer(FAIL, b"", review())
         assert isinstance(done, asyncio.Future)
@@ -413,7 +413,7 @@ class LatePlan(StubPlan):
 
 
 def assert_in_time(event: threading.Event) -> None:
-    assert event.wait(60)
+    assert event.wait(HANG_S)
 
 
 @pytest.mark.parametrize(
@@ -441,8 +441,7 @@ def test_late_thread_is_not_counted_as_an_answer(
         assert isinstance(behind, asyncio.Future)
         answers = [json.loads(await one)["response"] for one in (first, behind)]
         plan.let_go.set()
-        while lane.running:  # noqa: ASYNC110 - a plain counter
-            await asyncio.sleep(0.001)
+        await wait_on_loop(lambda: not lane.running)
         lane.stop()
         return answers
 
@@ -465,7 +464,7 @@ def test_slow_failing_review_is_answered_by_its_deadline() -> None:
         loop = asyncio.get_running_loop()
         lane = Lane(loop, 1, 5, lambda: 0)
         answer = lane.run(work, 50_000_000, lambda error: error.code.encode())
-        found = await asyncio.wait_for(answer, 60)
+        found = await asyncio.wait_for(answer, HANG_S)
         lane.stop()
         return found
 
@@ -494,7 +493,7 @@ def test_thread_that_outlives_the_event_loop_ends_silently(
     lane.stop()
     for thread in threading.enumerate():
         if thread.name.startswith("review"):
-            thread.join(60)
+            thread.join(HANG_S)
     assert caplog.records == []
 
 

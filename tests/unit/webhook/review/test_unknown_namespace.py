@@ -5,7 +5,6 @@ need no labels deny requests for no reason.
 """
 
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 from tests.unit.webhook.stub import StubRecords, review
+from tests.waiting import still_ns
 
 FAIL, IGNORE = b"/validate/fail", b"/validate/ignore"
 SELECTED = {"namespaceSelector": {"matchLabels": {"env": "prod"}}}
@@ -87,11 +87,11 @@ def ask(
     folder.chmod(0o700)
     segment = PolicySegment(Segment.attach(file, "policies"))
     source: SegmentSource[LinkedRule] = SegmentSource(segment, link_rule)
-    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
     service = Service(
         Dependencies(
             records=StubRecords(),
-            monotonic_ns=time.monotonic_ns,
+            monotonic_ns=still_ns,
             namespaces=Namespaces(labels),
         ),
         handlers_of(ValidationPlanner(Engine(ClusterData(), clock), source)),

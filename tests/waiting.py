@@ -1,0 +1,120 @@
+"""Wait for a condition, and clocks that do not depend on the machine's speed.
+
+Takes: a condition. Gives: its value; the only limit, ``HANG_S``, is one that a hang
+reaches and a slow machine does not. Next: all tests that wait for another thread,
+process or server. May touch: the real clock.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+HANG_S: Final = 120.0
+"""The limit of every wait. Never tune it: a test that comes near it is wrong."""
+HANG_NS: Final = int(HANG_S * 1e9)
+_POLL_S: Final = 0.01
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], seconds: float = HANG_S) -> T:
+    """Return the condition's value once it is true; ``seconds`` only lengthens it."""
+    until = time.monotonic() + max(seconds, HANG_S)
+    while not (value := condition()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(_POLL_S)
+    return value
+
+
+def pause() -> None:
+    """Let other threads and processes run for a moment, in a loop without a count."""
+    time.sleep(_POLL_S)
+
+
+async def wait_on_loop(condition: Callable[[], T]) -> T:
+    """Return the condition's value once it is true, while the event loop runs."""
+    until = time.monotonic() + HANG_S
+    while not (value := condition()):
+        assert time.monotonic() < until, "waited in vain"
+        await asyncio.sleep(_POLL_S)
+    return value
+
+
+def drip(peer: socket.socket) -> None:
+    """Send a byte now and then, until the other side closes the connection."""
+    with contextlib.suppress(OSError):
+        while True:
+            peer.sendall(b"H")
+            time.sleep(_POLL_S)
+
+
+def unique() -> str:
+    """Return a text for the name of an object; no other run uses it."""
+    return secrets.token_hex(6)
+
+
+def far_ns() -> int:
+    """Return a deadline on the real clock that only a hang reaches."""
+    return time.monotonic_ns() + HANG_NS
+
+
+def soon_ns(seconds: float = 0.2) -> int:
+    """Return a deadline on the real clock that passes during the test."""
+    return time.monotonic_ns() + int(seconds * 1e9)
+
+
+def real_ns() -> int:
+    """Return the real time, for code that waits for sockets; limit it with HANG_NS."""
+    return time.monotonic_ns()
+
+
+def still_ns() -> int:
+    """Return the same time always: on this clock no deadline passes."""
+    return 1_000_000_000_000
+
+
+class TicksNs:
+    """A clock that advances by ``tick_ns`` with each reading."""
+
+    def __init__(self, tick_ns: int) -> None:
+        self.tick_ns = tick_ns
+        self.now_ns = still_ns()
+
+    def __call__(self) -> int:
+        self.now_ns += self.tick_ns
+        return self.now_ns
+
+
+class HandTimers:
+    """The timers of an event loop, which fire when a test calls ``ring``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timers: list[asyncio.Handle] = []
+        loop.call_later = self._call_later  # type: ignore[method-assign, assignment]
+
+    def _call_later(
+        self, _delay_s: float, callback: Callable[..., Any], *args: Any
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._loop)
+        self._timers.append(handle)
+        return handle
+
+    def ring(self) -> None:
+        """Let the time of all timers come; any thread may call this."""
+        timers, self._timers = self._timers, []
+        for handle in timers:
+            self._loop.call_soon_threadsafe(_fire, handle)
+
+
+def _fire(handle: asyncio.Handle) -> None:
+    if not handle.cancelled():
+        handle._run()
+
+
+FAR_NS: Final = still_ns() + HANG_NS
+"""A deadline on the still clock."""
