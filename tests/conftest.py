@@ -1,19 +1,76 @@
-"""List skipped tests and their reasons after a run."""
+"""List skipped tests and their reasons after a run; count a run for tests.suites."""
 
+import gc
+import json
+import os
 from collections import Counter
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
+
+_EXAMPLES_MIN: Final = 100
+"""A smaller budget leaves properties with fewer stated examples as they are."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare where the counts of a run go."""
+    parser.addoption("--counts", metavar="FILE", help="write the counts of the run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Scale the examples that property tests state to this run's percentage."""
+    percent = int(os.environ.get("KYVERNO_MP_TEST_EXAMPLES", "100"))
+    for item in items:
+        test: Any = getattr(item, "obj", None)
+        if is_hypothesis_test(test):
+            stated = test._hypothesis_internal_use_settings
+            count = max(
+                stated.max_examples * percent // 100,
+                min(stated.max_examples, _EXAMPLES_MIN),
+            )
+            test._hypothesis_internal_use_settings = settings(
+                stated, max_examples=count
+            )
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of collected tests out of every later collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print each reason with the number of tests that were skipped for it."""
+    reasons = _reasons(terminalreporter)
+    if reasons:
+        terminalreporter.write_sep("-", "tests that were not run")
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"{count:>6}  {reason}")
+    counts = terminalreporter.config.getoption("--counts")
+    if counts:
+        Path(counts).write_text(json.dumps(_counts(terminalreporter, reasons)))
+
+
+def _reasons(reporter: pytest.TerminalReporter) -> Counter[str]:
     reasons: Counter[str] = Counter()
-    for report in terminalreporter.stats.get("skipped", ()):
+    for report in reporter.stats.get("skipped", ()):
         # (file, line, reason); an expected failure has a separate text.
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         reasons[said.removeprefix("Skipped: ") or "no reason given"] += 1
-    if not reasons:
-        return
-    terminalreporter.write_sep("-", "tests that were not run")
-    for reason, count in sorted(reasons.items()):
-        terminalreporter.write_line(f"{count:>6}  {reason}")
+    return reasons
+
+
+def _counts(
+    reporter: pytest.TerminalReporter, reasons: Counter[str]
+) -> dict[str, object]:
+    """Return the fields of tests.suites.Result that only pytest knows."""
+    stats = reporter.stats
+    failures = [*stats.get("failed", ()), *stats.get("error", ())]
+    return {
+        "passed": len(stats.get("passed", ())),
+        "failed": len(failures),
+        "skipped": reasons,
+        "failures": [report.nodeid for report in failures],
+    }
