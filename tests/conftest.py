@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 import pytest
@@ -22,17 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Scale the examples that property tests state to this run's percentage."""
     percent = int(os.environ.get("KYVERNO_MP_TEST_EXAMPLES", "100"))
-    for item in items:
-        test: Any = getattr(item, "obj", None)
-        if is_hypothesis_test(test):
-            stated = test._hypothesis_internal_use_settings
-            count = max(
-                stated.max_examples * percent // 100,
-                min(stated.max_examples, _EXAMPLES_MIN),
-            )
-            test._hypothesis_internal_use_settings = settings(
-                stated, max_examples=count
-            )
+    functions = [getattr(item, "obj", None) for item in items]
+    # The items of a parametrized test have the same function.
+    for test in {id(each): each for each in functions}.values():
+        if isinstance(test, FunctionType) and is_hypothesis_test(test):
+            marked: Any = test
+            stated = marked._hypothesis_internal_use_settings
+            least = min(stated.max_examples, _EXAMPLES_MIN)
+            count = max(stated.max_examples * percent // 100, least)
+            scaled = settings(stated, max_examples=count)
+            marked._hypothesis_internal_use_settings = scaled
 
 
 def pytest_collection_finish() -> None:

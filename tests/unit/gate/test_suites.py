@@ -73,6 +73,36 @@ def test_d(broken): pass
     assert re.search(r"^FAILED p: .*::test_d$", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("percent", "large", "small"), [(50, 200, 60), (100, 400, 60), (200, 800, 120)]
+)
+def test_percentage_of_the_stated_examples(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    percent: int,
+    large: int,
+    small: int,
+) -> None:
+    """The gate runs half of them, and the daily job more; small numbers remain."""
+    text = f"""
+import pytest
+from hypothesis import given, settings, strategies as s
+calls = dict(a=0, b=0, small=0)
+@pytest.mark.parametrize("name", ["a", "b"])
+@given(number=s.integers())
+@settings(max_examples=400, deadline=None, database=None)
+def test_large(name, number): calls[name] += 1
+@given(number=s.integers())
+@settings(max_examples=60, deadline=None, database=None)
+def test_small(number): calls["small"] += 1
+def test_counts():
+    assert calls["a"] == calls["b"] == {large}
+    assert calls["small"] == {small}
+"""
+    monkeypatch.setenv("KYVERNO_MP_TEST_EXAMPLES", str(percent))
+    assert run([_pytest("p", tmp_path / "test_p.py", text)]) == 0
+
+
 @pytest.mark.parametrize("code", [0, 1, 2, 5])
 def test_a_run_that_counted_nothing_has_failed(tmp_path: Path, code: int) -> None:
     """It broke off, or its file of counts was lost."""
