@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
-Lane = Literal["cores", "aside"]
+Lane = Literal["cores", "aside", "alone"]
 """Suites of a lane run one after another, beside those of the other lane.
 
-``cores``: the suite keeps every core busy. ``aside``: it uses one core or mostly waits.
+``cores``: the longest suites, which keep every core busy. ``aside``: all others.
+``alone``: it measures time, so it runs after all others.
 """
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -69,6 +70,8 @@ def _pytest(name: str, lane: Lane, *arguments: str) -> Suite:
 
 
 _HANGS: Final = ("-o", "faulthandler_timeout=180")
+_WORKERS: Final = str(len(os.sched_getaffinity(0)) + 1)
+"""One more than cores, because some unit tests wait."""
 _RUNS_PODS: Final = (
     "tests/e2e/pods/test_deploy.py",
     "tests/e2e/pods/test_rolling.py",
@@ -85,16 +88,15 @@ SUITES: Final = (
     _tool("imports", "lint-imports", "--config", "setup.cfg"),
     _tool("docs", "zensical", "build", "--strict", "--clean"),
     _tool("types", "mypy"),
-    _pytest("unit", "cores", "-n", "auto", *_HANGS, "tests/unit"),
-    _pytest("fuzz", "cores", "-n", "auto", *_HANGS, "tests/fuzz"),
-    _pytest("images", "cores", "-n", "auto", "tests/images"),
-    _pytest("conformance", "cores", "-n", "2", "tests/conformance"),
+    _pytest("unit", "cores", "-n", _WORKERS, *_HANGS, "tests/unit"),
+    _pytest("fuzz", "aside", "-n", "auto", *_HANGS, "tests/fuzz"),
+    _pytest("images", "aside", "-n", "auto", "tests/images"),
+    _pytest("conformance", "aside", "-n", "2", "tests/conformance"),
     _pytest("registry", "aside", "tests/registry"),
-    _pytest("faults", "aside", "-n", "2", "--dist", "worksteal", "tests/faults"),
-    # Last, because on a new machine it waits until kubectl is compiled.
-    _pytest(
-        "packages", "aside", "-n", "2", "--dist", "loadfile", "tests/packages"
-    ),
+    _pytest("faults", "aside", "-n", "2", "-m", "not alone", "tests/faults"),
+    # Last of its lane, because on a new machine it waits until kubectl is compiled.
+    _pytest("packages", "aside", "-n", "2", "--dist", "loadfile", "tests/packages"),
+    _pytest("measured", "alone", "-m", "alone", "tests/faults"),
     _pytest(
         "cluster",
         "cores",
@@ -110,8 +112,9 @@ GROUPS: Final = {
     "static": ("style", "format", "imports", "docs", "types"),
     "check": (
         *("style", "format", "imports", "docs", "types", "unit", "fuzz", "images"),
-        *("conformance", "registry", "faults", "packages"),
+        *("conformance", "registry", "faults", "packages", "measured"),
     ),
+    "faults": ("faults", "measured"),
     "cluster": ("cluster", "chainsaw"),
     "e2e": ("cluster", "chainsaw", "pods"),
 }
@@ -150,23 +153,31 @@ def _end(*_: object) -> NoReturn:
 
 def _run_beside(suites: Sequence[Suite], folder: Path) -> Iterator[tuple[str, Result]]:
     """Run a suite of each lane at a time; print its output when it ends."""
-    with ExitStack() as stack:
-        lanes = {suite.lane: ThreadPoolExecutor(1) for suite in suites}
-        for lane in lanes.values():
-            stack.callback(lane.shutdown, cancel_futures=True)
-        left: dict[Future[Result], Suite] = {
-            lanes[suite.lane].submit(_finish, suite, folder): suite for suite in suites
-        }
-        while left:
-            done, _ = wait(left, _ALIVE_S, FIRST_COMPLETED)
-            for future in done:
-                suite, result = left.pop(future), future.result()
-                said = (folder / f"{suite.name}.txt").read_text(errors="replace")
-                print(f"{_title(suite, result)}\n{said}", flush=True)
-                yield suite.name, result
-            if not done:
-                running = [s.name for future, s in left.items() if future.running()]
-                print(f"running: {', '.join(running)}", flush=True)
+    alone = [suite for suite in suites if suite.lane == "alone"]
+    beside = [suite for suite in suites if suite.lane != "alone"]
+    for together in (beside, alone):
+        lanes = {suite.lane: ThreadPoolExecutor(1) for suite in together}
+        with ExitStack() as stack:
+            for lane in lanes.values():
+                stack.callback(lane.shutdown, cancel_futures=True)
+            yield from _ended(
+                {lanes[s.lane].submit(_finish, s, folder): s for s in together}, folder
+            )
+
+
+def _ended(
+    left: dict[Future[Result], Suite], folder: Path
+) -> Iterator[tuple[str, Result]]:
+    while left:
+        done, _ = wait(left, _ALIVE_S, FIRST_COMPLETED)
+        for future in done:
+            suite, result = left.pop(future), future.result()
+            said = (folder / f"{suite.name}.txt").read_text(errors="replace")
+            print(f"{_title(suite, result)}\n{said}", flush=True)
+            yield suite.name, result
+        if not done:
+            running = [s.name for future, s in left.items() if future.running()]
+            print(f"running: {', '.join(running)}", flush=True)
 
 
 def _title(suite: Suite, result: Result) -> str:

@@ -64,6 +64,7 @@ def test_killed_leader_publishes_after_its_restart(service: Service) -> None:
     service.wait(lambda: "team" in str(service.review(pod(app="x"))))
 
 
+@pytest.mark.alone
 def test_policy_takes_effect_in_every_worker_within_a_second(service: Service) -> None:
     with contextlib.ExitStack() as stack:
         links = [stack.enter_context(closing(service.connect())) for _ in range(8)]
@@ -101,6 +102,7 @@ def test_half_written_file_changes_nothing(service: Service, half: str) -> None:
     assert policies_of(service)["a"]["ready"] is True
 
 
+@pytest.mark.alone
 def test_deleted_policy_loses_effect(service: Service) -> None:
     (service.policies / "a.yaml").unlink()
     taken = service.wait(lambda: service.review(pod())["allowed"] is True)

@@ -9,15 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.suites import GROUPS, SUITES, Result, Suite, chosen, read_counts, run, table
+from tests.suites import (
+    GROUPS,
+    SUITES,
+    Lane,
+    Result,
+    Suite,
+    chosen,
+    read_counts,
+    run,
+    table,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def _says(name: str, text: str, code: int = 0, lane: str = "aside") -> Suite:
+def _says(name: str, text: str, code: int = 0, lane: Lane = "aside") -> Suite:
     program = f"print({text!r}); raise SystemExit({code})"
-    command = (sys.executable, "-c", program)
-    return Suite(name, "cores" if lane == "cores" else "aside", command, False)
+    return Suite(name, lane, (sys.executable, "-c", program), False)
 
 
 def _pytest(name: str, file: Path, text: str) -> Suite:
@@ -42,6 +51,15 @@ def test_outputs_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
     text = capfd.readouterr().out
     assert "1\n2\n3\n" in text
     assert "4\n5\n6\n" in text
+
+
+def test_a_suite_that_measures_runs_after_all_others(tmp_path: Path) -> None:
+    """The others would take its time; here it is the first of the list."""
+    folder = f"__import__('pathlib').Path({str(tmp_path / 'made')!r})"
+    other = (sys.executable, "-c", f"{folder}.mkdir()")
+    measures = (sys.executable, "-c", f"{folder}.rmdir()")
+    suites = [Suite("m", "alone", measures, False), Suite("o", "cores", other, False)]
+    assert run(suites) == 0
 
 
 def test_a_suite_alone_decides_the_exit_code() -> None:
@@ -158,7 +176,13 @@ def test_groups_name_suites_and_tox_names_groups() -> None:
     assert {part for parts in GROUPS.values() for part in parts} <= names
     called = re.findall(r"^ +([\w,]+): python -m tests\.suites", _tox(), re.MULTILINE)
     environments = {name for line in called for name in line.split(",")}
-    assert environments == {*GROUPS, *names} - {"style", "format", "chainsaw", "pods"}
+    assert environments == {*GROUPS, *names} - {
+        "style",
+        "format",
+        "chainsaw",
+        "pods",
+        "measured",
+    }
     for name in environments:
         assert chosen([name])
 
