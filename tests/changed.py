@@ -233,7 +233,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--near", type=int, metavar="N", help="tests at most N imports away"
     )
     asked, rest = parser.parse_known_args(arguments)
-    changed = sorted(changed_files(asked.base))
+    try:
+        changed = sorted(changed_files(asked.base))
+    except subprocess.CalledProcessError as error:
+        return int(error.returncode)  # git has said why
     tests = Tree(ROOT, changed).reached(changed)
     files = chosen(tests, asked.near)
     if asked.list:

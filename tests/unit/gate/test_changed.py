@@ -160,6 +160,11 @@ def test_changes_are_those_of_the_branch_and_of_the_work_tree(
     assert changed_files("main") == {"committed", "gone", "old", "new é"}
 
 
+def test_an_unknown_base_is_no_success(capfd: pytest.CaptureFixture[str]) -> None:
+    assert changed.main(["--base", "no-such-branch", "--list"]) != 0
+    assert "no-such-branch" in capfd.readouterr().err
+
+
 READERS = {
     "kyverno_mp/expr/jmespath/functions/text.py": "expr_jmespath/test_queries.py",
     "kyverno_mp/values/kubernetes/selector.py": "program/test_candidates.py",
