@@ -1,9 +1,15 @@
-"""List skipped tests and their reasons after a run; set Hypothesis up for all tests."""
+"""Set Hypothesis up for all tests, and count a run for tests.suites."""
 
+import gc
+import json
+import os
 from collections import Counter
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # No result depends on the speed of the machine: counts guard costs. The parent is the
 # profile that Hypothesis chose, which differs in CI.
@@ -15,16 +21,66 @@ settings.register_profile(
 )
 settings.load_profile("any speed")
 
+_EXAMPLES_MIN: Final = 100
+"""A smaller budget leaves properties with fewer stated examples as they are."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare where the counts of a run go."""
+    parser.addoption("--counts", metavar="FILE", help="write the counts of the run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Scale the examples that property tests state to this run's percentage."""
+    percent = int(os.environ.get("KYVERNO_MP_TEST_EXAMPLES", "100"))
+    functions = [getattr(item, "obj", None) for item in items]
+    # The items of a parametrized test have the same function.
+    for test in {id(each): each for each in functions}.values():
+        if isinstance(test, FunctionType) and is_hypothesis_test(test):
+            marked: Any = test
+            stated = marked._hypothesis_internal_use_settings
+            least = min(stated.max_examples, _EXAMPLES_MIN)
+            count = max(stated.max_examples * percent // 100, least)
+            scaled = settings(stated, max_examples=count)
+            marked._hypothesis_internal_use_settings = scaled
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of collected tests out of every later collection."""
+    gc.collect()
+    gc.freeze()
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print each reason with the number of tests that were skipped for it."""
+    reasons = _reasons(terminalreporter)
+    if reasons:
+        terminalreporter.write_sep("-", "tests that were not run")
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"{count:>6}  {reason}")
+    counts = terminalreporter.config.getoption("--counts")
+    if counts:
+        Path(counts).write_text(json.dumps(_counts(terminalreporter, reasons)))
+
+
+def _reasons(reporter: pytest.TerminalReporter) -> Counter[str]:
     reasons: Counter[str] = Counter()
-    for report in terminalreporter.stats.get("skipped", ()):
+    for report in reporter.stats.get("skipped", ()):
         # (file, line, reason); an expected failure has a separate text.
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         reasons[said.removeprefix("Skipped: ") or "no reason given"] += 1
-    if not reasons:
-        return
-    terminalreporter.write_sep("-", "tests that were not run")
-    for reason, count in sorted(reasons.items()):
-        terminalreporter.write_line(f"{count:>6}  {reason}")
+    return reasons
+
+
+def _counts(
+    reporter: pytest.TerminalReporter, reasons: Counter[str]
+) -> dict[str, object]:
+    """Return the fields of tests.suites.Result that only pytest knows."""
+    stats = reporter.stats
+    failures = [*stats.get("failed", ()), *stats.get("error", ())]
+    return {
+        "passed": len(stats.get("passed", ())),
+        "failed": len(failures),
+        "skipped": reasons,
+        "failures": [report.nodeid for report in failures],
+    }

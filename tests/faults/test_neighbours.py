@@ -13,7 +13,7 @@ import pytest
 from tests.faults.attacks import ATTACKS
 from tests.faults.neighbour import DEADLINE_S, run, start
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 NEIGHBOUR_S_MAX = 0.5
 """The target is 0.25 (perf/neighbours.py --check); CI needs tolerance for wall time."""
 HEALTH_S_MAX = 2.0

@@ -1,5 +1,6 @@
 """Fixtures for the programs that read our packages."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,16 @@ from tests.e2e.binaries import find_kubectl
 from tests.packages.tools import Missing, find, find_helm
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Compile missing programs, or wait for who does, before the timeouts run."""
+    functions = (item for item in items if isinstance(item, pytest.Function))
+    needed = {name for function in functions for name in function.fixturenames}
+    with contextlib.suppress(Missing):
+        _ = "helm" in needed and find_helm()
+    with contextlib.suppress(FileNotFoundError):
+        _ = "kubectl" in needed and find_kubectl()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.e2e.binaries import locked
+
 _HELM: Final = "v3.22.0"
 
 
@@ -29,7 +31,9 @@ def find_helm() -> str:
     folder = Path(base) / "kyverno-mp" / "packages" / f"helm-{_HELM}"
     built = folder / "helm"
     if not built.exists():
-        _compile(folder)
+        with locked(folder):
+            if not built.exists():
+                _compile(folder)
     return str(built)
 
 
@@ -45,14 +49,13 @@ def _compile(folder: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise Missing("helm is not installed, and there is no Go compiler to build it")
-    nice = ["nice", "-n", "19"] if shutil.which("nice") else []
+    nice = ["nice", "-n", "10"] if shutil.which("nice") else []
     unfinished = folder.with_suffix(f".{os.getpid()}")
     subprocess.run(
         [*nice, go, "install", "-trimpath", f"helm.sh/helm/v3/cmd/helm@{_HELM}"],
         env={**os.environ, "GOBIN": str(unfinished), "CGO_ENABLED": "0"},
         check=True,
     )
-    folder.mkdir(parents=True, exist_ok=True)
     (unfinished / "helm").replace(folder / "helm")
     unfinished.rmdir()
 

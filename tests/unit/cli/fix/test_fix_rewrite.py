@@ -148,14 +148,14 @@ def test_policy_and_rewrite_have_the_same_verdicts(name: str) -> None:
     assert (found.reason, list(found.differences)) == ("", [])
     assert found.document is not None
     assert REWRITE_INPUTS_MIN <= found.requests <= REWRITE_INPUTS_MAX
+    _assert_denies_and_allows(name, found.document)
 
 
-@pytest.mark.parametrize("name", REWRITTEN)
-def test_requests_are_denied_and_allowed(name: str) -> None:
+def _assert_denies_and_allows(name: str, document: Json) -> None:
     """Otherwise, the comparison would prove nothing."""
     before = decode(REWRITTEN[name])
     assert isinstance(before, ClusterPolicy)
-    pair = Pair(before, rewrite(REWRITTEN[name]).document)
+    pair = Pair(before, document)
     kinds = {
         one: Resource(*rest)
         for one, *rest in (
@@ -164,11 +164,12 @@ def test_requests_are_denied_and_allowed(name: str) -> None:
         )
     }
     resource = kinds["Pod" if name == "autogen" else "Service"]
-    verdicts = {
-        bool(pair.verdicts(decode_review(body))[0])
-        for _, body in reviews(before.spec.rules, [resource])
-    }
-    assert verdicts == {True, False}
+    left = {True, False}
+    for _, body in reviews(before.spec.rules, [resource]):
+        left.discard(bool(pair.verdicts(decode_review(body))[0]))
+        if not left:
+            return
+    raise AssertionError(f"no request has this verdict: {left}")
 
 
 @pytest.mark.parametrize(("before", "verdict"), [(True, False), (False, True)])
