@@ -41,6 +41,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.policy.cel_kinds.admission_policy import NamedRuleWithOperations
 from kyverno_mp.policy.cel_kinds.generated import is_generated
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
@@ -59,8 +60,13 @@ _VALIDATING: Final = {
 _MUTATING: Final = {
     "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),
     "NamespacedMutatingPolicy": ("nmpol.validate.kyverno.svc", "/nmpol-keys"),
+    "ImageValidatingPolicy": ("ivpol.mutate.kyverno.svc", "/ivpol/mutate"),
+    "NamespacedImageValidatingPolicy": (
+        "nivpol.mutate.kyverno.svc",
+        "/nivpol-mutate-keys",
+    ),
 }
-"""KYVERNO: the names of mutating webhooks contain ``validate``, too."""
+"""KYVERNO: the names of webhooks for MutatingPolicies contain ``validate``, too."""
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _KINDS_OF_COPIES: Final = {
     "cronjobs": {"cronjobs": ("batch/v1", "CronJob")},
@@ -118,7 +124,7 @@ def cel_mutating_webhooks(
     """
     return [
         {**one, "reinvocationPolicy": "Never"}
-        for one in _all_rendered(policies, _MUTATING, options)
+        for one in _all_rendered(filter(_mutates, policies), _MUTATING, options)
     ]
 
 
@@ -150,6 +156,14 @@ def _path_of(policy: AnyServedPolicy) -> str:
     policy.
     """
     return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
+
+
+def _mutates(policy: AnyServedPolicy) -> bool:
+    """Return whether a policy can change objects, if its kind can."""
+    if not isinstance(policy, ImageValidatingPolicy):
+        return True
+    given = policy.spec.validation_configurations
+    return given is None or given.mutate_digest
 
 
 def _is_ours(policy: AnyServedPolicy) -> bool:
