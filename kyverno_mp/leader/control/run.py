@@ -84,7 +84,11 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
     policies = ClusterPolicies(client, watched=settings.needs_policies)
-    context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
+    context = ClusterGlobalContext(
+        client,
+        open_calls(settings, client).fetch,
+        settings.global_context_entries_max,
+    )
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
     metrics = LeaderMetrics(client)
