@@ -44,6 +44,9 @@ class _Request(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
+_REQUEST: Final = msgspec.json.Decoder(_Request)
+
+
 def mark_pending(client: Client, namespace: str) -> int:
     """Write the state of all requests without one; return their number.
 
@@ -53,7 +56,7 @@ def mark_pending(client: Client, namespace: str) -> int:
     objects = Objects(client)
 
     def mark(raw: msgspec.Raw) -> bool:
-        one = msgspec.json.decode(raw, type=_Request)
+        one = _REQUEST.decode(raw)
         if one.status.state or one.metadata.deletion_timestamp:
             return False
         key = one.metadata.namespace, one.metadata.name
