@@ -197,7 +197,8 @@ def _labelled(text: str) -> str:
         space, lines = found[1] + "  ", found[2]
         if _OURS not in lines:
             return found[0]
-        lines += f"{space}{_NAME_LABEL}\n"
+        if _NAME_LABEL not in lines:
+            lines += f"{space}{_NAME_LABEL}\n"
         if _VERSION_LABEL not in lines:
             lines += f"{space}{_VERSION_LABEL}{__version__}\n"
         return f"{found[1]}labels:\n{lines}"

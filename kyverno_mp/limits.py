@@ -889,8 +889,9 @@ REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64 KiB.
 """
 
-GLOBAL_CONTEXT_ENTRIES_MAX = 256
-"""Number of GlobalContextEntries; each has one or two threads."""
+GLOBAL_CONTEXT_ENTRIES_HIGHEST = 4096
+"""Highest maximum of GlobalContextEntries, each with one or two threads: a process may
+have some 8,000 more."""
 
 GLOBAL_CONTEXT_ENTRY_BYTES_MAX = 16 * 1024 * 1024
 """Data of one GlobalContextEntry: the size that a worker keeps decoded

@@ -136,4 +136,10 @@ class ImageValidatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     actions: tuple[str, ...] = ("Deny",)
     is_json: bool = False
     """Evaluation mode JSON: arbitrary JSON payloads are evaluated, too."""
+    pins: bool = True
+    """``mutateDigest``: the mutating webhook adds digests to images with tags."""
+    needs_digests: bool = False
+    """``verifyDigest``: an image without a digest fails."""
+    needs_verification: bool = False
+    """``required``: an image that no policy of the request has verified fails."""
     effects: int = EFFECT_REGISTRY

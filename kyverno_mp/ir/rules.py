@@ -19,7 +19,7 @@ from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageExtractor
 
-LAYOUT_VERSION: Final = 13
+LAYOUT_VERSION: Final = 14
 """Increment it with every change of a record in ir/ or of a node record in expr/."""
 
 

@@ -19,6 +19,7 @@ from kyverno_mp.policy.check import (
 )
 from kyverno_mp.policy.checks.cleanup import deletion_refusals, run_warnings
 from kyverno_mp.policy.checks.cluster import (
+    check_generate_conditions,
     check_permissions,
     check_subresources,
     report_warnings,
@@ -178,6 +179,9 @@ class _Review:
             error = _first(check(rule, index))
             if error:
                 return error
+        error = _first(check_generate_conditions(rule, index))
+        if error:
+            return error
         if view is not None:
             error = _first(check_permissions(rule, index, view))
             if error:

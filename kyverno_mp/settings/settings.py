@@ -13,6 +13,7 @@ from typing import Final
 from kyverno_mp.limits import (
     BODY_BYTES_MAX,
     EVENTS_QUEUED_MAX,
+    GLOBAL_CONTEXT_ENTRIES_HIGHEST,
     SERVICE_ANSWER_BYTES_MAX,
 )
 from kyverno_mp.settings.fields import Facts, setting
@@ -661,6 +662,14 @@ class Settings:
             high=3000,
         ),
     )
+    certificates_of_others: bool = setting(
+        False,
+        Facts(
+            "The Secrets with the certificates are written by another program, e.g."
+            " cert-manager: wait for them, and never write them"
+            " (disableCertManagerController)."
+        ),
+    )
     lease_retry_s: float = setting(
         2.0,
         Facts(
@@ -681,6 +690,23 @@ class Settings:
     force_failure_policy_ignore: bool = setting(
         False,
         Facts("Errors in policies never block a request (forceFailurePolicyIgnore)."),
+    )
+    exclude_bootstrap_resources: bool = setting(
+        False,
+        Facts(
+            "Webhooks with failurePolicy Fail never get Nodes and"
+            " CertificateSigningRequests, so that a cluster that was stopped completely"
+            " can start again (excludeBootstrapResources)."
+        ),
+    )
+    global_context_entries_max: int = setting(
+        256,
+        Facts(
+            "Maximum number of GlobalContextEntries; further ones are not read"
+            " (maxGlobalContextEntries). Each has one or two threads in the leader.",
+            low=1,
+            high=GLOBAL_CONTEXT_ENTRIES_HIGHEST,
+        ),
     )
     config_map_caching: bool = setting(
         True,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kyverno_mp.limits import GLOBAL_CONTEXT_ENTRIES_HIGHEST
 from kyverno_mp.settings.fields import variable
 from kyverno_mp.values.go.duration import duration_error, parse_duration
 
@@ -110,7 +111,14 @@ def _cache_ttl(text: str) -> Overrides:
     return {"image_verify_cache_ttl_s": str(seconds)}
 
 
+def _context_entries(text: str) -> Overrides:
+    # KYVERNO: zero means no limit; here it is the maximum of the setting.
+    count = _whole(text) or GLOBAL_CONTEXT_ENTRIES_HIGHEST
+    return {"global_context_entries_max": str(count)}
+
+
 _TIMES: Final = "log lines have RFC 3339 times"
+_COSIGN: Final = "results and denials name the reasons why signatures did not count"
 _COLOR: Final = "log lines have no colors"
 _PROFILE: Final = "there is no Go profiler; py-spy can attach instead"
 _TRACING: Final = "tracing"
@@ -317,6 +325,27 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("maxAdmissionReports", "10000", "A", unneeded=_FEW_REPORTS),
     Flag("controllerRuntimeMetricsAddress", "", "AB", unneeded=_RUNTIME),
     Flag("tlsKeyAlgorithm", "RSA", "AC", setting="tls_key_algorithm"),
+    # 10.2, new in 1.19
+    Flag(
+        "excludeBootstrapResources",
+        "false",
+        "A",
+        setting="exclude_bootstrap_resources",
+    ),
+    Flag(
+        "disableCertManagerController",
+        "false",
+        "AC",
+        setting="certificates_of_others",
+    ),
+    Flag(
+        "maxGlobalContextEntries",
+        "0",
+        "ABRC",
+        setting="global_context_entries_max",
+        convert=_context_entries,
+    ),
+    Flag("enableCosignLogging", "false", "ABRC", unneeded=_COSIGN),
     # 10.2, the other controllers
     Flag("genWorkers", "10", "B", setting="background_workers"),
     Flag("maxBackgroundReports", "10000", "BR", unneeded=_FEW_REPORTS),

@@ -36,16 +36,27 @@ IVPOL: Final = "ivpol"
 """ImageValidatingPolicies; the rest of the path is ``/validate`` and their names."""
 NIVPOL: Final = "nivpol"
 """NamespacedImageValidatingPolicies; the rest of the path is as for ``/ivpol``."""
-_IMAGE_WEBHOOKS: Final = frozenset({IVPOL, NIVPOL})
-_BY_NAMES: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
+IVPOL_MUTATE: Final = "ivpol/mutate"
+"""ImageValidatingPolicies that replace tags by digests; their names follow."""
+NIVPOL_MUTATE: Final = "nivpol/mutate"
+"""NamespacedImageValidatingPolicies that do so."""
+_BY_NAMES: Final[dict[tuple[str, ...], str]] = {
+    **{(name,): name for name in (VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL)},
+    (IVPOL, "validate"): IVPOL,
+    (NIVPOL, "validate"): NIVPOL,
+    (IVPOL, "mutate"): IVPOL_MUTATE,
+    (NIVPOL, "mutate"): NIVPOL_MUTATE,
+}
+"""The beginnings of paths whose rest names policies -> their webhook."""
 RECORDED: Final = frozenset({VALIDATE, MUTATE, VPOL, NVPOL, MPOL, NMPOL})
 """The webhooks whose reviews can be recorded and replayed."""
-CEL_WEBHOOKS: Final = _BY_NAMES | _IMAGE_WEBHOOKS
+CEL_WEBHOOKS: Final = frozenset(_BY_NAMES.values())
 _OF_KEYS: Final = {
     NVPOL_KEYS: NVPOL,
     "nmpol-keys": NMPOL,
     "ngpol-keys": NGPOL,
     "nivpol-keys": NIVPOL,
+    "nivpol-mutate-keys": NIVPOL_MUTATE,
 }
 """Paths that also contain namespaces -> their webhook."""
 BOTH: Final = frozenset({"Fail", "Ignore"})
@@ -96,9 +107,11 @@ def route_of(path: bytes) -> Route | None:
         parts = path.decode("ascii").split("/")
     except UnicodeDecodeError:
         return None
-    if len(parts) > 1 and not parts[0] and parts[1] in _BY_NAMES:
-        names = "/".join(filter(None, parts[2:]))
-        return Route("/".join(parts), parts[1], BOTH, policy_key=names)
+    for length in (1, 2) if not parts[0] else ():
+        webhook = _BY_NAMES.get(tuple(parts[1 : 1 + length]))
+        if webhook is not None:
+            names = "/".join(filter(None, parts[1 + length :]))
+            return Route("/".join(parts), webhook, BOTH, policy_key=names)
     # "/validate/fail/finegrained/<name>" or ".../<ns>/<name>", as Kyverno registers.
     match parts:
         case ["", ("validate" | "mutate") as webhook, suffix, "finegrained", *key] if (
@@ -107,9 +120,6 @@ def route_of(path: bytes) -> Route | None:
             return Route(
                 "/".join(parts), webhook, _SUFFIXES[suffix], policy_key="/".join(key)
             )
-        case ["", webhook, "validate", *given] if webhook in _IMAGE_WEBHOOKS:
-            names = "/".join(filter(None, given))
-            return Route("/".join(parts), webhook, BOTH, policy_key=names)
         case ["", name, *pairs] if (
             name in _OF_KEYS and pairs and len(pairs) % 2 == 0 and all(pairs)
         ):

@@ -59,6 +59,7 @@ def objects(certificates: Certificates) -> Iterator[Object]:
     yield _service("kyverno-svc-metrics", "admission-controller", 8000, 8000)
     yield _service("kyverno-cleanup-controller", "cleanup-controller", 443, "https")
     yield _admission_deployment()
+    yield _disruption_budget()
     for component in OTHERS:
         yield _deployment(component, {"name": "controller", **_image(component)})
 
@@ -66,7 +67,8 @@ def objects(certificates: Certificates) -> Iterator[Object]:
 def webhook_configurations(authority: bytes) -> Iterator[Object]:
     """Yield all ten, as Kyverno's two servers keep them.
 
-    One webhook belongs to a deleted policy: it existed when Kyverno stopped.
+    One webhook belongs to a deleted policy: it existed when Kyverno stopped. The
+    webhooks of an ImageValidatingPolicy ``pinned`` see each ConfigMap.
     """
     bundle = base64.b64encode(authority).decode()
     fail, gone = "validate.kyverno.svc-fail", "validate.kyverno.svc-ignore-finegrained"
@@ -76,12 +78,26 @@ def webhook_configurations(authority: bytes) -> Iterator[Object]:
         [
             (fail, "/validate/fail", "Fail", _rule("", "configmaps")),
             (f"{gone}-x", "/validate/ignore/finegrained/x", "Ignore", _rule("", "*")),
+            (
+                "ivpol.validate.kyverno.svc-fail",
+                "/ivpol/validate/pinned",
+                "Fail",
+                _rule("", "configmaps"),
+            ),
         ],
     )
     yield _webhooks(
         bundle,
         "resource-mutating",
-        [("mutate.kyverno.svc-fail", "/mutate/fail", "Fail", _rule("", "secrets"))],
+        [
+            ("mutate.kyverno.svc-fail", "/mutate/fail", "Fail", _rule("", "secrets")),
+            (
+                "ivpol.mutate.kyverno.svc-fail",
+                "/ivpol/mutate/pinned",
+                "Fail",
+                _rule("", "configmaps"),
+            ),
+        ],
     )
     own = "kyverno-svc.kyverno.svc"
     kyverno, cel = "kyverno.io", "policies.kyverno.io"
@@ -272,7 +288,8 @@ def _secrets(certificates: Certificates) -> Iterator[Object]:
                 "version": "1",
             },
         },
-        "data": {"release": base64.b64encode(b"what helm knows").decode()},
+        # Too large for the annotation of a client-side apply, as a real one.
+        "data": {"release": base64.b64encode(b"what helm knows " * 2**15).decode()},
     }
 
 
@@ -340,6 +357,13 @@ def _admission_deployment() -> Object:
     ]
     template["volumes"] = [{"name": "sigstore", "emptyDir": {}}]
     return made
+
+
+def _disruption_budget() -> Object:
+    """Return the budget of a Kyverno with several replicas."""
+    made = _of_helm("policy/v1", "PodDisruptionBudget", "kyverno-admission-controller")
+    selector = {"matchLabels": _labels("admission-controller")}
+    return {**made, "spec": {"minAvailable": 1, "selector": selector}}
 
 
 def _probe(what: str, period_s: int, threshold: int) -> Object:

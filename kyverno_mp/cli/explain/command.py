@@ -318,7 +318,7 @@ def called(
         raise CommandFailed(read_error(error, error.filename or "")) from error
     loaded = load_exceptions(exceptions)
     of_rules = [*found.exceptions, *loaded.of_rules]
-    compiled = compile_all(found.documents, of_rules, found.cleanups)
+    compiled = compile_all(found.documents, of_rules, found.cleanups, verifies=True)
     of_cel = [*found.cel_exceptions, *loaded.of_cel]
     policies = [describe(policy) for policy in compiled.policies]
     policies += [describe_admission(one) for one in compile_admission(found)]

@@ -126,12 +126,16 @@ def compile_with_exceptions(
         (one for one in exceptions if names_policy(one, document)),
         lambda: _builder(document, names).declared(builder),
     )
+    given = document.spec.validation_configurations
     compiled = ImageValidatingPolicyIR(
         policy=_policy(document),
         bodies=tuple(bodies),
         exceptions=attached,
         actions=document.spec.validation_actions or ("Deny",),
         is_json=document.mode == JSON_MODE,
+        pins=given is None or given.mutate_digest,
+        needs_digests=given is not None and given.verify_digest,
+        needs_verification=given is not None and given.required,
     )
     return compiled, unusable
 

@@ -8,7 +8,7 @@ Source: docs/behaviour/controllers 4 (RenewCA then RenewTLS; on change and every
 
 import base64
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from kyverno_mp.controllers.certificates.make import (
@@ -59,6 +59,8 @@ def reconcile(
     Raises: DependencyError, LeaseLost; KubeConflict if another replica wrote first;
     then call again.
     """
+    if rules.is_external:
+        return _awaited(read(objects, rules), rules)
     ca = _find(objects, rules, rules.ca_name)
     ca_plan = plan_ca(ca, now, rules)
     if ca_plan.make:
@@ -86,6 +88,21 @@ def read(objects: Objects, rules: CertificateRules) -> CertificateSecrets:
     ca = _find(objects, rules, rules.ca_name)
     pair = _find(objects, rules, rules.tls_name)
     return CertificateSecrets(ca.pem, pair.pem, _key_bytes(pair))
+
+
+def _awaited(found: CertificateSecrets, rules: CertificateRules) -> CertificateSecrets:
+    """Name the Secrets that another program has not written yet, or not completely."""
+    lacking = {
+        rules.ca_name: not found.ca_bundle,
+        rules.tls_name: not (found.certificate and found.key),
+    }
+    problems = [
+        f"waiting for Secret {name}, which another program writes"
+        f" ({CERTIFICATE}{'' if name == rules.ca_name else f', {KEY}'})"
+        for name, is_lacking in lacking.items()
+        if is_lacking
+    ]
+    return replace(found, problems=tuple(problems))
 
 
 def _find(objects: Objects, rules: CertificateRules, name: str) -> Stored:

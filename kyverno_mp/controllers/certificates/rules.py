@@ -32,6 +32,8 @@ class CertificateRules:
     renew_before: timedelta = timedelta(days=15)
     ca_lifetime: timedelta = timedelta(days=365)
     tls_lifetime: timedelta = timedelta(days=150)
+    is_external: bool = False
+    """Another program writes the Secrets; we only read them."""
 
     @property
     def ca_name(self) -> str:

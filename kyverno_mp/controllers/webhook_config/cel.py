@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from kyverno_mp.compiler.cel_kinds.policies import is_synchronized
 from kyverno_mp.compiler.rules.match import build_selector
-from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
+from kyverno_mp.controllers.webhook_config.cel_conditions import conditions_of
 from kyverno_mp.controllers.webhook_config.cel_documents import cel_name_of
 from kyverno_mp.controllers.webhook_config.options import (
     WebhookOptions,
@@ -35,18 +34,17 @@ from kyverno_mp.controllers.webhook_config.rules import (
 from kyverno_mp.controllers.webhook_config.versions import NamedVersions
 from kyverno_mp.limits import (
     INDEX_KEYS_PER_FILTER_MAX,
-    MATCH_CONDITIONS_MAX,
     WEBHOOK_PATH_CHARACTERS_MAX,
     WEBHOOK_TIMEOUT_S_MAX,
 )
 from kyverno_mp.policy.cel_kinds.admission_policy import NamedRuleWithOperations
 from kyverno_mp.policy.cel_kinds.generated import is_generated
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
-from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
+from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.selector import is_label_key
 
 _VALIDATING: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
@@ -59,20 +57,14 @@ _VALIDATING: Final = {
 _MUTATING: Final = {
     "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),
     "NamespacedMutatingPolicy": ("nmpol.validate.kyverno.svc", "/nmpol-keys"),
+    "ImageValidatingPolicy": ("ivpol.mutate.kyverno.svc", "/ivpol/mutate"),
+    "NamespacedImageValidatingPolicy": (
+        "nivpol.mutate.kyverno.svc",
+        "/nivpol-mutate-keys",
+    ),
 }
-"""KYVERNO: the names of mutating webhooks contain ``validate``, too."""
+"""KYVERNO: the names of webhooks for MutatingPolicies contain ``validate``, too."""
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
-_KINDS_OF_COPIES: Final = {
-    "cronjobs": {"cronjobs": ("batch/v1", "CronJob")},
-    "defaults": {
-        "daemonsets": ("apps/v1", "DaemonSet"),
-        "deployments": ("apps/v1", "Deployment"),
-        "jobs": ("batch/v1", "Job"),
-        "replicasets": ("apps/v1", "ReplicaSet"),
-        "statefulsets": ("apps/v1", "StatefulSet"),
-    },
-}
-_PODS: Final = {"pods": ("v1", "Pod")}
 
 
 @dataclass(slots=True)
@@ -118,7 +110,7 @@ def cel_mutating_webhooks(
     """
     return [
         {**one, "reinvocationPolicy": "Never"}
-        for one in _all_rendered(policies, _MUTATING, options)
+        for one in _all_rendered(filter(_mutates, policies), _MUTATING, options)
     ]
 
 
@@ -152,6 +144,14 @@ def _path_of(policy: AnyServedPolicy) -> str:
     return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
 
 
+def _mutates(policy: AnyServedPolicy) -> bool:
+    """Return whether a policy can change objects, if its kind can."""
+    if not isinstance(policy, ImageValidatingPolicy):
+        return True
+    given = policy.spec.validation_configurations
+    return given is None or given.mutate_digest
+
+
 def _is_ours(policy: AnyServedPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
@@ -178,7 +178,7 @@ def _webhooks(
     shared: dict[str, list[_Webhook]] = {}
     for policy in sorted(policies, key=cel_name_of):
         failure_policy = "Ignore" if options.force_ignore else _failure_policy(policy)
-        conditions = _conditions_of(policy) if options.fine_grained else []
+        conditions = conditions_of(policy) if options.fine_grained else []
         if conditions or _is_exact(policy) or _timeout_of(policy):
             own = _Webhook(failure_policy, conditions=conditions, own=policy)
             own.take(policy)
@@ -347,54 +347,3 @@ def _timeout_of(policy: AnyServedPolicy) -> int:
     own = policy.spec.webhook_configuration
     given = own.timeout_seconds if own is not None else None
     return min(max(given, 1), WEBHOOK_TIMEOUT_S_MAX) if given else 0
-
-
-def _conditions_of(policy: AnyServedPolicy) -> list[Json]:
-    """Return the conditions to register, none if the API server would reject one.
-
-    If a policy has autogen copies, each condition is limited to the kinds it is for.
-    """
-    if isinstance(policy, GeneratingPolicy) and is_synchronized(policy):
-        return []  # Requests that do not meet them can affect generated objects.
-    copies = list(copies_of(policy))
-    if not copies:
-        found = [(one.name, one.expression) for one in policy.spec.match_conditions]
-    else:
-        found = list(_of_kinds("autogen", _PODS, policy.spec.match_conditions))
-        for name, spec in copies:
-            constraints = spec.match_constraints
-            rules = () if constraints is None else constraints.resource_rules
-            covered = {resource for rule in rules for resource in rule.resources}
-            kinds = {
-                resource: kind
-                for resource, kind in _KINDS_OF_COPIES[name].items()
-                if resource in covered
-            }
-            found += _of_kinds(f"autogen-{name}", kinds, spec.match_conditions)
-    kept = found if _are_registrable(found) else []
-    return [{"name": name, "expression": text} for name, text in kept]
-
-
-def _of_kinds(
-    prefix: str,
-    kinds: Mapping[str, tuple[str, str]],
-    conditions: Iterable[NamedExpression],
-) -> Iterator[tuple[str, str]]:
-    """Yield each condition in a form that is true for every other kind."""
-    is_one = " || ".join(
-        sorted(
-            f"(object.apiVersion == '{version}' && object.kind =='{kind}')"
-            for version, kind in kinds.values()
-        )
-    )
-    for one in conditions if kinds else ():
-        yield f"{prefix}-{one.name}", f"!({is_one}) || ({one.expression})"
-
-
-def _are_registrable(conditions: Sequence[tuple[str, str]]) -> bool:
-    names = [name for name, _ in conditions]
-    if len(names) >= MATCH_CONDITIONS_MAX or len(set(names)) < len(names):
-        return False
-    if not all(map(is_label_key, names)):
-        return False
-    return are_accepted_everywhere(text for _, text in conditions)

@@ -44,6 +44,7 @@ from kyverno_mp.controllers.webhook_config.resources import (
     RESOURCE_MUTATING,
     RESOURCE_VALIDATING,
     desired,
+    without_bootstrap,
 )
 from kyverno_mp.errors import DependencyError, KubeRefused, LeaseLost
 from kyverno_mp.kube.apply import Objects
@@ -286,6 +287,8 @@ class WebhookController:
             in_force = self._cel_policies.in_force(self._cel, basis.kept)
             found.validating["webhooks"] += cel_webhooks(in_force, options)
             found.mutating["webhooks"] += cel_mutating_webhooks(in_force, options)
+        if options.exclude_bootstrap:
+            without_bootstrap(found.validating["webhooks"] + found.mutating["webhooks"])
         return [found.validating, found.mutating, *self._inputs.static(options)]
 
     def _announce(self) -> None:

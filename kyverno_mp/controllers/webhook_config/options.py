@@ -40,6 +40,8 @@ class WebhookOptions:
     namespace_selector: Json | None = None
     object_selector: Json | None = None
     match_conditions: tuple[Json, ...] = ()
+    exclude_bootstrap: bool = False
+    """Blocking webhooks never get the objects that a starting cluster needs."""
     owner: Json | None = None
     fine_grained: bool = True
     """Whether policies with match conditions get their own webhooks. If not, they share

@@ -28,7 +28,7 @@ from kyverno_mp.controllers.webhook_config.rules import (
     rules_of,
 )
 from kyverno_mp.kube.discovery import Directory
-from kyverno_mp.limits import WEBHOOK_TIMEOUT_S_MAX
+from kyverno_mp.limits import MATCH_CONDITIONS_MAX, WEBHOOK_TIMEOUT_S_MAX
 from kyverno_mp.policy.cel_kinds.generated import is_generated
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy
 from kyverno_mp.policy.match_conditions import unregistrable
@@ -55,6 +55,14 @@ _EXEMPT: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
 """Resources that a rule for all resources must never block while we do not answer:
 without leases no controller is elected, and without reviews no request is authorized.
 If a policy of the webhook names one of these kinds, the webhook still receives it."""
+
+
+_BOOTSTRAP_NAME: Final = "kyverno-exclude-bootstrap-resources"
+_BOOTSTRAP: Final = (
+    '!(request.resource.group == "" && request.resource.resource == "nodes") && '
+    '!(request.resource.group == "certificates.k8s.io" && '
+    'request.resource.resource == "certificatesigningrequests")'
+)
 
 
 class _EntriesOf(Protocol):
@@ -263,6 +271,26 @@ def exemptions(
     while name in others:
         name += "-too"
     return [{"name": name, "expression": " && ".join(clauses)}]
+
+
+def without_bootstrap(webhooks: Iterable[Json]) -> None:
+    """Exclude Nodes and CertificateSigningRequests from webhooks that may block.
+
+    1.19: without nodes no pod of ours can start, so nobody would answer.
+    """
+    for webhook in webhooks:
+        conditions = [*webhook.get("matchConditions", ())]
+        names = {one["name"] for one in conditions}
+        if webhook["failurePolicy"] != "Fail" or _BOOTSTRAP_NAME in names:
+            continue
+        if len(conditions) <= MATCH_CONDITIONS_MAX:
+            conditions.append({"name": _BOOTSTRAP_NAME, "expression": _BOOTSTRAP})
+        else:
+            # K8S: at most 64 conditions.
+            last = conditions[-1]
+            expression = f"({last['expression']}) && {_BOOTSTRAP}"
+            conditions[-1] = {**last, "expression": expression}
+        webhook["matchConditions"] = conditions
 
 
 def _conditions_of(policy: AnyPolicy) -> list[Json]:

@@ -25,7 +25,7 @@ from kyverno_mp.leader.context.calls import CallSource, Fetch
 from kyverno_mp.leader.context.entries import failed_values
 from kyverno_mp.leader.context.resources import ResourceSource
 from kyverno_mp.leader.context.sources import EntrySource, EntryState
-from kyverno_mp.limits import GLOBAL_CONTEXT_BYTES_MAX, GLOBAL_CONTEXT_ENTRIES_MAX
+from kyverno_mp.limits import GLOBAL_CONTEXT_BYTES_MAX
 from kyverno_mp.policy.checks.global_context import check_global_context
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.reading.decode import decode
@@ -41,7 +41,7 @@ _BYTES_PER_S: Final = 16 * 1024 * 1024
 """
 _FIRST_S: Final = 3.0
 """Policies wait at most this long for the first data of the entries."""
-_FULL: Final = f"there are more than {GLOBAL_CONTEXT_ENTRIES_MAX} entries"
+_FULL: Final = "there are more than {} entries (KYVERNO_MP_GLOBAL_CONTEXT_ENTRIES_MAX)"
 _NO_ROOM: Final = (
     f"all entries together have more than {GLOBAL_CONTEXT_BYTES_MAX} bytes; this one is"
     " left out"
@@ -69,7 +69,9 @@ class _Refused:
 class ClusterGlobalContext:
     """The entries and their sources; call ``poll`` from one thread only."""
 
-    def __init__(self, client: Client, fetch: Fetch) -> None:
+    def __init__(self, client: Client, fetch: Fetch, entries_max: int) -> None:
+        """``entries_max``: further entries are rejected, and retried."""
+        self._entries_max = entries_max
         self._client = client
         self._fetch = fetch
         self.informer: Informer[bytes] = Informer(
@@ -178,8 +180,9 @@ class ClusterGlobalContext:
             if known is not None:
                 known[1].stop()
             self._data_moved.set()
-            if known is None and len(self._sources) >= GLOBAL_CONTEXT_ENTRIES_MAX:
-                self._sources[name] = (b"", _Refused(name, _FULL))
+            if known is None and len(self._sources) >= self._entries_max:
+                reason = _FULL.format(self._entries_max)
+                self._sources[name] = (b"", _Refused(name, reason))
                 continue
             source = self._source(name, text)
             self._sources[name] = (text, source)

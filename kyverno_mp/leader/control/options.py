@@ -30,6 +30,7 @@ def certificate_rules(settings: Settings) -> CertificateRules:
         tls_secret=settings.tls_secret_name,
         algorithm=cast("Algorithm", settings.tls_key_algorithm),
         renew_before=timedelta(hours=settings.certificate_renew_before_h),
+        is_external=settings.certificates_of_others,
     )
 
 
@@ -46,6 +47,7 @@ def webhook_options(
         timeout_s=round(settings.webhook_timeout_s),
         force_ignore=settings.force_failure_policy_ignore,
         auto_update=settings.auto_update_webhooks,
+        exclude_bootstrap=settings.exclude_bootstrap_resources,
         annotations=configuration.webhook_annotations,
         labels=configuration.webhook_labels,
         namespace_selector=configuration.namespace_selector,

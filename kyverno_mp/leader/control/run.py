@@ -53,6 +53,7 @@ from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.leader.triggers.left import mark_pending
 from kyverno_mp.leader.triggers.writer import TriggerWriter
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
 from kyverno_mp.reports.travel import reporting_of
@@ -68,6 +69,8 @@ USER_AGENT: Final = f"kyverno-mp/{__version__}"
 LEASE: Final = "kyverno"
 _INTERNAL_ERROR_EXIT: Final = 70
 _STOP_S: Final = 10.0
+_LAST_CALL_S: Final = 2.0
+"""Time for a call after which the pod ends."""
 _DEREGISTER_STEP_S: Final = 4.0
 """A running reconcile can take this long before the shutdown continues without it."""
 _BELL_S: Final = 1.0
@@ -84,7 +87,11 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
     policies = ClusterPolicies(client, watched=settings.needs_policies)
-    context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
+    context = ClusterGlobalContext(
+        client,
+        open_calls(settings, client).fetch,
+        settings.global_context_entries_max,
+    )
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
     metrics = LeaderMetrics(client)
@@ -149,6 +156,7 @@ class ClusterLeader:
             identity=settings.pod_name or socket.gethostname(),
             retry_s=settings.lease_retry_s,
         )
+        self._last_calls = client.within(_LAST_CALL_S)
         election = Election(Objects(client.within(terms.timeout_s)), terms)
         self._recorder = EventRecorder(
             settings,
@@ -222,6 +230,7 @@ class ClusterLeader:
             self._recorder.stop()
             if self._triggers is not None:
                 self._triggers.stop()
+                mark_pending(self._last_calls, self._settings.namespace)
 
     def gauges(self) -> Mapping[str, int]:
         """Return the gauges of the leader's page about its queues."""

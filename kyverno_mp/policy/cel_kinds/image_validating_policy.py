@@ -164,7 +164,11 @@ class RegistryCredentials(Fields, frozen=True):
 
 
 class ValidationConfigurations(Fields, frozen=True):
-    """``validationConfigurations``. KYVERNO: they have no effect (images 8)."""
+    """``validationConfigurations``, as of 1.19 (docs/behaviour/v1.19 5).
+
+    The API server adds the whole block to stored policies. Without it, as in files,
+    only ``mutate_digest`` counts.
+    """
 
     mutate_digest: bool = True
     verify_digest: bool = True

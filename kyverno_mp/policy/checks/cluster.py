@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.errors import DependencyError
+from kyverno_mp.policy.checks.rules.bodies import CEL_ONLY
 from kyverno_mp.policy.checks.rules.kinds import kinds_of
 from kyverno_mp.policy.checks.rules.subject import Problems, Subject, plain
 from kyverno_mp.policy.documents.cluster_policy import Rule
@@ -67,6 +68,17 @@ def check_subresources(
                 text = f"background scan enabled with subresource {kind}"
                 upstream = f"path: {path}: {text}"
                 yield Problem("policy.kind", path, rule.name, text, upstream)
+
+
+def check_generate_conditions(rule: Rule, index: int) -> Problems:
+    """Reject ``celPreconditions`` of a generate rule, which nothing evaluates.
+
+    KYVERNO: only the policy webhook checks this, so stored policies and those of the
+    command line keep the field, without effect.
+    """
+    if rule.cel_preconditions is not None and "generate" in rule.types():
+        place = f"spec.rules[{index}].generate"
+        yield plain(place, rule.name, f"path: {place}..: {CEL_ONLY}")
 
 
 def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:

@@ -9,8 +9,7 @@ pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from kyverno_mp.errors import (
     BudgetExceeded,
@@ -18,40 +17,26 @@ from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
 )
-from kyverno_mp.expr.cel.functions.kyverno.image_verification import (
-    Attestor,
-    VerifierContext,
-)
-from kyverno_mp.expr.cel.values import Value
-from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
-from kyverno_mp.program.bodies.cel import COST_MAX, Validation
-from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
-    Dialect,
     LinkedExpression,
     Shared,
-    link,
-    link_variables,
 )
-from kyverno_mp.program.image_policies.attestors import LinkedAttestor
 from kyverno_mp.program.image_policies.dialect import (
-    before_images,
     dialect_of,
     of_conditions,
 )
+from kyverno_mp.program.image_policies.digests import pinned, tagged_images
 from kyverno_mp.program.image_policies.expressions import reads_namespace
-from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.image_policies.references import (
-    References,
     extracted,
     extractors_for,
 )
-from kyverno_mp.program.image_policies.verification import PolicyTerms, Verification
-from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.program.image_policies.scope import Body, Images, ImageScope
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
@@ -70,10 +55,10 @@ from kyverno_mp.program.validating_policy.exceptions import (
     link_exceptions,
 )
 from kyverno_mp.program.validating_policy.scope import Facts, KindScope
+from kyverno_mp.values.kubernetes.image import ImageSettings
+from kyverno_mp.values.patches.json_diff import Operation
 
 _EXCEPTION: Final = "rule is skipped due to policy exception: "
-Begin: TypeAlias = Callable[[], PolicyImages]
-"""Starts the image verification of one review."""
 
 
 class Answer(NamedTuple):
@@ -86,98 +71,6 @@ class Answer(NamedTuple):
     result: RuleResult | None
     is_matched: bool
     reasons: tuple[str, ...] = ()
-
-
-class _Body:
-    """One linked copy of a policy."""
-
-    def __init__(self, ir: ImageBodyIR, dialect: Dialect, namespace: str) -> None:
-        self.ir = ir
-        self.conditions = link_conditions(ir.conditions, of_conditions(dialect))
-        early = before_images(dialect)
-        self.extractors = {one.name: link(one.expression, early) for one in ir.images}
-        self.variables = link_variables(ir.variables, dialect)
-        self.attestors = [LinkedAttestor(one, dialect) for one in ir.attestors]
-        self.validations = [
-            Validation(
-                link(given.expression, dialect),
-                given.message,
-                link(given.message_expression, dialect)
-                if given.message_expression
-                else None,
-            )
-            for given in ir.validations
-        ]
-        self.annotations = [*link_variables(ir.annotations, dialect).items()]
-        access = ir.access
-        self.terms = PolicyTerms(
-            References(ir.references),
-            {one.name: one for one in ir.attestations},
-            RegistryAccess(is_tenants=bool(namespace))
-            if access is None
-            else RegistryAccess(
-                access.insecure, access.providers, access.secrets, bool(namespace)
-            ),
-            namespace,
-        )
-
-
-class _ImageScope(KindScope):
-    """The variables of one policy, and its functions."""
-
-    __slots__ = ("verification",)
-
-    def __init__(
-        self,
-        facts: Facts,
-        shared: Shared,
-        body: _Body,
-        namespace: str,
-        images: "Images",
-    ) -> None:
-        """``namespace``: the policy's namespace, "" for a cluster-wide policy."""
-        super().__init__(facts, shared, body.variables, COST_MAX, namespace)
-        self.verification = Verification(body.terms, images.begun(), facts.runtime)
-        given = self._values
-        self._values: tuple[Value, ...] = (
-            *given[:4],
-            None,
-            None,
-            {name: name for name in body.terms.attestations},
-            *given[5:],
-            VerifierContext(self.verification),
-        )
-
-    def show(
-        self, images: Mapping[str, list[str]], attestors: Sequence[LinkedAttestor]
-    ) -> None:
-        """Set ``images`` and ``attestors``.
-
-        An attestor's fields are evaluated when a function receives the attestor.
-        """
-        values = {
-            one.name: Attestor(one.name, partial(one.query, self.value))
-            for one in attestors
-        }
-        self._values = (*self._values[:4], images, values, *self._values[6:])
-
-    def close(self) -> None:
-        """Clear the values. PERF: attestors refer back to the scope."""
-        self._values = ()
-
-
-class Images:
-    """The images of one review, created when the first policy matches."""
-
-    def __init__(self, begin: Begin | None) -> None:
-        self._begin = begin
-        self._begun: PolicyImages | None = None
-
-    def begun(self) -> PolicyImages | None:
-        """Return the images; None if no registry is available."""
-        if self._begun is None and self._begin is not None:
-            self._begun = self._begin()
-        return self._begun
 
 
 class LinkedImagePolicy:
@@ -197,7 +90,9 @@ class LinkedImagePolicy:
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         namespace = ir.policy.namespace
         self._dialect = dialect_of(namespaced=bool(namespace))
-        self._bodies = [_Body(body, self._dialect, namespace) for body in ir.bodies]
+        self._bodies = [
+            Body(body, self._dialect, namespace, pins=ir.pins) for body in ir.bodies
+        ]
         early = of_conditions(self._dialect)
         self._exceptions = link_exceptions(ir.exceptions, early)
         self.reads_namespace = reads_namespace(ir)
@@ -232,8 +127,8 @@ class LinkedImagePolicy:
                 is_exempt = has_exceptions and not (of_files and body.ir.copy)
                 exceptions = self._exceptions if is_exempt else []
 
-                def opened(body: _Body = body) -> _ImageScope:
-                    return _ImageScope(facts, shared, body, namespace, images)
+                def opened(body: Body = body) -> ImageScope:
+                    return ImageScope(facts, shared, body, namespace, images)
 
                 scope = opened()
                 try:
@@ -243,7 +138,59 @@ class LinkedImagePolicy:
                 reasons = scope.verification.reasons
             yield Answer(body.ir.copy, found, is_match, tuple(reasons))
 
-    def _matched(self, body: _Body, facts: Facts) -> tuple[bool, RuleResult | None]:
+    def pins(
+        self, facts: Facts, shared: Shared, images: Images, settings: ImageSettings
+    ) -> Iterator[tuple[list[Operation], RuleResult | None]]:
+        """Yield for each copy that matches the digests of tags, and its error."""
+        for body in self._bodies:
+            is_match, problem = self._matched(body, facts)
+            if problem is not None:
+                yield [], problem
+            if not is_match:
+                continue
+            patch: list[Operation] = []
+            try:
+                patch, problems = self._pinned(body, facts, shared, images, settings)
+            except DeadlinePassed:
+                raise
+            except (ExpressionFailed, BudgetExceeded, DependencyError) as error:
+                problems = [error.message]
+            text = f"failed to update digest: {'; '.join(problems)}"
+            found = _verdict("mutateDigest", result.ERROR, text) if problems else None
+            yield patch, found
+
+    def _pinned(
+        self,
+        body: Body,
+        facts: Facts,
+        shared: Shared,
+        images: Images,
+        settings: ImageSettings,
+    ) -> tuple[list[Operation], list[str]]:
+        """Return the patch of a copy, and the reasons why images have no digest.
+
+        Raises: DeadlinePassed, ExpressionFailed, BudgetExceeded, DependencyError.
+        """
+
+        def opened() -> ImageScope:
+            namespace = self.ir.policy.namespace
+            return ImageScope(facts, shared, body, namespace, images)
+
+        scope = opened()
+        try:
+            if not self._met(body.conditions, scope):
+                return [], []
+            if self._matching(self._exceptions, facts, scope, opened):
+                return [], []
+            tagged = tagged_images(
+                facts.request.object, body.terms.references, settings, facts.runtime
+            )
+            scope.verification.load_ahead([one.text for one in tagged])
+            return pinned(tagged, scope.verification.digest)
+        finally:
+            scope.close()
+
+    def _matched(self, body: Body, facts: Facts) -> tuple[bool, RuleResult | None]:
         """Return whether the constraints match, and the error of a bad selector.
 
         KYVERNO: without constraints everything matches, and a JSON payload always does.
@@ -258,11 +205,11 @@ class LinkedImagePolicy:
 
     def _evaluated(
         self,
-        body: _Body,
+        body: Body,
         facts: Facts,
-        scope: _ImageScope,
+        scope: ImageScope,
         exceptions: Sequence[LinkedException],
-        opened: Callable[[], _ImageScope],
+        opened: Callable[[], ImageScope],
     ) -> RuleResult | None:
         try:
             if not self._met(body.conditions, scope):
@@ -270,8 +217,7 @@ class LinkedImagePolicy:
             matching = self._matching(exceptions, facts, scope, opened)
             if matching:
                 return _exempt(matching)
-            self._read_images(body, facts, scope)
-            return self._decided(body, scope)
+            return self._of_images(body, scope, self._chosen(body, facts, scope))
         except DeadlinePassed:
             raise
         except (ExpressionFailed, BudgetExceeded, DependencyError) as error:
@@ -282,8 +228,8 @@ class LinkedImagePolicy:
         self,
         exceptions: Sequence[LinkedException],
         facts: Facts,
-        scope: _ImageScope,
-        opened: Callable[[], _ImageScope],
+        scope: ImageScope,
+        opened: Callable[[], ImageScope],
     ) -> list[CelExceptionIR]:
         """Return the exceptions that apply; reviews record their errors separately."""
         if facts.faults is None:
@@ -295,25 +241,43 @@ class LinkedImagePolicy:
             ]
         return exempting(exceptions, facts, opened, self._met)
 
-    def _read_images(self, body: _Body, facts: Facts, scope: _ImageScope) -> None:
-        """Extract the images, and read those that the policy selects.
+    def _chosen(
+        self, body: Body, facts: Facts, scope: ImageScope
+    ) -> dict[str, list[str]]:
+        """Return the images that the policy selects, by the name of their extractor.
 
-        Raises: ExpressionFailed, BudgetExceeded, DependencyError.
+        Raises: ExpressionFailed, BudgetExceeded.
         """
         extractors = extractors_for(facts.request, body.extractors, self._dialect)
         found = extracted(extractors, scope.value)
         references, runtime = body.terms.references, facts.runtime
-        chosen = {
+        return {
             name: [one for one in listed if references.select(one, runtime)]
             for name, listed in found.items()
         }
+
+    def _of_images(
+        self, body: Body, scope: ImageScope, chosen: Mapping[str, list[str]]
+    ) -> RuleResult:
+        """Read the images and evaluate the validations on them.
+
+        Raises: ExpressionFailed, BudgetExceeded, DependencyError.
+        """
         images = [*dict.fromkeys(one for found in chosen.values() for one in found)]
+        tagged = next((one for one in images if "@" not in one), None)
+        if self.ir.needs_digests and tagged is not None:
+            text = f"image {tagged} does not have a digest"
+            return _verdict(self.ir.policy.name, result.FAIL, text)
         scope.verification.load_ahead(images)
         for image in images:
             scope.verification.load(image)
         scope.show(chosen, body.attestors)
+        found = self._decided(body, scope)
+        if self.ir.needs_verification and found.status == result.PASS:
+            scope.images.require(found, images)
+        return found
 
-    def _decided(self, body: _Body, scope: _ImageScope) -> RuleResult:
+    def _decided(self, body: Body, scope: ImageScope) -> RuleResult:
         """Return the verdict. Raises: ExpressionFailed, BudgetExceeded."""
         name = self.ir.policy.name
         for index, validation in enumerate(body.validations):

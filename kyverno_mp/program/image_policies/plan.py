@@ -30,12 +30,10 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import cut
+from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.image_policies.evaluate import (
-    Begin,
-    Images,
-    LinkedImagePolicy,
-)
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
+from kyverno_mp.program.image_policies.scope import Begin, Images
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
@@ -51,6 +49,7 @@ from kyverno_mp.program.validating_policy.plan import (
 )
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource
+from kyverno_mp.values.patches.json_diff import Operation
 
 _FAIL: Final = "Fail"
 
@@ -62,6 +61,7 @@ class ImagePlan:
         "_begin",
         "_done",
         "_engine",
+        "_images",
         "_policies",
         "_request",
         "fails",
@@ -82,6 +82,7 @@ class ImagePlan:
         self._request = request
         self._policies = policies
         self._begin = begin
+        self._images = Images(begin)
         self._done: list[Verdict | None] = []
         """Verdicts by policy position; None: the policy was not evaluated or does not
         apply."""
@@ -95,7 +96,7 @@ class ImagePlan:
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
         """Evaluate all policies in order. Raises: Preempted, DeadlinePassed."""
         done: list[Verdict | None] = []
-        self._done, self.left_out = done, []
+        self._done, self.left_out, self._images = done, [], Images(self._begin)
         request = self._request
         runtime = self._engine.open(request, deadline_ns, pace).runtime
         namespace = None
@@ -104,7 +105,7 @@ class ImagePlan:
         ports = self._engine.cluster_data.cel
         faults: list[ExpressionFailed] = []
         facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
-        shared, images = ReviewShared(request), Images(self._begin)
+        shared = ReviewShared(request)
         characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
         for turn, linked in enumerate(self._policies, 1):
             runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
@@ -114,11 +115,7 @@ class ImagePlan:
                     runtime.charge(linked.matching.steps(request))
                 if not turn % POLICIES_BETWEEN_CLOCK_CHECKS:
                     runtime.check_clock()
-                results = [
-                    _explained(one.result, one.reasons)
-                    for one in linked.evaluate(facts, shared, images)
-                    if one.result is not None
-                ]
+                results = self._results(linked, facts, shared)
             except Preempted:
                 raise
             except Exception as error:
@@ -135,8 +132,18 @@ class ImagePlan:
 
     def verdicts(self) -> Verdicts:
         """Return the verdicts so far, in policy order."""
+        self._images.settle()
         found = [one for one in tuple(self._done) if one is not None]
         return Verdicts(found, [one.response for one in found])
+
+    def _results(
+        self, linked: LinkedImagePolicy, facts: Facts, shared: Shared
+    ) -> list[RuleResult]:
+        return [
+            _explained(one.result, one.reasons)
+            for one in linked.evaluate(facts, shared, self._images)
+            if one.result is not None
+        ]
 
     def unfinished_fails(self) -> bool:
         """Return whether a missing verdict denies because of a failurePolicy."""
@@ -145,6 +152,45 @@ class ImagePlan:
     def _is_over(self, runtime: Runtime) -> bool:
         end_ns = runtime.review_deadline_ns
         return not end_ns or self._engine.now_ns() >= end_ns
+
+
+class DigestPlan(ImagePlan):
+    """The policies whose images get digests, selected but not yet run."""
+
+    __slots__ = ("_patch",)
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        policies: Sequence[LinkedImagePolicy],
+        begin: Begin | None,
+    ) -> None:
+        super().__init__(engine, request, policies, begin)
+        self._patch: dict[str, Operation] = {}
+
+    def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
+        """Read the digests; the verdicts have only errors. Raises: as ImagePlan.run."""
+        self._patch = {}
+        return super().run(deadline_ns, pace)
+
+    @property
+    def patch(self) -> list[Operation]:
+        """The operations so far, one for each image."""
+        return [*self._patch.values()]
+
+    def _results(
+        self, linked: LinkedImagePolicy, facts: Facts, shared: Shared
+    ) -> list[RuleResult]:
+        settings = self._engine.cluster_data.settings().images
+        results = []
+        for patch, problem in linked.pins(facts, shared, self._images, settings):
+            # Several policies can select an image; the first one pins it.
+            for operation in patch:
+                self._patch.setdefault(operation["path"], operation)
+            if problem is not None:
+                results.append(problem)
+        return results
 
 
 class ImagePlanner:
@@ -182,18 +228,46 @@ class ImagePlanner:
         ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
         does.
         """
-        if is_namespaced and not is_in_namespace(request):
+        policies = self._selected(request, names, pace, is_namespaced=is_namespaced)
+        if not policies:
             return None
+        return ImagePlan(self._engine, request, policies, self._begin)
+
+    def plan_digests(
+        self,
+        request: Request,
+        names: frozenset[str],
+        *,
+        is_namespaced: bool,
+        pace: Pace | None = None,
+    ) -> DigestPlan | None:
+        """Select the policies that add digests; otherwise as ``plan``."""
+        policies = [
+            one
+            for one in self._selected(request, names, pace, is_namespaced=is_namespaced)
+            if one.ir.pins
+        ]
+        if not policies:
+            return None
+        return DigestPlan(self._engine, request, policies, self._begin)
+
+    def _selected(
+        self,
+        request: Request,
+        names: frozenset[str],
+        pace: Pace | None,
+        *,
+        is_namespaced: bool,
+    ) -> list[LinkedImagePolicy]:
+        if is_namespaced and not is_in_namespace(request):
+            return []
         namespace = request.namespace if is_namespaced else ""
         found = self._source.candidates(request, namespace, pace)
         if names:
             found = [one for one in found if one.ir.policy.name in names]
         if pace is not None:
             make_room((one.matching for one in found), request, pace)
-        policies = [one for one in found if one.may_match(request)]
-        if not policies:
-            return None
-        return ImagePlan(self._engine, request, policies, self._begin)
+        return [one for one in found if one.may_match(request)]
 
     def require(self, keys: Iterable[str]) -> None:
         """Check that the worker has these policies.
@@ -204,6 +278,16 @@ class ImagePlanner:
         for key in keys:
             if not self._knows(key):
                 raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+class DigestPlanner:
+    """An ImagePlanner whose plans add digests."""
+
+    __slots__ = ("plan", "require")
+
+    def __init__(self, planner: ImagePlanner) -> None:
+        self.plan = planner.plan_digests
+        self.require = planner.require
 
 
 def _fails(linked: LinkedImagePolicy) -> bool:

@@ -51,7 +51,15 @@ def _library() -> Library:
 class References:
     """The linked ``matchImageReferences`` of a policy."""
 
-    def __init__(self, given: Sequence[ImageReferenceIR]) -> None:
+    def __init__(
+        self, given: Sequence[ImageReferenceIR], *, by_tag: bool = False
+    ) -> None:
+        """``by_tag``: an image with a tag and a digest is selected by its tag, too.
+
+        SAFETY: otherwise, replacing a tag by its digest would remove the image from a
+        policy for ``registry/image:tag``, and nothing would verify it.
+        """
+        self._by_tag = by_tag
         self._tests: list[Glob | Program] = [
             Glob(one.glob)
             if one.expression is None
@@ -64,8 +72,14 @@ class References:
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        if not self._tests:
+        if not self._tests or self._is_selected(image, runtime):
             return True
+        tagged, _, digest = image.partition("@")
+        if not digest or not self._by_tag or ":" not in tagged.rpartition("/")[2]:
+            return False
+        return self._is_selected(tagged, runtime)
+
+    def _is_selected(self, image: str, runtime: Runtime) -> bool:
         for test in self._tests:
             if isinstance(test, Glob):
                 runtime.charge(1 + len(image) // 100)

@@ -13,7 +13,7 @@ with other attestors proves nothing here.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
 from kyverno_mp.expr.cel.functions.kyverno.image_verification import Attestor
@@ -48,10 +48,18 @@ class Verification:
     """The functions of one policy; ``reasons``: why attestors were rejected."""
 
     def __init__(
-        self, terms: PolicyTerms, images: PolicyImages | None, runtime: Runtime
+        self,
+        terms: PolicyTerms,
+        images: PolicyImages | None,
+        runtime: Runtime,
+        verified: dict[str, bool],
     ) -> None:
-        """``images`` is None if no registry is available."""
+        """``images`` is None if no registry is available.
+
+        ``verified``: the images that a policy of this request has tried to verify.
+        """
         self._terms = terms
+        self._verified = verified
         self._images = images
         self._runtime = runtime
         self._statements: dict[tuple[str, str], Json] = {}
@@ -61,6 +69,12 @@ class Verification:
     def load(self, image: str) -> None:
         """Read an image. Raises: ExpressionFailed, DependencyError."""
         self._port().data(self._asked(image), self._deadline_ns)
+
+    def digest(self, image: str) -> str:
+        """Return the digest of an image. Raises: ExpressionFailed, DependencyError."""
+        found = self._port().data(self._asked(image), self._deadline_ns)
+        digest: str = found["digest"]
+        return digest
 
     def load_ahead(self, images: Sequence[str]) -> None:
         """Read several images in parallel; ``load`` reports their errors later.
@@ -88,7 +102,7 @@ class Verification:
 
             verify = partial(self._port().verify, asked, query, self._deadline_ns)
             count += self._holds(f"attestor {name}: {image}", verify)
-        return count
+        return self._noted(image, count, queries)
 
     def attestations(
         self, image: str, attestation: str, attestors: Sequence[Attestor]
@@ -105,7 +119,7 @@ class Verification:
             verify = partial(self._attest, image, wanted, query)
             what = f"attestation {attestation}, attestor {name}: {image}"
             count += self._holds(what, verify)
-        return count
+        return self._noted(image, count, queries)
 
     def payload(self, image: str, attestation: str) -> Json:
         """Return the payload of a verified attestation. Raises: CelFailed."""
@@ -177,6 +191,12 @@ class Verification:
             self.reasons.append(f"{what}: {error.message}")
             return False
         return True
+
+    def _noted(self, image: str, count: int, queries: Sequence[Any]) -> int:
+        """Note whether an image is verified; a later failure does not undo it."""
+        if queries:
+            self._verified[image] = self._verified.get(image, False) or count > 0
+        return count
 
     def _attestation(self, name: str) -> AttestationIR:
         found = self._terms.attestations.get(name)

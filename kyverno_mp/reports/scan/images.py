@@ -30,12 +30,9 @@ from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.image_policies.evaluate import (
-    Begin,
-    Images,
-    LinkedImagePolicy,
-)
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.ports import PolicyImages
+from kyverno_mp.program.image_policies.scope import Begin, Images
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState
 from kyverno_mp.program.images.verification import verify_policy
@@ -184,13 +181,17 @@ class ImageEvaluator:
         self._images = Images(None if self._begin is None else self._begun)
         self._noted = Noted()
         runtime = self._engine.open(request, deadline_ns).runtime
+        answers = []
         for compiled, one in self._cel.results(request, resource, runtime):
+            answers.append((compiled.policy, one, self._noted.problem))
+            self._noted.problem = ""
+        self._images.settle()
+        for ir, one, self._noted.problem in answers:
             if isinstance(one, RuleResult):
-                found.add(compiled.policy, [self._shown(one)])
+                found.add(ir, [self._shown(one)])
                 found.is_outage = found.is_outage or bool(self._noted.problem)
             else:
-                found.wait(compiled.policy, [""], one)
-            self._noted.problem = ""
+                found.wait(ir, [""], one)
         return found.evaluated()
 
     def _results(

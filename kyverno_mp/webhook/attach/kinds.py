@@ -12,8 +12,9 @@ from kyverno_mp.program.cel_policies.generating_plan import (
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
+from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.source import CelPolicySource, CelSource
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment

@@ -29,10 +29,12 @@ from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
     GPOL,
     IVPOL,
+    IVPOL_MUTATE,
     MPOL,
     MUTATE,
     NGPOL,
     NIVPOL,
+    NIVPOL_MUTATE,
     NMPOL,
     NVPOL,
     VALIDATE,
@@ -50,7 +52,10 @@ _WEBHOOK: Final = {
     NGPOL: "ValidatingWebhookConfiguration",
     IVPOL: "ValidatingWebhookConfiguration",
     NIVPOL: "ValidatingWebhookConfiguration",
+    IVPOL_MUTATE: "MutatingWebhookConfiguration",
+    NIVPOL_MUTATE: "MutatingWebhookConfiguration",
 }
+_OF_IMAGES: Final = frozenset({IVPOL, NIVPOL, IVPOL_MUTATE, NIVPOL_MUTATE})
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
 _LABELS_CACHED_MAX: Final = 256
@@ -122,7 +127,7 @@ class PageRecords:
         if responses:
             if webhook in (MPOL, NMPOL):
                 self._cel_mutations(request, responses, seconds)
-            elif webhook in (IVPOL, NIVPOL):
+            elif webhook in _OF_IMAGES:
                 self._cel_images(request, responses, seconds)
             elif webhook in CEL_WEBHOOKS:
                 self._cel_results(request, responses, seconds)

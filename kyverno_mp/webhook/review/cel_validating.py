@@ -16,7 +16,7 @@ from typing import Generic, Protocol
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
-from kyverno_mp.program.image_policies.plan import ImagePlan
+from kyverno_mp.program.image_policies.plan import DigestPlan, ImagePlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
 from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
@@ -132,7 +132,7 @@ class CelValidatingHandler:
         if review.is_abandoned():
             return ABANDONED
         _note_left_out(review, plan)
-        return _answer(review, verdicts)
+        return self._answer(review, plan, verdicts)
 
     def passed(self, _review: Review) -> None:
         """Do nothing: the other validating webhook records changes of sources."""
@@ -143,29 +143,55 @@ class CelValidatingHandler:
         """Answer with the verdicts so far; other policies' failurePolicy decides."""
         _note_left_out(review, plan)
         unfinished = [failure.message] if plan.unfinished_fails() else []
-        return _answer(
-            review, plan.verdicts(), denials=unfinished, texts=[failure.message]
+        return self._answer(
+            review, plan, plan.verdicts(), denials=unfinished, texts=[failure.message]
         )
 
+    def _answer(
+        self,
+        review: Review,
+        plan: AnyPlan,
+        verdicts: Verdicts,
+        *,
+        denials: Sequence[str] = (),
+        texts: Sequence[str] = (),
+    ) -> bytes:
+        responses = verdicts.responses
+        reasons = list(denials)
+        if not verdicts.is_quiet:
+            reasons += _reasons(one for one in verdicts.found if one.denies)
+            warning = (one for one in verdicts.found if WARN in one.actions)
+            texts = [*texts, *_reasons(warning)]
+        if reasons:
+            review.report(responses, blocked=True)
+            return review.deny("; ".join(reasons), responses, texts)
+        return self._allow(review, plan, verdicts, texts)
 
-def _answer(
-    review: Review,
-    verdicts: Verdicts,
-    *,
-    denials: Sequence[str] = (),
-    texts: Sequence[str] = (),
-) -> bytes:
-    responses = verdicts.responses
-    if verdicts.is_quiet and not denials:
+    def _allow(
+        self, review: Review, _plan: AnyPlan, verdicts: Verdicts, texts: Sequence[str]
+    ) -> bytes:
         _pass_on(review, verdicts)
-        return review.allow(texts, responses)
-    reasons = [*denials, *_reasons(one for one in verdicts.found if one.denies)]
-    texts = [*texts, *_reasons(one for one in verdicts.found if WARN in one.actions)]
-    if reasons:
-        review.report(responses, blocked=True)
-        return review.deny("; ".join(reasons), responses, texts)
-    _pass_on(review, verdicts)
-    return review.allow(texts, responses)
+        return review.allow(texts, verdicts.responses)
+
+
+class DigestHandler(CelValidatingHandler):
+    """The handler of ``/ivpol/mutate`` and of ``/nivpol/mutate``.
+
+    Its policies are evaluated, and reported, by the validating webhook.
+    """
+
+    __slots__ = ()
+
+    def takes(self, request: Request) -> bool:
+        """K8S: the object of a deletion cannot be changed."""
+        return request.operation != "DELETE"
+
+    def _allow(
+        self, review: Review, plan: AnyPlan, verdicts: Verdicts, texts: Sequence[str]
+    ) -> bytes:
+        assert isinstance(plan, DigestPlan)
+        review.report(verdicts.responses, blocked=False)
+        return review.allow(texts, verdicts.responses, plan.patch)
 
 
 def _reasons(verdicts: Iterable[Verdict]) -> Iterator[str]:

@@ -13,23 +13,29 @@ from typing import Any
 
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
-from kyverno_mp.program.image_policies.plan import ImagePlanner
+from kyverno_mp.program.image_policies.plan import DigestPlanner, ImagePlanner
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.cel_generating import CelGeneratingHandler
 from kyverno_mp.webhook.review.cel_mutating import CelMutatingHandler
-from kyverno_mp.webhook.review.cel_validating import CelPlans, CelValidatingHandler
+from kyverno_mp.webhook.review.cel_validating import (
+    CelPlans,
+    CelValidatingHandler,
+    DigestHandler,
+)
 from kyverno_mp.webhook.review.mutating import MutatingHandler
 from kyverno_mp.webhook.review.review import Handler
 from kyverno_mp.webhook.review.validating import ValidatingHandler
 from kyverno_mp.webhook.route import (
     GPOL,
     IVPOL,
+    IVPOL_MUTATE,
     MPOL,
     MUTATE,
     NGPOL,
     NIVPOL,
+    NIVPOL_MUTATE,
     NMPOL,
     NVPOL,
     VALIDATE,
@@ -60,6 +66,11 @@ def handlers_of(
     MutatingPolicies, ``cel_generate`` of GeneratingPolicies, and ``cel_images`` of
     ImageValidatingPolicies. None means that there are no such policies.
     """
+
+    def digests() -> DigestPlanner | None:
+        planner = cel_images() if cel_images else None
+        return DigestPlanner(planner) if planner is not None else None
+
     return {
         VALIDATE: ValidatingHandler(validate),
         MUTATE: MutatingHandler(mutate or _NoPlans()),
@@ -86,5 +97,11 @@ def handlers_of(
         ),
         NIVPOL: CelValidatingHandler(
             CelPlans(cel_images, is_namespaced=True) if cel_images else _NoPlans()
+        ),
+        IVPOL_MUTATE: DigestHandler(
+            CelPlans(digests, is_namespaced=False) if cel_images else _NoPlans()
+        ),
+        NIVPOL_MUTATE: DigestHandler(
+            CelPlans(digests, is_namespaced=True) if cel_images else _NoPlans()
         ),
     }

@@ -6,9 +6,12 @@ objects of Kyverno's chart and of Kyverno itself (kyverno_before.py); its pods a
 stand-ins.
 """
 
+import contextlib
 import datetime as dt
 import json
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +26,7 @@ from kyverno_mp.controllers.certificates.make import (
     make_server,
 )
 from kyverno_mp.controllers.certificates.rules import CertificateRules
+from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import (
@@ -49,6 +53,19 @@ from tests.waiting import unique
 PAGE: Final = "upgrade.md"
 STAND_IN: Final = Path(__file__).parents[1] / "kyverno_stand_in.py"
 WEBHOOKS: Final = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+KYVERNOS_RIGHT: Final = {
+    "verb": "update",
+    "group": "apps",
+    "resource": "deployments",
+    "subresource": "scale",
+    "namespace": NAMESPACE,
+}
+OUR_RIGHT: Final = {
+    "verb": "watch",
+    "group": "apiextensions.k8s.io",
+    "resource": "customresourcedefinitions",
+}
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -123,7 +140,70 @@ def _policies() -> list[Any]:
     namespaced = policy("owned", "owner", "ServiceAccount")
     namespaced["kind"] = "Policy"
     namespaced["metadata"]["namespace"] = "default"
-    return [policy("labelled", "team", "ConfigMap"), mutating, namespaced]
+    return [policy("labelled", "team", "ConfigMap"), mutating, namespaced, _pinned()]
+
+
+def _pinned() -> Any:
+    """Return an ImageValidatingPolicy whose webhooks are called for each ConfigMap."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["configmaps"],
+    }
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ImageValidatingPolicy",
+        "metadata": {"name": "pinned"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "attestors": [{"name": "n", "notary": {"certs": {"value": "c"}}}],
+            "validations": [{"expression": "true"}],
+        },
+    }
+
+
+class _Rights:
+    """A right of one program's pods: it must last until the last of them has ended."""
+
+    def __init__(
+        self, plane: ControlPlane, found: Installation, image: str, right: Any
+    ) -> None:
+        self._plane, self._found, self._image = plane, found, image
+        user = f"system:serviceaccount:{NAMESPACE}:{DEPLOYMENT}"
+        self._asked = {"spec": {"user": user, "resourceAttributes": right}}
+        self._stopping = threading.Event()
+        self.kept = 0
+        self.lost: list[Any] = []
+
+    def _running(self) -> set[str]:
+        return {
+            pod.name
+            for pod in self._found.pods
+            if pod.raw["spec"]["containers"][0]["image"] == self._image
+        }
+
+    def _watch(self) -> None:
+        with Api(self._plane.access) as api:
+            while not self._stopping.is_set():
+                before = self._running()
+                _, answer = api.ask("POST", ACCESS_REVIEWS, self._asked)
+                if answer["status"]["allowed"]:
+                    self.kept += bool(before)
+                elif before & self._running():
+                    self.lost.append(answer["status"])
+
+    @contextlib.contextmanager
+    def kept_until_the_end(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._watch, name="rights")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+        assert self.kept
+        assert not self.lost
 
 
 def _is_denied(found: Installation) -> bool:
@@ -171,6 +251,17 @@ def _await_only(found: Installation, image: str) -> None:
     until(is_so, f"only {image} is left")
 
 
+def _revision(found: Installation) -> int:
+    made = _read(found, "-n", NAMESPACE, "deployment", DEPLOYMENT)
+    return int(made["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
+
+
+def _copied_rights(found: Installation) -> list[str]:
+    kinds = "clusterroles,clusterrolebindings,roles,rolebindings"
+    names = found.kubectl("-n", NAMESPACE, "get", kinds, "-o", "name").split()
+    return [name for name in names if "/before:" in name]
+
+
 OURS: Final = "registry.example.com/kyverno-mp:0.1.0"
 
 
@@ -180,12 +271,15 @@ def test_kyverno_is_replaced_under_load(
     """Meanwhile no forbidden object is admitted and no allowed one is rejected."""
     authority = _authority(before)
     told = reader.follow(PAGE, "### 1. Check the policies")
-    assert all(name in told for name in ("labelled", "stamped", "owned"))
+    assert all(name in told for name in ("labelled", "stamped", "owned", "pinned"))
     reader.follow(PAGE, "### 2. Save what will change")
     reader.follow(PAGE, "### 3. Make Helm forget its release")
-    with load(plane):
+    rights = _Rights(plane, before, f"{REGISTRY}/kyverno:v1.18.2", KYVERNOS_RIGHT)
+    with load(plane), rights.kept_until_the_end():
         reader.follow(PAGE, "### 4. Install over Kyverno")
         _await_only(before, OURS)
+    assert _revision(before) == 2, "there was a single rollout"
+    assert not _copied_rights(before)
     labels = ("-l", "owner=helm,name=kyverno")
     assert _read(before, "-n", NAMESPACE, "secret", *labels)["items"] == []
     assert _authority(before) == authority
@@ -217,7 +311,7 @@ def test_no_kyverno_webhook_remains(before: Installation) -> None:
     until(lambda: _services(before) == {"kyverno-svc"}, "all webhooks are ours")
     hooks = _hooks(before)
     names = [one["name"] for one in hooks["kyverno-resource-validating-webhook-cfg"]]
-    assert names == ["validate.kyverno.svc-fail"]
+    assert names == ["ivpol.validate.kyverno.svc-fail", "validate.kyverno.svc-fail"]
     left = _read(before, "-n", NAMESPACE, "deployments")["items"]
     assert [one["metadata"]["name"] for one in left] == [DEPLOYMENT]
     # We review clean-up policies, because we know the account's delete permissions.
@@ -239,9 +333,11 @@ def test_rollback_under_load(
     before: Installation, reader: Reader, plane: ControlPlane
 ) -> None:
     """Kyverno's pods, permissions, values and release are restored."""
-    with load(plane):
+    rights = _Rights(plane, before, OURS, OUR_RIGHT)
+    with load(plane), rights.kept_until_the_end():
         reader.follow(PAGE, "### The way back")
         _await_only(before, f"{REGISTRY}/kyverno:v1.18.2")
+    assert not _copied_rights(before)
     template = _deployment(before)["template"]["spec"]
     assert [one["name"] for one in template["initContainers"]] == ["kyverno-pre"]
     assert {one["name"] for one in template["volumes"]} == {"sigstore"}
@@ -255,7 +351,9 @@ def test_rollback_under_load(
     assert names == {DEPLOYMENT, *(f"kyverno-{one}" for one in OTHERS)}
     release = "sh.helm.release.v1.kyverno.v1"
     assert _read(before, "-n", NAMESPACE, "secret", release)["data"]
-    gone = ("priorityclass", "networkpolicy", "poddisruptionbudget")
+    budget = _read(before, "-n", NAMESPACE, "poddisruptionbudget", DEPLOYMENT)
+    assert budget["spec"]["minAvailable"] == 1
+    gone = ("priorityclass", "networkpolicy")
     for kind in gone:
         found = before.run("-n", NAMESPACE, "get", kind, DEPLOYMENT)
         assert "NotFound" in found.stderr, kind

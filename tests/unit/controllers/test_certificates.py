@@ -214,3 +214,23 @@ def test_tls_client_accepts_the_certificates(
         assert wrapped.version() == "TLSv1.3"
     thread.join()
     done[0].close()
+
+
+def test_secrets_of_another_program_are_awaited_and_never_written() -> None:
+    """Not even if they are missing, expired or signed by an unknown authority."""
+    others = CertificateRules(algorithm="ECDSA", is_external=True)
+    with running() as api:
+        waiting = keep(api, NOW, others)
+        assert (waiting.ca_bundle, waiting.certificate) == (b"", b"")
+        assert [problem.split(",")[0] for problem in waiting.problems] == [
+            "waiting for Secret kyverno-svc.kyverno.svc.kyverno-tls-ca",
+            "waiting for Secret kyverno-svc.kyverno.svc.kyverno-tls-pair",
+        ]
+        assert api.objects == {}
+        made = keep(api, NOW)
+        before = dict(api.objects)
+        assert keep(api, NOW + 1000 * DAY, others) == made
+        api.remove(f"{PATH}pair")
+        assert len(keep(api, NOW, others).problems) == 1
+        assert set(api.objects) < set(before)
+        assert not api.count("^(PUT|PATCH|DELETE)")

@@ -46,9 +46,35 @@ def policy(name: str = "p", namespace: str = "", **spec: Any) -> dict[str, Any]:
 
 def webhooks(*raws: dict[str, Any]) -> dict[str, Any]:
     options = WebhookOptions(ca_bundle=b"ca")
-    found = decoded(*raws)
-    assert cel_mutating_webhooks(found, options) == []
-    return {one["name"]: one for one in cel_webhooks(found, options)}
+    return {one["name"]: one for one in cel_webhooks(decoded(*raws), options)}
+
+
+def mutating(*raws: dict[str, Any]) -> dict[str, Any]:
+    options = WebhookOptions(ca_bundle=b"ca")
+    found = cel_mutating_webhooks(decoded(*raws), options)
+    return {one["name"]: one for one in found}
+
+
+def test_policies_that_add_digests_mutate_the_same_objects() -> None:
+    off: dict[str, Any] = {"validationConfigurations": {"mutateDigest": False}}
+    on: dict[str, Any] = {
+        "validationConfigurations": {"mutateDigest": True, "verifyDigest": False}
+    }
+    given = policy("a"), policy("b", **on), policy("c", **off)
+    ((name, found),) = mutating(*given).items()
+    assert name == "ivpol.mutate.kyverno.svc-fail"
+    assert found["clientConfig"]["service"]["path"] == "/ivpol/mutate/a/b"
+    (validating,) = webhooks(*given[:2]).values()
+    assert found["rules"] == validating["rules"]
+    assert found["reinvocationPolicy"] == "Never"
+
+
+def test_namespaced_policies_mutate_only_their_namespace() -> None:
+    ((name, found),) = mutating(policy(namespace="a")).items()
+    assert name == "nivpol.mutate.kyverno.svc-fail"
+    assert found["clientConfig"]["service"]["path"] == "/nivpol-mutate-keys/a/p"
+    (validating,) = webhooks(policy(namespace="a")).values()
+    assert found["namespaceSelector"] == validating["namespaceSelector"]
 
 
 def test_policies_share_a_webhook_with_their_autogen_variants() -> None:
@@ -85,7 +111,8 @@ def test_namespaced_policies_get_only_their_namespace() -> None:
 
 def test_disabled_and_json_policies_are_not_registered() -> None:
     off = policy("a", evaluation={"admission": {"enabled": False}})
-    assert webhooks(off, policy("b", evaluation={"mode": "JSON"})) == {}
+    json_mode = policy("b", evaluation={"mode": "JSON"})
+    assert webhooks(off, json_mode) == mutating(off, json_mode) == {}
 
 
 def test_status_lists_the_autogen_variants() -> None:

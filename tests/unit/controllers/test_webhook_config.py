@@ -7,7 +7,11 @@ import pytest
 
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile, remove_all
-from kyverno_mp.controllers.webhook_config.resources import Desired, desired
+from kyverno_mp.controllers.webhook_config.resources import (
+    Desired,
+    desired,
+    without_bootstrap,
+)
 from kyverno_mp.controllers.webhook_config.rules import Entry, rules_of
 from kyverno_mp.controllers.webhook_config.static import (
     admission_configurations,
@@ -485,3 +489,39 @@ def test_name_of_the_exempting_condition_is_unique() -> None:
     (webhook,) = computed(document).validating["webhooks"]
     names = [one["name"] for one in webhook["matchConditions"]]
     assert names == ["kyverno-mp-spared", "kyverno-mp-spared-too"]
+
+
+NODES = (
+    '!(request.resource.group == "" && request.resource.resource == "nodes") && '
+    '!(request.resource.group == "certificates.k8s.io" && '
+    'request.resource.resource == "certificatesigningrequests")'
+)
+
+
+def test_blocking_webhooks_exclude_what_a_starting_cluster_needs() -> None:
+    """Upstream's condition; without it, a stopped cluster never gets its nodes."""
+    condition = {"name": "kyverno-exclude-bootstrap-resources", "expression": NODES}
+    found = computed(
+        policy(rule("Secret", validate=PATTERN), name="n"),
+        policy(rule("Secret", validate=PATTERN), name="i", failurePolicy="Ignore"),
+        conditional({"name": "a", "expression": "true"}),
+    ).validating["webhooks"]
+    without_bootstrap(found)
+    without_bootstrap(found)
+    by_name = {one["name"]: one.get("matchConditions", []) for one in found}
+    assert by_name["validate.kyverno.svc-fail"] == [condition]
+    assert by_name["validate.kyverno.svc-ignore"] == []
+    assert by_name["validate.kyverno.svc-fail-finegrained-p"][1:] == [condition]
+
+
+def test_a_full_webhook_excludes_it_too() -> None:
+    """K8S: with a 65th condition, no configuration would be accepted."""
+    given = [{"name": f"n{number}", "expression": "true"} for number in range(64)]
+    webhook = {"failurePolicy": "Fail", "matchConditions": given}
+    without_bootstrap([webhook])
+    assert len(webhook["matchConditions"]) == 64
+    assert webhook["matchConditions"][-1] == {
+        "name": "n63",
+        "expression": f"(true) && {NODES}",
+    }
+    assert given[-1]["expression"] == "true", "lists of policies are not changed"

@@ -356,6 +356,7 @@ def test_admission_role_can_write_only_required_kinds(
         "imagevalidatingpolicies/status": {"update"},
         "namespacedimagevalidatingpolicies/status": {"update"},
         "updaterequests": {"create", "update"},
+        "updaterequests/status": {"patch"},
         "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},
         "subjectaccessreviews": {"create"},

@@ -73,7 +73,7 @@ def no_calls(request: ApiRequest, deadline_ns: int) -> bytes:
 
 def test_no_config_maps_without_caching(api: FakeApi) -> None:
     client = api.client()
-    context = ClusterGlobalContext(client, no_calls)
+    context = ClusterGlobalContext(client, no_calls, 256)
     cluster_data = LiveClusterData(
         client, context, lambda: Directory(()), config_maps=False
     )
@@ -93,7 +93,7 @@ def test_cluster_data_becomes_segments(api: FakeApi) -> None:
     )
     api.put("/api/v1/namespaces/a/configmaps/m", data={"k": "v"})
     client = api.client()
-    context = ClusterGlobalContext(client, no_calls)
+    context = ClusterGlobalContext(client, no_calls, 256)
     served = Directory([core("pods")])
     cluster_data = LiveClusterData(client, context, lambda: served)
     for informer in cluster_data.informers:
@@ -127,7 +127,7 @@ def test_cluster_data_becomes_segments(api: FakeApi) -> None:
 
 def live_data(api: FakeApi) -> LiveClusterData:
     client = api.client()
-    context = ClusterGlobalContext(client, no_calls)
+    context = ClusterGlobalContext(client, no_calls, 256)
     made = LiveClusterData(client, context, lambda: Directory(()))
     for informer in made.informers:
         informer.start()

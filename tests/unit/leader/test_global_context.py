@@ -68,8 +68,10 @@ def services() -> Iterator[Services]:
 
 
 @contextmanager
-def kept(client: Client, services: Services) -> Iterator[ClusterGlobalContext]:
-    context = ClusterGlobalContext(client, services.fetch)
+def kept(
+    client: Client, services: Services, entries_max: int = 256
+) -> Iterator[ClusterGlobalContext]:
+    context = ClusterGlobalContext(client, services.fetch, entries_max)
     context.informer.start()
     try:
         wait_for(lambda: context.informer.synced)
@@ -312,15 +314,12 @@ def test_total_size_is_bounded(
         assert "left out" in message
 
 
-def test_entry_count_is_bounded(
-    api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(global_context_cluster, "GLOBAL_CONTEXT_ENTRIES_MAX", 1)
+def test_entry_count_is_bounded(api: FakeApi, services: Services) -> None:
     put(api, "a", VERSION)
     put(api, "b", VERSION)
-    with kept(api.client(), services) as context:
+    with kept(api.client(), services, entries_max=1) as context:
         wait_for(lambda: "data" in decoded(context).get("a", {}))
-        assert "more than" in decoded(context)["b"]["error"]
+        assert "more than 1 entries" in decoded(context)["b"]["error"]
         api.remove(f"{ENTRIES}/a")
         wait_for(lambda: "a" not in decoded(context))
         wait_for(lambda: "data" in decoded(context)["b"])

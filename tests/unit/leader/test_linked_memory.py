@@ -30,7 +30,8 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.image_policies.evaluate import Images, LinkedImagePolicy
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
+from kyverno_mp.program.image_policies.scope import Images
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy

@@ -94,7 +94,7 @@ class Leader:
         self.objects = Objects(client)
         self.policies = ClusterPolicies(client)
         self.configuration = ClusterConfiguration(client, settings)
-        self.context = ClusterGlobalContext(client, refuse)
+        self.context = ClusterGlobalContext(client, refuse, 256)
         terms = Terms(namespace="kyverno", name="kyverno", identity="one")
         # The lease is held until it is released, however slow this machine is.
         self.election = Election(self.objects, terms, clock_ns=lambda: 1)

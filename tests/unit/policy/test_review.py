@@ -49,6 +49,25 @@ def test_valid_policy_has_no_error_and_no_warning() -> None:
     assert evaluate(policy(DATA)) == ReviewVerdict()
 
 
+@pytest.mark.parametrize("body", [DATA, PATTERN, {"mutate": {"patchesJson6902": "[]"}}])
+@pytest.mark.parametrize("view", [CLUSTER, STANDALONE])
+def test_cel_preconditions_need_validate_cel(
+    body: dict[str, Any], view: ClusterView
+) -> None:
+    """Otherwise nothing evaluates them, and the rule applies to more than it says."""
+    given = [{"name": "c", "expression": "false"}]
+    (name,) = body
+    for conditions in ([], given):
+        raw = policy({**body, "celPreconditions": conditions})
+        assert evaluate(raw, view=view).error == (
+            f"path: spec.rules[0].{name}..: "
+            "celPrecondition can only be used with validate.cel"
+        )
+    cel = {"validate": {"cel": {"expressions": [{"expression": "true"}]}}}
+    raw = policy({**cel, "celPreconditions": given})
+    assert evaluate(raw, view=view).error == ""
+
+
 def test_unknown_kind_ends_with_a_warning() -> None:
     raw = policy({**PATTERN, "match": {"any": [{"resources": {"kinds": ["Foo"]}}]}})
     text = (

@@ -19,13 +19,14 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import decode_image_pol
 from kyverno_mp.policy.cel_kinds.validating_policy import decode_validating_policy
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.image_policies.evaluate import Images, LinkedImagePolicy
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.ports import (
     AttestorQuery,
     CosignQuery,
     ImageQuery,
     NotaryQuery,
 )
+from kyverno_mp.program.image_policies.scope import Images
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.scope import Facts

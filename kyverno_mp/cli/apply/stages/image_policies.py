@@ -22,11 +22,9 @@ from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program import result
 from kyverno_mp.program.context.cel_scope import Shared
-from kyverno_mp.program.image_policies.evaluate import (
-    Images,
-    LinkedImagePolicy,
-)
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.ports import PolicyImages
+from kyverno_mp.program.image_policies.scope import Images
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.validating_policy.scope import Facts, KindShared
@@ -74,13 +72,16 @@ class ImagePolicies:
         namespace = namespace_of(asked, self._values)
         facts = Facts(asked, runtime, self._ports, namespace)
         shared, images = KindShared(asked), Images(self._begin)
+        verdicts = []
         for linked in self._policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
             answers = list(linked.evaluate(facts, shared, images, of_files=True))
             found = [one.result for one in answers if one.result is not None]
             if found or not all(one.is_matched for one in answers):
-                yield Verdict(policy, found[-1] if found else None)
+                verdicts.append(Verdict(policy, found[-1] if found else None))
+        images.settle()
+        yield from verdicts
 
     def validate_payload(
         self, payload: dict[str, Json], runtime: Runtime
@@ -93,6 +94,7 @@ class ImagePolicies:
         request = Request(object=dict(payload), version="")
         facts = Facts(request, runtime, self._ports, is_payload=True)
         shared, images = Shared(request), Images(self._begin)
+        verdicts = []
         for linked in self._policies:
             if not linked.ir.is_json:
                 continue
@@ -108,7 +110,9 @@ class ImagePolicies:
                     reason = found.message.removeprefix("failed to evaluate policy: ")
                     text = "failed to apply image validating policies on JSON payload"
                     raise CommandFailed(f"{text}: {reason}")
-                yield Verdict(policy, found)
+                verdicts.append(Verdict(policy, found))
+        images.settle()
+        yield from verdicts
 
     def _asked(self, request: Request) -> Request:
         """Return the request as upstream builds it: a CREATE by the given user."""

@@ -21,7 +21,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _ONE_PATCH: Final = "only one of `patchStrategicMerge` or `patchesJson6902` is allowed"
-_CEL_ONLY: Final = "celPrecondition can only be used with validate.cel"
+CEL_ONLY: Final = "celPrecondition can only be used with validate.cel"
 _PARAM_CHOICE: Final = "one of cel.paramRef.name or cel.paramRef.selector must be set"
 
 
@@ -73,7 +73,7 @@ def _mutate_errors(rule: Rule) -> Iterator[tuple[str, str]]:
     if has_merge and has_patches:
         yield "foreach", _ONE_PATCH
     if rule.cel_preconditions is not None:
-        yield "", _CEL_ONLY
+        yield "", CEL_ONLY
 
 
 def _mutate_foreach_errors(
@@ -103,7 +103,7 @@ def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
         for text in pair
     ):
         yield "selector", "wildcard characters `*/?` not supported"
-    # KYVERNO: celPreconditions are not checked here (docs/behaviour/engine 10.6).
+    # KYVERNO: celPreconditions are only checked in a cluster, in checks/cluster.py.
     if generate.data is not None:
         for path, text in pattern_errors(generate.data, "/", with_anchors=False):
             upstream = f"anchors not supported on generate resources: {text}"
@@ -125,7 +125,7 @@ def _validate_errors(rule: Rule, validate: Validation) -> Iterator[tuple[str, st
     for entry in validate.foreach or ():
         yield from _foreach_errors(entry)
     if rule.cel_preconditions is not None and validate.cel is None:
-        yield "", _CEL_ONLY
+        yield "", CEL_ONLY
     if validate.cel is not None:
         for text in _cel_errors(validate.cel):
             yield "", text

@@ -42,6 +42,9 @@ IMAGES = """
     - imageReferences: ["*"]
       mutateDigest: false
       attestations: [{type: https://example.com/v1}]"""
+KEY = """
+      attestors: [{entries: [{keys: {secret: {name: k, namespace: kyverno}}}]}]"""
+VERIFIED = IMAGES.replace("\n      attestations: [{type: https://example.com/v1}]", KEY)
 CLEANUP = """apiVersion: kyverno.io/v2
 kind: ClusterCleanupPolicy
 metadata: {name: p}
@@ -56,6 +59,7 @@ CONDITIONS = f"""{HEAD}  webhookConfiguration:
 CASES = {
     "sound": (f"{HEAD}  rules:{VALIDATE}", set(), set()),
     "one rule": (f"{HEAD}  rules:{VALIDATE}{IMAGES}", {"leader.unsupported"}, set()),
+    "verified": (f"{HEAD}  rules:{VERIFIED}", set(), set()),
     "no rule": (f"{HEAD}  rules:{IMAGES}", {"leader.unsupported"}, set()),
     "generate": (f"{HEAD}  rules:{VALIDATE}{GENERATE}", set(), set()),
     "existing": (f"{HEAD}  rules:{EXISTING}", set(), set()),
@@ -150,6 +154,16 @@ def test_other_rules_of_the_policy(command: Command, tmp_path: Path) -> None:
         assert done.code == 1
         assert f"{fate} [leader.unsupported]" in done.err
         assert command("explain", file, "--target", "cli").code == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_explain_agrees_with_the_server(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    """A failure means: who checks policies before an upgrade is misled."""
+    text, server, _ = CASES[name]
+    (tmp_path / "p.yaml").write_text(text)
+    assert bool(command("explain", tmp_path / "p.yaml").code) == bool(server)
 
 
 @pytest.mark.parametrize("name", ["generate", "existing"])

@@ -25,9 +25,10 @@ from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.limits import IMAGE_REASON_CHARACTERS_MAX, IMAGE_REASONS_MAX
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
+from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.ports import ImageQuery, PolicyImages
+from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.registry.client import Client
