@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 
 from kyverno_mp.cli.output.screen import Safe, Screen, printable
 from kyverno_mp.cli.output.yaml_text import dump, dump_plain
@@ -75,7 +75,6 @@ def test_json_keeps_its_values(text: str) -> None:
     assert json.loads(shown) == {text: [text]}
 
 
-@settings(deadline=None)
 @given(st.lists(PIECES).map("".join))
 def test_yaml_keeps_its_values(text: str) -> None:
     value = {"spec": {"key": text, "list": [text]}, text + "x": 1}
