@@ -1,8 +1,19 @@
-"""List skipped tests and their reasons after a run."""
+"""List skipped tests and their reasons after a run; set Hypothesis up for all tests."""
 
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No result depends on the speed of the machine: counts guard costs. The parent is the
+# profile that Hypothesis chose, which differs in CI.
+settings.register_profile(
+    "any speed",
+    settings(),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("any speed")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -43,7 +43,7 @@ _OTHERS = st.one_of(
 _PATCHES = st.lists(st.lists(_ADDS, max_size=3), max_size=3)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(_DOCUMENTS, _PATCHES)
 def test_additions(document: dict[str, Any], patches: list[Any]) -> None:
     linked = [link_additions(check_operations(patch)) for patch in patches]
@@ -72,7 +72,7 @@ def test_other_operations_are_not_linked(adds: list[Any], other: Any) -> None:
     assert link_additions([*adds, other]) is None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(_DOCUMENTS, _ADDS)
 def test_failed_patches_are_never_applied(document: dict[str, Any], add: Any) -> None:
     linked = link_additions([add])

@@ -111,7 +111,7 @@ def _request(kind: str) -> Request:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_RULES, _ANNOTATIONS)
 def test_each_kind_has_its_generated_rules(
     rules: list[dict[str, Any]], annotation: str | None

@@ -137,7 +137,7 @@ def _theirs(text: str) -> Any:
         return _FAILED
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(EXPRESSIONS)
 def test_same_value(text: str) -> None:
     compiled(text)
@@ -195,7 +195,7 @@ _SOUP = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(_SOUP, st.text(max_size=30)))
 def test_any_text_yields_a_value_or_an_input_error(text: str) -> None:
     with contextlib.suppress(InputError):

@@ -99,7 +99,7 @@ def reads_of(text: str) -> Reads | None:
     return reads
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(EXPRESSIONS, OBJECTS)
 @example("(object.a + object.b)[0].a", {"a": [{"a": 1, "b": 2}], "b": [{"a": 3}]})
 @example("object.a.filter(v, v.a == 'a').map(v, v.b)", {"a": [{"a": "a", "b": 1}]})

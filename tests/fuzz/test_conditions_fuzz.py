@@ -77,7 +77,7 @@ def test_operators_agree_with_the_oracle_on_scalars() -> None:
         check_all_operators(key, value)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(SIDES, SIDES)
 def test_operators_agree_with_the_oracle(key: Any, value: Any) -> None:
     """This includes lists and maps on either side."""
@@ -108,7 +108,7 @@ def outcome(call: Any) -> Any:
         return error.message
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(BLOCKS)
 def test_holds_and_evaluate_agree(raw: Any) -> None:
     """The fast program and the explaining one agree, even on errors."""

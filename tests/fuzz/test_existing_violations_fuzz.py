@@ -239,7 +239,7 @@ def _matches_as_nobodys(rule: LinkedRule, old: Any, kind: dict[str, str]) -> boo
 
 
 @given(_RULE, st.sampled_from(_SHAPES), _LABELS, _LABELS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_failure_is_excused_only_by_an_existing_one(
     raw: dict[str, Any],
     shape: tuple[dict[str, str], str, dict[str, str]],

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.compiler.build import compile_policy
@@ -227,7 +227,7 @@ def _said(compiled: CompiledPolicy, pod: dict[str, Any]) -> str:
     return json.dumps([found, done.patch, done.refusal, len(done.left_out)])
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500)
 @given(st.lists(_BODY, min_size=1, max_size=2), _PODS)
 def test_combined_run_equals_one_by_one(bodies: list[Any], pod: dict[str, Any]) -> None:
     compiled, before = _compiled(bodies), json.dumps(pod)

@@ -81,7 +81,7 @@ def runtime(*, ints_are_numbers: bool = False) -> Runtime:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.text(ALPHABET, max_size=60) | st.text(max_size=30), st.booleans())
 def test_any_text_parses_or_is_rejected(text: str, community: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
     try:
@@ -94,7 +94,7 @@ def test_any_text_parses_or_is_rejected(text: str, community: bool) -> None:  # 
         return
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(expressions, json_values, st.booleans())
 def test_any_expression_terminates(text: str, value: Json, ints: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
     try:

@@ -94,7 +94,7 @@ def _read_by(reader: Any, text: str) -> bool:
     return True
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(EXPRESSIONS, _ROOTS)
 @example("a.*.length(@)", {"a": {"b": "x"}})
 @example("merge({k: @}, @)", [])
@@ -120,7 +120,7 @@ _SOUP = st.builds(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(_SOUP, _ROOTS)
 def test_same_texts_are_rejected(text: str, document: Any) -> None:
     if _read_by(jmespath.compile, text):

@@ -8,7 +8,7 @@ import copy
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import InputError
@@ -169,7 +169,7 @@ def _values(leaves: Leaves, one: Any, two: Any) -> list[Any]:
     return [(one, two)[number % 2] for number in range(len(leaves.resolvers))]
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=600)
 @given(_PATCHES, _PODS, _VALUES, _VALUES)
 def test_linked_merge_equals_the_general_one(
     patch: dict[str, Any], pod: dict[str, Any], one: Any, two: Any
@@ -198,7 +198,7 @@ def test_linked_merge_equals_the_general_one(
     assert json.dumps([*before]) == json.dumps([filled(leaves.shape, values), pod])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(_PATCHES, _PATCHES, _PODS, _VALUES)
 def test_successive_merges_have_the_same_result(
     first: dict[str, Any], second: dict[str, Any], pod: dict[str, Any], one: Any
@@ -226,7 +226,7 @@ _ROWS = st.lists(st.tuples(_VALUES, _VALUES), max_size=4)
 _PLAIN_ROWS = st.lists(st.tuples(_NAMES, _NAMES | st.integers(0, 3)), max_size=4)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=600)
 @given(_PATCHES, _PODS, _ROWS | _PLAIN_ROWS)
 def test_rows_run_together_equal_rows_one_by_one(
     patch: dict[str, Any], pod: dict[str, Any], rows: list[tuple[Any, Any]]

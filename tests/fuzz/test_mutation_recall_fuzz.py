@@ -316,7 +316,7 @@ def _is_accepted(document: Document) -> bool:
     return True
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(_POLICIES, _families())
 def test_cached_patch_equals_a_computed_one(
     bodies: list[list[Document]], family: list[Document]

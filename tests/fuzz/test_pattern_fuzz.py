@@ -102,7 +102,7 @@ def check(pattern: Any, resource: Any) -> None:
     assert cached_program(pattern).evaluate(resource) == verdict
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(related())
 @example(({"a": [{"(b)": "1", "x1": "2"}]}, {"a": [{"b": 1, "x1": 2}, {"b": 3}]}))
 @example(({"^(a)": ["*"]}, {"a": []}))
@@ -111,21 +111,21 @@ def test_all_evaluators_agree(case: tuple[Any, Any]) -> None:
     check(*case)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(META_PATTERNS, META_RESOURCES)
 def test_wildcard_keys_agree(pattern: Any, resource: Any) -> None:
     """Metadata blocks change with the resource; both evaluators must follow equally."""
     check(pattern, resource)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(META_PATTERNS, max_size=2), st.lists(META_RESOURCES, max_size=3))
 def test_wildcard_keys_agree_in_lists(pattern: Any, resource: Any) -> None:
     """In a list, skips are tolerated, so the kind of failure matters."""
     check(pattern, resource)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(SCALARS | st.lists(SCALARS, max_size=2), SCALARS)
 def test_leaf_evaluators_agree(value: Any, pattern: Any) -> None:
     """Most policies consist of scalars."""

@@ -408,7 +408,7 @@ FIRST_SKIPS = [
 @given(policies(), st.lists(requests(), min_size=1, max_size=3))
 @example(FIRST_SKIPS, [review({"kind": "Pod", "metadata": {"name": "a"}})])
 @example(EQUAL_BLOCKS, [review({"kind": "Pod", "metadata": {"name": "a"}})])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_all_evaluators_agree(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
 ) -> None:
@@ -433,7 +433,7 @@ def test_all_evaluators_agree(
 
 @given(policies(), requests())
 @example(EQUAL_BLOCKS, review({"kind": "Pod", "metadata": {"name": "a"}}))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_results_of_a_policy_do_not_depend_on_other_policies(
     documents: list[dict[str, Any]], document: dict[str, Any]
 ) -> None:

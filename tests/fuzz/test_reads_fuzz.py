@@ -60,7 +60,7 @@ def check_pattern(pattern: Any, resource: Any) -> None:
     assert exactly(part_of(reads, part), part), "what is cut is cut"
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(related())
 @example(({"spec": {"X(a)": None}}, {"spec": {"a": {"b": 1}, "b": 2}}))
 @example(({"a": ["*"]}, {"a": [{"b": 1}]}))
@@ -68,13 +68,13 @@ def test_patterns_read_only_declared_paths(case: tuple[Any, Any]) -> None:
     check_pattern(*case)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(META_PATTERNS, META_RESOURCES)
 def test_wildcard_keys_read_only_declared_paths(pattern: Any, resource: Any) -> None:
     check_pattern(pattern, resource)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(META_PATTERNS, max_size=2), st.lists(META_RESOURCES, max_size=3))
 def test_wildcard_keys_in_lists_read_only_declared_paths(
     pattern: Any, resource: Any
@@ -82,7 +82,7 @@ def test_wildcard_keys_in_lists_read_only_declared_paths(
     check_pattern(pattern, resource)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data(), PATTERNS, PATTERNS)
 def test_combined_reads_cover_both_patterns(data: Any, one: Any, other: Any) -> None:
     """Rules of a batch share one part."""
@@ -172,7 +172,7 @@ def outcome(text: str, value: Any) -> tuple[str, Any]:
         return error.code, None
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(EXPRESSIONS, MAPS)
 @example("(a || b).a", {"a": {"b": 1}, "b": {"a": 1}})
 @example("(a && b).a", {"a": {"b": 1}, "b": {"a": 1}})

@@ -231,7 +231,7 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(policies(), families())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_cached_verdict_equals_an_evaluated_one(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
 ) -> None:
@@ -317,7 +317,7 @@ def test_old_object_is_evaluated_each_time() -> None:
 
 @example(0)
 @given(st.integers(0, 40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_cache_is_bounded(more: int) -> None:
     verdicts = recall.VerdictCache()
     with patch.object(recall, "RECALL_ENTRIES_MAX", 10):
@@ -441,7 +441,7 @@ def test_objects_that_differ_in_rule_conditions_are_never_equal() -> None:
 
 
 @given(MORE, families())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_cached_rule_equals_an_evaluated_one(
     body: dict[str, Any], reviews: list[dict[str, Any]]
 ) -> None:

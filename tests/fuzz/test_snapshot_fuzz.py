@@ -33,7 +33,7 @@ def damage(content: bytes, what: tuple[str, int, bytes]) -> bytes:
     return content[:at] + data + content[at + len(data) :]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(records=RECORDS, salt=st.binary(min_size=16, max_size=16))
 def test_records_survive_a_round_trip(records: dict[bytes, bytes], salt: bytes) -> None:
     """Decoding an encoded record returns the record."""
@@ -42,7 +42,7 @@ def test_records_survive_a_round_trip(records: dict[bytes, bytes], salt: bytes) 
     assert {key: bytes(segment.get(key) or b"") for key in records} == records
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(records=RECORDS, what=DAMAGE)
 def test_damage_is_rejected(
     records: dict[bytes, bytes], what: tuple[str, int, bytes]
@@ -57,7 +57,7 @@ def test_damage_is_rejected(
     assert damaged == content
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(records=RECORDS, what=DAMAGE, asked=st.binary(max_size=12))
 def test_damage_with_a_valid_checksum_never_crashes(
     records: dict[bytes, bytes], what: tuple[str, int, bytes], asked: bytes
@@ -80,7 +80,7 @@ def test_damage_with_a_valid_checksum_never_crashes(
         return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(content=st.binary(max_size=300))
 def test_any_bytes_are_rejected(content: bytes) -> None:
     """Foreign files are not segments."""

@@ -77,7 +77,7 @@ def outcome(call: Any) -> Any:
         return ("failed", error.message)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(TREES, CONTEXTS, st.sampled_from(["CREATE", "DELETE"]))
 @example("{{ a }}{{b}}", {"a": "", "b": [1]}, "CREATE")
 @example({"{{ a }}": 1}, {"a": None}, "CREATE")
@@ -101,7 +101,7 @@ def test_split_documents_agree_with_the_oracle(
         assert parsed.constant == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TREES, CONTEXTS)
 def test_malicious_data_terminates(document: Any, root: dict[str, Any]) -> None:
     """Values that contain themselves end in a value or in an input error."""

@@ -76,7 +76,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_estimate_covers_any_value(value: object) -> None:
     """A hundred copies make the fixed cost of decoding negligible."""
     body = json.dumps([value] * 100, separators=(",", ":")).encode()

@@ -109,7 +109,7 @@ def test_names_are_escaped(text: str, *, standalone: bool) -> None:
         assert "\x1b" not in page
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(min_size=1, max_size=40))
 def test_texts_are_escaped(text: str) -> None:
     world = full(text)

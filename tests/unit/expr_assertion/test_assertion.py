@@ -317,7 +317,7 @@ _TREES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_TREES, _JSON)
 def test_any_tree_returns_or_raises_a_known_error(tree: Any, payload: Any) -> None:
     """A tree or a payload must never crash a worker."""

@@ -730,7 +730,7 @@ _TEXTS = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(_TEXTS, min_size=1, max_size=3), st.lists(_TEXTS, max_size=2))
 def test_verdicts_equal_the_api_servers(
     texts: list[str], conditions: list[str]

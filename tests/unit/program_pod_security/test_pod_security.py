@@ -502,7 +502,7 @@ _SPECS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     _SPECS,
     st.sampled_from(["baseline", "restricted"]),

@@ -71,7 +71,7 @@ def test_unacknowledged_record_is_read_again(
     assert drain(reader) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sizes=st.lists(st.integers(0, RING_BYTES // 3), min_size=1, max_size=40),
     taken_every=st.integers(1, 5),

@@ -477,7 +477,7 @@ PIECES = st.lists(
 
 
 @given(PIECES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_bytes_leave_the_server_working(pieces: list[bytes]) -> None:
     async def story(client: Client) -> None:
         # After a rejection the server closes first, at any moment.
