@@ -37,6 +37,7 @@ from kyverno_mp.cli.cluster.preview import (
     print_columns,
 )
 from kyverno_mp.cli.cluster.preview_data import listed, preview_data
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.apply import Objects
@@ -173,7 +174,7 @@ def _filters(cluster: Cluster, namespace: str) -> str:
     try:
         found = Objects(cluster.client).find(core("configmaps"), key)
     except DependencyError as error:
-        click.echo(f"resourceFilters are not known: {error.message}", err=True)
+        say(f"resourceFilters are not known: {error.message}", err=True)
         return ""
     return str(((found or {}).get("data") or {}).get("resourceFilters") or "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from kyverno_mp.cli.output.files import write_in_folder
 from kyverno_mp.policy.crd.generate import render
 
 
@@ -19,5 +20,5 @@ def called(folder: Path | None) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (folder / name).write_text(text)
+        write_in_folder(folder / name, text)
     click.echo(f"Wrote {len(files)} files to {folder}")

@@ -48,9 +48,9 @@ def _many(*names: str, text: str) -> Callable[[_Command], _Command]:
 
 
 def _write(document: dict[str, Json], output: str) -> None:
-    import yaml  # not needed for help pages
+    from kyverno_mp.cli.output.yaml_text import dump_plain
 
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    text = dump_plain(document, sort_keys=False)
     if not output:
         click.echo(text, nl=False)
         return

@@ -7,6 +7,7 @@ May touch: standard output. Source: docs/behaviour/cli 1 (Cobra's own command).
 import click
 
 from kyverno_mp.cli.commands.declare import Command, Example
+from kyverno_mp.cli.output.screen import say
 
 
 @click.command(
@@ -28,7 +29,7 @@ def command(context: click.Context, names: tuple[str, ...]) -> None:
         found = found.get_command(above, name)
         if found is None:
             # KYVERNO: an unknown topic is reported, but the exit code is 0.
-            click.echo(f"Unknown help topic `{' '.join(names)}`", err=True)
+            say(f"Unknown help topic `{' '.join(names)}`", err=True)
             click.echo(context.find_root().get_help(), err=True)
             return
         above = click.Context(found, info_name=name, parent=above)

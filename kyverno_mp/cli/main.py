@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from kyverno_mp.cli.commands.declare import PLUGIN, PROGRAM, Example, Group
+from kyverno_mp.cli.output.screen import screens
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.shell.exit_codes import (
     FAILED,
@@ -143,6 +144,11 @@ def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
 
     ``program``: the program's name in help and errors.
     """
+    with screens():
+        return _run(arguments, program)
+
+
+def _run(arguments: Sequence[str], program: str) -> int:
     try:
         is_serve = list(arguments[:1]) == ["serve"]
         rest = without_log_flags(arguments, keep_level=is_serve)

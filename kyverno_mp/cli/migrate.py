@@ -9,11 +9,11 @@ version".
 from collections.abc import Sequence
 from typing import Final
 
-import click
 import msgspec
 
 from kyverno_mp.cli.apply.options import split
 from kyverno_mp.cli.cluster.access import open_cluster
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of
@@ -38,7 +38,7 @@ def migrate(client: Client, names: Sequence[str]) -> None:
     """
     objects = Objects(client)
     for name in names:
-        click.echo(f"migrating resource: {name} ...")
+        say(f"migrating resource: {name} ...")
         definition = objects.find(_DEFINITIONS, ("", name))
         if definition is None:
             raise CommandFailed(
@@ -47,13 +47,13 @@ def migrate(client: Client, names: Sequence[str]) -> None:
         version = _storage_version(definition)
         if not version:
             raise CommandFailed("stored version not found")
-        click.echo(f"stored version: {version}")
+        say(f"stored version: {version}")
         if _stored_versions(definition) == [version]:
-            click.echo("stored version is already up to date, nothing to do")
+            say("stored version is already up to date, nothing to do")
             continue
-        click.echo("migrating resources...")
+        say("migrating resources...")
         _Writer(client, _resource_of(definition, version)).write_all()
-        click.echo("patching status...")
+        say("patching status...")
         _set_stored_version(objects, name, version)
 
 
@@ -110,7 +110,7 @@ class _Writer:
             self._failed += 1
             namespace, name = key_of(found)
             place = f"{namespace}/{name}" if namespace else name
-            click.echo(f"not written: {place}: {error.message}", err=True)
+            say(f"not written: {place}: {error.message}", err=True)
 
 
 def _set_stored_version(objects: Objects, name: str, version: str) -> None:
@@ -131,7 +131,7 @@ def called(resources: tuple[str, ...], kubeconfig: str, context: str) -> None:
         raise CommandFailed("resource cannot be empty")
     if not names:
         # KYVERNO: the exit code is 0.
-        click.echo("nothing to migrate: name definitions with --resource", err=True)
+        say("nothing to migrate: name definitions with --resource", err=True)
     else:
         with open_cluster(kubeconfig, context) as cluster:
             migrate(cluster.client, names)

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import sources
@@ -201,7 +202,7 @@ def _json_of(value: Json) -> bytes:
 
 
 def _print(text: str) -> None:
-    click.echo(text, err=True)
+    say(text, err=True)
 
 
 def push_called(source: str, image: str, *, insecure: bool) -> None:

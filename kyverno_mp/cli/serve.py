@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from kyverno_mp.cli.commands.declare import Command, Example
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import facts_of, variable
 from kyverno_mp.settings.nearest import nearest
@@ -87,7 +88,7 @@ def _serve(**overrides: str | None) -> int:
     if theirs.problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(theirs.problems))
     for warning in theirs.warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        say(f"Warning: {warning}", err=True)
     ours = {name: value for name, value in overrides.items() if value is not None}
     sources = {**theirs.sources, **_as_written(ours)}
     settings = resolve(read(env, {**theirs.overrides, **ours}, sources), env)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-import click
-
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import Error
 
@@ -49,7 +48,7 @@ def watch(
             rounds -= 1
             if rounds == 0:
                 return code
-            click.echo("watching for changes ...", err=True)
+            say("watching for changes ...", err=True)
             while state_of(watched) == seen:
                 time.sleep(pause_s)
     except KeyboardInterrupt:
@@ -60,10 +59,10 @@ def _guarded(run: Callable[[], int]) -> int:
     try:
         return run()
     except CommandFailed as error:
-        click.echo(f"Error: {error.message}", err=True)
+        say(f"Error: {error.message}", err=True)
         return error.exit_code
     except Error as error:
-        click.echo(f"Error: {error.message}", err=True)
+        say(f"Error: {error.message}", err=True)
         return 1
 
 

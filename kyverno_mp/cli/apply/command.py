@@ -39,6 +39,7 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     Payload,
 )
 from kyverno_mp.cli.cluster.data import load_cluster_data
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -47,6 +48,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_cel,
     compile_images,
     compile_others,
+    require_valid,
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess
@@ -154,6 +156,8 @@ def _run_in(
         _print_failed_deletions([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
+    if options.require_valid:
+        require_valid(policies, compiled)
     return _exit_code(options, counts, policies, scene.unread)
 
 
@@ -171,7 +175,8 @@ def _scene(
         return
     locations: list[Location] = []
     unread: list[str] = []
-    load = partial(load_resources, quiet=options.is_quiet, unread=unread)
+    echo = _say_nothing if options.is_quiet else click.echo
+    load = partial(load_resources, echo=echo, unread=unread)
     objects = load(options.resources, locations=locations)
     if options.payloads:
         from kyverno_mp.cli.sources.payloads import load_payload  # rarely needed
@@ -208,10 +213,14 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     lost = (policies.failed_paths, policies.unsupported)
     of_cel = (policies.validating, policies.cel, policies.images)
     if not any((*loaded, *of_cel, *lost)):
-        click.echo(f"no policies in {', '.join(options.policies)}", err=True)
+        say(f"no policies in {', '.join(options.policies)}", err=True)
     if not len(scene.given) and not (scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
-        click.echo(f"no objects in {places}", err=True)
+        say(f"no objects in {places}", err=True)
+
+
+def _say_nothing(_text: str) -> None:
+    pass
 
 
 def _context(options: Options) -> "ContextFile | None":
@@ -219,7 +228,7 @@ def _context(options: Options) -> "ContextFile | None":
         return None
     from kyverno_mp.cli.sources.payloads import load_context  # rarely needed
 
-    return load_context(Path(options.context_file))
+    return load_context(Path(options.context_file), is_argument=True)
 
 
 def _read_for_proxies(options: Options) -> None:
@@ -247,7 +256,7 @@ def _user(options: Options) -> UserInfo | None:
     if not options.user_info:
         return None
     try:
-        user = load_user_info(Path(options.user_info))
+        user = load_user_info(Path(options.user_info), is_argument=True)
     except CommandFailed as error:
         text = f"failed to load request info ({error.message})"
         raise CommandFailed(text) from error
@@ -275,14 +284,14 @@ def _print_failed_deletions(responses: list[Response], options: Options) -> None
 
 def _print_failed_paths(policies: PolicySet) -> None:
     for path, reason in policies.failed_paths:
-        click.echo(f"policy path skipped: {path}: {reason}", err=True)
+        say(f"policy path skipped: {path}: {reason}", err=True)
     for name in policies.unsupported:
-        click.echo(f"not evaluated by this version: {name}", err=True)
+        say(f"not evaluated by this version: {name}", err=True)
     for policy in policies.documents:
         for rule in policy.spec.rules:
             if lacking := missing_capability(rule, verifies=True):
                 place = f"policy {policy.metadata.name}, rule {rule.name}"
-                click.echo(f"{place}: not evaluated: {lacking}", err=True)
+                say(f"{place}: not evaluated: {lacking}", err=True)
 
 
 def _exceptions(options: Options, policies: PolicySet, given: Given) -> Exceptions:
@@ -334,7 +343,7 @@ def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
     for name, error in compiled.invalid:
         invalid = _is_called_invalid(error)
         headings[names[0 if invalid else 1]].append(name)
-        click.echo(f"policy {name}: {error.message}", err=True)
+        say(f"policy {name}: {error.message}", err=True)
     for heading in reversed(names):
         if headings[heading]:
             echo(_DIVIDER)

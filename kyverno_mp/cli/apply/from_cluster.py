@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import click
-
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.scene import Scene
@@ -27,6 +25,7 @@ from kyverno_mp.cli.cluster.resources import (
     resources_of,
 )
 from kyverno_mp.cli.cluster.spool import Spool
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
@@ -93,7 +92,7 @@ def _directory(client: Client) -> Directory:
     discovery = Discovery(client)
     discovery.refresh()
     for group_version in discovery.stale:
-        click.echo(
+        say(
             f"the API server does not serve this group at the moment: {group_version}",
             err=True,
         )
@@ -127,6 +126,6 @@ def _wanted(options: Options) -> Wanted:
 
 def _print_loading(loading: Loading, options: Options) -> None:
     if options.show_performance:
-        click.echo(loading.summary(), err=options.is_quiet)
+        say(loading.summary(), err=options.is_quiet)
     for error in loading.errors:
-        click.echo(f"not listed: {error}", err=True)
+        say(f"not listed: {error}", err=True)

@@ -12,8 +12,11 @@ from typing import Final
 
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.field_diff import field_differences
+from kyverno_mp.cli.output.files import is_stream, write_in_folder, write_to_stream
+from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.values.jsonvalue import Json
@@ -62,15 +65,20 @@ def _doubles(value: Json) -> Json:
 
 def mutated_text(response: Response, *, stdin: bool) -> str:
     """Return the output for one mutating policy, and whether it changed anything."""
-    text = (
-        "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
-    )
+    text = _head(response, stdin=stdin)
     text += f"\n{_patched(response)}\n---\n"
     targets = targets_of(response)
     if targets:
         text += "patched targets: \n"
         text += "".join(f"\n{_yaml(target)}\n---\n\n" for target in targets)
     return text + DONE
+
+
+def _head(response: Response, *, stdin: bool) -> str:
+    if stdin:
+        return ""
+    policy, path = one_line(response.policy.name), one_line(response.path)
+    return f"\npolicy {policy} applied to {path}:"
 
 
 def generated_of(response: Response) -> list[dict[str, Json]]:
@@ -80,24 +88,23 @@ def generated_of(response: Response) -> list[dict[str, Json]]:
 
 def generated_text(response: Response, *, stdin: bool) -> str:
     """Return the output for the objects that one policy generated."""
-    head = (
-        "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
-    )
+    head = _head(response, stdin=stdin)
     return "".join(
         f"{head}\n{_yaml(made)}\n---\n{GENERATED}" for made in generated_of(response)
     )
 
 
 class MutatedFiles:
-    """``-o``: a file, truncated at the start, or a folder with a file per object."""
+    """``-o``: a file, truncated at the start, a stream, or a folder of files."""
 
     def __init__(self, output: str) -> None:
         self._path = Path(output)
-        self._is_file = self._path.suffix in (".yml", ".yaml")
+        self._is_stream = is_stream(self._path)
+        self._is_file = self._is_stream or self._path.suffix in (".yml", ".yaml")
         folder = self._path.parent if self._is_file else self._path
         try:
             folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
-            if self._is_file:
+            if self._is_file and not self._is_stream:
                 self._path.write_text("")
                 self._path.chmod(_FILE_MODE)
         except OSError as error:
@@ -116,11 +123,16 @@ class MutatedFiles:
 
     def _append(self, name: str, text: str) -> None:
         path = self._path
-        if not self._is_file:
-            path /= name
         try:
-            with path.open("a") as file:
-                file.write(text)
+            if self._is_stream:
+                write_to_stream(path, text)
+                return
+            if self._is_file:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(text)
+            else:
+                path /= name
+                write_in_folder(path, text, append=True)
             path.chmod(_FILE_MODE)
         except OSError as error:
             raise CommandFailed(f"{path}: {error.strerror}") from error
@@ -136,7 +148,7 @@ def difference(
 ) -> tuple[str, str] | None:
     """Compare an object with the file's; return (reason, message) or None if equal."""
     try:
-        documents = parse(path.read_bytes(), str(path))
+        documents = parse(read_file(path), str(path))
     except OSError as error:
         return _not_loaded(what, read_error(error, path))
     except CommandFailed as error:

@@ -33,6 +33,7 @@ class Options(msgspec.Struct):
     audit_warn: bool = False
     warn_exit_code: int = 0
     warn_no_pass: bool = False
+    require_valid: bool = False
     remove_color: bool = False
     detailed_results: bool = False
     table: bool = False

@@ -22,6 +22,7 @@ from kyverno_mp.cli.apply.mutated import (
 from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.stages.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.words import LocatedResponses, result_word
+from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.table import render as render_table
 from kyverno_mp.program import result
@@ -110,7 +111,8 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
 
 def _mutations(response: Response) -> str:
     """Return the lines of mutate rules that were skipped or failed."""
-    policy, path = response.policy.name, resource_path(response.resource)
+    policy = one_line(response.policy.name)
+    path = one_line(resource_path(response.resource))
     lines = []
     for rule in response.results:
         if rule.rule_type != result.MUTATION:
@@ -131,10 +133,11 @@ def _failures(response: Response, *, audit_warn: bool) -> str:
         return ""
     warned = audit_warn and response.action == "Audit"
     label = "failed as audit warning:" if warned else "failed:"
-    path = resource_path(response.resource).replace("//", "JSON payload")
-    lines = [f"policy {response.policy.name} -> resource {path} {label}"]
+    path = one_line(resource_path(response.resource).replace("//", "JSON payload"))
+    policy = one_line(response.policy.name)
+    lines = [f"policy {policy} -> resource {path} {label}"]
     lines.extend(
-        f"{index} - {rule.rule} {rule.message or 'validation failed'}"
+        f"{index} - {one_line(rule.rule)} {rule.message or 'validation failed'}"
         for index, rule in enumerate(failed, 1)
     )
     return "\n".join(lines) + "\n"

@@ -9,12 +9,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import click
-
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import Error, NamespaceGone
@@ -50,14 +49,14 @@ def evaluate_all(
             # The objects of a deleted namespace are deleted, too: nothing to evaluate.
             hide()
             path = resource_path(identity)
-            click.echo(f"skipped, its namespace was deleted: {path}", err=True)
+            say(f"skipped, its namespace was deleted: {path}", err=True)
             return []
         except Error as error:
             if not options.continue_on_fail:
                 raise
             path = resource_path(identity)
             hide()
-            click.echo(f"not evaluated: {path}: {error.message}", err=True)
+            say(f"not evaluated: {path}: {error.message}", err=True)
             return None
         for response in responses:
             if response.patched is None and is_elsewhere:

@@ -8,7 +8,6 @@ Source: docs/behaviour/cli 10.
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
@@ -16,6 +15,7 @@ from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.words import LocatedResponses, result_word
 from kyverno_mp.cli.output import github, junit, sarif, tap
 from kyverno_mp.cli.sources.positions import Positions
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.resources import Location
 from kyverno_mp.program.result import RuleResult
 
@@ -61,10 +61,7 @@ def _findings(
         if word not in levels:
             continue
         if location.file not in positions:
-            # Objects from a cluster have no location.
-            no_file = location.file in ("-", "")
-            text = b"" if no_file else Path(location.file).read_bytes()
-            positions[location.file] = Positions(text)
+            positions[location.file] = Positions(_text_of(location.file))
         path = _PATH_IN_WORDS.search(rule.message)
         line, column = positions[location.file].locate(
             location.index, _field_path(path[1]) if path else "", item=location.item
@@ -135,3 +132,11 @@ def _cell(text: str) -> str:
     """Escape text for one table cell. SAFETY: a message may quote an object."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+
+
+def _text_of(file: str) -> bytes:
+    """Return a file's text; objects of a cluster or of a pipe have no lines."""
+    try:
+        return b"" if file in ("-", "") else read_file(file)
+    except OSError:
+        return b""

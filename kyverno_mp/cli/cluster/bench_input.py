@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-import click
-
 from kyverno_mp.cli.cluster.access import Cluster, open_cluster
 from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
 from kyverno_mp.cli.cluster.resources import (
@@ -21,6 +19,7 @@ from kyverno_mp.cli.cluster.resources import (
     resources_of,
 )
 from kyverno_mp.cli.cluster.spool import Spool
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.cli.sources.policies import PolicySet, stored_policies
@@ -74,11 +73,11 @@ class Source:
             wanted = Wanted(namespace=namespace)
             loading = load_cluster(self._cluster.client, resources, wanted, spool)
             for error in loading.errors:
-                click.echo(f"not listed: {error}", err=True)
+                say(f"not listed: {error}", err=True)
             chosen = _sample(len(spool))
             if len(chosen) < len(spool):
                 text = f"measured: {len(chosen)} of {len(spool)} objects"
-                click.echo(text, err=True)
+                say(text, err=True)
             objects = [spool.object(position) for position in chosen]
         return [one for one in objects if self._has_namespace(one)]
 
@@ -90,7 +89,7 @@ class Source:
                 self._ports.labels(namespace)
         except NamespaceGone:
             path = f"{namespace}/{one.get('kind')}/{metadata_text(one, 'name')}"
-            click.echo(f"skipped, its namespace was deleted: {path}", err=True)
+            say(f"skipped, its namespace was deleted: {path}", err=True)
             return False
         return True
 
@@ -114,5 +113,5 @@ def open_source(kubeconfig: str, context: str) -> Iterator[Source]:
         discovery.refresh()
         for group_version in discovery.stale:
             text = f"the API server does not serve this group: {group_version}"
-            click.echo(text, err=True)
+            say(text, err=True)
         yield Source(cluster, discovery.directory)

@@ -16,7 +16,9 @@ import click
 import msgspec
 
 from kyverno_mp.cli.cluster.access import Cluster, open_cluster
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.policy.reading.load import load
@@ -89,7 +91,7 @@ class PreviewCommand(Generic[P, V]):
         problems = [text for one in previews for text in self.problems(one)]
         if output == "table":
             for text in problems:
-                click.echo(f"not decided: {text}", err=True)
+                say(f"not decided: {text}", err=True)
         return 1 if problems else 0
 
     def _policies(self, cluster: Cluster, names: Sequence[str]) -> Iterator[P]:
@@ -102,8 +104,9 @@ class PreviewCommand(Generic[P, V]):
 
     def _of_file(self, path: str) -> Iterator[P]:
         kinds = {one.kind: one for one in (*self.cluster_wide, *self.namespaced)}
-        with click.open_file(path, "rb") as file:
-            documents = load(file.read(), file=path)
+        is_input = path == "-"
+        data = read_standard_input() if is_input else read_file(path, is_argument=True)
+        documents = load(data, file=path)
         for document in documents:
             raw = document.raw
             resource = kinds.get(raw.get("kind", "")) if isinstance(raw, dict) else None
@@ -135,4 +138,4 @@ def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = zip(line, widths, strict=True)
-        click.echo("   ".join(cell.ljust(width) for cell, width in cells).rstrip())
+        say("   ".join(cell.ljust(width) for cell, width in cells).rstrip())

@@ -108,6 +108,11 @@ _OPTIONS_OF_OUTPUT: Final = (
         **_FLAG,
         help="Exit with the code of --warn-exit-code if nothing passed.",
     ),
+    click.Option(
+        ["--require-valid"],
+        **_FLAG,
+        help="Fail if a policy or a policy file cannot be used, instead of skipping.",
+    ),
     click.Option(["--remove-color"], **_FLAG, help="Print without colours."),
     click.Option(["--detailed-results"], **_FLAG, help="Add messages to the table."),
     click.Option(["-t", "--table"], **_FLAG, help="Print a table."),

@@ -71,6 +71,11 @@ command = Command(
         ),
         click.Option(["--require-tests"], is_flag=True, help="Fail if no test exists."),
         click.Option(
+            ["--require-valid"],
+            is_flag=True,
+            help="Fail if a policy file or a policy of a test cannot be used.",
+        ),
+        click.Option(
             ["--allow-skipped"],
             is_flag=True,
             help="Succeed even if tests need features that this version lacks.",

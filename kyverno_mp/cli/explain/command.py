@@ -22,6 +22,7 @@ from kyverno_mp.cli.lint.foreign import (
 )
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
 from kyverno_mp.cli.output.counted import counted
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -34,6 +35,7 @@ from kyverno_mp.cli.sources.compiled import (
 from kyverno_mp.cli.sources.exceptions import load_exceptions
 from kyverno_mp.cli.sources.folders import files_below, say_empty
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
 from kyverno_mp.ir.admission_policy import (
@@ -379,7 +381,7 @@ def _files(paths: Sequence[str]) -> list[str]:
         foreign += len(below) - len(wanted)
         found += wanted if below else [path]
     if foreign:
-        click.echo(f"files without policies: {foreign}", err=True)
+        say(f"files without policies: {foreign}", err=True)
     return found
 
 
@@ -391,7 +393,7 @@ def _is_foreign(file: str) -> bool:
     if is_template(file):
         return True
     try:
-        documents = load(Path(file).read_bytes(), file=file)
+        documents = load(read_file(file), file=file)
     except (InputError, OSError):
         return False  # reported when the file is loaded
     return all(

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-import yaml
 
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.test_file import fix_head, fix_test
+from kyverno_mp.cli.output.files import write_in_folder
+from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.output.yaml_text import dump_plain
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.shell.exit_codes import FAILED
 from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -43,11 +46,11 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
         before = deepcopy(documents)
         for raw in documents:
             if _is_policy(raw):
-                click.echo(f"Processing file ({file})...")
+                say(f"Processing file ({file})...")
                 _warn(fix_policy(raw))
         if save and documents != before:
             _save(file, documents, f"  Saving file ({file})...")
-    click.echo("Done.")
+    say("Done.")
 
 
 def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
@@ -117,12 +120,12 @@ def _report(file: Path, found: "Rewrite") -> None:
     else:
         count = len(found.differences)
         text = f"not rewritten: {count} of {found.requests} requests differ"
-    click.echo(f"{place}: {text}", err=True)
+    say(f"{place}: {text}", err=True)
     for one in found.differences[:_DIFFERENCES_SHOWN]:
         before, after = one.before or "allowed", one.after or "allowed"
-        click.echo(f"  {one.request}", err=True)
-        click.echo(f"    ClusterPolicy: {before}", err=True)
-        click.echo(f"    ValidatingPolicy: {after}", err=True)
+        say(f"  {one.request}", err=True)
+        say(f"    ClusterPolicy: {before}", err=True)
+        say(f"    ValidatingPolicy: {after}", err=True)
 
 
 def test(
@@ -136,18 +139,18 @@ def test(
     for path in paths:
         for file in _found(path, named_below(Path(path), file_name)):
             _fix_test_file(file, save=save, force=force, compress=compress)
-    click.echo("Done.")
+    say("Done.")
 
 
 def _fix_test_file(file: Path, *, save: bool, force: bool, compress: bool) -> None:
     documents = _documents(file)
     fixed: list[Json] = []
     for raw in documents or []:
-        click.echo(f"Processing test file ({file})...")
+        say(f"Processing test file ({file})...")
         try:
             document, messages = fix_test(raw, file.name, compress=compress)
         except CommandFailed as error:
-            click.echo(f"  ERROR: {error.message}")
+            say(f"  ERROR: {error.message}")
             fixed.append(raw)
             continue
         _warn(messages)
@@ -170,10 +173,10 @@ def _order_of(documents: Sequence[Json]) -> str:
 
 
 def _fix_other(file: Path, kind: str, label: str, *, save: bool, force: bool) -> None:
-    click.echo(f"  Processing {label} file ({file.name})...")
+    say(f"  Processing {label} file ({file.name})...")
     documents = _documents(file)
     if not documents or not isinstance(documents[0], dict):
-        click.echo(f"    ERROR: failed to load {label}")
+        say(f"    ERROR: failed to load {label}")
         return
     fixed, messages = fix_head(documents[0], kind)
     _warn(messages)
@@ -200,12 +203,12 @@ def _found(path: str, files: Iterator[Path]) -> list[Path]:
 def _documents(file: Path) -> list[Json] | None:
     """Return the raw documents of a file, None if it cannot be used."""
     try:
-        loaded = load(file.read_bytes(), file=str(file))
+        loaded = load(read_file(file), file=str(file))
     except (InputError, OSError) as error:
-        click.echo(f"skipped: {file}: {error}", err=True)
+        say(f"skipped: {file}: {error}", err=True)
         return None
     if any(document.item >= 0 for document in loaded):
-        click.echo(f"skipped: {file}: a List is not supported", err=True)
+        say(f"skipped: {file}: a List is not supported", err=True)
         return None
     return [document.raw for document in loaded]
 
@@ -220,20 +223,18 @@ def _is_policy(raw: Json) -> bool:
 
 def _warn(messages: Sequence[str]) -> None:
     for message in messages:
-        click.echo(f"  WARNING: {message}")
+        say(f"  WARNING: {message}")
 
 
 def _save(file: Path, documents: Sequence[Json], label: str) -> None:
-    click.echo(label)
+    say(label)
     try:
-        file.write_text(_yaml(documents), encoding="utf-8")
+        write_in_folder(file, _yaml(documents))
     except OSError as error:
-        click.echo(f"    ERROR: saving file ({file}): {error.strerror}")
+        say(f"    ERROR: saving file ({file}): {error.strerror}")
         return
-    click.echo("    OK")
+    say("    OK")
 
 
 def _yaml(documents: Sequence[Json]) -> str:
-    return yaml.safe_dump_all(
-        documents, sort_keys=False, allow_unicode=True, explicit_start=True
-    )
+    return dump_plain(*documents, sort_keys=False, explicit_start=True)

@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 
 import click
 
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid, InputError
 from kyverno_mp.expr.jmespath.link import Query
@@ -36,22 +38,21 @@ def _runtime(*, keeps_bytes: bool = False) -> Runtime:
 
 
 def _read_input(path: str) -> Json:
-    data = _read(path) if path else sys.stdin.buffer.read()
+    data = _read(path) if path else read_standard_input()
     documents = load(data, file=path or "-", with_lists=True)
     return documents[0].raw if documents else None
 
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs 3 ms at the start
-            return file.read()
+        return read_file(path, is_argument=True)
     except OSError as error:
         text = f"failed open file {path}: {read_error(error, path)}"
         raise CommandFailed(text) from error
 
 
 def _ask(prompt: str) -> None:
-    click.echo("Reading from terminal input.")
+    say("Reading from terminal input.")
     click.echo(prompt)
 
 
@@ -95,7 +96,7 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
     # KYVERNO: if a query fails, only the error is printed.
     click.echo(f"# {text}")
     if unquoted and isinstance(found, str):
-        click.echo(text_bytes(found))
+        _print_text(found)
         return
     try:
         shown = json_text(found) if compact else _indented(found, "")
@@ -104,6 +105,15 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
             f"error marshalling result to JSON: {error.message}"
         ) from error
     click.echo(shown)
+
+
+def _print_text(text: str) -> None:
+    """Print a string without quotes; bytes that are no text are written as they are."""
+    data = text_bytes(text)
+    try:
+        click.echo(data.decode())
+    except UnicodeDecodeError:
+        click.echo(data)
 
 
 def _found(query: Query, data: Json) -> Json:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import click
-
 from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
 from kyverno_mp.cli.lint.checks import concerns
 from kyverno_mp.cli.lint.foreign import (
@@ -29,11 +27,13 @@ from kyverno_mp.cli.lint.served import (
 )
 from kyverno_mp.cli.output import sarif
 from kyverno_mp.cli.output.sarif import Finding
+from kyverno_mp.cli.output.screen import show
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.shell.exit_codes import FAILED, OK
 from kyverno_mp.cli.sources.folders import say_empty
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.cli.sources.positions import Positions
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import (
     admission_faults,
@@ -104,7 +104,7 @@ def _texts(path: str) -> Iterable[tuple[bytes, str]]:
     root = Path(path)
     if path == "-" or root.is_dir():
         return sources(path)
-    return ((root.read_bytes(), path),)
+    return ((read_file(root, is_argument=True), path),)
 
 
 def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
@@ -385,6 +385,6 @@ def called(
         for one in lint(paths, for_server=target == "server")
         if not any(matches(code, one.code) for code in ignore)
     ]
-    click.echo(render(wanted, output), nl=False)
+    show(render(wanted, output))
     bad = (sarif.ERROR, sarif.WARNING) if strict else (sarif.ERROR,)
     return FAILED if any(one.level in bad for one in wanted) else OK

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from kyverno_mp.cli.lint.checks import CODES
 from kyverno_mp.cli.output import github, sarif
 from kyverno_mp.cli.output.sarif import Explained, Finding
+from kyverno_mp.cli.output.screen import one_line
 
 
 def render(findings: Sequence[Finding], output: str) -> str:
@@ -55,4 +56,4 @@ def _line(finding: Finding, more: str = "") -> str:
     subject = f" ({finding.subject})" if finding.subject and not more else ""
     where = f"{finding.file}:{finding.line}:{finding.column}"
     text = f"{finding.message}{more}{subject} [{finding.code}]"
-    return f"{where}: {finding.level}: {text}"
+    return one_line(f"{where}: {finding.level}: {text}")

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.cli.output.sarif import ERROR, NOTE, WARNING, Finding
+from kyverno_mp.cli.output.screen import Safe, without_controls
 
 _COMMANDS: Final = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
 _OF_MESSAGES: Final = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _OF_PROPERTIES: Final = {**_OF_MESSAGES, ord(":"): "%3A", ord(","): "%2C"}
 
 
-def render(findings: Iterable[Finding]) -> str:
+def render(findings: Iterable[Finding]) -> Safe:
     """Return one annotation per finding; GitHub's runner prints other lines as text."""
-    return "".join(_annotation(one) for one in findings)
+    return Safe("".join(_annotation(one) for one in findings))
 
 
 def _annotation(finding: Finding) -> str:
@@ -38,7 +39,7 @@ def _annotation(finding: Finding) -> str:
     )
     subject = f" ({finding.subject})" if finding.subject else ""
     message = f"{finding.message or finding.code}{subject}".translate(_OF_MESSAGES)
-    return f"::{_COMMANDS[finding.level]} {listed}::{message}\n"
+    return without_controls(f"::{_COMMANDS[finding.level]} {listed}::{message}") + "\n"
 
 
 def _relative(file: str) -> str:

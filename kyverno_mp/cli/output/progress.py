@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, TextIO
 
+from kyverno_mp.cli.output.screen import Safe, one_line
+
 _QUIET_S: Final = 1.0
 """Shorter runs end before a user could read the line."""
 _REDRAW_S: Final = 0.1
@@ -84,14 +86,15 @@ class Line:
         if now_s - self._start_s >= _QUIET_S and now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
             self._is_shown = True
-            self._stream.write(f"\r{self._text(now_s)[: _columns(self._stream)]}\x1b[K")
+            text = one_line(self._text(now_s))[: _columns(self._stream)]
+            self._stream.write(Safe(f"\r{text}\x1b[K"))
             self._stream.flush()
 
     def hide(self) -> None:
         """Remove the line before other output."""
         if self._is_shown:
             self._is_shown = False
-            self._stream.write("\r\x1b[K")
+            self._stream.write(Safe("\r\x1b[K"))
             self._stream.flush()
 
     def _text(self, now_s: float) -> str:

@@ -10,6 +10,8 @@ from unicodedata import category, combining, east_asian_width
 
 import msgspec
 
+from kyverno_mp.cli.output.screen import Safe, without_controls
+
 _WRAP_AT = 300
 """Cells with more bytes wrap at word boundaries, as upstream's printer does."""
 _COUNT_FROM = 10
@@ -57,12 +59,15 @@ def headers(*, detailed: bool) -> list[str]:
     return [*names, "MESSAGE"] if detailed else names
 
 
-def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
+def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> Safe:
     """Return the table with borders, "" without rows."""
     if not rows:
-        return ""
+        return Safe()
     names = headers(detailed=detailed)
-    body = [[_wrapped(cell) for cell in row.cells(detailed=detailed)] for row in rows]
+    body = [
+        [_wrapped(without_controls(cell)) for cell in row.cells(detailed=detailed)]
+        for row in rows
+    ]
     titles = list(names)
     if len(rows) > _COUNT_FROM:
         # KYVERNO: cli 8 - the printer's extra space after the count widens the column.
@@ -86,7 +91,7 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
             for i in range(height)
         )
     lines.append(border)
-    return "\n".join(lines) + "\n"
+    return Safe("\n".join(lines) + "\n")
 
 
 def _wrapped(cell: str) -> list[str]:

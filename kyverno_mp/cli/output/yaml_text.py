@@ -12,6 +12,7 @@ from typing import Final
 
 import yaml
 
+from kyverno_mp.cli.output.screen import printable
 from kyverno_mp.values.go.gotext import float_g
 from kyverno_mp.values.jsonvalue import Json
 
@@ -37,6 +38,10 @@ _TIME: Final = re.compile(
 )
 
 
+_WIDTH_MAX: Final = 1 << 30
+"""Of quoted texts, which would otherwise continue on lines of their own."""
+
+
 class _Dumper(yaml.CSafeDumper):
     """Dumper without implicit types, so that this module decides about quotes."""
 
@@ -48,10 +53,37 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
+class _QuotingDumper(_Dumper):
+    """Dumper that quotes each string with an unsafe part, also one with many lines."""
+
+
+class _PlainQuotingDumper(yaml.SafeDumper):
+    """The same with PyYAML's own style."""
+
+
 def dump(value: Json) -> str:
-    """Return the text of one document with sorted keys."""
+    """Return the text of one document with sorted keys, safe to print."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True)
-    return text
+    if printable(text) == text:
+        return text
+    return printable(
+        yaml.dump(value, Dumper=_QuotingDumper, allow_unicode=True, width=_WIDTH_MAX)
+    )
+
+
+def dump_plain(*documents: Json, **options: bool) -> str:
+    """Return documents in PyYAML's style, safe to print; ``options``: of its dump."""
+    text: str = yaml.safe_dump_all(documents, allow_unicode=True, **options)
+    if printable(text) == text:
+        return text
+    text = yaml.dump_all(
+        documents,
+        Dumper=_PlainQuotingDumper,
+        allow_unicode=True,
+        width=_WIDTH_MAX,
+        **options,
+    )
+    return printable(text)
 
 
 def _map(dumper: _Dumper, value: dict[str, Json]) -> yaml.Node:
@@ -66,6 +98,18 @@ def _text(dumper: _Dumper, value: str) -> yaml.Node:
     elif _is_read_as_another_type(value):
         style = '"'
     return dumper.represent_scalar(_STR, value, style)
+
+
+def _quoted_if_unsafe(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    """Quote a string if a line of it could be unsafe; an escape keeps its value."""
+    style = None if printable(value) == value else '"'
+    return dumper.represent_scalar(_STR, value, style)
+
+
+def _text_quoted_if_unsafe(dumper: _Dumper, value: str) -> yaml.Node:
+    if printable(value) == value:
+        return _text(dumper, value)
+    return dumper.represent_scalar(_STR, value, '"')
 
 
 def _plain(dumper: _Dumper, value: Json) -> yaml.Node:
@@ -135,5 +179,8 @@ def _digits(text: str, at: int) -> str:
 
 _Dumper.add_representer(dict, _map)
 _Dumper.add_representer(str, _text)
+_QuotingDumper.add_representer(str, _text_quoted_if_unsafe)
+_PlainQuotingDumper.add_representer(str, _quoted_if_unsafe)
 for _kind in (int, float, bool, type(None)):
     _Dumper.add_representer(_kind, _plain)
+    _QuotingDumper.add_representer(_kind, _plain)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import click
 import msgspec
 
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.replay.cel import CelPolicies, cel_policies_of
 from kyverno_mp.cli.replay.changes import (
     CHANGES,
@@ -107,7 +107,7 @@ def _run(options: Options) -> tuple[Tables, Facts]:
             tables.add(change_of(line, route.webhook, known, found, unchanged))
             advance(1)
     for note in recording.notes:
-        click.echo(note, err=True)
+        say(note, err=True)
     if not tables.requests:
         raise CommandFailed(f"no reviews in {options.recording}")
     against = ", ".join(options.against) or "the recorded answers"
@@ -170,16 +170,16 @@ def _compiled(paths: Sequence[str]) -> _Set:
         raise CommandFailed("\n".join(lost))
     others = _others(found)
     for name in others:
-        click.echo(f"skipped, replay does not evaluate this kind: {name}", err=True)
+        say(f"skipped, replay does not evaluate this kind: {name}", err=True)
     served: dict[tuple[str, str, str], CompiledPolicy] = {}
     for one in compiled.policies:
         try:
             kept, lacking = servable(one, has_background=True)
         except PolicyInvalid as error:
-            click.echo(f"policy {one.policy.key}: not in force: {error}", err=True)
+            say(f"policy {one.policy.key}: not in force: {error}", err=True)
             continue
         if lacking:
-            click.echo(f"policy {one.policy.key}: {lacking}", err=True)
+            say(f"policy {one.policy.key}: {lacking}", err=True)
         # As in leader/policy_store.py: the last policy with a name is in force.
         policy = kept.policy
         served[policy.kind, policy.namespace, policy.name] = kept

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.report.read import Scope, entries_of_cluster, entries_of_paths
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Entry, Filters, urgency
@@ -98,7 +97,7 @@ def _entries(options: Options) -> list[Entry]:
     scope = Scope(names[0] if is_one else "", options.selector)
     found = entries_of_cluster(options.kubeconfig, options.context, scope)
     if not found:
-        click.echo("the cluster has no results in reports", err=True)
+        say("the cluster has no results in reports", err=True)
     return found
 
 

@@ -20,6 +20,7 @@ import msgspec
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below
+from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.dashboard.entries import Entry
 from kyverno_mp.dashboard.stored import broken_entry, entries_of
 from kyverno_mp.errors import InputError, KubeNotFound
@@ -144,13 +145,13 @@ def _texts(path: str) -> Iterator[tuple[bytes, str]]:
     if path == "-":
         if sys.stdin.isatty():
             click.echo("reading reports from standard input", err=True)
-        yield sys.stdin.buffer.read(), "standard input"
+        yield read_standard_input(), "standard input"
         return
     try:
         root = Path(path)
-        files = files_below(root, _SUFFIXES) if root.is_dir() else [root]
-        for file in files:
-            yield file.read_bytes(), str(file)
+        is_folder = root.is_dir()
+        for file in files_below(root, _SUFFIXES) if is_folder else [root]:
+            yield read_file(file, is_argument=not is_folder), str(file)
     except OSError as error:
         raise CommandFailed(read_error(error, path)) from error
 

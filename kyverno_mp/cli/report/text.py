@@ -10,6 +10,7 @@ reader's terminal, and markup could become part of a page.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from kyverno_mp.cli.output.screen import Safe, without_controls
 from kyverno_mp.dashboard.entries import RESULTS, Counts, Entry, Group, groups, total
 
 _MESSAGE_LENGTH_MAX: Final = 200
@@ -35,17 +36,18 @@ def summary(counts: Counts) -> str:
 
 def table(
     entries: Sequence[Entry], dimension: str, rows_max: int, *, color: bool
-) -> str:
+) -> Safe:
     """Return the groups, the listed results, and the total."""
     if not entries:
-        return f"{summary(total(entries))}\n"
+        return Safe(f"{summary(total(entries))}\n")
     named = [(dimension.upper(), *(name.upper() for name in RESULTS), "TOTAL")]
     named += [_group_row(one) for one in groups(entries, dimension)]
     text = columns(named, numbers_from=1)
     listed = entries[:rows_max] if rows_max else entries
     paint = _painted if color else _plain
     text += "\n" + columns([_LISTED, *map(_cells, listed)], paint=paint)
-    return text + "\n" + _rest(len(entries) - len(listed)) + _end(entries)
+    text += "\n" + _rest(len(entries) - len(listed)) + _end(entries)
+    return Safe(text)
 
 
 def _end(entries: Sequence[Entry]) -> str:
@@ -71,10 +73,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 def shown(text: str) -> str:
     """Return the text on one line, without control characters."""
-    if text.isprintable():
-        return text
-    joined = " ".join(text.split())
-    return "".join(one if one.isprintable() else "\ufffd" for one in joined)
+    return text if text.isprintable() else without_controls(" ".join(text.split()))
 
 
 def _plain(_column: str, padded: str) -> str:

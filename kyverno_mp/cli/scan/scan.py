@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final
 
 import click
@@ -20,6 +19,7 @@ from kyverno_mp.cli.assertions import program_of
 from kyverno_mp.cli.scan.policies import policies_of
 from kyverno_mp.cli.scan.scope import EntryScope
 from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import ExpressionFailed, InputError
 from kyverno_mp.expr.assertion.link import Violation
 from kyverno_mp.expr.jmespath.interim import GoInt
@@ -97,7 +97,7 @@ def _silent(_text: str) -> None:
 
 
 def _payload(path: str) -> Json:
-    data = Path(path).read_bytes()
+    data = read_file(path, is_argument=True)
     if path.endswith(".json"):
         try:
             return json.loads(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace as replaced
 
+from kyverno_mp.cli.output.screen import one_line
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.policies import AnyCleanup, PolicySet
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
@@ -20,6 +22,7 @@ from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
@@ -40,6 +43,25 @@ class Compiled(msgspec.Struct):
     """(policy name, error with all problems)."""
     invalid_rules: int = 0
     """Number of rules in rejected policies; the banner includes them."""
+
+
+def require_valid(policies: PolicySet, compiled: Compiled) -> None:
+    """Raise CommandFailed with the reasons if any policy or policy file is left out."""
+    reasons = [
+        f"{path}: {reason}"
+        for path, reason in (*policies.failed_paths, *policies.silent)
+    ]
+    reasons += [f"{name}: not evaluated" for name in policies.unsupported]
+    reasons += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
+    reasons += [
+        f"policy {policy.metadata.name}, rule {rule.name}: not evaluated: {lacking}"
+        for policy in policies.documents
+        for rule in policy.spec.rules
+        if (lacking := missing_capability(rule, verifies=True))
+    ]
+    if reasons:
+        lines = "".join(f"\n  {one_line(reason)}" for reason in reasons)
+        raise CommandFailed(f"policies are left out (--require-valid):{lines}")
 
 
 def compile_all(

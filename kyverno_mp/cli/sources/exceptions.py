@@ -5,11 +5,11 @@ May touch: files named by the user. Source: docs/behaviour/cli 12.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
@@ -42,12 +42,15 @@ class Exceptions(msgspec.Struct, frozen=True):
         return len(self.of_rules) + len(self.of_cel)
 
 
-def load_exceptions(paths: Sequence[str]) -> Exceptions:
-    """Load exception files; raises CommandFailed, which names the file."""
+def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exceptions:
+    """Load exception files; raises CommandFailed, which names the file.
+
+    ``are_arguments``: see ``read_file``.
+    """
     found = Exceptions()
     for path in paths:
         try:
-            data = Path(path).read_bytes()
+            data = read_file(path, is_argument=are_arguments)
             for document in with_duplicate_keys(load(data, file=path), data):
                 raw = document.raw
                 refuse_duplicate_key(document)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-import click
+from kyverno_mp.cli.output.screen import say
 
 YAML: Final = (".yaml", ".yml")
 
@@ -54,7 +54,7 @@ def say_empty(paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             if Path(path).is_dir() and next(files_below(Path(path)), None) is None:
-                click.echo(f"no YAML files in {path}", err=True)
+                say(f"no YAML files in {path}", err=True)
 
 
 def named_below(folder: Path, name: str) -> Iterator[Path]:

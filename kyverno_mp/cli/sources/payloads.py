@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.shapes import CONTEXT_FILE
 from kyverno_mp.cli.sources.strict import objects_of, read_documents, read_fields
 from kyverno_mp.values.jsonvalue import Json
@@ -27,9 +28,9 @@ class ContextFile:
     images: dict[str, dict[str, Json]]
 
 
-def load_context(path: Path) -> ContextFile:
+def load_context(path: Path, *, is_argument: bool = False) -> ContextFile:
     """Read a Context file; raises CommandFailed on unknown fields."""
-    spec = read_fields(path, CONTEXT_FILE).get("spec", {})
+    spec = read_fields(path, CONTEXT_FILE, is_argument=is_argument).get("spec", {})
     # GO: of several images with the same name, the last one wins.
     images = {image.get("image", ""): image for image in spec.get("images", [])}
     return ContextFile(objects_of(spec), images)
@@ -69,7 +70,7 @@ def load_check_request(path: Path) -> dict[str, Json]:
 def _json(path: Path, number: Callable[[str], float] | None = None) -> Json:
     """Decode a file; ``number`` converts its integers."""
     try:
-        return json.loads(path.read_bytes(), parse_int=number)
+        return json.loads(read_file(path), parse_int=number)
     except OSError as error:
         raise CommandFailed(read_error(error, path)) from error
     except (ValueError, RecursionError) as error:

@@ -33,7 +33,7 @@ def load_definitions(path: str) -> list[Json]:
         return []
     from kyverno_mp.cli.sources.strict import read_documents  # rarely needed
 
-    found = list(read_documents(Path(path)))
+    found = list(read_documents(Path(path), is_argument=True))
     for raw in found:
         spec = raw.get("spec") if type(raw) is dict else None
         names = spec.get("names") if type(spec) is dict else None

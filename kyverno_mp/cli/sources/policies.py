@@ -20,6 +20,7 @@ from kyverno_mp.cli.output.progress import Advance, progress
 from kyverno_mp.cli.shell.errors import read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
+from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.policy.cel_kinds.admission_policy import (
     AdmissionBinding,
@@ -63,6 +64,9 @@ _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 _INVALIDATING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
 """Problems of one document that invalidate its whole path."""
 
+_NO_POLICY: Final = frozenset({"policy.kind", "policy.unknown_kind"})
+"""Codes of a document that is no policy at all."""
+
 _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
 
 AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
@@ -91,6 +95,9 @@ class PolicySet(msgspec.Struct):
     """Upstream's message for each path that could not be loaded at all."""
     unread: list[str] = []
     """Folders or parts of folders that could not be read."""
+    silent: list[tuple[str, str]] = []
+    """(path, reason) of what is skipped without a word: as upstream, files of a
+    repository that cannot be used, and paths without policies."""
 
     @property
     def of_other_kinds(self) -> list[str]:
@@ -101,14 +108,16 @@ class PolicySet(msgspec.Struct):
         ]
 
 
-def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
+def load_policies(
+    paths: Sequence[str], git: GitAccess = ANONYMOUS, *, are_arguments: bool = True
+) -> PolicySet:
     """Load all paths; record failures and continue with the other paths.
 
     URLs are git repositories (docs/behaviour/cli 4); raises CommandFailed if a
-    repository cannot be cloned.
+    repository cannot be cloned. ``are_arguments``: see ``read_file``.
     """
     with progress("Reading policies", 0, "files") as advance:
-        return _load(paths, git, advance)
+        return _load(paths, git, advance, are_arguments=are_arguments)
 
 
 def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
@@ -123,7 +132,9 @@ def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
     return found
 
 
-def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
+def _load(
+    paths: Sequence[str], git: GitAccess, advance: Advance, *, are_arguments: bool
+) -> PolicySet:
     found = PolicySet()
     for path in paths:
         if is_git(path):
@@ -132,7 +143,7 @@ def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
             continue
         part = PolicySet()
         try:
-            for data, file in sources(path):
+            for data, file in sources(path, is_argument=are_arguments):
                 _add_file(part, data, file)
                 advance(1)
         except (InputError, OSError) as error:
@@ -147,6 +158,8 @@ def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
                 found.unread.append(error.where.file or path)
             found.lost_paths.append(text)
             continue
+        if part == PolicySet():
+            part.silent.append((path, "no policies"))
         _add(found, part)
     return found
 
@@ -182,32 +195,43 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.cel_exceptions.extend(part.cel_exceptions)
     found.unsupported.extend(part.unsupported)
     found.failed_paths.extend(part.failed_paths)
+    found.silent.extend(part.silent)
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
     """Add a repository. KYVERNO: files that are not policies are silently skipped."""
     for file in yaml_files(folder):
         part = PolicySet()
+        name = f"{url}:{file.relative_to(folder).as_posix()}"
         try:
-            name = f"{url}:{file.relative_to(folder).as_posix()}"
-            _add_file(part, file.read_bytes(), name)
-        except (InputError, OSError):
+            _add_file(part, read_file(file), name)
+        except (InputError, OSError) as error:
+            if not _is_no_policy(error):
+                found.silent.append((name, _reason(name, error)))
             continue
         _add(found, part)
 
 
-def sources(path: str) -> Iterable[tuple[bytes, str]]:
-    """Yield text and name of each file of a path; raises OSError."""
+def _is_no_policy(error: InputError | OSError) -> bool:
+    return isinstance(error, InputError) and error.code in _NO_POLICY
+
+
+def sources(path: str, *, is_argument: bool = True) -> Iterable[tuple[bytes, str]]:
+    """Yield text and name of each file of a path; raises OSError.
+
+    ``is_argument``: see ``read_file``. A pipe can have any name, e.g. ``/dev/fd/63``.
+    """
     if path == "-":
         if not sys.stdin.isatty():
-            yield sys.stdin.buffer.read(), "-"
+            yield read_standard_input(), "-"
         return
     root = Path(path)
-    if stat.S_ISDIR(root.stat().st_mode):
+    mode = root.stat().st_mode
+    if stat.S_ISDIR(mode):
         for child in files_below(root):
-            yield child.read_bytes(), str(child)
-    elif root.suffix in YAML:
-        yield root.read_bytes(), str(root)
+            yield read_file(child), str(child)
+    elif root.suffix in YAML or not stat.S_ISREG(mode):
+        yield read_file(root, is_argument=is_argument), str(root)
 
 
 def _add_file(found: PolicySet, data: bytes, file: str) -> None:

@@ -14,8 +14,10 @@ import click
 import msgspec
 
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import may_be_folder
+from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.program.matching.subject import metadata_text
@@ -40,16 +42,17 @@ class Location(msgspec.Struct, frozen=True):
 def load_resources(
     paths: Sequence[str],
     *,
-    quiet: bool = False,
     locations: list[Location] | None = None,
     floats: bool = True,
     echo: Callable[[str], None] = click.echo,
     unread: list[str] | None = None,
+    are_arguments: bool = True,
 ) -> list[Json]:
     """Return the objects of all paths; raises CommandFailed for unparsable files.
 
-    ``locations`` collects the location of each object. ``echo`` receives read errors
-    unless ``quiet``. ``unread`` collects unreadable folders and parts of folders.
+    ``locations`` collects the location of each object. ``echo`` receives read errors.
+    ``unread`` collects unreadable folders and parts of folders.
+    ``are_arguments``: see ``read_file``.
 
     KYVERNO: only the first path can be a folder, which then replaces the list; only
     later paths can be URLs (docs/behaviour/cli 5). Unreadable files are reported and
@@ -60,7 +63,7 @@ def load_resources(
     if paths[0] == "-":
         if sys.stdin.isatty():
             return []
-        return parse(sys.stdin.buffer.read(), "-", floats=floats, locations=locations)
+        return parse(read_standard_input(), "-", floats=floats, locations=locations)
     first = Path(paths[0])
     if not first.exists():
         raise CommandFailed(
@@ -76,24 +79,23 @@ def load_resources(
         for file in files:
             advance(1)
             try:
-                data = _read(file)
+                data = _read(file, is_argument=are_arguments and files is paths)
             except OSError as error:
                 if unread is not None and (files is not paths or may_be_folder(file)):
                     unread.append(file)
-                if not quiet:
-                    advance.hide()
-                    echo(
-                        f"\n{_DIVIDER}\nfailed to load resources: {file}. "
-                        f"\nerror: {read_error(error, file)}\n{_DIVIDER}"
-                    )
+                advance.hide()
+                echo(
+                    f"\n{_DIVIDER}\nfailed to load resources: {one_line(file)}. "
+                    f"\nerror: {one_line(read_error(error, file))}\n{_DIVIDER}"
+                )
                 continue
             objects.extend(parse(data, file, floats=floats, locations=locations))
     return objects
 
 
-def _read(file: str) -> bytes:
+def _read(file: str, *, is_argument: bool) -> bytes:
     if not file.startswith(_URLS):
-        return Path(file).read_bytes()
+        return read_file(file, is_argument=is_argument)
     # Imported late: this takes 50 ms, and only runs with a URL need it.
     from kyverno_mp.cli.sources.url import fetch
 

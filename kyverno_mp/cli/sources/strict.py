@@ -12,16 +12,18 @@ import yaml
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.go_struct import Misfit, Struct, decode, folded
 from kyverno_mp.cli.sources.positions import Positions
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import Error
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 
-def read_documents(path: Path) -> list[Json]:
+def read_documents(path: Path, *, is_argument: bool = False) -> list[Json]:
     """Return the documents of a YAML or JSON file; raises CommandFailed."""
     try:
-        return [doc.raw for doc in load(path.read_bytes(), file=str(path))]
+        data = read_file(path, is_argument=is_argument)
+        return [doc.raw for doc in load(data, file=str(path))]
     except OSError as error:
         raise CommandFailed(read_error(error, path)) from error
     except Error as error:
@@ -29,13 +31,13 @@ def read_documents(path: Path) -> list[Json]:
         raise CommandFailed(f"{path}: {line}{error.message}") from error
 
 
-def read_strictly(path: Path) -> list[Json]:
+def read_strictly(path: Path, *, is_argument: bool = False) -> list[Json]:
     """Return the documents of a file; repeated keys are errors.
 
     Raises: CommandFailed with upstream's message, which does not name the file.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path, is_argument=is_argument)
         documents = load(data, file=str(path), with_lists=True)
     except OSError as error:
         raise CommandFailed(read_error(error, path)) from error
@@ -66,12 +68,14 @@ def _go_line(error: Error) -> str:
     return f"line {line}: " if line else ""
 
 
-def read_fields(path: Path, struct: Struct) -> dict[str, Json]:
+def read_fields(
+    path: Path, struct: Struct, *, is_argument: bool = False
+) -> dict[str, Json]:
     """Return the fields of a file's first document. GO: later documents are ignored.
 
     Raises: CommandFailed with upstream's message, which does not name the file.
     """
-    documents = read_strictly(path)
+    documents = read_strictly(path, is_argument=is_argument)
     return fields_of(documents[0] if documents else None, struct)
 
 

@@ -34,14 +34,14 @@ def deprecation(what: str, path: str | Path) -> str:
     )
 
 
-def load_user_info(path: Path) -> UserInfo:
+def load_user_info(path: Path, *, is_argument: bool = False) -> UserInfo:
     """Read the file; raises CommandFailed on unknown fields."""
     # Imported late: rarely needed.
     from kyverno_mp.cli.sources.shapes import USER_INFO_FILE
     from kyverno_mp.cli.sources.strict import read_fields
 
     try:
-        top = read_fields(path, USER_INFO_FILE)
+        top = read_fields(path, USER_INFO_FILE, is_argument=is_argument)
     except CommandFailed as error:
         text = f"failed to decode yaml ({error.message})"
         if isinstance(error.__cause__, OSError):

@@ -77,7 +77,8 @@ def load_values(
     from kyverno_mp.cli.sources.strict import read_fields
 
     try:
-        raw = read_fields(folder / path, VALUES_FILE)
+        is_argument = folder is _HERE  # the folder of a test otherwise
+        raw = read_fields(folder / path, VALUES_FILE, is_argument=is_argument)
     except CommandFailed as error:
         text = f"unable to load variable file: {path} ({error.message})"
         raise CommandFailed(text) from error

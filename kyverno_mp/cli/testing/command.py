@@ -78,7 +78,11 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
         outcomes = run_all(
             wanted,
             lambda test, echo: run_test(
-                test, echo, registry=options.registry, layout=options.image_layout
+                test,
+                echo,
+                registry=options.registry,
+                layout=options.image_layout,
+                strict=options.require_valid,
             ),
             echo_below,
             jobs_for(options.jobs, len(wanted)),

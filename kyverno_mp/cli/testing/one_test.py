@@ -27,6 +27,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_cel,
     compile_images,
     compile_others,
+    require_valid,
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.payloads import (
@@ -36,6 +37,7 @@ from kyverno_mp.cli.sources.payloads import (
     load_payload,
 )
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.resources import load_resources, parse
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
@@ -56,15 +58,21 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def run_test(
-    test: TestFile, echo: Echo, *, registry: bool = False, layout: str = ""
+    test: TestFile,
+    echo: Echo,
+    *,
+    registry: bool = False,
+    layout: str = "",
+    strict: bool = False,
 ) -> TestRun:
     """Run one test and compare; raises CommandFailed if it cannot be loaded.
 
-    A test that needs a feature which this version does not evaluate is skipped. A
-    partial run would prove little, because policies change the input of other policies.
+    ``strict``: see ``require_valid``. A test that needs a feature which this version
+    does not evaluate is skipped. A partial run would prove little, because policies
+    change the input of other policies.
     """
     try:
-        return _run_test(test, echo, registry=registry, layout=layout)
+        return _run_test(test, echo, registry=registry, layout=layout, strict=strict)
     except NotEvaluated as error:
         echo(f"  Skipped: {error.message}")
         return not_run(test, [error.message.partition(": ")[2]])
@@ -73,13 +81,15 @@ def run_test(
         raise CommandFailed(text, error.exit_code) from error
 
 
-def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> TestRun:
+def _run_test(
+    test: TestFile, echo: Echo, *, registry: bool, layout: str, strict: bool
+) -> TestRun:
     echo(f"Loading test  ( {test.path} ) ...")
     echo("  Loading values/variables ...")
     values = _values(test, echo)
     user = _user(test, echo)
     echo("  Loading policies ...")
-    policies = load_policies(test.paths("policies"))
+    policies = load_policies(test.paths("policies"), are_arguments=False)
     if policies.lost_paths:
         raise CommandFailed(
             f"error: failed to load policies ({policies.lost_paths[0]})"
@@ -110,7 +120,7 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
 
         cluster_data = mocked(test, cluster_data)
     echo("  Loading exceptions ...")
-    exceptions = load_exceptions(test.paths("exceptions"))
+    exceptions = load_exceptions(test.paths("exceptions"), are_arguments=False)
     is_validating = any(one.kind == VALIDATING for one in policies.admission)
     if exceptions.of_rules and is_validating:
         raise CommandFailed(
@@ -118,6 +128,8 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
         )
     compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
     cel, others, images = _compiled_cel(policies, exceptions, compiled)
+    if strict:
+        require_valid(policies, compiled)
     count = len(policies.documents) + len(policies.admission) + len(cel) + len(others)
     count += len(images)
     echo(_applying(count, len(resources), exceptions.count))
@@ -257,7 +269,7 @@ def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]
             path = test.folder / first.clone_source
             found.pop(rule.name, None)
             with suppress(OSError):
-                found[rule.name] = parse(path.read_bytes(), str(path))
+                found[rule.name] = parse(read_file(path), str(path))
     return found
 
 
@@ -308,7 +320,11 @@ def _objects(
     found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
     try:
         objects = load_resources(
-            test.paths(name), floats=floats, echo=echo, unread=unread
+            test.paths(name),
+            floats=floats,
+            echo=echo,
+            unread=unread,
+            are_arguments=False,
         )
     except CommandFailed as error:
         raise CommandFailed(f"error: {error.message}") from error

@@ -22,6 +22,7 @@ class Options:
     remove_color: bool = False
     detailed_results: bool = False
     require_tests: bool = False
+    require_valid: bool = False
     allow_skipped: bool = False
     git_branch: str = ""
     output_file: str = ""

@@ -7,12 +7,12 @@ formats).
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from kyverno_mp.cli.output import junit
 from kyverno_mp.cli.output.table import NOT_EVALUATED, Row, headers
 from kyverno_mp.cli.output.table import render as render_table
 from kyverno_mp.cli.sources.positions import Positions
+from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -96,7 +96,7 @@ def render_failures(
     findings = []
     for row, file, index, path in failures:
         if file not in positions:
-            positions[file] = Positions(Path(file).read_bytes())
+            positions[file] = Positions(read_file(file))
         line, column = positions[file].locate(index, path)
         code = f"test/{row.policy}/{row.rule}" if row.rule else f"test/{row.policy}"
         known[code] = sarif.Explained(f"Test of rule {row.rule} of {row.policy}")

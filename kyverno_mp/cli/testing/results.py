@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from msgspec import structs
 
+from kyverno_mp.cli.output.screen import say, show
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.testing.compare import TestRun
@@ -23,7 +24,9 @@ from kyverno_mp.cli.testing.output import render_failures, render_rows
 
 def print_table(rows: list[Row], options: Options) -> None:
     """Print the rows of one test or all tests as a table."""
-    click.echo(f"\n{_table(rows, options)}")
+    click.echo()
+    show(_table(rows, options))
+    click.echo()
 
 
 def print_differences(rows: Sequence[Row], options: Options) -> None:
@@ -32,9 +35,9 @@ def print_differences(rows: Sequence[Row], options: Options) -> None:
         return
     for row in rows:
         if row.reason == "Resource diff":
-            click.echo(f"{row.policy} {row.rule} {row.resource}:", err=True)
+            say(f"{row.policy} {row.rule} {row.resource}:", err=True)
             for line in row.message.rpartition("\n\n")[2].splitlines():
-                click.echo(f"  {line}", err=True)
+                say(f"  {line}", err=True)
 
 
 def write_whole(
@@ -68,7 +71,9 @@ def write_whole(
         text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
     if not to_file:
         # KYVERNO: rows begin with an empty line, which JSON and YAML allow.
-        click.echo(f"\n{text}" if form in ("json", "yaml") else text, nl=False)
+        if form in ("json", "yaml"):
+            click.echo()
+        show(text)
         return
     try:
         Path(options.output_file).write_text(text, encoding="utf-8")
@@ -117,7 +122,7 @@ def _print_skipped(tests: Sequence[TestFile], runs: list[TestRun], echo: Echo) -
         echo(f"Skipped: {results} tests of {files}\n")
     for test, outcome in skipped:
         text = f"not evaluated by this version: {', '.join(outcome.lacking)}"
-        click.echo(f"skipped: {test.path}: {text}", err=True)
+        say(f"skipped: {test.path}: {text}", err=True)
     return results
 
 
@@ -125,8 +130,8 @@ def _print_failures(failures: list[Row], options: Options) -> None:
     """Print all failed rows together, renumbered."""
     for number, row in enumerate(failures, 1):
         row.number = number
-    click.echo("Aggregated Failed Test Cases : ")
-    click.echo(_table(failures, options), nl=False)
+    say("Aggregated Failed Test Cases : ")
+    show(_table(failures, options))
 
 
 def _table(rows: list[Row], options: Options) -> str:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import click
-
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.errors import RequestInvalid
@@ -104,7 +103,7 @@ class AdmissionPolicies:
             found = linked.apply(asked, runtime, self._params)
             name = linked.ir.policy.name
             for problem in found.problems:
-                click.echo(f"policy {name}: not applied: {problem}", err=True)
+                say(f"policy {name}: not applied: {problem}", err=True)
             # KYVERNO: a policy that does not match has no verdict, unlike a
             # ValidatingAdmissionPolicy.
             if found.result is not None:

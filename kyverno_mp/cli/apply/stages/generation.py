@@ -9,8 +9,7 @@ docs/behaviour/cli 8, 11, 15.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import click
-
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine
@@ -109,7 +108,7 @@ class Generations:
         cluster_data = replace(self._cluster_data, objects=store)
         error = generate(rules, response, self._open(request, cluster_data), store.keep)
         if error:
-            click.echo(f"policy {policy.key}: not generated: {error}", err=True)
+            say(f"policy {policy.key}: not generated: {error}", err=True)
         return response
 
     def _open(self, request: Request, cluster_data: ClusterData) -> RequestContext:

@@ -1,0 +1,39 @@
+"""Write the files of a command's output.
+
+Room: cli. Takes: a path, a text. Gives: files. Next: cli/apply/mutated, cli/docs,
+cli/crds, cli/fix. May touch: the files.
+Source: POSIX open(2) (O_NOFOLLOW).
+
+SAFETY: a folder of output can contain links that a stranger has prepared, and the names
+in it come from objects. A link is an error there, so nothing outside is overwritten.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+_FILE_MODE: Final = 0o666  # less the umask
+
+
+def write_in_folder(path: Path, text: str, *, append: bool = False) -> None:
+    """Write a file of an output folder. Raises: OSError, ELOOP for a link."""
+    how = os.O_APPEND if append else os.O_TRUNC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | how
+    with open(os.open(path, flags, _FILE_MODE), "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        file.write(text)
+
+
+def write_to_stream(path: Path, text: str) -> None:
+    """Write to an open stream, after what the command has printed to it."""
+    own = {"/dev/stdout": sys.stdout, "/dev/stderr": sys.stderr}.get(str(path))
+    if own is not None:
+        own.write(text)
+        return
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether the path is an open stream of the caller: ``/dev/stdout``."""
+    return str(path).startswith("/dev/") and path.exists() and not path.is_dir()

@@ -1,0 +1,126 @@
+r"""Escape control characters and workflow commands in everything that is printed.
+
+Room: cli. Takes: the text of a command, written to standard output or error. Gives:
+the same text with escapes. Next: cli/main, which installs the streams.
+May touch: sys.stdout, sys.stderr.
+Source: ECMA-48 (C0, C1); Unicode TR9 (bidirectional formatting); GitHub, "Workflow
+commands for GitHub Actions"; Azure Pipelines, "Logging commands".
+
+SAFETY: names, messages, keys and values come from files and clusters of strangers. The
+streams escape all of them, so no command can forget it. Only a `Safe` text passes
+unchanged: its author has escaped the parts that came from outside. An escape has the
+form ``\u001b``, which JSON and double-quoted YAML read as the character, so output for
+programs keeps its values.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO, cast
+
+import click
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    # Bidirectional controls, separators of lines, halves of characters.
+    "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    # Logging commands, anywhere in a line. A command at its start: see _COMMAND.
+    r"|(?<=##)\[|(?<=##vso)\["
+)
+_COMMAND: Final = re.compile(r"^(\s*:):", re.MULTILINE)
+_KEPT_CHARS: Final = len("##vso")
+"""Characters before a write that can begin a logging command."""
+
+
+class Safe(str):
+    """A text whose parts from outside have been escaped; streams print it unchanged."""
+
+    __slots__ = ()
+
+
+def escaped(character: str) -> str:
+    r"""Return the escape of a character of the basic plane: ``\u001b``."""
+    return f"\\u{ord(character):04x}"
+
+
+def unsafe_replaced(text: str, write: Callable[[str], str]) -> str:
+    """Replace each unsafe character by what ``write`` returns for it."""
+    text = _UNSAFE.sub(lambda match: write(match[0]), text)
+    return _COMMAND.sub(lambda match: match[1] + write(":"), text)
+
+
+def printable(text: str) -> str:
+    r"""Escape what could control a terminal or a workflow; line breaks are kept.
+
+    A line that begins with ``::`` gets ``:\u003a`` instead.
+    """
+    return unsafe_replaced(text, escaped)
+
+
+def one_line(text: object) -> str:
+    """Return a name or a value for the middle of a line; line breaks are escaped."""
+    return printable(str(text)).replace("\n", escaped("\n"))
+
+
+def without_controls(text: str) -> str:
+    """Escape the same, but not ``::``, for parts that never begin a line."""
+    return _UNSAFE.sub(lambda match: escaped(match[0]), text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print one line; line breaks in it come from outside and are escaped."""
+    click.echo(one_line(text), err=err)
+
+
+def show(text: str) -> None:
+    """Print a block as it is on standard output; a `Safe` text keeps its colours."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class Screen:
+    """A text stream that escapes everything except `Safe` texts."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._before = ""
+        """The end of the current line, as far as a command could begin in it."""
+
+    def write(self, text: str) -> int:
+        """Write the text, with escapes; return its length."""
+        if isinstance(text, Safe):
+            self._stream.write(text)
+            self._before = "" if text.endswith("\n") else "x"
+            return len(text)
+        before = self._before
+        shown = printable(before + text)[len(before) :]
+        self._stream.write(shown)
+        line = (before + shown).rpartition("\n")[2]
+        start = line.lstrip()
+        # A command begins after spaces only; behind other characters, none can begin.
+        self._before = start if start in ("", ":") else "x" + line[-_KEPT_CHARS:]
+        return len(text)
+
+    def writelines(self, lines: Iterator[str]) -> None:
+        """Write each text."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def screens() -> Iterator[None]:
+    """Let everything that is printed pass through a Screen."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        # The caller can close a stream; it is None then.
+        stream if stream is None else cast("TextIO", Screen(stream))
+        for stream in before
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
