@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Scale the examples that property tests state to this run's percentage."""
-    percent = int(os.environ.get("KYVERNO_MP_TEST_EXAMPLES", "100"))
+    percent = int(os.environ.get("PROPERTY_EXAMPLES", "100"))
     functions = [getattr(item, "obj", None) for item in items]
     # The items of a parametrized test have the same function.
     for test in {id(each): each for each in functions}.values():

@@ -69,7 +69,6 @@ def _pytest(name: str, lane: Lane, *arguments: str) -> Suite:
     return Suite(name, lane, (sys.executable, "-m", "pytest", *arguments))
 
 
-_HANGS: Final = ("-o", "faulthandler_timeout=180")
 _WORKERS: Final = str(len(os.sched_getaffinity(0)) + 1)
 """One more than cores, because some unit tests wait."""
 _RUNS_PODS: Final = (
@@ -88,8 +87,8 @@ SUITES: Final = (
     _tool("imports", "lint-imports", "--config", "setup.cfg"),
     _tool("docs", "zensical", "build", "--strict", "--clean"),
     _tool("types", "mypy"),
-    _pytest("unit", "cores", "-n", _WORKERS, *_HANGS, "tests/unit"),
-    _pytest("fuzz", "aside", "-n", "auto", *_HANGS, "tests/fuzz"),
+    _pytest("unit", "cores", "-n", _WORKERS, "tests/unit"),
+    _pytest("fuzz", "aside", "-n", "auto", "tests/fuzz"),
     _pytest("images", "aside", "-n", "auto", "tests/images"),
     _pytest("conformance", "aside", "-n", "2", "tests/conformance"),
     _pytest("registry", "aside", "tests/registry"),
@@ -100,10 +99,10 @@ SUITES: Final = (
     _pytest(
         "cluster",
         "cores",
-        *("-n", "2", "--timeout", "400", "--dist", "loadfile", "tests/e2e"),
+        *("-n", "2", "--dist", "loadfile", "tests/e2e"),
         *(f"--ignore={path}" for path in (_CASES, *_RUNS_PODS)),
     ),
-    _pytest("chainsaw", "cores", "-n", "3", "--timeout", "400", _CASES),
+    _pytest("chainsaw", "cores", "-n", "3", _CASES),
     _pytest("pods", "cores", *_RUNS_PODS),
 )  # fmt: skip
 

@@ -11,7 +11,6 @@ import datetime as dt
 import json
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final

@@ -117,7 +117,7 @@ def test_counts():
     assert calls["a"] == calls["b"] == {large}
     assert calls["small"] == {small}
 """
-    monkeypatch.setenv("KYVERNO_MP_TEST_EXAMPLES", str(percent))
+    monkeypatch.setenv("PROPERTY_EXAMPLES", str(percent))
     assert run([_pytest("p", tmp_path / "test_p.py", text)]) == 0
 
 
