@@ -10,7 +10,7 @@ from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 pytestmark = [
     pytest.mark.skipif(not PRESENT, reason=ABSENT),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 

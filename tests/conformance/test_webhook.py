@@ -32,7 +32,7 @@ from tests.waiting import HANG_S
 
 pytestmark = [
     pytest.mark.skipif(not PRESENT, reason=ABSENT),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1200),
 ]
 
 _READY_S = 60.0

@@ -117,7 +117,7 @@ def products(
         running.stop()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", _cases(), ids=lambda case: case.id)
 def test_case(
     case: Case, products: Products, cluster: Cluster, api: Api, tmp_path: Path

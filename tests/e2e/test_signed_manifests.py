@@ -17,7 +17,7 @@ from tests.image_rig import Signer
 from tests.images import manifest_rig
 from tests.waiting import unique, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"

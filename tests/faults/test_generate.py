@@ -25,7 +25,7 @@ from tests.unit.background.world import new_cluster
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 _ROOT = Path(__file__).resolve().parents[2]
 FEW = 5

@@ -14,7 +14,7 @@ from tests.packages.tools import Missing, find
 from tests.unit.dashboard.world import SCRIPT, TARGETS, full, serving
 
 # Starting a browser takes time on a busy machine.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)
 TAB, ENTER = 9, 13
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 

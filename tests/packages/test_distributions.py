@@ -20,7 +20,7 @@ from tests.packages.conftest import ROOT
 from tests.waiting import HANG_S
 
 # Building and installing fetch from the package index.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def run(*words: str, cwd: Path) -> str:

@@ -140,7 +140,7 @@ def product() -> list[Module]:
 
 
 # It parses the whole package: ten seconds of CPU, minutes on a busy machine.
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_unused_functions_are_listed() -> None:
     found = set(unused(product()))
     assert found - set(KEPT) == set(), "remove them, or add them with a reason"

@@ -23,7 +23,7 @@ GROUPS = ("kyverno.io/", "policies.kyverno.io/", "wgpolicyk8s.io/", "openreports
 
 pytestmark = [
     pytest.mark.skipif(not PRESENT, reason=ABSENT),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 

@@ -21,7 +21,7 @@ from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of
 from tests.waiting import HANG_S, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 Json = Any
 _MANY: Final = 60

@@ -21,7 +21,7 @@ from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
 from tests.e2e.fleet import Fleet, policy, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MANY: Final = 200
 

@@ -253,7 +253,7 @@ def test_user_sees_the_warning(cluster: Cluster, product: Product) -> None:
 
 
 @pytest.mark.usefixtures("served")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_api_server_returns_the_same_warnings(api: Api) -> None:
     chosen = random.Random(9)
     differing, warned = [], 0

@@ -36,7 +36,7 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, configured, holder_of, started
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MANY = 200
 POLICY_DATA = {"data": {"from": "policy"}}

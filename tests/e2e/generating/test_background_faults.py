@@ -29,7 +29,7 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
 from tests.waiting import HANG_S, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MANY = 120
 AWAY_S = float(os.environ.get("E2E_AWAY_S", "4"))

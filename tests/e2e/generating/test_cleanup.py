@@ -22,7 +22,7 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import CLEANUP, Product, configured, holder_of, started
 from tests.waiting import unique, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MANY: Final = 500
 _POLICIES: Final = "/apis/kyverno.io/v2/clustercleanuppolicies"

@@ -24,7 +24,7 @@ from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of, started
 from tests.waiting import HANG_S, unique, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 Json = Any
 KIND: Final = "GeneratingPolicy"

@@ -32,7 +32,7 @@ CONFIGURATIONS = (
     "-l",
     "webhook.kyverno.io/managed-by=kyverno",
 )
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ from tests.e2e.fleet import (
 from tests.e2e.product import NAMESPACE
 from tests.waiting import HANG_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DOWN_S: Final = float(os.environ.get("E2E_DOWN_S", "12"))
 """How long the API server is away; the full test needs 60."""

@@ -17,7 +17,7 @@ from tests.e2e.reader import Reader
 
 PAGE = "install.md"
 WEBHOOKS = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.e2e.load import load
 from tests.e2e.pod import Pod
 from tests.waiting import HANG_S
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ OUR_RIGHT: Final = {
     "group": "apiextensions.k8s.io",
     "resource": "customresourcedefinitions",
 }
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def certificates() -> Certificates:

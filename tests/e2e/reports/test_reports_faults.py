@@ -19,7 +19,7 @@ from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
 from tests.waiting import unique, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MANY: Final = 80
 _SETTINGS: Final = {

@@ -20,7 +20,7 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
 from tests.waiting import HANG_S, unique, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 REPORTS: Final = "kyverno-reports-controller"
 MANY: Final = 200

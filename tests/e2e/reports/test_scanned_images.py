@@ -23,7 +23,7 @@ from tests.image_rig import Repository, Signer
 from tests.registry.conftest import Registry, serving
 from tests.waiting import far_ns, unique, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DEAD: Final = 4
 _POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
