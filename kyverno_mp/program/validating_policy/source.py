@@ -109,17 +109,15 @@ class CelSource(Generic[LinkedT]):
         """Link one policy, in a thread if it is large; one thread links at a time."""
         engine, lock = self._engine, self._engine.linking
         if pace is not None:
-            now_ns = engine.now_ns()
-            size = self._index.bytes_of(position)
-            if size > INLINE_LINK_BYTES_MAX:
+            if self._index.bytes_of(position) > INLINE_LINK_BYTES_MAX:
                 # Even a full slice is too short to link this policy.
-                pace.next_slice(0)
-            elif now_ns > pace.slice_ends_ns:
-                pace.next_slice(now_ns)
+                pace.make_room()
+            else:
+                pace.next_slice(engine.now_ns())
         if lock is not None and not lock.acquire(blocking=False):
             if pace is not None:
                 # The event loop never waits; here it hands the review to a thread.
-                pace.next_slice(0)
+                pace.make_room()
             lock.acquire()
         try:
             known = self._linked.get(position)

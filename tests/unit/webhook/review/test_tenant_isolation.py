@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -176,7 +176,11 @@ class EndedPace:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def next_slice(self, _now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        if now_ns >= self.slice_ends_ns:
+            self.make_room()
+
+    def make_room(self) -> NoReturn:
         raise Preempted("webhook.preempted", "the review takes long")
 
 
