@@ -9,7 +9,7 @@ Source: docs/architecture.md 3 (attach, swapped between two requests).
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
@@ -17,11 +17,20 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.attach.ahead import LinkingAhead, Source
 
 T = TypeVar("T")
 PlannerT = TypeVar("PlannerT")
 Knows = Callable[[str], bool]
 Defer = Callable[[Callable[[], None]], None]
+
+
+class Aside(NamedTuple):
+    """The thread that attaches new generations while reviews use the previous ones."""
+
+    defer: Defer
+    leave_loop: Callable[[], None]
+    """Raises Preempted in the event loop, which must not wait for that thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +63,30 @@ class Linked(Generic[PlannerT]):
     """One generation of one kind of policies, with its planner."""
 
     segment: PolicySegment
+    source: Source
     planner: PlannerT
 
 
 class FollowedPolicies(Generic[PlannerT]):
-    """The policies of one kind. One thread, the event loop's, uses them."""
+    """The policies of one kind, which ``aside.defer``'s thread attaches."""
 
     def __init__(
         self,
         files: SnapshotFiles,
         name: str,
-        link: Callable[[Segment, Knows], Linked[PlannerT]],
+        wrap: Callable[[Segment, Knows], Linked[PlannerT]],
         is_whole: Callable[[], bool],
+        aside: Aside,
+        ahead: LinkingAhead,
     ) -> None:
         """``is_whole`` returns whether the data that all policies need is attached."""
         self._is_whole = is_whole
+        self._aside = aside
+        self._ahead = ahead
+        self._wrap = wrap
         self._asked: set[str] = set()
         self.follower: Follower[Linked[PlannerT]] = files.follow(
-            name, lambda segment, _previous: link(segment, self.knows)
+            name, self._link, aside.defer
         )
 
     def planner(self) -> PlannerT | None:
@@ -81,17 +96,41 @@ class FollowedPolicies(Generic[PlannerT]):
 
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
-        linked = self.follower.current()
-        return knows(None if linked is None else linked.segment, self._asked, key)
+        return knows(self.follower, self._aside, self._asked, key)
+
+    def _link(
+        self, segment: Segment, previous: Linked[PlannerT] | None
+    ) -> Linked[PlannerT]:
+        linked = self._wrap(segment, self.knows)
+        before = None if previous is None else (previous.source,)
+        self._ahead.link((linked.source,), before)
+        return linked
 
 
-def knows(segment: PolicySegment | None, asked: set[str], key: str) -> bool:
+class _Named(Protocol):
+    @property
+    def segment(self) -> PolicySegment: ...
+
+
+def knows(follower: Follower[Any], aside: Aside, asked: set[str], key: str) -> bool:
     """Return whether a policy exists, or existed at the last request for it.
 
     A deleted policy can stay registered a little longer, but denies nothing. False for
-    a policy that the leader has left out although it may deny.
+    a policy that the leader has left out although it may deny. An unknown policy may be
+    part of a generation that is being attached: a review waits for it in a thread.
+    Raises: Preempted in the event loop.
     """
-    if segment is not None:
+    is_known = _knows(follower.current(), asked, key)
+    if not is_known and follower.is_behind:
+        aside.leave_loop()
+        follower.catch_up()
+        is_known = _knows(follower.current(), asked, key)
+    return is_known
+
+
+def _knows(linked: _Named | None, asked: set[str], key: str) -> bool:
+    if linked is not None:
+        segment = linked.segment
         if segment.knows(key):
             if len(asked) >= FINE_GRAINED_KEPT_MAX:
                 asked.clear()

@@ -30,7 +30,7 @@ def link_validating(
     """Link ValidatingPolicies."""
     policies = CelPolicySegment(segment)
     source = CelPolicySource(engine, policies)
-    return Linked(policies, CelPlanner(engine, source, knows))
+    return Linked(policies, source, CelPlanner(engine, source, knows))
 
 
 def link_mutating(
@@ -41,7 +41,9 @@ def link_mutating(
     source = CelSource(
         engine, policies, lambda at: LinkedMutatingPolicy(policies.mutating_policy(at))
     )
-    return Linked(policies, MutatingPlanner(engine, source, knows, background_user))
+    return Linked(
+        policies, source, MutatingPlanner(engine, source, knows, background_user)
+    )
 
 
 def link_generating(
@@ -54,7 +56,7 @@ def link_generating(
         policies,
         lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
     )
-    return Linked(policies, GeneratingPlanner(source, knows, background_user))
+    return Linked(policies, source, GeneratingPlanner(source, knows, background_user))
 
 
 def link_images(
@@ -65,4 +67,4 @@ def link_images(
     source = CelSource(
         engine, policies, lambda at: LinkedImagePolicy(policies.image_policy(at))
     )
-    return Linked(policies, ImagePlanner(engine, source, knows, begin))
+    return Linked(policies, source, ImagePlanner(engine, source, knows, begin))
