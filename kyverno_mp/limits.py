@@ -310,6 +310,10 @@ LINKED_AHEAD_NS_MAX = 10_000_000_000
 policies take, and the time for it, after which the generation comes into force anyway.
 Reviews link the rest."""
 
+LINKED_AHEAD_ALONE_NS_MAX = 1_000_000_000
+"""How long a starting worker links before it accepts connections while no other worker
+does; it then goes on while it serves. Clients wait for a single worker."""
+
 LINKED_AHEAD_SLICE_NS = 2_000_000
 LINKED_AHEAD_PAUSE_NS = 1_000_000
 """How long a worker links ahead before it leaves the core to reviews, and for how long:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.egress.kinds import KINDS
 from kyverno_mp.errors import Preempted, SnapshotUnusable
+from kyverno_mp.limits import LINKED_AHEAD_ALONE_NS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
@@ -69,6 +70,7 @@ _LOG = logging.getLogger(__name__)
 _DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
 _NEEDED: Final = frozenset(_DATA) - {KINDS}
 """Without these labels and roles, a rule could miss a request that it matches."""
+_AnyFollowed = FollowedPolicies[Any]
 _ROLE: Final = "webhook"
 
 
@@ -90,13 +92,11 @@ class _Attached:
         self._loop_thread = threading.get_ident()
         self._whole = False
         self._collector = Collector()
-        self._ahead = LinkingAhead(
-            self._collector,
-            self._count_error,
-            start_ns_max=int(settings.worker_silence_s_max * 1e9) // 2,
-        )
         pid = os.getpid()
         self.slot = self._control.claim(pid, start_ticks(pid))
+        self._ahead = LinkingAhead(
+            self._collector, self._count_error, self._start_ns_max()
+        )
         self.journals = Journals(settings, places, self.recorder)
         self.reporting = (
             None if self.journals.results is None else reporting_of(settings)
@@ -161,6 +161,14 @@ class _Attached:
             files, IMAGE_POLICIES, partial(link_images, engine, served.policies), *more
         )
 
+    def _start_ns_max(self) -> int:
+        """Return how long to link policies before this worker accepts connections.
+
+        Meanwhile the arbiter hears nothing from it.
+        """
+        silence_ns = int(self._settings.worker_silence_s_max * 1e9) // 2
+        return silence_ns if self.slot.others() else LINKED_AHEAD_ALONE_NS_MAX
+
     def _kinds(self) -> Json | None:
         """Return the discovery rows that the leader published."""
         segment = self.data[KINDS].current()
@@ -191,7 +199,9 @@ class _Attached:
         else:
             self._loop.add_reader(bell.fileno(), self._on_bell, bell)
         self._poll()
-        self._ahead.begin_serving()
+        if self._ahead.begin_serving():
+            for policies in self._kinds_of_policies():
+                self._defer(policies.link_rest)
 
     def _on_bell(self, bell: Bell) -> None:
         # Clear before the check, so that a ring during the check is noticed.
@@ -261,6 +271,15 @@ class _Attached:
             # The leader waits for this report before it sets policies Ready.
             self._served_last = served
             ring(self._directory, LEADER)
+
+    def _kinds_of_policies(self) -> tuple[FollowedClusterPolicies | _AnyFollowed, ...]:
+        return (
+            self.policies,
+            self.validating,
+            self.mutating,
+            self.generating,
+            self.images,
+        )
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [

@@ -191,11 +191,13 @@ class CelPolicySource(CelSource[LinkedValidatingPolicy]):
     __slots__ = ()
 
     def __init__(self, engine: Engine, index: ValidatingIndex) -> None:
-        super().__init__(
-            engine,
-            index,
-            lambda position: LinkedValidatingPolicy(index.validating_policy(position)),
-        )
+        def link(position: int) -> LinkedValidatingPolicy:
+            linked = LinkedValidatingPolicy(index.validating_policy(position))
+            # Computed here, so that the first review does not wait for all policies.
+            _ = linked.is_derived
+            return linked
+
+        super().__init__(engine, index, link)
 
 
 def _selects(row: KindIR, group: str, resource: str, subresource: str) -> bool:

@@ -54,10 +54,15 @@ class LinkingAhead:
         self._sleep = sleep
         self._until_ns = monotonic_ns() + start_ns_max
         self._serves = False
+        self._has_rest = False
 
-    def begin_serving(self) -> None:
-        """Leave the core to reviews from now on."""
+    def begin_serving(self) -> bool:
+        """Leave the core to reviews from now on; return whether rules are not linked.
+
+        Link them, without a previous generation, while reviews use the linked ones.
+        """
         self._serves = True
+        return self._has_rest
 
     def link(
         self, sources: Sequence[Source], previous: Sequence[Source] | None
@@ -87,9 +92,7 @@ class LinkingAhead:
             left -= step.size
             now_ns = self._monotonic_ns()
             if left < 0 or now_ns > until_ns:
-                _LOG.warning(
-                    "some rules are linked by the first reviews that need them"
-                )
+                self._leave_rest()
                 return
             if self._serves and now_ns - began_ns > LINKED_AHEAD_SLICE_NS:
                 self._sleep(LINKED_AHEAD_PAUSE_NS / 1e9)
@@ -98,6 +101,11 @@ class LinkingAhead:
                 step.link()
             except Exception:  # noqa: BLE001 - as in ``link``
                 self._failed()
+
+    def _leave_rest(self) -> None:
+        self._has_rest = True
+        if self._serves:
+            _LOG.warning("the first reviews that need them link some rules")
 
     def _failed(self) -> None:
         self._count_error("webhook.defect")

@@ -79,6 +79,12 @@ class FollowedClusterPolicies:
         linked = self.follower.current()
         return linked.mutations if linked is not None and self._is_whole() else None
 
+    def link_rest(self) -> None:
+        """Link what was not linked before this worker served."""
+        linked = self.follower.current()
+        if linked is not None:
+            self._context.ahead.link((linked.source, linked.mutating), None)
+
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
         return knows(self.follower, self._aside, self._asked, key)

@@ -63,7 +63,8 @@ class Linked(Generic[PlannerT]):
     """One generation of one kind of policies, with its planner."""
 
     segment: PolicySegment
-    source: Source
+    sources: tuple[Source, ...]
+    """The parts that are linked before reviews use them, in this order."""
     planner: PlannerT
 
 
@@ -94,6 +95,12 @@ class FollowedPolicies(Generic[PlannerT]):
         linked = self.follower.current()
         return linked.planner if linked is not None and self._is_whole() else None
 
+    def link_rest(self) -> None:
+        """Link what was not linked before this worker served."""
+        linked = self.follower.current()
+        if linked is not None:
+            self._ahead.link(linked.sources, None)
+
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
         return knows(self.follower, self._aside, self._asked, key)
@@ -102,8 +109,8 @@ class FollowedPolicies(Generic[PlannerT]):
         self, segment: Segment, previous: Linked[PlannerT] | None
     ) -> Linked[PlannerT]:
         linked = self._wrap(segment, self.knows)
-        before = None if previous is None else (previous.source,)
-        self._ahead.link((linked.source,), before)
+        before = None if previous is None else previous.sources
+        self._ahead.link(linked.sources, before)
         return linked
 
 

@@ -30,7 +30,8 @@ def link_validating(
     """Link ValidatingPolicies."""
     policies = CelPolicySegment(segment)
     source = CelPolicySource(engine, policies)
-    return Linked(policies, source, CelPlanner(engine, source, knows))
+    planner = CelPlanner(engine, source, knows)
+    return Linked(policies, (source, planner), planner)
 
 
 def link_mutating(
@@ -42,7 +43,7 @@ def link_mutating(
         engine, policies, lambda at: LinkedMutatingPolicy(policies.mutating_policy(at))
     )
     return Linked(
-        policies, source, MutatingPlanner(engine, source, knows, background_user)
+        policies, (source,), MutatingPlanner(engine, source, knows, background_user)
     )
 
 
@@ -56,7 +57,9 @@ def link_generating(
         policies,
         lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
     )
-    return Linked(policies, source, GeneratingPlanner(source, knows, background_user))
+    return Linked(
+        policies, (source,), GeneratingPlanner(source, knows, background_user)
+    )
 
 
 def link_images(
@@ -67,4 +70,4 @@ def link_images(
     source = CelSource(
         engine, policies, lambda at: LinkedImagePolicy(policies.image_policy(at))
     )
-    return Linked(policies, source, ImagePlanner(engine, source, knows, begin))
+    return Linked(policies, (source,), ImagePlanner(engine, source, knows, begin))
