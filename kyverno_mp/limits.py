@@ -305,10 +305,11 @@ serves them; the first review links fewer within 50 ms. Rules for other kinds or
 namespaces stay unlinked until a review needs them."""
 
 LINKED_AHEAD_BYTES_MAX = 16 * 1024 * 1024
-LINKED_AHEAD_NS_MAX = 10_000_000_000
+LINKED_AHEAD_NS_MAX = 2_000_000_000
 """Records that a worker links before it serves a generation, about ten times what 1,000
-policies take, and the time for it, after which the generation comes into force anyway.
-Reviews link the rest."""
+policies take, and the time for it, after which the generation comes into force anyway:
+a worker that is 5 s behind makes the pod unready. It links for as long again
+afterwards; reviews link the rest."""
 
 LINKED_AHEAD_ALONE_NS_MAX = 1_000_000_000
 """How long a starting worker links before it accepts connections while no other worker

@@ -228,7 +228,8 @@ class PolicySegment:
 
     def crowded(self) -> list[Sequence[int]]:
         """Return the postings of which one review may need many rules at once."""
-        keys: list[bytes] = _decode_with(_POSTING_KEYS, self._record(_CROWDED))
+        value = self._segment.get(_CROWDED)
+        keys: list[bytes] = [] if value is None else _decode_with(_POSTING_KEYS, value)
         return [self.posting(self._segment.find(key)) for key in keys]
 
     def rules_of(self, position: int) -> int:

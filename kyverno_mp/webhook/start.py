@@ -223,7 +223,7 @@ class _Attached:
         self._write_facts(gauges)
         self._retry()
         if self._collector.has_replaced and self._is_idle():
-            self._defer(self._collector.release)
+            self._defer(self._ahead.release)
         linked = self.policies.follower.current()
         self._collector.tick(
             self._loop.time(),

@@ -253,6 +253,9 @@ class CelPlanner:
     def _prepare(self, asked: _Asked) -> None:
         kind, namespace, names = asked
         request = request_of(kind, namespace)
+        if not self._source.is_linked(request, namespace):
+            # There are too many to link ahead.
+            return
         found = self._source.candidates(request, namespace, None)
         named = [one for one in found if not names or one.ir.policy.name in names]
         self._keep(asked, Group(named, request, self._outcomes))

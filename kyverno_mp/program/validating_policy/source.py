@@ -92,6 +92,15 @@ class CelSource(Generic[LinkedT]):
         ``namespace``: the namespace of namespaced policies, "" for cluster policies.
         Raises: Preempted, as ``pace`` does, if linking takes long.
         """
+        linked = self._linked
+        positions = self._positions_for(request, namespace)
+        return [linked.get(at) or self._link(at, pace) for at in positions]
+
+    def is_linked(self, request: Request, namespace: str) -> bool:
+        """Return whether all policies that may apply are linked."""
+        return all(at in self._linked for at in self._positions_for(request, namespace))
+
+    def _positions_for(self, request: Request, namespace: str) -> tuple[int, ...]:
         group, _, resource = resource_of(request)
         asked = (group, resource, request.subresource, request.operation, namespace)
         positions = self._found.get(asked)
@@ -99,8 +108,7 @@ class CelSource(Generic[LinkedT]):
             if len(self._found) >= CANDIDATE_PLANS_MAX:
                 self._found.clear()
             positions = self._found[asked] = self._positions(asked)
-        linked = self._linked
-        return [linked.get(at) or self._link(at, pace) for at in positions]
+        return positions
 
     def take_over(self, previous: "CelSource[LinkedT]") -> list[LinkedT]:
         """Keep the policies that the previous generation has linked and that are equal.

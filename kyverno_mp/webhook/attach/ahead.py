@@ -9,6 +9,7 @@ previous generation, so that no review waits for hundreds of links at once.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
@@ -55,6 +56,7 @@ class LinkingAhead:
         self._until_ns = monotonic_ns() + start_ns_max
         self._serves = False
         self._has_rest = False
+        self._releasing = threading.Lock()
 
     def begin_serving(self) -> bool:
         """Leave the core to reviews from now on; return whether rules are not linked.
@@ -64,36 +66,51 @@ class LinkingAhead:
         self._serves = True
         return self._has_rest
 
+    def release(self) -> None:
+        """Free the rules of replaced generations, unless another thread is doing so."""
+        if self._releasing.acquire(blocking=False):
+            try:
+                self._collector.release()
+            finally:
+                self._releasing.release()
+
     def link(
         self, sources: Sequence[Source], previous: Sequence[Source] | None
-    ) -> None:
+    ) -> bool:
         """Link the rules of new sources; ``previous`` has those in use, if any.
+
+        Return whether to link the rest after the swap.
 
         A rule that cannot be linked must not prevent other rules from coming into
         force. Its policy's failurePolicy decides about the requests that need it.
         """
         # Release the rules of earlier snapshots, so that consecutive changes do not
         # keep them all.
-        self._collector.release()
+        self.release()
+        is_over = False
         now_ns = self._monotonic_ns()
         until_ns = now_ns + LINKED_AHEAD_NS_MAX if self._serves else self._until_ns
         for source, before in zip(sources, previous or repeat(None), strict=False):
             try:
                 if before is not None:
                     self._collector.note(source.take_over(before))
-                self._link(source.ahead(before), until_ns)
+                is_over |= self._link(source.ahead(before), until_ns)
             except Exception:  # noqa: BLE001 - logged here; each request reports it again
                 self._failed()
 
-    def _link(self, steps: Iterable[Ahead], until_ns: int) -> None:
+        self._has_rest |= is_over
+        return is_over and self._serves
+
+    def _link(self, steps: Iterable[Ahead], until_ns: int) -> bool:
+        """Link; return whether the time was too short."""
         left = LINKED_AHEAD_BYTES_MAX
         began_ns = self._monotonic_ns()
         for step in steps:
             left -= step.size
             now_ns = self._monotonic_ns()
             if left < 0 or now_ns > until_ns:
-                self._leave_rest()
-                return
+                _LOG.info("a generation is served before all its rules are linked")
+                return now_ns > until_ns
             if self._serves and now_ns - began_ns > LINKED_AHEAD_SLICE_NS:
                 self._sleep(LINKED_AHEAD_PAUSE_NS / 1e9)
                 began_ns = self._monotonic_ns()
@@ -101,11 +118,7 @@ class LinkingAhead:
                 step.link()
             except Exception:  # noqa: BLE001 - as in ``link``
                 self._failed()
-
-    def _leave_rest(self) -> None:
-        self._has_rest = True
-        if self._serves:
-            _LOG.warning("the first reviews that need them link some rules")
+        return False
 
     def _failed(self) -> None:
         self._count_error("webhook.defect")

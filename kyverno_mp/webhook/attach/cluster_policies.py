@@ -80,7 +80,7 @@ class FollowedClusterPolicies:
         return linked.mutations if linked is not None and self._is_whole() else None
 
     def link_rest(self) -> None:
-        """Link what was not linked before this worker served."""
+        """Link what was not linked before this generation was served."""
         linked = self.follower.current()
         if linked is not None:
             self._context.ahead.link((linked.source, linked.mutating), None)
@@ -97,7 +97,8 @@ class FollowedClusterPolicies:
         source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
         mutating = SegmentSource(policies, link_mutation)
         before = None if previous is None else (previous.source, previous.mutating)
-        context.ahead.link((source, mutating), before)
+        if context.ahead.link((source, mutating), before):
+            self._aside.defer(self.link_rest)
         context.forget_bundle_keys()
         return LinkedClusterPolicies(
             policies,

@@ -96,7 +96,7 @@ class FollowedPolicies(Generic[PlannerT]):
         return linked.planner if linked is not None and self._is_whole() else None
 
     def link_rest(self) -> None:
-        """Link what was not linked before this worker served."""
+        """Link what was not linked before this generation was served."""
         linked = self.follower.current()
         if linked is not None:
             self._ahead.link(linked.sources, None)
@@ -110,7 +110,8 @@ class FollowedPolicies(Generic[PlannerT]):
     ) -> Linked[PlannerT]:
         linked = self._wrap(segment, self.knows)
         before = None if previous is None else previous.sources
-        self._ahead.link(linked.sources, before)
+        if self._ahead.link(linked.sources, before):
+            self._aside.defer(self.link_rest)
         return linked
 
 
