@@ -7,7 +7,9 @@ every worker, and the workers' memory (PSS) at the beginning and the end of the 
 A review is refused if it has no answer, an HTTP error, or a denial: no Pod of the
 clients violates a policy. Connections of a killed worker break; such a review is sent
 again, as API servers and their clients do, and its time runs on. GeneratingPolicies
-need a background pool and are not measured.
+need a background pool and are not measured. On a machine with other work, a part of the
+times is time that the workers' threads wait for a core: ``share`` is their CPU time as
+a part of it and this waiting.
 
     python perf/churn.py [--policies 1000] [--seconds 120] [--kinds ...] [--check]
 """
@@ -77,6 +79,9 @@ class Row:
     worst_after_kill_ms: float
     in_force_s: float = 0.0
     """From the last new policy until every worker reports them; 0: not measured."""
+    share: float = 1.0
+    """The part of the time in which threads of workers had a core when they needed it.
+    """
     early: int = 0
     """Forbidden Pods that passed after the report."""
     pss_begin_mb: float = 0.0
@@ -241,6 +246,7 @@ class Run:
         self.seen = Seen()
         self._numbers = itertools.count()
         self._killed_s = 0.0
+        self._ran: dict[str, tuple[int, int]] = {}
         self._ending = False
 
     async def rows(self) -> list[Row]:
@@ -257,7 +263,7 @@ class Run:
 
     async def _appear(self) -> Row:
         """Let all policies appear at once."""
-        self.seen = Seen()
+        self.seen, self._ran = Seen(), self._run_times()
         for number in range(self._args.policies):
             self._write(number, 0)
         began_s = time.monotonic()
@@ -270,7 +276,7 @@ class Run:
     async def _change(self) -> Row:
         """Change a policy each second, and kill a worker now and then."""
         await asyncio.sleep(self._args.settle)
-        self.seen, begin_mb = Seen(), self._pss_mb()
+        self.seen, self._ran, begin_mb = Seen(), self._run_times(), self._pss_mb()
         began_s = killed_s = time.monotonic()
         for version in itertools.count(1):
             now_s = time.monotonic()
@@ -370,6 +376,24 @@ class Run:
                 found.append(worker.memory_full_info().pss / 2**20)
         return max(found)
 
+    def _run_times(self) -> dict[str, tuple[int, int]]:
+        """Return each thread's CPU time and its waiting for a core. Unit: ns."""
+        found: dict[str, tuple[int, int]] = {}
+        for worker in workers_of(self._server):
+            for path in Path(f"/proc/{worker.pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError):
+                    ran, waited, _ = map(int, path.read_text().split())
+                    found[str(path)] = ran, waited
+        return found
+
+    def _share(self) -> float:
+        ran = waited = 1
+        for thread, (ran_ns, waited_ns) in self._run_times().items():
+            before = self._ran.get(thread, (0, 0))
+            ran += ran_ns - before[0]
+            waited += waited_ns - before[1]
+        return ran / (ran + waited)
+
     def _row(self, part: str, **more: Any) -> Row:
         seen = self.seen
         times = sorted(seen.times_ms) or [0.0]
@@ -383,6 +407,7 @@ class Run:
             p99_ms=times[int(0.99 * (len(times) - 1))],
             worst_ms=times[-1],
             worst_after_kill_ms=max(seen.after_kill_ms, default=0.0),
+            share=self._share(),
             **more,
         )
 
@@ -447,7 +472,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 _HEAD: Final = (
     f"{'kind':<23}{'part':<8}{'reviews':>8}{'refused':>9}{'again':>7}{'p50 ms':>9}"
-    f"{'p99':>8}{'worst':>9}{'killed':>9}{'in force s':>12}{'early':>7}{'PSS MiB':>16}"
+    f"{'p99':>8}{'worst':>9}{'killed':>9}{'in force s':>12}{'early':>7}"
+    f"{'share':>7}{'PSS MiB':>16}"
 )
 
 
@@ -457,7 +483,7 @@ def _line(row: Row) -> str:
     return (
         f"{row.kind:<23}{row.part:<8}{row.reviews:>8}{row.refused:>9}"
         f"{row.sent_again:>7}{row.p50_ms:>9.1f}{row.p99_ms:>8.1f}{row.worst_ms:>9.1f}"
-        f"{row.worst_after_kill_ms:>9.1f}{in_force:>12}{row.early:>7}{pss:>16}"
+        f"{row.worst_after_kill_ms:>9.1f}{in_force:>12}{row.early:>7}{row.share:>7.2f}{pss:>16}"
     )
 
 
