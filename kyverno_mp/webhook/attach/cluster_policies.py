@@ -23,7 +23,7 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
-from kyverno_mp.webhook.attach.followed import Aside, SnapshotFiles, knows
+from kyverno_mp.webhook.attach.followed import Aside, SnapshotFiles, knows_or_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class FollowedClusterPolicies:
 
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
-        return knows(self.follower, self._aside, self._asked, key)
+        return knows_or_waits(self.follower, self._aside, self._asked, key)
 
     def _link(
         self, segment: Segment, previous: LinkedClusterPolicies | None

@@ -103,7 +103,7 @@ class FollowedPolicies(Generic[PlannerT]):
 
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
-        return knows(self.follower, self._aside, self._asked, key)
+        return knows_or_waits(self.follower, self._aside, self._asked, key)
 
     def _link(
         self, segment: Segment, previous: Linked[PlannerT] | None
@@ -120,25 +120,34 @@ class _Named(Protocol):
     def segment(self) -> PolicySegment: ...
 
 
-def knows(follower: Follower[Any], aside: Aside, asked: set[str], key: str) -> bool:
+def knows_or_waits(
+    follower: Follower[Any], aside: Aside, asked: set[str], key: str
+) -> bool:
     """Return whether a policy exists, or existed at the last request for it.
 
-    A deleted policy can stay registered a little longer, but denies nothing. False for
-    a policy that the leader has left out although it may deny. An unknown policy may be
-    part of a generation that is being attached: a review waits for it in a thread.
-    Raises: Preempted in the event loop.
+    An unknown policy may be part of a generation that is being attached: a review waits
+    for it in a thread. Raises: Preempted in the event loop.
     """
-    is_known = _knows(follower.current(), asked, key)
+    is_known = knows(_segment(follower), asked, key)
     if not is_known and follower.is_behind:
         aside.leave_loop()
         follower.catch_up()
-        is_known = _knows(follower.current(), asked, key)
+        is_known = knows(_segment(follower), asked, key)
     return is_known
 
 
-def _knows(linked: _Named | None, asked: set[str], key: str) -> bool:
-    if linked is not None:
-        segment = linked.segment
+def _segment(follower: Follower[Any]) -> PolicySegment | None:
+    linked: _Named | None = follower.current()
+    return None if linked is None else linked.segment
+
+
+def knows(segment: PolicySegment | None, asked: set[str], key: str) -> bool:
+    """Return whether a policy exists, or existed at the last request for it.
+
+    A deleted policy can stay registered a little longer, but denies nothing. False for
+    a policy that the leader has left out although it may deny.
+    """
+    if segment is not None:
         if segment.knows(key):
             if len(asked) >= FINE_GRAINED_KEPT_MAX:
                 asked.clear()

@@ -30,7 +30,7 @@ from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
-from kyverno_mp.webhook.attach.followed import Aside, knows
+from kyverno_mp.webhook.attach.followed import Aside, knows_or_waits
 from kyverno_mp.webhook.collector import Collector
 from perf.churn import KINDS
 from tests.unit.webhook.cel.test_cel_policies import exception, policy
@@ -269,15 +269,15 @@ def test_review_waits_for_its_policy_in_a_thread() -> None:
     aside = Aside(lambda _attach: None, leave_loop)
     follower: Any = Following()
     with pytest.raises(Preempted):
-        knows(follower, aside, set(), "new")
+        knows_or_waits(follower, aside, set(), "new")
     found: list[bool] = []
     thread = threading.Thread(
-        target=lambda: found.append(knows(follower, aside, set(), "new"))
+        target=lambda: found.append(knows_or_waits(follower, aside, set(), "new"))
     )
     thread.start()
     thread.join(60)
     assert found == [True]
-    assert not knows(follower, aside, set(), "nobody's"), "nothing is awaited"
+    assert not knows_or_waits(follower, aside, set(), "nobody's"), "nothing is awaited"
 
 
 class Linking:
