@@ -299,6 +299,27 @@ LINKED_RULES_MAX = 65_536
 """Rules that a worker keeps linked; beyond this number the cache is cleared and rules
 are linked again on use."""
 
+LINKED_AHEAD_REFERENCES_MIN = 32
+"""A worker links the rules of an index key with this many rules or more before it
+serves them; the first review links fewer within 50 ms. Rules for other kinds or
+namespaces stay unlinked until a review needs them."""
+
+LINKED_AHEAD_BYTES_MAX = 16 * 1024 * 1024
+LINKED_AHEAD_NS_MAX = 2_000_000_000
+"""Records that a worker links before it serves a generation, about ten times what 1,000
+policies take, and the time for it, after which the generation comes into force anyway:
+a worker that is 5 s behind makes the pod unready. It links for as long again
+afterwards; reviews link the rest."""
+
+LINKED_AHEAD_ALONE_NS_MAX = 1_000_000_000
+"""How long a starting worker links before it accepts connections while no other worker
+does; it then goes on while it serves. Clients wait for a single worker."""
+
+LINKED_AHEAD_SLICE_NS = 2_000_000
+LINKED_AHEAD_PAUSE_NS = 1_000_000
+"""How long a worker links ahead before it leaves the core to reviews, and for how long:
+a review waits for a few such slices."""
+
 LINKED_POLICY_BYTES_MAX = 32 * 1024 * 1024
 LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 """Estimated memory (compiler/linked_size.py) of one namespaced policy, and of all

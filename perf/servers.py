@@ -88,9 +88,12 @@ class Server:
 
 @contextmanager
 def kyverno_mp(
-    policies: Path, folder: Path, *, core: int, workers: int = 1
+    policies: Path, folder: Path, *, core: int | None, workers: int = 1
 ) -> Iterator[Server]:
-    """Run kyverno-mp on one core; its runtime folder is ``run`` below ``folder``."""
+    """Run kyverno-mp on one core; its runtime folder is ``run`` below ``folder``.
+
+    ``core`` None = any core.
+    """
     files = make_certificate(folder, "kyverno")
     port = free_port()
     command = [

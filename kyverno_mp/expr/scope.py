@@ -52,17 +52,23 @@ class Bindings(Protocol):
 
 
 class Pace(Protocol):
-    """How long one evaluation may occupy its thread before it yields to others."""
+    """How long one evaluation may occupy its thread before it yields to others.
+
+    The pace knows the end of its slice and moves it. However often its callers call,
+    and however old the end that they remember, a slice of work costs one turn.
+    """
 
     @property
     def slice_ends_ns(self) -> int:
-        """The end of the first time slice; a value of ``monotonic_ns()``."""
+        """The end of the current time slice; a value of ``monotonic_ns()``."""
 
-    def next_slice(self, now_ns: int, /) -> int:
-        """Yield and return the end of the next slice, or raise Preempted.
+    def next_slice(self, now_ns: int, /) -> None:
+        """Yield if the slice has ended at ``now_ns``. Raises: Preempted."""
 
-        ``now_ns``: the current time if the slice has ended; 0 if the work ahead does
-        not fit into any slice.
+    def make_room(self) -> None:
+        """Yield before work that fits into no slice of the event loop.
+
+        Raises: Preempted on the event loop.
         """
 
 
@@ -248,10 +254,8 @@ class Runtime:
         effects.
         """
         if self._pace is not None:
-            # SAFETY: pass 0, because for the current time this call could extend the
-            # slice.
-            self._slice_ends_ns = self._pace.next_slice(0)
-            self._set_limit()
+            self._pace.make_room()
+            self._begin_slice()
 
     def _check(self, left: int) -> None:
         """Check the budget and the clock."""
@@ -268,8 +272,8 @@ class Runtime:
         """Request more time before work that takes longer than the slice."""
         assert self._pace is not None
         if self.monotonic_ns() + steps * NS_PER_STEP > self._slice_ends_ns:
-            self._slice_ends_ns = self._pace.next_slice(0)
-            self._set_limit()
+            self._pace.make_room()
+            self._begin_slice()
 
     def _past_limit(self, now_ns: int) -> None:
         """Raise after the deadline; otherwise the slice has ended: request another."""
@@ -280,7 +284,13 @@ class Runtime:
                 )
             raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
         assert self._pace is not None
-        self._slice_ends_ns = self._pace.next_slice(now_ns)
+        self._pace.next_slice(now_ns)
+        self._begin_slice()
+
+    def _begin_slice(self) -> None:
+        """Continue until the end of the pace's current slice."""
+        assert self._pace is not None
+        self._slice_ends_ns = self._pace.slice_ends_ns
         self._set_limit()
 
     def _set_limit(self) -> None:

@@ -62,6 +62,22 @@ class Follower(Generic[T]):
             self._move(announced)
         return self._current
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a newer generation was announced than the one in use."""
+        return self._numbers[self._at] > self.generation
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the next generation is attached by another thread."""
+        return self._defer is not None and self._current is not None
+
+    def catch_up(self) -> None:
+        """Wait until the newest generation is attached, or attach it here."""
+        with self._attaching:
+            if self.is_behind:
+                self._attach_locked(self._numbers[self._at])
+
     def refresh(self) -> None:
         """Attach the file now, e.g. to retry after it was rejected.
 
@@ -99,7 +115,8 @@ class Follower(Generic[T]):
         # One at a time, so that a slow older attempt does not replace a newer
         # generation.
         with self._attaching:
-            self._attach_locked(announced)
+            if announced > self.generation:
+                self._attach_locked(announced)
 
     def _attach_locked(self, announced: int) -> None:
         try:

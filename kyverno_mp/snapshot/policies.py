@@ -12,12 +12,14 @@ Source: docs/architecture.md 1 (promise 2), 3; ir/index.
     d<selector>,<op>        mask of the dimensions in use, u32
     l<selector>,<dim>,<op>  lengths of the values of a prefix dimension, a byte each
     i...                    posting: references of rules, u64 each, ascending
+    m                       keys of the postings with many references
     c                       number of policies and of rules, u64 each
     n                       keys of all existing policies, including rejected ones
 """
 
 from array import array
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Final, TypeVar
 
 import msgspec
@@ -28,6 +30,7 @@ from kyverno_mp.ir.index import (
     BY_NAME_PREFIX,
     BY_NAMESPACE_PREFIX,
     BY_USER_PREFIX,
+    EXCLUDING,
     EncodedPolicy,
     IndexEntryIR,
     PolicyHeadIR,
@@ -39,6 +42,7 @@ from kyverno_mp.ir.index import (
 )
 from kyverno_mp.ir.match import KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.limits import LINKED_AHEAD_REFERENCES_MIN
 from kyverno_mp.snapshot.encode import Packed, encode_segment, pack_records
 from kyverno_mp.snapshot.read import Segment
 
@@ -48,6 +52,8 @@ _NAMES: Final = b"n"
 MISSED: Final = "!"
 """The prefix of the key of a policy that is left out although reviews need it."""
 _WILD: Final = b"w"
+_CROWDED: Final = b"m"
+_DIGEST_BYTES: Final = 16
 _PREFIX_DIMENSIONS: Final = frozenset(
     (BY_NAMESPACE_PREFIX, BY_NAME_PREFIX, BY_USER_PREFIX, BY_GROUP_PREFIX)
 )
@@ -135,6 +141,7 @@ class _IndexWriter:
         """Add selectors, masks and postings to the records."""
         self._store_selectors(records)
         masks: dict[bytes, int] = {}
+        crowded: list[bytes] = []
         for (kind, operation, dimension), postings in self._groups.items():
             number = self._numbers[kind]
             mask_key = _mask_key(number, operation)
@@ -147,6 +154,10 @@ class _IndexWriter:
             for value, posting in postings.items():
                 key = head + value.encode("utf-8", "surrogatepass")
                 records[key] = array("Q", posting).tobytes()
+                is_many = len(posting) >= LINKED_AHEAD_REFERENCES_MIN
+                if is_many and dimension < EXCLUDING:
+                    crowded.append(key)
+        records[_CROWDED] = msgspec.msgpack.encode(crowded)
         for key, mask in masks.items():
             records[key] = mask.to_bytes(4, "little")
 
@@ -209,6 +220,17 @@ class PolicySegment:
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
         """Return the leading fields of the rule, which matching needs."""
         return self._decode(position, 1 + number, _RULE_HEAD)
+
+    def digest(self, position: int) -> bytes:
+        """Return a digest of the policy's record, on which alone linking depends."""
+        record = self._record(b"p%d" % position)
+        return blake2b(record, digest_size=_DIGEST_BYTES).digest()
+
+    def crowded(self) -> list[Sequence[int]]:
+        """Return the postings of which one review may need many rules at once."""
+        value = self._segment.get(_CROWDED)
+        keys: list[bytes] = [] if value is None else _decode_with(_POSTING_KEYS, value)
+        return [self.posting(self._segment.find(key)) for key in keys]
 
     def rules_of(self, position: int) -> int:
         """Return the number of rules of the policy at ``position``."""
@@ -278,6 +300,7 @@ _POLICY_HEAD: Final = msgspec.msgpack.Decoder(PolicyHeadIR)
 _RULE: Final = msgspec.msgpack.Decoder(RuleIR)
 _RULE_HEAD: Final = msgspec.msgpack.Decoder(RuleHeadIR)
 _ROWS: Final = msgspec.msgpack.Decoder(list[SelectorRow])
+_POSTING_KEYS: Final = msgspec.msgpack.Decoder(list[bytes])
 _KEYS: Final = msgspec.msgpack.Decoder(list[str])
 
 

@@ -687,7 +687,7 @@ LINKED: Final = Family(
     "kyverno_mp_worker_linked_rules",
     "gauge",
     _PROCESS,
-    "Number of rules that a worker has linked because requests used them.",
+    "Number of rules that a worker has linked.",
 )
 HELD: Final = Family(
     "kyverno_mp_worker_held_bytes",

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.egress.kinds import KINDS
-from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.errors import Preempted, SnapshotUnusable
+from kyverno_mp.limits import LINKED_AHEAD_ALONE_NS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
@@ -39,10 +40,11 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import GAUGES, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
 from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterPolicies
 from kyverno_mp.webhook.attach.counts import Counts
-from kyverno_mp.webhook.attach.followed import FollowedPolicies, SnapshotFiles
+from kyverno_mp.webhook.attach.followed import Aside, FollowedPolicies, SnapshotFiles
 from kyverno_mp.webhook.attach.journals import Journals
 from kyverno_mp.webhook.attach.kinds import (
     link_generating,
@@ -51,6 +53,7 @@ from kyverno_mp.webhook.attach.kinds import (
     link_validating,
 )
 from kyverno_mp.webhook.attach.places import Places
+from kyverno_mp.webhook.attach.served import ServedPolicies
 from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
@@ -67,6 +70,7 @@ _LOG = logging.getLogger(__name__)
 _DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
 _NEEDED: Final = frozenset(_DATA) - {KINDS}
 """Without these labels and roles, a rule could miss a request that it matches."""
+_AnyFollowed = FollowedPolicies[Any]
 _ROLE: Final = "webhook"
 
 
@@ -83,11 +87,16 @@ class _Attached:
         self.page = Page.claim(places.pages, _ROLE)
         self.recorder = Recorder(self.page, settings.metrics_series_max)
         self._control = ControlPage.open(places.snapshot)
+        self._served = ServedPolicies(self._control)
         self._served_last: list[int] = []
+        self._loop_thread = threading.get_ident()
         self._whole = False
         self._collector = Collector()
         pid = os.getpid()
         self.slot = self._control.claim(pid, start_ticks(pid))
+        self._ahead = LinkingAhead(
+            self._collector, self._count_error, self._start_ns_max()
+        )
         self.journals = Journals(settings, places, self.recorder)
         self.reporting = (
             None if self.journals.results is None else reporting_of(settings)
@@ -125,37 +134,40 @@ class _Attached:
         ports = cluster_data(self.cluster_data, self.live, served, self.configuration)
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(ports, clock, threading.Lock())
+        aside = Aside(self._defer, self._leave_loop)
         self.policies = FollowedClusterPolicies(
             files,
             Context(
                 engine,
-                self._collector,
+                self._ahead,
                 None if self.journals.triggers is None else user,
                 self.reporting,
                 self.recorder.forget_bundle_keys,
-                self._count_error,
             ),
             self._is_whole,
-            self._defer,
+            aside,
         )
+        more = self._is_whole, aside, self._ahead
         self.validating = FollowedPolicies(
-            files, CEL_POLICIES, partial(link_validating, engine), self._is_whole
+            files, CEL_POLICIES, partial(link_validating, engine), *more
         )
         self.mutating = FollowedPolicies(
-            *(files, MUTATING_POLICIES),
-            partial(link_mutating, engine, user),
-            self._is_whole,
+            files, MUTATING_POLICIES, partial(link_mutating, engine, user), *more
         )
         self.generating = FollowedPolicies(
-            *(files, GENERATING_POLICIES),
-            partial(link_generating, engine, user),
-            self._is_whole,
+            files, GENERATING_POLICIES, partial(link_generating, engine, user), *more
         )
         self.images = FollowedPolicies(
-            *(files, IMAGE_POLICIES),
-            partial(link_images, engine, served.policies),
-            self._is_whole,
+            files, IMAGE_POLICIES, partial(link_images, engine, served.policies), *more
         )
+
+    def _start_ns_max(self) -> int:
+        """Return how long to link policies before this worker accepts connections.
+
+        Meanwhile the arbiter hears nothing from it.
+        """
+        silence_ns = int(self._settings.worker_silence_s_max * 1e9) // 2
+        return silence_ns if self.slot.others() else LINKED_AHEAD_ALONE_NS_MAX
 
     def _kinds(self) -> Json | None:
         """Return the discovery rows that the leader published."""
@@ -187,6 +199,9 @@ class _Attached:
         else:
             self._loop.add_reader(bell.fileno(), self._on_bell, bell)
         self._poll()
+        if self._ahead.begin_serving():
+            for policies in self._kinds_of_policies():
+                self._defer(policies.link_rest)
 
     def _on_bell(self, bell: Bell) -> None:
         # Clear before the check, so that a ring during the check is noticed.
@@ -208,7 +223,7 @@ class _Attached:
         self._write_facts(gauges)
         self._retry()
         if self._collector.has_replaced and self._is_idle():
-            self._defer(self._collector.release)
+            self._defer(self._ahead.release)
         linked = self.policies.follower.current()
         self._collector.tick(
             self._loop.time(),
@@ -223,7 +238,8 @@ class _Attached:
         page.set_gauge("generation", policies.generation)
         linked = policies.current()
         if linked is not None:
-            page.set_gauge("linked_rules", linked.segment.decoded_count)
+            count = linked.segment.decoded_count + linked.source.kept
+            page.set_gauge("linked_rules", count)
         if self.journals.events is not None:
             page.set_gauge("events_queue_depth", self.journals.events.waiting)
             page.set_gauge("events_queue_dropped", self.journals.events.dropped)
@@ -233,11 +249,10 @@ class _Attached:
 
     def _retry(self) -> None:
         """Attach again what was announced and could not be attached."""
-        policies = self.policies.follower
-        for name, follower in self._followers():
-            if self._control.generation(name) <= follower.generation:
+        for _, follower in self._followers():
+            if not follower.is_behind:
                 continue
-            if follower is not policies or follower.current() is None:
+            if not follower.is_deferred:
                 follower.refresh()
             elif self._is_idle():
                 self._defer(follower.refresh)
@@ -247,15 +262,24 @@ class _Attached:
         return self._attaching is None or self._attaching.done()
 
     def _report_state(self) -> None:
-        served = []
-        for name, follower in self._followers():
-            serves = name != POLICIES or self._is_whole()
-            served.append(follower.generation if serves else 0)
-            self.slot.serve(name, served[-1])
+        used = {name: follower.generation for name, follower in self._followers()}
+        used[POLICIES] = self._served.of_all(used) if self._is_whole() else 0
+        for name, generation in used.items():
+            self.slot.serve(name, generation)
+        served = list(used.values())
         if served != self._served_last:
             # The leader waits for this report before it sets policies Ready.
             self._served_last = served
             ring(self._directory, LEADER)
+
+    def _kinds_of_policies(self) -> tuple[FollowedClusterPolicies | _AnyFollowed, ...]:
+        return (
+            self.policies,
+            self.validating,
+            self.mutating,
+            self.generating,
+            self.images,
+        )
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
@@ -268,6 +292,10 @@ class _Attached:
             (SETTINGS, self._configured),
             *self.data.items(),
         ]
+
+    def _leave_loop(self) -> None:
+        if threading.get_ident() == self._loop_thread:
+            raise Preempted("webhook.preempted", "policies are being attached")
 
     def _defer(self, attach: Callable[[], None]) -> None:
         self._attaching = self._attacher.submit(attach)

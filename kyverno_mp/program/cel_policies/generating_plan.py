@@ -160,7 +160,7 @@ class GeneratingPlan:
         for linked in self._policies:
             steps += _POLICY_STEPS + linked.matching.steps(request)
             if pace is not None and steps > HEAVY_STEPS:
-                pace.next_slice(0)
+                pace.make_room()
                 steps = 0
             one = linked.triggered(request)
             if one is not None:

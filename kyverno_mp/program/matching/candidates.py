@@ -12,7 +12,9 @@ costs a few look-ups, regardless of the number of policies for other kinds, name
 names, operations and users.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -40,7 +42,12 @@ from kyverno_mp.limits import (
     LINKED_RULES_MAX,
 )
 from kyverno_mp.program.matching.kind import KindKey, selector_matches
-from kyverno_mp.program.matching.rule_ref import PolicyCandidates, RuleRecords, RuleRef
+from kyverno_mp.program.matching.rule_ref import (
+    Ahead,
+    PolicyCandidates,
+    RuleRecords,
+    RuleRef,
+)
 from kyverno_mp.program.matching.subject import criterion_namespace, resource_name
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
@@ -78,6 +85,16 @@ class RuleIndex(RuleRecords, Protocol):
 
     def posting(self, handle: int) -> Sequence[int]:
         """Return the rule references of a handle, ascending."""
+
+    @property
+    def policy_count(self) -> int:
+        """The number of policies."""
+
+    def digest(self, position: int) -> bytes:
+        """Return a digest of everything that linking the policy depends on."""
+
+    def crowded(self) -> Iterable[Sequence[int]]:
+        """Return the postings of which one review may need many rules at once."""
 
 
 _VALUES_OF: dict[int, _ValuesOf] = {
@@ -165,6 +182,9 @@ class _Policies:
             known = self._known[position] = self._index.policy(position)
         return known
 
+    def put(self, position: int, policy: PolicyIR) -> None:
+        self._known[position] = policy
+
     def clear(self) -> None:
         self._known.clear()
 
@@ -178,6 +198,8 @@ class SegmentSource(Generic[T]):
         self._plans: dict[RequestKey, _KindPlan[T]] = {}
         self._refs: dict[int, RuleRef[T]] = {}
         self._policies = _Policies(index)
+        self.kept = 0
+        """Number of linked rules that were taken over."""
 
     def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
         """Return the policies with rules that may apply, in policy order."""
@@ -207,27 +229,49 @@ class SegmentSource(Generic[T]):
         merged = plan.merged.get(hits)
         return self._remember(plan, hits) if merged is None else merged
 
-    def prelink(self, asked: Iterable[RequestKey]) -> None:
-        """Link the rules for whole kinds before the first request needs them.
+    def take_over(self, previous: "SegmentSource[T]") -> list[T]:
+        """Keep the rules that the previous generation has linked and that are equal.
 
-        Shape: the result of ``hot_kinds`` from the previous generation's source.
+        All rules of a policy stay or none, because they share its record. Return the
+        others, which are replaced or deleted.
         """
-        for key in asked:
+        known = previous.linked()
+        for at in range(self._index.policy_count if known else 0):
+            refs = known.pop(self._index.digest(at), ())
+            if refs:
+                self._policies.put(at, refs[0].policy)
+            for ref in refs:
+                moved = ref.moved(self._index, self._policies.get, at)
+                self._refs[at << 16 | ref.number] = moved
+                self.kept += 1
+        return [ref.linked for refs in known.values() for ref in refs]
+
+    def linked(self) -> dict[bytes, Sequence[RuleRef[T]]]:
+        """Return the linked rules of each policy, by the digest of its record."""
+        refs: defaultdict[int, list[RuleRef[T]]] = defaultdict(list)
+        # Copy first: another thread may be linking at the same time.
+        for ref in list(self._refs.values()):
+            if ref.is_linked:
+                refs[ref.position].append(ref)
+        return {self._index.digest(at): rules for at, rules in refs.items()}
+
+    def asked(self) -> tuple[RequestKey, ...]:
+        """Return the kinds and operations of the requests so far."""
+        return tuple(self._plans)
+
+    def ahead(self, previous: "SegmentSource[T] | None") -> Iterator[Ahead]:
+        """Yield what to link before this generation is served.
+
+        These are the rules for the kinds of previous requests, and those of which one
+        review may need many.
+        """
+        for key in () if previous is None else previous.asked():
             plan = self._plans.get(key) or self._plan(key)
             plan.base = self._merge(plan.base_hits)
             for candidate in plan.base:
-                for ref in candidate.rules:
-                    _ = ref.linked
-
-    def linked(self) -> list[T]:
-        """Return the rules that are already linked."""
-        # Copy first: another thread may be linking at the same time.
-        refs = list(self._refs.values())
-        return [ref.linked for ref in refs if not ref.unlinked_bytes]
-
-    def hot_kinds(self) -> tuple[RequestKey, ...]:
-        """Return the kinds and operations of the requests so far."""
-        return tuple(self._plans)
+                yield from _unlinked(candidate.rules)
+        for posting in self._index.crowded():
+            yield from _unlinked(map(self._ref, posting))
 
     def _plan(self, asked: RequestKey) -> _KindPlan[T]:
         if len(self._plans) >= CANDIDATE_PLANS_MAX:
@@ -304,3 +348,13 @@ class SegmentSource(Generic[T]):
                 reference & 0xFFFF,
             )
         return known
+
+
+def _unlinked(refs: Iterable[RuleRef[T]]) -> Iterator[Ahead]:
+    for ref in refs:
+        if not ref.is_linked:
+            yield Ahead(ref.unlinked_bytes, partial(_link, ref))
+
+
+def _link(ref: RuleRef[T]) -> None:
+    _ = ref.linked

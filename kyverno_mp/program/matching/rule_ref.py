@@ -6,7 +6,7 @@ Source: docs/architecture.md 3 (answer first, link on demand).
 """
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR, gate_namespace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
@@ -14,6 +14,14 @@ from kyverno_mp.program.matching.match import Matcher, link_match
 from kyverno_mp.program.request import Request
 
 T = TypeVar("T")
+
+
+class Ahead(NamedTuple):
+    """Something to link before a review needs it."""
+
+    size: int
+    """The size of its record."""
+    link: Callable[[], object]
 
 
 class RuleRecords(Protocol):
@@ -95,6 +103,20 @@ class RuleRef(Generic[T]):
         self.position = position
         self.number = number
 
+    def moved(
+        self,
+        records: RuleRecords,
+        policies: Callable[[int], PolicyIR],
+        position: int,
+    ) -> "RuleRef[T]":
+        """Return this linked rule at its position in another generation.
+
+        ``policies`` must return the same policy there.
+        """
+        moved = RuleRef(records, policies, self._link, position, self.number)
+        moved._linked, moved._matcher = self._linked, self._matcher
+        return moved
+
     @property
     def matcher(self) -> Matcher:
         """The linked match and exclude blocks."""
@@ -110,6 +132,16 @@ class RuleRef(Generic[T]):
         return self._matcher
 
     @property
+    def policy(self) -> PolicyIR:
+        """The policy's record, shared by its rules."""
+        return self._policies(self.position)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the rule is linked."""
+        return self._linked is not None
+
+    @property
     def unlinked_bytes(self) -> int:
         """Size of the record that is still to be linked; 0 once it is linked."""
         if self._linked is not None:
@@ -120,7 +152,7 @@ class RuleRef(Generic[T]):
     def linked(self) -> T:
         """The linked rule."""
         if self._linked is None:
-            policy = self._policies(self.position)
+            policy = self.policy
             rule = self._records.rule(self.position, self.number)
             self._linked = (self._link(policy, rule),)
         return self._linked[0]

@@ -91,22 +91,20 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         Only one thread links at a time: threads that link the same rules would multiply
         the time and the number of objects, all of which a garbage collection visits.
         """
-        slice_ends_ns = pace.slice_ends_ns
         for candidate in candidates:
             for ref in candidate.rules:
                 size = ref.unlinked_bytes
                 if not size:
                     continue
-                now_ns = self._engine.now_ns()
                 if size > INLINE_LINK_BYTES_MAX:
                     # Even a full slice is too short to link this rule.
-                    slice_ends_ns = pace.next_slice(0)
-                elif now_ns > slice_ends_ns:
-                    slice_ends_ns = pace.next_slice(now_ns)
+                    pace.make_room()
+                else:
+                    pace.next_slice(self._engine.now_ns())
                 lock = self._engine.linking
                 if lock is not None and not lock.acquire(blocking=False):
                     # The event loop never waits; here it hands the review to a thread.
-                    slice_ends_ns = pace.next_slice(0)
+                    pace.make_room()
                     lock.acquire()
                 try:
                     _ = ref.linked

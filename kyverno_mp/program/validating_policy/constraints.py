@@ -81,7 +81,7 @@ def make_room(costs: Iterable[MatchingCost], request: Request, pace: Pace) -> No
     for cost in costs:
         steps += cost.steps(request)
         if steps > HEAVY_STEPS:
-            pace.next_slice(0)
+            pace.make_room()
             return
 
 

@@ -67,6 +67,21 @@ def kind_of(request: Request) -> RequestKind:
     )
 
 
+def request_of(kind: RequestKind, namespace: str) -> Request:
+    """Return a request of a kind, with nothing else in it."""
+    resource = {
+        "group": kind.group,
+        "version": kind.version,
+        "resource": kind.resource,
+    }
+    return Request(
+        operation=kind.operation,
+        subresource=kind.subresource,
+        namespace=namespace or ("default" if kind.is_namespaced else ""),
+        review_request={"resource": resource},
+    )
+
+
 @dataclass(slots=True)
 class Verdict:
     """The response of one policy, and the policy's actions.
@@ -114,6 +129,7 @@ class Group:
         "_with_messages",
         "fails",
         "in_turn",
+        "is_used",
         "members",
         "needs_io",
         "reads_namespace",
@@ -146,6 +162,8 @@ class Group:
         self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
         self.recall = _recall(self.members)
         """Cache keys of outcomes, if all policies read only fields of the object."""
+        self.is_used = False
+        """Whether a review used it."""
         self._outcomes: Outcomes = {}
         self._with_messages = outcomes
 

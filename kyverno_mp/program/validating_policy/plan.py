@@ -10,8 +10,9 @@ Pure policies run before policies that may wait for calls, so a slow call takes 
 from them. A policy that cannot be evaluated affects no other policy.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, TypeAlias
 
 from kyverno_mp.errors import (
     DeadlinePassed,
@@ -31,6 +32,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.matching.rule_ref import Ahead
 from kyverno_mp.program.recall.verdicts import Key
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
@@ -50,6 +52,7 @@ from kyverno_mp.program.validating_policy.group import (
     Verdicts,
     fails,
     kind_of,
+    request_of,
     verdict,
 )
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
@@ -58,6 +61,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 WARN: Final = "Warn"
 UNKNOWN: Final = "webhook.policy_unknown"
+_Asked: TypeAlias = tuple[RequestKind, str, frozenset[str]]
+"""The kind of a request, the namespace of namespaced policies, the names in a path."""
 
 
 class CelPlan:
@@ -196,7 +201,7 @@ class CelPlanner:
         self._engine = engine
         self._source = source
         self._knows = knows
-        self._groups: dict[tuple[RequestKind, str, frozenset[str]], Group] = {}
+        self._groups: dict[_Asked, Group] = {}
         self._outcomes: Outcomes = {}
         self._kept = 0
         """Number of members in all groups."""
@@ -226,11 +231,36 @@ class CelPlanner:
                 make_room((one.grouping for one in named), request, pace)
             group = Group(named, request, self._outcomes)
             self._keep(asked, group)
+        group.is_used = True
         return CelPlan(self._engine, request, group) if group.members else None
 
-    def _keep(
-        self, asked: tuple[RequestKind, str, frozenset[str]], group: Group
-    ) -> None:
+    def take_over(self, previous: "CelPlanner") -> list[object]:
+        """Keep nothing: a group belongs to one generation."""
+        del previous
+        return []
+
+    def ahead(self, previous: "CelPlanner | None") -> Iterator[Ahead]:
+        """Yield the groups that reviews used, to be made before reviews need them."""
+        for asked in () if previous is None else previous.used():
+            yield Ahead(0, partial(self._prepare, asked))
+
+    def used(self) -> list[_Asked]:
+        """Return the kinds, namespaces and names of the reviews so far."""
+        # Copy first: reviews add groups at the same time.
+        groups = list(self._groups.items())
+        return [asked for asked, group in groups if group.is_used]
+
+    def _prepare(self, asked: _Asked) -> None:
+        kind, namespace, names = asked
+        request = request_of(kind, namespace)
+        if not self._source.is_linked(request, namespace):
+            # There are too many to link ahead.
+            return
+        found = self._source.candidates(request, namespace, None)
+        named = [one for one in found if not names or one.ir.policy.name in names]
+        self._keep(asked, Group(named, request, self._outcomes))
+
+    def _keep(self, asked: _Asked, group: Group) -> None:
         is_full = len(self._groups) >= CANDIDATE_PLANS_MAX
         if is_full or self._kept > LINKED_RULES_MAX:
             self._groups, self._kept = {}, 0

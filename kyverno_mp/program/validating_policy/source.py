@@ -9,7 +9,8 @@ compiler/cel_kinds/index.py.
 Every matching policy is found; a found policy may still not match.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from kyverno_mp.expr.scope import Pace
@@ -23,6 +24,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.matching.rule_ref import Ahead
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
@@ -48,6 +50,16 @@ class CelIndex(Protocol):
 
     def bytes_of(self, position: int) -> int:
         """Return the size of the record at a position in policy order."""
+
+    @property
+    def policy_count(self) -> int:
+        """The number of policies."""
+
+    def digest(self, position: int) -> bytes:
+        """Return a digest of everything that linking the policy depends on."""
+
+    def crowded(self) -> Iterable[Sequence[int]]:
+        """Return the postings of which one review may need many policies at once."""
 
 
 class ValidatingIndex(CelIndex, Protocol):
@@ -80,6 +92,15 @@ class CelSource(Generic[LinkedT]):
         ``namespace``: the namespace of namespaced policies, "" for cluster policies.
         Raises: Preempted, as ``pace`` does, if linking takes long.
         """
+        linked = self._linked
+        positions = self._positions_for(request, namespace)
+        return [linked.get(at) or self._link(at, pace) for at in positions]
+
+    def is_linked(self, request: Request, namespace: str) -> bool:
+        """Return whether all policies that may apply are linked."""
+        return all(at in self._linked for at in self._positions_for(request, namespace))
+
+    def _positions_for(self, request: Request, namespace: str) -> tuple[int, ...]:
         group, _, resource = resource_of(request)
         asked = (group, resource, request.subresource, request.operation, namespace)
         positions = self._found.get(asked)
@@ -87,8 +108,49 @@ class CelSource(Generic[LinkedT]):
             if len(self._found) >= CANDIDATE_PLANS_MAX:
                 self._found.clear()
             positions = self._found[asked] = self._positions(asked)
-        linked = self._linked
-        return [linked.get(at) or self._link(at, pace) for at in positions]
+        return positions
+
+    def take_over(self, previous: "CelSource[LinkedT]") -> list[LinkedT]:
+        """Keep the policies that the previous generation has linked and that are equal.
+
+        Return the others, which are replaced or deleted.
+        """
+        known = previous.linked()
+        for at in range(self._index.policy_count if known else 0):
+            policy = known.pop(self._index.digest(at), None)
+            if policy is not None:
+                self._linked[at] = policy
+        return list(known.values())
+
+    def ahead(self, previous: "CelSource[LinkedT] | None") -> Iterator[Ahead]:
+        """Yield what to link before this generation is served.
+
+        These are the policies for the kinds of previous requests, and those of which
+        one review may need many.
+        """
+        for asked in () if previous is None else previous.asked():
+            self._found[asked] = positions = self._positions(asked)
+            yield from self._unlinked(positions)
+        for posting in self._index.crowded():
+            yield from self._unlinked(at >> 16 for at in posting)
+
+    def linked(self) -> dict[bytes, LinkedT]:
+        """Return the policies that are linked, by the digest of their record."""
+        # Copy first: another thread may be linking at the same time.
+        linked = list(self._linked.items())
+        return {self._index.digest(at): policy for at, policy in linked}
+
+    def asked(self) -> tuple[_Asked, ...]:
+        """Return the kinds and operations of the requests so far."""
+        return tuple(self._found)
+
+    def _unlinked(self, positions: Iterable[int]) -> Iterator[Ahead]:
+        for at in positions:
+            if at not in self._linked:
+                yield Ahead(self._index.bytes_of(at), partial(self._link_now, at))
+
+    def _link_now(self, position: int) -> None:
+        self._linked[position] = self._link_at(position)
 
     def _positions(self, asked: _Asked) -> tuple[int, ...]:
         group, resource, subresource, operation, namespace = asked
@@ -109,17 +171,15 @@ class CelSource(Generic[LinkedT]):
         """Link one policy, in a thread if it is large; one thread links at a time."""
         engine, lock = self._engine, self._engine.linking
         if pace is not None:
-            now_ns = engine.now_ns()
-            size = self._index.bytes_of(position)
-            if size > INLINE_LINK_BYTES_MAX:
+            if self._index.bytes_of(position) > INLINE_LINK_BYTES_MAX:
                 # Even a full slice is too short to link this policy.
-                pace.next_slice(0)
-            elif now_ns > pace.slice_ends_ns:
-                pace.next_slice(now_ns)
+                pace.make_room()
+            else:
+                pace.next_slice(engine.now_ns())
         if lock is not None and not lock.acquire(blocking=False):
             if pace is not None:
                 # The event loop never waits; here it hands the review to a thread.
-                pace.next_slice(0)
+                pace.make_room()
             lock.acquire()
         try:
             known = self._linked.get(position)
@@ -139,11 +199,13 @@ class CelPolicySource(CelSource[LinkedValidatingPolicy]):
     __slots__ = ()
 
     def __init__(self, engine: Engine, index: ValidatingIndex) -> None:
-        super().__init__(
-            engine,
-            index,
-            lambda position: LinkedValidatingPolicy(index.validating_policy(position)),
-        )
+        def link(position: int) -> LinkedValidatingPolicy:
+            linked = LinkedValidatingPolicy(index.validating_policy(position))
+            # Computed here, so that the first review does not wait for all policies.
+            _ = linked.is_derived
+            return linked
+
+        super().__init__(engine, index, link)
 
 
 def _selects(row: KindIR, group: str, resource: str, subresource: str) -> bool:

@@ -1,14 +1,12 @@
 """Follow the ClusterPolicies and Policies of the snapshot; link their hot rules early.
 
 Room: webhook. Takes: the snapshot's files, an Engine. Gives: FollowedClusterPolicies.
-Next: webhook/start.py. May touch: maps files of the runtime folder; the log.
+Next: webhook/start.py. May touch: maps files of the runtime folder.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 from kyverno_mp.program.engine import Engine, link_rule
@@ -24,10 +22,8 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.webhook.attach.followed import Defer, SnapshotFiles, knows
-from kyverno_mp.webhook.collector import Collector
-
-_LOG = logging.getLogger(__name__)
+from kyverno_mp.webhook.attach.ahead import LinkingAhead
+from kyverno_mp.webhook.attach.followed import Aside, SnapshotFiles, knows_or_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +41,32 @@ class Context(NamedTuple):
     """The objects that linking uses."""
 
     engine: Engine
-    collector: Collector
+    ahead: LinkingAhead
     background_user: str | None
     """None without a background pool."""
     reporting: Reporting | None
     """None without a reports pool."""
     forget_bundle_keys: Callable[[], None]
     """Called when the rules are replaced."""
-    count_error: Callable[[str], None]
 
 
 class FollowedClusterPolicies:
-    """The policies. One thread, the event loop's, uses them; ``defer``'s attaches."""
+    """The policies, which ``aside.defer``'s thread attaches."""
 
     def __init__(
         self,
         files: SnapshotFiles,
         context: Context,
         is_whole: Callable[[], bool],
-        defer: Defer,
+        aside: Aside,
     ) -> None:
         """``is_whole`` returns whether the data that all policies need is attached."""
         self._context = context
         self._is_whole = is_whole
+        self._aside = aside
         self._asked: set[str] = set()
         self.follower: Follower[LinkedClusterPolicies] = files.follow(
-            POLICIES, self._link, defer
+            POLICIES, self._link, aside.defer
         )
 
     def planner(self) -> ValidationPlanner | None:
@@ -83,10 +79,15 @@ class FollowedClusterPolicies:
         linked = self.follower.current()
         return linked.mutations if linked is not None and self._is_whole() else None
 
+    def link_rest(self) -> None:
+        """Link what was not linked before this generation was served."""
+        linked = self.follower.current()
+        if linked is not None:
+            self._context.ahead.link((linked.source, linked.mutating), None)
+
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
-        linked = self.follower.current()
-        return knows(None if linked is None else linked.segment, self._asked, key)
+        return knows_or_waits(self.follower, self._aside, self._asked, key)
 
     def _link(
         self, segment: Segment, previous: LinkedClusterPolicies | None
@@ -94,15 +95,11 @@ class FollowedClusterPolicies:
         context = self._context
         policies = PolicySegment(segment)
         source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
-        if previous is not None:
-            # Release the rules of earlier snapshots, so that consecutive changes do not
-            # keep them all.
-            context.collector.release()
-            self._link_beforehand(source, previous)
-            linked = previous.source.linked(), previous.mutating.linked()
-            context.collector.note(chain(*linked))
-        context.forget_bundle_keys()
         mutating = SegmentSource(policies, link_mutation)
+        before = None if previous is None else (previous.source, previous.mutating)
+        if context.ahead.link((source, mutating), before):
+            self._aside.defer(self.link_rest)
+        context.forget_bundle_keys()
         return LinkedClusterPolicies(
             policies,
             source,
@@ -112,18 +109,3 @@ class FollowedClusterPolicies:
             ),
             MutationPlanner(context.engine, mutating),
         )
-
-    def _link_beforehand(
-        self, source: SegmentSource[LinkedRule], previous: LinkedClusterPolicies
-    ) -> None:
-        """Link the recently used rules before the swap, so that no request waits.
-
-        If a rule cannot be linked, its policy's failurePolicy decides about the
-        requests that need it. It must not prevent other policies from coming into
-        force.
-        """
-        try:
-            source.prelink(previous.source.hot_kinds())
-        except Exception:  # noqa: BLE001 - logged here; each request reports it again
-            self._context.count_error("webhook.defect")
-            _LOG.exception("internal error while linking rules")

@@ -9,7 +9,7 @@ Source: docs/architecture.md 3 (attach, swapped between two requests).
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
@@ -17,11 +17,20 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.attach.ahead import LinkingAhead, Source
 
 T = TypeVar("T")
 PlannerT = TypeVar("PlannerT")
 Knows = Callable[[str], bool]
 Defer = Callable[[Callable[[], None]], None]
+
+
+class Aside(NamedTuple):
+    """The thread that attaches new generations while reviews use the previous ones."""
+
+    defer: Defer
+    leave_loop: Callable[[], None]
+    """Raises Preempted in the event loop, which must not wait for that thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +63,31 @@ class Linked(Generic[PlannerT]):
     """One generation of one kind of policies, with its planner."""
 
     segment: PolicySegment
+    sources: tuple[Source, ...]
+    """The parts that are linked before reviews use them, in this order."""
     planner: PlannerT
 
 
 class FollowedPolicies(Generic[PlannerT]):
-    """The policies of one kind. One thread, the event loop's, uses them."""
+    """The policies of one kind, which ``aside.defer``'s thread attaches."""
 
     def __init__(
         self,
         files: SnapshotFiles,
         name: str,
-        link: Callable[[Segment, Knows], Linked[PlannerT]],
+        wrap: Callable[[Segment, Knows], Linked[PlannerT]],
         is_whole: Callable[[], bool],
+        aside: Aside,
+        ahead: LinkingAhead,
     ) -> None:
         """``is_whole`` returns whether the data that all policies need is attached."""
         self._is_whole = is_whole
+        self._aside = aside
+        self._ahead = ahead
+        self._wrap = wrap
         self._asked: set[str] = set()
         self.follower: Follower[Linked[PlannerT]] = files.follow(
-            name, lambda segment, _previous: link(segment, self.knows)
+            name, self._link, aside.defer
         )
 
     def planner(self) -> PlannerT | None:
@@ -79,10 +95,50 @@ class FollowedPolicies(Generic[PlannerT]):
         linked = self.follower.current()
         return linked.planner if linked is not None and self._is_whole() else None
 
+    def link_rest(self) -> None:
+        """Link what was not linked before this generation was served."""
+        linked = self.follower.current()
+        if linked is not None:
+            self._ahead.link(linked.sources, None)
+
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
-        linked = self.follower.current()
-        return knows(None if linked is None else linked.segment, self._asked, key)
+        return knows_or_waits(self.follower, self._aside, self._asked, key)
+
+    def _link(
+        self, segment: Segment, previous: Linked[PlannerT] | None
+    ) -> Linked[PlannerT]:
+        linked = self._wrap(segment, self.knows)
+        before = None if previous is None else previous.sources
+        if self._ahead.link(linked.sources, before):
+            self._aside.defer(self.link_rest)
+        return linked
+
+
+class _Named(Protocol):
+    @property
+    def segment(self) -> PolicySegment: ...
+
+
+def knows_or_waits(
+    follower: Follower[Any], aside: Aside, asked: set[str], key: str
+) -> bool:
+    """Return whether a policy exists, or existed at the last request for it.
+
+    An unknown policy may be part of a generation that is being attached: a review waits
+    for it in a thread. Raises: Preempted in the event loop.
+    """
+    is_known = knows(_segment(follower), asked, key)
+    if not is_known and follower.is_behind:
+        aside.leave_loop()
+        follower.catch_up()
+        is_known = knows(_segment(follower), asked, key)
+    return is_known
+
+
+def _segment(follower: Follower[Any]) -> PolicySegment | None:
+    linked: _Named | None = follower.current()
+    return None if linked is None else linked.segment
 
 
 def knows(segment: PolicySegment | None, asked: set[str], key: str) -> bool:

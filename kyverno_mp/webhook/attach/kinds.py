@@ -31,7 +31,8 @@ def link_validating(
     """Link ValidatingPolicies."""
     policies = CelPolicySegment(segment)
     source = CelPolicySource(engine, policies)
-    return Linked(policies, CelPlanner(engine, source, knows))
+    planner = CelPlanner(engine, source, knows)
+    return Linked(policies, (source, planner), planner)
 
 
 def link_mutating(
@@ -42,7 +43,9 @@ def link_mutating(
     source = CelSource(
         engine, policies, lambda at: LinkedMutatingPolicy(policies.mutating_policy(at))
     )
-    return Linked(policies, MutatingPlanner(engine, source, knows, background_user))
+    return Linked(
+        policies, (source,), MutatingPlanner(engine, source, knows, background_user)
+    )
 
 
 def link_generating(
@@ -55,7 +58,9 @@ def link_generating(
         policies,
         lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
     )
-    return Linked(policies, GeneratingPlanner(source, knows, background_user))
+    return Linked(
+        policies, (source,), GeneratingPlanner(source, knows, background_user)
+    )
 
 
 def link_images(
@@ -66,4 +71,4 @@ def link_images(
     source = CelSource(
         engine, policies, lambda at: LinkedImagePolicy(policies.image_policy(at))
     )
-    return Linked(policies, ImagePlanner(engine, source, knows, begin))
+    return Linked(policies, (source,), ImagePlanner(engine, source, knows, begin))

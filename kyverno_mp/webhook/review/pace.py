@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from kyverno_mp.errors import Preempted
 from kyverno_mp.limits import (
@@ -48,16 +49,22 @@ class EventLoopPace:
         not need.
         """
 
-    def next_slice(self, now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
         """Stop the evaluation in the event loop, or let it end. Raises: Preempted."""
-        if self.slice_ends_ns <= now_ns < self._most_ns:
+        if now_ns < self.slice_ends_ns:
+            return
+        if now_ns < self._most_ns:
             ran_ns = self._thread_ns()
             if self._began_ns < 0:
                 self._began_ns = ran_ns
             left_ns = INLINE_STARVED_SLICE_NS - (ran_ns - self._began_ns)
             if left_ns > 0:
                 self.slice_ends_ns = now_ns + left_ns
-                return self.slice_ends_ns
+                return
+        self.make_room()
+
+    def make_room(self) -> NoReturn:
+        """Stop the evaluation in the event loop. Raises: Preempted."""
         raise Preempted("webhook.preempted", "the review takes long")
 
 
@@ -71,12 +78,18 @@ class ThreadPace:
         self._is_counted = False
         self.slice_ends_ns = now_ns + THREAD_SLICE_NS
 
-    def next_slice(self, _now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
         """Sleep long enough for each other evaluation to run one slice."""
+        if now_ns < self.slice_ends_ns:
+            return
         if not self._is_counted:
             self._is_counted = True
             self._long_evaluations.join()
-        return self._long_evaluations.wait_turn() + THREAD_SLICE_NS
+        self.slice_ends_ns = self._long_evaluations.wait_turn() + THREAD_SLICE_NS
+
+    def make_room(self) -> None:
+        """Sleep if this slice has ended: a thread may do work of any length."""
+        self.next_slice(self._long_evaluations.now_ns())
 
     def end(self) -> None:
         """Stop counting as a long evaluation."""
@@ -116,6 +129,10 @@ class LongEvaluations:
         """Count one evaluation less."""
         with self._lock:
             self.count -= 1
+
+    def now_ns(self) -> int:
+        """Return the current time."""
+        return self._monotonic_ns()
 
     def wait_turn(self) -> int:
         """Sleep while each other evaluation runs a slice; return the new time."""

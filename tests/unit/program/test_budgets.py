@@ -35,16 +35,18 @@ class Clock:
 class Pace:
     """A pace that counts the requested slices."""
 
-    slice_ends_ns = 100
-
     def __init__(self, slices: int = 1000) -> None:
         self.left = slices
+        self.slice_ends_ns = 100
 
-    def next_slice(self, now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
         self.left -= 1
         if self.left < 0:
             raise Preempted("test.preempted", "no more")
-        return now_ns + 100
+        self.slice_ends_ns = now_ns + 100
+
+    def make_room(self) -> None:
+        self.next_slice(0)
 
 
 def runtime(

@@ -5,7 +5,7 @@ Expected: docs/behaviour/cel 5, 7, 10.
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -500,7 +500,11 @@ class _Never:
 
     slice_ends_ns = 10**18
 
-    def next_slice(self, _now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        if now_ns >= self.slice_ends_ns:
+            self.make_room()
+
+    def make_room(self) -> NoReturn:
         raise Preempted("review.preempted", "not here")
 
 

@@ -77,9 +77,11 @@ class Patient:
     def __init__(self) -> None:
         self.asked = threading.Event()
 
-    def next_slice(self, now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        assert now_ns < self.slice_ends_ns
+
+    def make_room(self) -> None:
         self.asked.set()
-        return now_ns + (1 << 60)
 
 
 class Hasty:
@@ -87,7 +89,10 @@ class Hasty:
 
     slice_ends_ns = 1 << 60
 
-    def next_slice(self, _now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        assert now_ns < self.slice_ends_ns
+
+    def make_room(self) -> None:
         raise Preempted("test.preempted", "not here")
 
 

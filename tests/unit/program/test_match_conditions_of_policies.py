@@ -6,7 +6,7 @@ makes a condition expensive is admitted without evaluation.
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -168,7 +168,11 @@ class Stopping:
 
     slice_ends_ns = 1
 
-    def next_slice(self, _now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        if now_ns >= self.slice_ends_ns:
+            self.make_room()
+
+    def make_room(self) -> NoReturn:
         raise Preempted("test.preempted", "no more")
 
 

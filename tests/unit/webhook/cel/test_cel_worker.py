@@ -6,7 +6,7 @@ answers before it has the policies.
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,22 @@ class Service:
         text = "\n---\n".join(map(json.dumps, documents))
         (self.policies / "p.yaml").write_text(text)
         self.leader.step(force=True)
+        while self.leader.has_pending:
+            self.leader.step()
+        if self.served is not None:
+            newest = self.leader.generation
+            self.until(lambda: self.generations()[POLICIES] == newest)
+
+    def turn(self) -> None:
+        """Let the worker notice what has changed."""
+        self.loop.run_until_complete(asyncio.sleep(0.25))
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        """Run the worker's loop until something is so."""
+        end_s = self.loop.time() + 120
+        while not is_so():
+            assert self.loop.time() < end_s
+            self.loop.run_until_complete(asyncio.sleep(0.01))
 
     def start(self) -> None:
         self.served = make_start(self.given, self.places)(self.loop)

@@ -56,11 +56,16 @@ class Counting:
         self.now_ns += 1_000_000
         return self.now_ns
 
-    def next_slice(self, now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        if now_ns <= self.slice_ends_ns:
+            return
         if self._is_last:
             raise Preempted("test.preempted", "no more")
         self.slices.append(now_ns // 1_000_000 - sum(self.slices))
-        return now_ns + 10_000_000
+        self.slice_ends_ns = now_ns + 10_000_000
+
+    def make_room(self) -> None:
+        raise Preempted("test.preempted", "no room")
 
 
 def planner(rules: list[Any], look: Callable[[], int]) -> ValidationPlanner:
@@ -120,7 +125,7 @@ def test_linking_thread_takes_turns() -> None:
             del request, failure_policies, policy_key
             paces.append(pace)
             if type(pace) is EventLoopPace:
-                pace.next_slice(0)
+                pace.make_room()
             return StubPlan()
 
     async def run() -> bytes:
@@ -160,7 +165,7 @@ def test_concurrent_long_reviews_get_short_slices(in_plan: bool) -> None:  # noq
         if type(pace) is EventLoopPace:
             slices.append(pace.slice_ends_ns - clock.now_ns)
             clock.now_ns = pace.slice_ends_ns
-            pace.next_slice(0)
+            pace.make_room()
 
     class Evaluate:
         def plan(

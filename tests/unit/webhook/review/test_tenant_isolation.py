@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -175,7 +175,11 @@ class EndedPace:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def next_slice(self, _now_ns: int) -> int:
+    def next_slice(self, now_ns: int) -> None:
+        if now_ns >= self.slice_ends_ns:
+            self.make_room()
+
+    def make_room(self) -> NoReturn:
         raise Preempted("webhook.preempted", "the review takes long")
 
 
