@@ -8,9 +8,11 @@ Source: docs/architecture.md 3 (attach, swapped between two requests).
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.engine import Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plans.mutation_plan import (
@@ -93,7 +95,9 @@ class FollowedClusterPolicies:
     ) -> LinkedClusterPolicies:
         context = self._context
         policies = PolicySegment(segment)
-        source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
+        source: SegmentSource[LinkedRule] = SegmentSource(
+            policies, partial(_link_rule, context.collector)
+        )
         if previous is not None:
             # Release the rules of earlier snapshots, so that consecutive changes do not
             # keep them all.
@@ -127,3 +131,9 @@ class FollowedClusterPolicies:
         except Exception:  # noqa: BLE001 - logged here; each request reports it again
             self._context.count_error("webhook.defect")
             _LOG.exception("internal error while linking rules")
+
+
+def _link_rule(collector: Collector, policy: PolicyIR, rule: RuleIR) -> LinkedRule:
+    linked = link_rule(policy, rule)
+    collector.linked_one()
+    return linked
