@@ -27,7 +27,7 @@ from perf.servers import Server, Unready, ask, kyverno_mp, pages_of, roles_of
 
 _WAIT_S_MAX: Final = 60.0
 _PAUSE_S: Final = 0.005
-_MUCH: Final = "/{}/fail?timeout=10s"
+_PATH: Final = "/{}/fail?timeout=10s"
 _CLUSTER_POLICY: Final = """
 apiVersion: kyverno.io/v1
 kind: ClusterPolicy
@@ -73,6 +73,10 @@ class Growth:
     """Policies that one change rewrites."""
     settled: int
     """Changes after which the size counts."""
+
+
+LONG: Final = Growth(200, changes=10_000, reviews=100, at_once=6, settled=500)
+SHORT: Final = Growth(200, changes=150, reviews=10, at_once=6, settled=50)
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class _Client:
     def _post(self, text: str, webhook: str) -> None:
         self._connection.request(
             "POST",
-            _MUCH.format(webhook),
+            _PATH.format(webhook),
             body=text.encode(),
             headers={"Content-Type": "application/json"},
         )

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.conditions.link import link_conditions
 from kyverno_mp.limits import RELINKING_REVIEWS_MAX
 from kyverno_mp.program.bodies import deny
 from tests.fuzz.bench import Bench, pod
@@ -17,7 +18,6 @@ from tests.unit.webhook.attach.test_garbage import cluster_policy
 DENIES = """validate: {message: denied, deny: {conditions: {all: [{
     key: '{{ request.object.spec.hostNetwork || `false` }}',
     operator: Equals, value: true}]}}}"""
-LINK = deny.link_conditions
 
 
 class Linking:
@@ -34,7 +34,7 @@ class Linking:
                 if self.error is ExpressionInvalid
                 else self.error("half-built tuple")
             )
-        return LINK(conditions)  # type: ignore[arg-type]  # as it was passed
+        return link_conditions(conditions)  # type: ignore[arg-type]  # as it was passed
 
 
 def bench(failure_policy: str = "Fail") -> tuple[Bench, bytes]:

@@ -19,8 +19,7 @@ from tests.fuzz.bench import Bench, pod, segment_of
 from tests.unit.webhook.attach.test_garbage import cluster_policy, validate
 
 ROUNDS = 10_000
-NAME = "key: '{{ request.object.metadata.name }}', operator: NotEquals"
-KEYS = "".join(f"{{{NAME}, value: x{n}}}," for n in range(2))
+KEYS = "".join(f"{{key: a, operator: NotEquals, value: x{n}}}," for n in range(8))
 POLICY = cluster_policy(f"preconditions: {{all: [{KEYS}]}}, {validate('deny: {}')}")
 
 
@@ -30,7 +29,7 @@ def _threads_take_turns_often() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     before_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-4)
     yield
     sys.setswitchinterval(before_s)
     gc.unfreeze()
@@ -73,7 +72,7 @@ def test_collector_that_always_runs_disturbs_no_thread() -> None:
     while any(thread.is_alive() for thread in threads):
         now_s += 10
         collector.note()
-        collections += collector.tick(now_s, linked=now_s % 3)
+        collections += collector.tick(now_s, linked=collections // 100)
     for thread in threads:
         thread.join()
     assert not worker.errors
