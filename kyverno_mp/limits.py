@@ -338,6 +338,10 @@ policy, and of all. Each rule that an exception names has a copy; one that match
 namespace and name takes about 8 KiB. Exceptions over a budget exempt nothing. The
 background pool and DeletingPolicies apply only the first budget."""
 
+RELINKING_REVIEWS_MAX = 1024
+"""Reviews between two attempts to link a rule that ended in internal errors. Linking
+takes up to seconds, in a thread."""
+
 UNLINKED_POLICY_BYTES_MAX = 256 * 1024
 """Estimated memory of a policy that is not linked. Its rules still match, and each
 match is an error. If its match blocks exceed the limit, the policy is an error for
@@ -354,6 +358,10 @@ COLLECTED_OBJECTS_MAX = 100_000
 event loop waits. If there are more, linked rules are frozen. Other objects are left
 alone for as long as a review can take (REQUEST_TIMEOUT_S_MAX); after that, they are
 garbage."""
+
+COLLECTED_HELD_BYTES_MAX = 16 * 1024 * 1024
+"""Decoded size of the reviews that a worker can hold, in evaluation or for an audit,
+while it collects: some hundred thousand objects, each larger than 100 bytes."""
 
 COLLECTED_NEW_OBJECTS_MIN = 50_000
 """New objects after which a worker collects. PERF: a review creates some 200 containers
@@ -562,6 +570,18 @@ depth."""
 OUTCOME_MEMO_ENTRIES_MAX = 1024
 """Outcomes of one set of policies whose responses are cached. Only a few occur in
 practice, but a client could craft requests that each produce a new one."""
+
+OUTCOME_MEMO_RESPONSES_MAX = 16_384
+"""Responses of policies in the cached outcomes of one set, about 300 bytes each with
+what is derived from them: 80 outcomes of 200 policies."""
+
+BATCH_MEMO_RULES_MAX = 65_536
+"""Rules in the cached batches of one set of policies, about 200 bytes each. There is a
+batch for each namespace in which the actions of rules differ."""
+
+METRIC_LABELS_CACHED_MAX = 32_768
+"""Rules whose metric labels a worker caches by outcome and namespace, at most 300 bytes
+each."""
 
 RECALL_ENTRIES_MAX = 1024
 RECALL_KEY_BYTES_MAX = 4096

@@ -3,10 +3,12 @@
 Proportional set size (PSS) divides a page among the processes that map it, so its sum
 is the memory in use; unique set size (USS) is the memory of one process alone. Both are
 read after reviews went through every worker. ``--cluster`` measures beside a real API
-server with many policies and namespaces.
+server with many policies and namespaces. ``--changes`` measures whether a worker and
+the leader grow with changes of policies and with reviews that never recur.
 
     python perf/memory.py [--policies DIR] [--short] [--check] [--json FILE]
     python perf/memory.py --cluster [--policy-count 100] [--namespaces 2000] [--check]
+    python perf/memory.py --changes [--short] [--check]
 """
 
 import argparse
@@ -29,6 +31,7 @@ from perf.cluster import (
     many_policies,
 )
 from perf.create import Load
+from perf.growth import LONG, SHORT, grown, measure_growth
 from perf.reviews import REVIEWS
 from perf.servers import (
     Memory,
@@ -58,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--policy-count", type=int, default=100)
     parser.add_argument("--namespaces", type=int, default=2000)
     parser.add_argument("--pod-pss-mb-max", type=float, default=220.0)
+    parser.add_argument("--changes", action="store_true", help="of policies, for long")
+    parser.add_argument("--growth-max", type=float, default=1.1)
     args = parser.parse_args(arguments)
     if args.short:
         args.workers, args.seconds = [1, 2], 2
@@ -68,6 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if args.cluster:
             return report_cluster(args)
+        if args.changes:
+            return report_changes(args)
         held = {count: measure(args, count) for count in args.workers}
     except Unready as error:
         print(f"cannot measure: {error}")
@@ -129,6 +136,25 @@ def report_cluster(args: argparse.Namespace) -> int:
     total = sum(one.pss_mb for one in held)
     if args.check and total > args.pod_pss_mb_max:
         print(f"missed: the pod holds {total:.0f} > {args.pod_pss_mb_max:g} MiB")
+        return 1
+    return 0
+
+
+def report_changes(args: argparse.Namespace) -> int:
+    """Measure the growth with changes and reviews, and print it."""
+    growth = SHORT if args.short else LONG
+    sizes = measure_growth(growth)
+    factors = {
+        name: grown(sizes, growth.settled, name) for name in ("worker", "leader")
+    }
+    print(
+        f"after {growth.settled} changes: "
+        + ", ".join(f"the {name} x {by:.2f}" for name, by in factors.items())
+    )
+    content = {"factors": factors, "sizes": [asdict(one) for one in sizes]}
+    write_result("memory-changes", content, args.json)
+    if args.check and max(factors.values()) > args.growth_max:
+        print(f"missed: a process grew by more than x {args.growth_max:g}")
         return 1
     return 0
 

@@ -10,15 +10,21 @@ Reviews that cannot be evaluated are answered by webhook/review/review.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, WARNING, PolicyResponse
+from kyverno_mp.program.result import (
+    ERROR,
+    FAIL,
+    PASS,
+    SKIP,
+    WARNING,
+    PolicyResponse,
+    SharedResponses,
+)
 from kyverno_mp.values.go.goyaml import block_text
 
 _TOLD = frozenset({FAIL, ERROR, WARNING})
-_VERDICTS_MAX: Final = 256
-"""The number of cached verdicts; each holds a string of a few thousand characters."""
 
 
 def blocks(response: PolicyResponse) -> bool:
@@ -38,37 +44,24 @@ def blocks(response: PolicyResponse) -> bool:
 class AdmissionVerdict(NamedTuple):
     """The verdict on a list of responses; it does not depend on the requester."""
 
-    responses: Sequence[PolicyResponse]
     with_results: tuple[PolicyResponse, ...]
     """The responses with something to report."""
     denied: str
     """The policies and rules that deny, as text; empty if the request is allowed."""
 
 
-class AdmissionVerdicts:
-    """Compute verdicts, and cache verdicts on responses that several requests share.
+def verdict_of(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
+    """Return the verdict on the enforcing responses.
 
     PERF: equal denials share their responses (program/plans/batch.py), and building the
     text takes 6 us.
     """
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[int, AdmissionVerdict] = {}
-
-    def of(self, responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
-        """Return the verdict on the enforcing responses."""
-        if type(responses) is not tuple:
-            return _verdict(responses)
-        known = self._known.get(id(responses))
-        if known is None:
-            if len(self._known) >= _VERDICTS_MAX:
-                self._known.clear()
-            # The cached verdict keeps a reference to the responses, so their ids are
-            # not reused.
-            known = self._known[id(responses)] = _verdict(responses)
-        return known
+    if type(responses) is not SharedResponses:
+        return _verdict(responses)
+    known: AdmissionVerdict | None = responses.derived.get(AdmissionVerdict)
+    if known is None:
+        known = responses.derived[AdmissionVerdict] = _verdict(responses)
+    return known
 
 
 def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
@@ -76,7 +69,7 @@ def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
     denied = (
         block_text(_failures(with_results)) if any(map(blocks, with_results)) else ""
     )
-    return AdmissionVerdict(responses, with_results, denied)
+    return AdmissionVerdict(with_results, denied)
 
 
 def denial(request: Request, denied: str) -> str:

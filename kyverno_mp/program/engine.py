@@ -24,6 +24,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.rule_gate import matches_at_own_cost
+from kyverno_mp.program.unlinked_rule import unlinked
 
 
 class Clock(msgspec.Struct, frozen=True):
@@ -52,18 +53,7 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
         # Computed here, because a large rule is linked in a thread.
         _ = linked.reads
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
-        name = f"a rule that fails to link ({type(error).__name__})"
-        return LinkedRule(
-            policy,
-            msgspec.structs.replace(
-                rule,
-                unsupported=name,
-                validate=None,
-                context=(),
-                preconditions=None,
-                cel_preconditions=(),
-            ),
-        )
+        return unlinked(policy, rule, error)
     return linked
 
 

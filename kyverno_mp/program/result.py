@@ -6,8 +6,9 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
 """
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from kyverno_mp.errors import Error
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
@@ -82,6 +83,23 @@ class PolicyResponse:
             if found.status == ERROR:
                 return True
         return False
+
+
+class SharedResponses(tuple[PolicyResponse, ...]):  # noqa: SLOT001 - cannot have any
+    """The responses of all requests with one outcome, in policy order.
+
+    ``derived``: what readers compute from the responses, by key; a few small values
+    without a reference to this object. They are freed with it, while a cache elsewhere
+    would keep the policies of replaced snapshots. ``outcome``: the outcome in keys of
+    caches that live longer; a plain object, so it keeps no policies alive.
+    """
+
+    derived: dict[Hashable, Any]
+    outcome: object
+
+    def __init__(self, _responses: Iterable[PolicyResponse] = ()) -> None:
+        self.derived = {}
+        self.outcome = object()
 
 
 def not_evaluated(rule: RuleIR, error: Exception) -> RuleResult:

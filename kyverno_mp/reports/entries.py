@@ -146,6 +146,23 @@ def row_of(
     )
 
 
+def row_facts(policy: PolicyIR) -> tuple[str | bool, ...]:
+    """Return everything that ``row_of`` reads of a policy, as part of a cache key.
+
+    A key with the policy itself would keep the policies of replaced snapshots.
+    """
+    return (
+        policy.kind,
+        policy.namespace,
+        policy.name,
+        policy.background,
+        policy.admission,
+        policy.scored,
+        policy.category,
+        policy.severity,
+    )
+
+
 def public_row_of(policy: PolicyIR, rule: RuleResult, kind: str) -> Row:
     """Return the row for a report in the cluster, without a time.
 

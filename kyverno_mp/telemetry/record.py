@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.limits import METRIC_LABELS_CACHED_MAX
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.telemetry.families import (
     ADMISSION,
@@ -30,7 +31,6 @@ from kyverno_mp.telemetry.page import Page
 BUNDLE_FAMILY: Final = 0xFFFF
 _BUNDLES_MAX: Final = 1024
 """Bundles per page; the rules of further outcomes are recorded individually."""
-_BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
 _HOT: Final = (ADMISSION, HTTP, RESULTS, CHANGES, ERRORS)
 _SELDOM: Final = tuple(family for family in RECORDED if family not in _HOT)
@@ -181,6 +181,7 @@ class Recorder:
         }
         self._known_bundles: dict[int, dict[bytes, int]] = {}
         self._bundle_keys: dict[Hashable, int] = {}
+        self._bundle_keys_rules = 0
         self._take_over()
         self._configuration = MetricsConfiguration()
         self.configure(self._configuration)
@@ -191,7 +192,7 @@ class Recorder:
         for series in self._by_number.values():
             series.configure(configuration)
         self._bundles = self._known_bundles.setdefault(self.results.table, {})
-        self._bundle_keys.clear()
+        self.forget_bundle_keys()
 
     def series(self, family: Family) -> Series:
         """Return the series of a family in RECORDED."""
@@ -241,6 +242,7 @@ class Recorder:
     def forget_bundle_keys(self) -> None:
         """Drop the keys when a new snapshot changes the candidates; keep the counts."""
         self._bundle_keys.clear()
+        self._bundle_keys_rules = 0
 
     def _open_bundle(self, key: Hashable, rules: Sequence[_Labels]) -> int:
         text = msgspec.json.encode(rules)
@@ -250,8 +252,11 @@ class Recorder:
             if base >= 0:
                 self._bundles[text] = base
         if base >= 0:
-            if len(self._bundle_keys) >= _BUNDLE_KEYS_MAX:
+            # A key can contain as many texts as there are rules.
+            self._bundle_keys_rules += len(rules) + 1
+            if self._bundle_keys_rules > METRIC_LABELS_CACHED_MAX:
                 self._bundle_keys.clear()
+                self._bundle_keys_rules = len(rules) + 1
             self._bundle_keys[key] = base
         return base
 

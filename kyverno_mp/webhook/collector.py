@@ -1,19 +1,29 @@
 """Free memory in a worker without blocking its event loop.
 
 Room: webhook. Takes: the rules of each replaced snapshot, how many rules are linked,
-the count of ended connections. Gives: memory; how long collections took.
-Next: start.py. May touch: Python's garbage collector, malloc.
+the count of ended connections, the bytes of reviews. Gives: memory; how long
+collections took. Next: start.py. May touch: Python's garbage collector, malloc.
 
 A collection visits every tracked object while it holds the interpreter lock: ten
 thousand linked policies are two million objects, which take two seconds; a large review
-takes as long to visit as to decode. So the collector never visits them. Linked rules
-form no reference cycles, a replaced rule is freed with its last reference, and if there
-are many linked rules, they are frozen, which removes them from the collector's lists.
+takes as long to visit as to decode. So each linked rule is visited once: while rules
+are linked, the new objects are collected and then frozen, which removes them from the
+collector's lists, some ten thousand at a time. A frozen object is freed with its last
+reference, but never if it is part of a cycle. So linked rules form no reference cycles,
+garbage is collected before anything is frozen, and nothing is frozen while a policy is
+reviewed, because the compiler leaves cycles. A replaced rule is freed with its last
+reference.
+
 Collections run only here, when few objects are left to visit. Reviews and connections
 should create no garbage for them: an error that is stored beyond its ``except`` block
 would keep its review alive (errors.without_frames). If this happens anyway, two rules
 cover it: a collection after many bytes of reviews, and a collection if more objects
 stay for longer than any review takes.
+
+SAFETY: nothing here lists the live objects: a list would contain the tuples that other
+threads are building, and CPython cannot resize a tuple with a second reference. How
+many objects a collection visits is estimated: Python counts the new ones, and the bytes
+of reviews that are held are known.
 
 An ended TLS connection leaves free memory in fragments between live blocks: after some
 thousands of connections, 500 at a time, malloc held 50 MiB of unused memory. Large
@@ -23,6 +33,7 @@ bodies have the same effect: malloc keeps the size of the largest one.
 import ctypes
 import gc
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -31,6 +42,7 @@ from typing import Final
 
 from kyverno_mp.limits import (
     COLLECTED_FREED_BYTES_MIN,
+    COLLECTED_HELD_BYTES_MAX,
     COLLECTED_LEFT_OBJECTS_MIN,
     COLLECTED_NEW_OBJECTS_MIN,
     COLLECTED_OBJECTS_MAX,
@@ -51,12 +63,15 @@ _ALONE: Final = sys.getrefcount(_listed[-1])
 """The reference count of an object that is referenced only by one list."""
 
 
+# musl lacks this function, but does not need it, because it keeps no free pages. Looked
+# up once, because each CDLL is a reference cycle.
+_malloc_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
 def trim_memory() -> None:
     """Return malloc's free pages to the kernel, where possible (glibc)."""
-    # musl lacks this function, but does not need it, because it keeps no free pages.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 def tune() -> None:
@@ -72,11 +87,19 @@ def tune() -> None:
 class Collector:
     """Frees memory between two requests; call ``tick`` about once a second."""
 
-    def __init__(self, trim_memory: Callable[[], None] = trim_memory) -> None:
+    def __init__(
+        self,
+        trim_memory: Callable[[], None] = trim_memory,
+        is_quiet: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``is_quiet``: no work is in progress that leaves reference cycles."""
         self._give_back = trim_memory
+        self._is_quiet = is_quiet
         self._replaced: deque[list[object]] = deque()
         self._left = False
         self._linked: object = None
+        self._survivors = 0
+        """New objects that ``_freeze`` collected and could not freeze yet, at most."""
         self._ended = 0
         self._freed = 0
         self._collected_freed = 0
@@ -107,14 +130,27 @@ class Collector:
             if rules:
                 self._replaced.append(rules)
 
+    def linked_one(self) -> None:
+        """Exclude new objects from collections, if they are many; thread-safe.
+
+        Call it after each linked rule, so that no collection has much to visit.
+        """
+        if gc.get_count()[0] >= COLLECTED_NEW_OBJECTS_MIN:
+            self._freeze()
+
     def tick(
-        self, now_s: float, ended: int = 0, freed: int = 0, linked: object = None
+        self,
+        now_s: float,
+        ended: int = 0,
+        freed: int = 0,
+        linked: object = None,
+        held: int = 0,
     ) -> bool:
         """Free memory when due; return whether it was freed.
 
         ``ended`` counts the connections that ended in this worker's life; ``freed``
         counts the bytes of bodies and reviews that it has freed; ``linked`` changes
-        when rules are linked.
+        when rules are linked; ``held``: bytes of the reviews that it holds now.
         """
         many = ended - self._ended >= _ENDED_MIN or freed - self._freed >= _FREED_MIN
         is_linking = linked != self._linked
@@ -123,7 +159,8 @@ class Collector:
         if freed - self._collected_freed >= COLLECTED_FREED_BYTES_MIN:
             least = COLLECTED_LEFT_OBJECTS_MIN
         garbage = self._left or is_linking or new >= least
-        if self._few_s is None or new <= COLLECTED_OBJECTS_MAX:
+        is_short = new <= COLLECTED_OBJECTS_MAX or held <= COLLECTED_HELD_BYTES_MAX
+        if self._few_s is None or is_short:
             self._few_s = now_s
         if not (garbage or many) or now_s - self._ran_s < _PAUSE_S:
             return False
@@ -131,12 +168,31 @@ class Collector:
             self._left = False
             self._linked = linked
             self._collected_freed = freed
-            if not _collect(may_freeze=is_linking):
+            if is_linking:
+                self._freeze()
+            elif is_short:
+                gc.collect()
+            else:
                 self._collect_many(now_s)
         self._ended, self._freed = ended, freed
         self._ran_s = now_s
         self._give_back()
         return True
+
+    def _freeze(self) -> None:
+        """Collect what is new, and exclude the rest from later collections.
+
+        After a while with much to visit, objects are frozen in any case. Then cycles in
+        work that is in progress are never freed.
+        """
+        new = gc.get_count()[0]
+        self._survivors += new
+        many = self._survivors > COLLECTED_OBJECTS_MAX
+        if new <= COLLECTED_OBJECTS_MAX:
+            gc.collect(0 if many else 2)
+        if many or self._is_quiet():
+            gc.freeze()
+            self._survivors = 0
 
     def _collect_many(self, now_s: float) -> None:
         """Collect even if it takes long, if no review can hold so many objects.
@@ -152,23 +208,21 @@ class Collector:
         self._patience_s = REQUEST_TIMEOUT_S_MAX if is_garbage else self._patience_s * 2
 
 
-def _collect(*, may_freeze: bool) -> bool:
-    """Collect all objects, or freeze them if that would take long; False if neither.
+class LinkingLock:
+    """The lock of threads that link rules; after each one, the collector looks."""
 
-    A frozen object is freed with its last reference, but never if it is part of a
-    cycle. So objects are frozen only if many of them were created by linking.
-    """
-    # PERF: creating the list takes 20 ns per object, which each linking would cost.
-    # Without linking, many of the new objects can be untracked, such as the maps of
-    # texts in a review, so their number alone says little.
-    is_short = not may_freeze or gc.get_count()[0] <= COLLECTED_OBJECTS_MAX
-    if is_short and len(gc.get_objects()) <= COLLECTED_OBJECTS_MAX:
-        gc.collect()
-    elif may_freeze:
-        gc.freeze()
-    else:
-        return False
-    return True
+    def __init__(self, collector: Collector) -> None:
+        self._lock = threading.Lock()
+        self._collector = collector
+
+    def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - threading's
+        """Acquire the lock; without ``blocking``, return False if it is locked."""
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+        self._collector.linked_one()
 
 
 class Pauses:

@@ -68,6 +68,10 @@ class Reviewers:
         """Running or waiting reviews, by namespace."""
         self._is_stopped = False
 
+    def is_idle(self) -> bool:
+        """Return whether no review is under way."""
+        return not self._under_way
+
     async def run(self, answer: Callable[[bytes], bytes], body: bytes) -> bytes:
         """Answer in a thread. Raises: Full, and the errors of ``answer``."""
         namespace = _namespace_of(body)

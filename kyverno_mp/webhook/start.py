@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -35,7 +35,7 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
 from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
 from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
-from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import GAUGES, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
@@ -55,13 +55,14 @@ from kyverno_mp.webhook.attach.kinds import (
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.attach.served import ServedPolicies
 from kyverno_mp.webhook.audit.metrics import PageRecords
-from kyverno_mp.webhook.collector import Collector
+from kyverno_mp.webhook.collector import Collector, LinkingLock
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.images import ServedImages, served_images
 from kyverno_mp.webhook.live import Live, live_ports
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.review_threads import Reviewers
 from kyverno_mp.webhook.shared import SharedClusterData
 from kyverno_mp.webhook.wire import Gauges, RoleDependencies, wire
 from kyverno_mp.webhook.worker import Served, Start
@@ -91,7 +92,8 @@ class _Attached:
         self._served_last: list[int] = []
         self._loop_thread = threading.get_ident()
         self._whole = False
-        self._collector = Collector()
+        self.reviewers = Reviewers()
+        self._collector = Collector(is_quiet=self.reviewers.is_idle)
         pid = os.getpid()
         self.slot = self._control.claim(pid, start_ticks(pid))
         self._ahead = LinkingAhead(
@@ -133,7 +135,7 @@ class _Attached:
         user = background_user(self._settings)
         ports = cluster_data(self.cluster_data, self.live, served, self.configuration)
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-        engine = Engine(ports, clock, threading.Lock())
+        engine = Engine(ports, clock, LinkingLock(self._collector))
         aside = Aside(self._defer, self._leave_loop)
         self.policies = FollowedClusterPolicies(
             files,
@@ -224,13 +226,24 @@ class _Attached:
         self._retry()
         if self._collector.has_replaced and self._is_idle():
             self._defer(self._ahead.release)
-        linked = self.policies.follower.current()
         self._collector.tick(
             self._loop.time(),
             gauges.connections_ended,
             gauges.bytes_freed,
-            linked and (linked.segment.generation, linked.segment.decoded_count),
+            [
+                (segment.generation, segment.decoded_count)
+                for segment in self._segments()
+            ],
+            gauges.reviews_bytes,
         )
+
+    def _segments(self) -> Iterator[PolicySegment]:
+        """Yield the segments of policies in force, one per kind."""
+        kinds = (self.validating, self.mutating, self.generating, self.images)
+        for followed in (self.policies, *kinds):
+            linked = followed.follower.current()
+            if linked is not None:
+                yield linked.segment
 
     def _write_facts(self, gauges: Gauges) -> None:
         page, policies = self.page, self.policies.follower
@@ -348,6 +361,7 @@ def _dependencies(
         is_ready=evaluate.is_ready,
         records=with_decisions(records, settings.log_decisions),
         view=live.view if live else None,
+        reviewers=attached.reviewers,
         sink=journals.event_sink(records, loop, attached.records_successes),
         triggers=journals.trigger_sink(records),
         results=journals.result_sink(records, attached.reporting),

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import (
@@ -81,6 +81,8 @@ class RoleDependencies:
     recording: ReviewRecorder | None = None
     view: ClusterView | None = None
     """The view of the cluster for reviews of policies."""
+    reviewers: Reviewers = field(default_factory=Reviewers)
+    """The threads of reviews of policies."""
     top_kind: TopKind = built_in_kind
     certificates: Certificates | None = None
     peers: Peers | None = None
@@ -104,6 +106,8 @@ class Gauges:
     held_bytes: int
     bytes_freed: int
     """Not in GAUGES; decides when the worker frees memory."""
+    reviews_bytes: int
+    """Not in GAUGES: the decoded reviews in evaluation or waiting for an audit."""
 
 
 def wire(
@@ -187,11 +191,10 @@ def wire(
             role.cel_images,
         ),
     )
-    reviewers = Reviewers()
     connections = Connections(
         loop,
         service,
-        make_app(role.is_ready, _review_options(settings, role.view), reviewers),
+        make_app(role.is_ready, _review_options(settings, role.view), role.reviewers),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
@@ -213,6 +216,8 @@ def wire(
                 connections_ended=connections.ended,
                 held_bytes=connections.arriving.total + connections.evaluating.total,
                 bytes_freed=connections.arriving.freed + connections.evaluating.freed,
+                reviews_bytes=connections.evaluating.total
+                + sum(one.held_bytes for one in audit_queues),
             )
         )
 
@@ -221,7 +226,7 @@ def wire(
         image_lane.stop()
         dry_run_lane.stop()
         long_lane.stop()
-        reviewers.stop()
+        role.reviewers.stop()
         if role.recording is not None:
             role.recording.stop(left_s / 2)
         until_s = time.monotonic() + left_s

@@ -99,3 +99,28 @@ def test_long_module_states_a_reason_in_its_card(module: Path) -> None:
     text = module.read_text()
     card = ast.get_docstring(ast.parse(text)) or ""
     assert len(text.splitlines()) <= 400 or "Over 400 lines:" in card
+
+
+_LISTS_OBJECTS = {
+    "gc": {"get_objects", "get_referrers", "get_referents", "set_debug", "garbage"},
+    "sys": {"_current_frames", "_current_exceptions"},
+    "inspect": {"stack", "trace", "getouterframes", "getinnerframes"},
+    "tracemalloc": {"start", "take_snapshot"},
+}
+
+
+@pytest.mark.parametrize("module", _names())
+def test_no_module_refers_to_objects_of_other_threads(module: Path) -> None:
+    """A failure means: an object that another thread is building gets a reference.
+
+    CPython then fails in that thread, e.g. it cannot resize the tuple of a generator.
+    """
+    tree = ast.parse(module.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert node.attr not in _LISTS_OBJECTS.get(node.value.id, ()), node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            banned = _LISTS_OBJECTS.get(node.module or "", set())
+            assert not {one.name for one in node.names} & banned, node.lineno
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "f_locals", node.lineno

@@ -6,10 +6,10 @@ May touch: nothing outside its arguments. Source: docs/behaviour/engine 0.5.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.limits import OUTCOME_MEMO_ENTRIES_MAX
+from kyverno_mp.limits import OUTCOME_MEMO_ENTRIES_MAX, OUTCOME_MEMO_RESPONSES_MAX
 from kyverno_mp.program.bodies.outcome import (
     EXPLAIN,
     FAILED,
@@ -18,7 +18,7 @@ from kyverno_mp.program.bodies.outcome import (
     UNMATCHED,
 )
 from kyverno_mp.program.plans.batch_layout import BatchPolicy
-from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.result import PolicyResponse, RuleResult, SharedResponses
 
 _Key = tuple[bytes, tuple[str, ...]]
 """All codes of a run, and the messages of failed bare patterns."""
@@ -34,31 +34,43 @@ class Partial(NamedTuple):
     rules: tuple[int | RuleResult, ...]
 
 
+_Found = SharedResponses | tuple[PolicyResponse | Partial, ...]
+
+
 class Outcomes:
     """The responses of one batch by outcome, created on first use."""
 
-    __slots__ = ("_known", "_policies")
+    __slots__ = ("_count", "_known", "_policies")
 
     def __init__(self, policies: Sequence[BatchPolicy]) -> None:
         self._policies = policies
-        self._known: dict[_Key, tuple[PolicyResponse | Partial, ...]] = {}
+        self._known: dict[_Key, _Found] = {}
+        self._count = 0
+        """Responses in ``_known``."""
 
     def shared_responses(
         self, codes: bytes, messages: tuple[str, ...]
-    ) -> tuple[PolicyResponse, ...]:
+    ) -> SharedResponses:
         """Return the responses of an outcome without rules that need a message."""
-        return cast("tuple[PolicyResponse, ...]", self.known(codes, messages))
+        known = self.known(codes, messages)
+        assert isinstance(known, SharedResponses)
+        return known
 
-    def known(
-        self, codes: bytes, messages: tuple[str, ...]
-    ) -> tuple[PolicyResponse | Partial, ...]:
+    def known(self, codes: bytes, messages: tuple[str, ...]) -> _Found:
         """Return the responses for the codes, from the cache if possible."""
         key = (codes, messages)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX:
+            found = self._outcomes(codes, messages)
+            self._count += len(found)
+            is_full = len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX
+            if is_full or self._count > OUTCOME_MEMO_RESPONSES_MAX:
                 self._known.clear()
-            known = self._known[key] = self._outcomes(codes, messages)
+                self._count = len(found)
+            responses = [item for item in found if isinstance(item, PolicyResponse)]
+            is_whole = len(responses) == len(found)
+            known = SharedResponses(responses) if is_whole else found
+            self._known[key] = known
         return known
 
     def _outcomes(

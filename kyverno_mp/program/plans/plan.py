@@ -18,7 +18,7 @@ from kyverno_mp.errors import BudgetExceeded, Preempted
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
-from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
+from kyverno_mp.limits import BATCH_MEMO_RULES_MAX, CANDIDATE_MEMO_ENTRIES_MAX
 from kyverno_mp.program.action import (
     AUDIT,
     ENFORCE,
@@ -54,6 +54,7 @@ class _Prepared:
 
     __slots__ = (
         "_batches",
+        "_rule_count",
         "_static",
         "audits",
         "entries",
@@ -88,6 +89,7 @@ class _Prepared:
             for policy, rules in self.entries
             for rule in rules
         )
+        self._rule_count = sum(len(rules) for _, rules in self.entries)
         self._batches: dict[_Where, Batch] = {}
         self.audits = not self._static or bool(self._choose((AUDIT, *_NOWHERE)))
         self.warns = any(policy.emit_warning for policy, _ in self.entries)
@@ -112,7 +114,8 @@ class _Prepared:
             where = (action, request.namespace, labels)
         known = self._batches.get(where)
         if known is None:
-            if len(self._batches) >= CANDIDATE_MEMO_ENTRIES_MAX:
+            most = max(1, BATCH_MEMO_RULES_MAX // max(1, self._rule_count))
+            if len(self._batches) >= min(most, CANDIDATE_MEMO_ENTRIES_MAX):
                 self._batches.clear()
             known = self._batches[where] = Batch(self._choose(where))
         return known

@@ -25,7 +25,13 @@ from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.plans.planner import SLOW
 from kyverno_mp.program.recall.verdicts import CachedVerdict, Recall
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import FAIL, VALIDATION, PolicyResponse, RuleResult
+from kyverno_mp.program.result import (
+    FAIL,
+    VALIDATION,
+    PolicyResponse,
+    RuleResult,
+    SharedResponses,
+)
 from kyverno_mp.program.validating_policy.evaluate import (
     PASSED,
     SKIPPED,
@@ -102,8 +108,8 @@ class Verdicts:
     """The verdicts of one review, in policy order.
 
     Reviews with equal outcomes share their verdicts, so they are read-only, and
-    ``responses`` is a tuple. ``is_quiet``: every policy passed or was skipped by its
-    conditions.
+    ``responses`` are SharedResponses. ``is_quiet``: every policy passed or was skipped
+    by its conditions.
     """
 
     found: Sequence[Verdict]
@@ -125,6 +131,7 @@ class Group:
     """The policies that may match requests of one kind."""
 
     __slots__ = (
+        "_name",
         "_outcomes",
         "_with_messages",
         "fails",
@@ -166,6 +173,9 @@ class Group:
         """Whether a review used it."""
         self._outcomes: Outcomes = {}
         self._with_messages = outcomes
+        self._name = object()
+        """The group in keys of ``_with_messages``; with the group itself, that would be
+        a reference cycle."""
 
     def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
         """Return the outcome of a review; None if it cannot be shared.
@@ -191,7 +201,7 @@ class Group:
     def verdicts(self, outcome: Outcome) -> Verdicts:
         """Return the verdicts of an outcome; all its reviews share them."""
         is_quiet = not outcome.messages
-        key: _Key = outcome.codes if is_quiet else (self, outcome)
+        key: _Key = outcome.codes if is_quiet else (self._name, outcome)
         outcomes = self._outcomes if is_quiet else self._with_messages
         known = outcomes.get(key)
         if known is None:
@@ -203,12 +213,12 @@ class Group:
                 _verdict_of(one, code, messages)
                 for one, code in zip(self.members, outcome.codes, strict=True)
             )
-            responses = tuple(one.response for one in found)
+            responses = SharedResponses(one.response for one in found)
             known = outcomes[key] = Verdicts(found, responses, is_quiet)
         return known
 
 
-_Key = bytes | tuple[Group, Outcome]
+_Key = bytes | tuple[object, Outcome]
 Outcomes = dict[_Key, Verdicts]
 """Verdicts by the codes of a group's outcome, or by group and outcome."""
 

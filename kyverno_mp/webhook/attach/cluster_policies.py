@@ -7,8 +7,10 @@ Source: docs/architecture.md 3 (attach, swapped between two requests).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.engine import Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plans.mutation_plan import (
@@ -24,6 +26,7 @@ from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.followed import Aside, SnapshotFiles, knows_or_waits
+from kyverno_mp.webhook.collector import Collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,9 @@ class FollowedClusterPolicies:
     ) -> LinkedClusterPolicies:
         context = self._context
         policies = PolicySegment(segment)
-        source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
+        source: SegmentSource[LinkedRule] = SegmentSource(
+            policies, partial(_link_rule, context.collector)
+        )
         mutating = SegmentSource(policies, link_mutation)
         before = None if previous is None else (previous.source, previous.mutating)
         if context.ahead.link((source, mutating), before):
@@ -109,3 +114,9 @@ class FollowedClusterPolicies:
             ),
             MutationPlanner(context.engine, mutating),
         )
+
+
+def _link_rule(collector: Collector, policy: PolicyIR, rule: RuleIR) -> LinkedRule:
+    linked = link_rule(policy, rule)
+    collector.linked_one()
+    return linked

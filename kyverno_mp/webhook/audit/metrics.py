@@ -15,10 +15,11 @@ from functools import partial
 from threading import get_ident
 from typing import Final
 
+from kyverno_mp.limits import METRIC_LABELS_CACHED_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.program.reporting import IMAGE_VERIFY as _IMAGES
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import IMAGE_VERIFY, PolicyResponse
+from kyverno_mp.program.result import IMAGE_VERIFY, PolicyResponse, SharedResponses
 from kyverno_mp.telemetry.families import (
     IMAGE_POLICY_RESULTS,
     MUTATING_RESULTS,
@@ -57,13 +58,8 @@ _WEBHOOK: Final = {
 }
 _OF_IMAGES: Final = frozenset({IVPOL, NIVPOL, IVPOL_MUTATE, NIVPOL_MUTATE})
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
-_CACHED_MAX: Final = 2048
-_LABELS_CACHED_MAX: Final = 256
-"""The number of cached entries; each keeps the messages of its responses, at most 16
-KiB."""
 _Outcome = tuple[str, str, str, bool, str, Hashable]
-_Shared = tuple[int, str, str, str]
-_Labelled = tuple[Sequence[PolicyResponse], Sequence[tuple[str, ...]]]
+_Shared = tuple[object, str, str, str]
 _LOWER: Final = {
     "CREATE": "create",
     "UPDATE": "update",
@@ -77,9 +73,9 @@ class PageRecords:
 
     __slots__ = (
         "_admission",
-        "_cache",
         "_cel",
         "_cel_labels",
+        "_cel_labels_count",
         "_errors",
         "_http",
         "_loop",
@@ -96,9 +92,9 @@ class PageRecords:
         self._admission = recorder.admission
         self._http = recorder.http
         self._errors = recorder.errors
-        self._cache: dict[_Outcome, object] = {}
         self._cel = recorder.series(VALIDATING_RESULTS)
-        self._cel_labels: dict[_Shared, _Labelled] = {}
+        self._cel_labels: dict[_Shared, Sequence[tuple[str, ...]]] = {}
+        self._cel_labels_count = 0
         self._mutations = recorder.series(MUTATING_RESULTS)
 
     def review(
@@ -139,23 +135,26 @@ class PageRecords:
     ) -> None:
         """Count the results of policies in CEL.
 
-        PERF: reviews with the same outcome share a tuple of responses, so its labels
-        are computed once. The reference to the tuple prevents reuse of its id.
+        PERF: reviews with the same outcome share their responses, so the labels are
+        computed once.
         """
         share = seconds / len(responses)
         observe = self._cel.observe
-        if type(responses) is not tuple:
+        if type(responses) is not SharedResponses:
             for response in responses:
                 observe(_cel_labels(request, response), share)
             return
-        key = (id(responses), request.kind, request.namespace, request.operation)
+        outcome = responses.outcome
+        key = (outcome, request.kind, request.namespace, request.operation)
         known = self._cel_labels.get(key)
         if known is None:
-            if len(self._cel_labels) >= _LABELS_CACHED_MAX:
+            known = [_cel_labels(request, one) for one in responses]
+            self._cel_labels_count += len(known)
+            if self._cel_labels_count > METRIC_LABELS_CACHED_MAX:
                 self._cel_labels.clear()
-            labels = [_cel_labels(request, one) for one in responses]
-            known = self._cel_labels[key] = (responses, labels)
-        for one in known[1]:
+                self._cel_labels_count = len(known)
+            self._cel_labels[key] = known
+        for one in known:
             observe(one, share)
 
     def _cel_mutations(
@@ -193,9 +192,8 @@ class PageRecords:
     ) -> None:
         """Count equal outcomes of equal requests together.
 
-        PERF: the keys are identities of objects that program/plans/batch shares between
-        requests, so these objects stay alive. One series per rule and review would cost
-        5 us.
+        PERF: one series per rule and review would cost 5 us. SAFETY: a key refers to no
+        policy, because keys are kept longer than a snapshot.
         """
         key: _Outcome = (
             request.kind,
@@ -203,22 +201,12 @@ class PageRecords:
             request.operation,
             request.dry_run,
             webhook,
-            id(responses)
-            if type(responses) is tuple
-            else tuple([id(r) if not r.results else _identity(r) for r in responses]),
+            responses.outcome
+            if type(responses) is SharedResponses
+            else tuple([_identity(r) for r in responses]),
         )
 
         def members() -> list[tuple[str, ...]]:
-            if len(self._cache) >= _CACHED_MAX:
-                self._cache.clear()
-                self._recorder.forget_bundle_keys()
-            # Keep the objects in the key alive, but without messages.
-            shared = type(responses) is tuple
-            self._cache[key] = (
-                responses
-                if shared
-                else [r.policy if r.results else r for r in responses]
-            )
             return [row for r in responses for row in _rows(request, webhook, r)]
 
         self._recorder.bundle(key, members, seconds)
@@ -266,12 +254,17 @@ def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
 
 
 def _identity(response: PolicyResponse) -> Hashable:
+    """Return everything that ``_rows`` reads of a response."""
+    policy = response.policy
     return (
-        id(response.policy),
+        policy.kind,
+        policy.namespace,
+        policy.name,
+        policy.background,
         response.action,
         response.passed,
         response.skipped,
-        _details(response),
+        _details(response) if response.results else (),
     )
 
 

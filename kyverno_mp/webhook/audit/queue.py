@@ -59,6 +59,11 @@ class AuditQueue:
         )
         self._thread.start()
 
+    @property
+    def held_bytes(self) -> int:
+        """The size of the reviews that the waiting tasks hold."""
+        return self._bytes
+
     def put(self, task: Task, size_bytes: int = 0) -> bool:
         """Queue a task; return False if it is dropped because the queue is full.
 

@@ -22,7 +22,7 @@ import msgspec
 
 from kyverno_mp.limits import JOURNAL_RECORD_BYTES_MAX
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
+from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse, SharedResponses
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.records import (
     PolicyRecord,
@@ -41,9 +41,6 @@ from kyverno_mp.webhook.ports import Records
 from kyverno_mp.webhook.route import VALIDATE
 
 _LOG = logging.getLogger(__name__)
-_CACHED_MAX: Final = 256
-"""The number of outcomes whose encoded policies are cached; each takes a few thousand
-bytes."""
 _POLICIES_A_RECORD: Final = 16
 
 
@@ -120,9 +117,6 @@ class JournalSink:
         self._records = records
         self._loop = loop
         self._options = options
-        self._cache: dict[
-            tuple[int, bool, bool, bool], tuple[object, list[msgspec.Raw]]
-        ] = {}
 
     @property
     def records_successes(self) -> bool:
@@ -169,11 +163,11 @@ class JournalSink:
         (program/plans/batch.py), and encoding five denials takes 15 us.
         """
         redacted = is_redacted(request)
-        key = (id(responses), redacted, blocked, self.records_successes)
-        shared = type(responses) is tuple
-        known = self._cache.get(key) if shared else None
+        key = (ReviewRecord, redacted, blocked, self.records_successes)
+        derived = responses.derived if type(responses) is SharedResponses else {}
+        known: list[msgspec.Raw] | None = derived.get(key)
         if known is not None:
-            return known[1]
+            return known
         policies = list(
             policy_records(
                 responses,
@@ -186,11 +180,7 @@ class JournalSink:
             _bounded(policies[at : at + _POLICIES_A_RECORD])
             for at in range(0, len(policies), _POLICIES_A_RECORD)
         ]
-        if shared:
-            if len(self._cache) >= _CACHED_MAX:
-                self._cache.clear()
-            # The reference to the responses prevents reuse of their id.
-            self._cache[key] = (responses, found)
+        derived[key] = found
         return found
 
 

@@ -32,7 +32,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.journal import Journal
-from kyverno_mp.reports.entries import Subject, public_row_of
+from kyverno_mp.reports.entries import Subject, public_row_of, row_facts
 from kyverno_mp.reports.records import encode_results, encode_row
 from kyverno_mp.webhook.ports import Records
 
@@ -57,7 +57,7 @@ class ResultSink:
         self._records = records
         self._reporting = reporting
         self._now_ns = now_ns
-        self._rows: dict[tuple[object, ...], tuple[PolicyIR, msgspec.Raw]] = {}
+        self._rows: dict[tuple[object, ...], msgspec.Raw] = {}
 
     def takes(self, request: Request) -> bool:
         """Return whether an object exists whose report gets results of the request.
@@ -138,15 +138,13 @@ class ResultSink:
             return _encoded(policy, found, kind)
         hides = hides_values(kind)
         content = (found.rule, found.status, found.message, found.exceptions)
-        key = (id(policy), *content, hides)
+        key = (*row_facts(policy), *content, hides)
         known = self._rows.get(key)
         if known is None:
             if len(self._rows) >= RESULT_ROWS_CACHED_MAX:
                 self._rows.clear()
-            # The reference to the policy prevents reuse of its id.
-            known = policy, _encoded(policy, found, kind)
-            self._rows[key] = known
-        return known[1]
+            known = self._rows[key] = _encoded(policy, found, kind)
+        return known
 
 
 def _encoded(policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
-from kyverno_mp.admission.denial import AdmissionVerdicts
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.ports import (
@@ -54,7 +53,6 @@ class Dependencies:
     background_user: str = ""
     """The user of the background pool, whose own changes of generated objects are
     ignored."""
-    verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
     slow_lane: Lane | None = None
     """If None, reviews that can do I/O also run inline (tests, the CLI's server)."""
     image_lane: Lane | None = None

@@ -7,7 +7,12 @@ Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.6.
 
 from typing import Final
 
-from kyverno_mp.admission.denial import denial, image_warnings, mutation_warnings
+from kyverno_mp.admission.denial import (
+    denial,
+    image_warnings,
+    mutation_warnings,
+    verdict_of,
+)
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.plans.mutation_plan import MutationPlan
@@ -53,7 +58,7 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     if done.refusal:
         return review.deny(done.refusal, done.responses)
     if done.verified:
-        denied = review.dependencies.verdicts.of(done.verified).denied
+        denied = verdict_of(done.verified).denied
         # After the deadline, policies without a result do not block the request.
         if denied:
             review.report(done.verified, blocked=True)

@@ -9,7 +9,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.admission.denial import AdmissionVerdict, denial, warnings
+from kyverno_mp.admission.denial import (
+    AdmissionVerdict,
+    denial,
+    verdict_of,
+    warnings,
+)
 from kyverno_mp.errors import DeadlinePassed, Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.changes import change_of
@@ -52,7 +57,7 @@ class ValidatingHandler:
                 f'failed to create policy context: namespace "{name}" not found'
             )
         enforced = plan.enforce(review.deadline_ns, pace)
-        verdict = review.dependencies.verdicts.of(enforced)
+        verdict = verdict_of(enforced)
         if review.is_abandoned():
             if review.is_let_pass:
                 # The object is now in the cluster, with its violations.
@@ -91,7 +96,7 @@ class ValidatingHandler:
         if failure.fails and not failure.is_late:
             return review.deny(failure.message)
         found = plan.reached(failure.error, review.rest_deadline_ns(), pace)
-        verdict = review.dependencies.verdicts.of(found)
+        verdict = verdict_of(found)
         if verdict.denied:
             return review.deny(denial(review.request, verdict.denied), found)
         if plan.travels:
@@ -170,7 +175,7 @@ def _let_pass(
         _audit_later(review, plan, enforced, passes_all_on=not is_ahead)
     else:
         # PERF: passing this to another thread would cost 60 us.
-        _report_passed(review, verdict)
+        _report_passed(review, verdict, enforced)
     return review.allow(texts, responses)
 
 
@@ -265,11 +270,13 @@ def _warned(
     return found, warnings(found)
 
 
-def _report_passed(review: Review, verdict: AdmissionVerdict) -> None:
+def _report_passed(
+    review: Review, verdict: AdmissionVerdict, enforced: Sequence[PolicyResponse]
+) -> None:
     """Send passes and skips to the sink, if it records them."""
     sink = review.dependencies.sink
     if sink is not None and (verdict.with_results or sink.records_successes):
-        review.report(verdict.responses, blocked=False)
+        review.report(enforced, blocked=False)
 
 
 def _audit_later(

@@ -5,16 +5,16 @@ import json
 import pytest
 
 from kyverno_mp.admission.denial import (
-    AdmissionVerdicts,
     blocks,
     denial,
     resource_name,
+    verdict_of,
     warnings,
 )
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.result import PolicyResponse, RuleResult, SharedResponses
 
 POD = Request(
     kind="Pod", namespace="default", object={"metadata": {"name": "web"}}, uid="u"
@@ -87,7 +87,7 @@ def test_denial_text() -> None:
         response("a", "fail", action="Audit"),
         response("c", "pass"),
     ]
-    text = denial(POD, AdmissionVerdicts().of(given).denied)
+    text = denial(POD, verdict_of(given).denied)
     assert text == (
         "\n\nresource Pod/default/web was blocked due to the following policies \n\n"
         "a:\n  r0: 'message: 0'\nb:\n  r1: 'message: 1'\n  r3: 'message: 3'\n"
@@ -95,18 +95,18 @@ def test_denial_text() -> None:
 
 
 def test_verdicts_on_shared_responses() -> None:
-    """Each tuple of responses has a separate verdict, which is cached."""
-    verdicts = AdmissionVerdicts()
-    passed, failed = (response("p", "pass"),), (response("p", "fail"),)
-    assert not verdicts.of(passed).denied
-    assert verdicts.of(failed).denied == "p:\n  r0: 'message: 0'\n"
-    assert verdicts.of(failed) is verdicts.of(failed)
+    """Shared responses have a verdict of their own, which is computed once."""
+    passed = SharedResponses([response("p", "pass")])
+    failed = SharedResponses([response("p", "fail")])
+    assert not verdict_of(passed).denied
+    assert verdict_of(failed).denied == "p:\n  r0: 'message: 0'\n"
+    assert verdict_of(failed) is verdict_of(failed)
 
 
 def test_policies_with_the_same_name_share_an_entry() -> None:
     """KYVERNO: the later policy's entry is kept (docs/behaviour/controllers 14.10)."""
     given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
-    text = denial(POD, AdmissionVerdicts().of(given).denied)
+    text = denial(POD, verdict_of(given).denied)
     assert text.endswith("\n\np:\n  r1: 'message: 1'\n")
 
 

@@ -26,6 +26,7 @@ from kyverno_mp.program.plans.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.recall.verdicts import CachedVerdict, VerdictCache
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import SharedResponses
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
@@ -163,7 +164,7 @@ def test_equal_outcomes_share_their_responses(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     first = loaded.plan(_request("allowed")).enforce(0)
     again = loaded.plan(_request("allowed")).enforce(0)
-    assert type(first) is tuple
+    assert type(first) is SharedResponses
     assert again is first
     assert len(first) == 17
     assert not any(response.results for response in first)

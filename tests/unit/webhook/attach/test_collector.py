@@ -11,6 +11,7 @@ import pytest
 
 from kyverno_mp.limits import (
     COLLECTED_FREED_BYTES_MIN,
+    COLLECTED_HELD_BYTES_MAX,
     COLLECTED_LEFT_OBJECTS_MIN,
     COLLECTED_NEW_OBJECTS_MIN,
     COLLECTED_OBJECTS_MAX,
@@ -60,11 +61,12 @@ def test_reference_cycles_are_freed_seconds_apart() -> None:
 def test_linked_rules_are_excluded_from_collections() -> None:
     """Otherwise a change of ten thousand policies stops a worker for two seconds."""
     collector = Collector()
-    rules = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
-    circle = Circle()
-    dead = weakref.ref(circle)
+    rules = [[number] for number in range(COLLECTED_OBJECTS_MAX * 9 // 10)]
+    dead = weakref.ref(Circle())
     assert collector.tick(100.0, linked=1)
     assert len(gc.get_objects()) < COLLECTED_OBJECTS_MAX // 10
+    # Garbage was not frozen with them.
+    assert dead() is None
     # They are only excluded: reference counting still frees them.
     freed = weakref.ref(Rule())
     assert freed() is None
@@ -74,17 +76,60 @@ def test_linked_rules_are_excluded_from_collections() -> None:
     collector.note()
     assert collector.tick(110.0, linked=1)
     assert later() is None
+
+
+def test_linking_freezes_in_small_steps() -> None:
+    """A failure means: one collection visits the rules of all policies."""
+    visited: list[int] = []
+
+    def count(phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            visited.append(len(gc.get_objects()))
+
+    collector = Collector()
+    gc.callbacks.append(count)
+    try:
+        rules = []
+        dead = []
+        for _ in range(10 * COLLECTED_OBJECTS_MAX // 100):
+            rules.append([[number] for number in range(100)])
+            dead.append(weakref.ref(Circle()))
+            collector.linked_one()
+        collector.tick(100.0, linked=1)
+    finally:
+        gc.callbacks.remove(count)
+    assert len(visited) > 10
+    assert max(visited) < COLLECTED_OBJECTS_MAX
+    assert not any(one() for one in dead)
+    assert rules
+
+
+def test_nothing_is_frozen_while_a_policy_is_reviewed() -> None:
+    """Otherwise the cycles of the compiler, in use at that time, are never freed."""
+    is_quiet = False
+    collector = Collector(is_quiet=lambda: is_quiet)
+    circle = Circle()
+    dead = weakref.ref(circle)
+    assert collector.tick(100.0, linked=1)
     del circle
-    assert dead() is not None
+    is_quiet = True
+    assert collector.tick(110.0, linked=2)
+    assert dead() is None
+    # Reviews without a pause do not make collections long.
+    is_quiet = False
+    rules = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1)]
+    assert collector.tick(120.0, linked=3)
+    assert len(gc.get_objects()) < COLLECTED_OBJECTS_MAX // 10
+    assert rules
 
 
-def test_many_objects_without_linking_are_neither_collected_nor_frozen() -> None:
+def test_many_objects_of_reviews_are_neither_collected_nor_frozen() -> None:
     """A failure means: large bodies stop a worker, or their cycles are never freed."""
     collector = Collector()
     bodies = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
     dead = weakref.ref(Circle())
     collector.note()
-    assert collector.tick(100.0)
+    assert collector.tick(100.0, held=COLLECTED_HELD_BYTES_MAX + 1)
     assert len(gc.get_objects()) > COLLECTED_OBJECTS_MAX
     assert dead() is not None
     bodies.clear()
@@ -113,7 +158,7 @@ def test_many_objects_are_collected_when_no_review_uses_them() -> None:
 
     def is_collected_at(now_s: float) -> bool:
         dead = weakref.ref(Circle())
-        collector.tick(now_s)
+        collector.tick(now_s, held=COLLECTED_HELD_BYTES_MAX + 1)
         return dead() is None
 
     assert not is_collected_at(100.0)
