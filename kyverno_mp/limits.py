@@ -682,9 +682,36 @@ RESULTS_FAILED_S_MAX = 15
 user has changed the report so that it cannot be decoded. The results of other objects
 are merged meanwhile, and scans try again later."""
 
-RESULTS_UNCLAIMED_S_MAX = 120
-"""How long results wait for an object that does not exist: it was rejected after our
-review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+RESULTS_READ_AGES_S = (0, 10, 65)
+"""Ages of a result at which its object is looked for, unless a watch has it: at once,
+after other webhooks, and when the API server has ended the request (after 60 s, its
+--request-timeout). Then the object was rejected, and the result is dropped."""
+
+RESULTS_READ_PAUSE_S = 2
+"""The least time between two reads of one kind's objects for results of reviews: a
+thousand denied Pods a second cause as many reads as one."""
+
+RESULTS_READ_SHARE = 0.1
+"""The part of the time in which objects of a kind are read for results of reviews: a
+list of 100,000 objects takes seconds, so a minute passes until the next one."""
+
+RESULTS_READ_SINGLY_MAX = 4
+"""Objects that are read separately instead of with one list, which costs about as much
+in a small namespace and far more in a large one."""
+
+RESULTS_READ_NAMESPACES_MAX = 4
+"""Namespaces that are listed separately instead of the whole cluster."""
+
+RESULTS_REFUSED_S = 15
+"""How long a kind that may not be read counts as such, before it is tried again."""
+
+RESULTS_MERGED_AT_ONCE_MAX = 200
+"""Objects whose results are merged before they are removed from their EphemeralReports:
+about a second of writes, so that a report that is full has room soon."""
+
+RESULTS_LATE_S_MAX = 120
+"""Results that wait longer are a problem in the pod's health: those of an object that
+never appears wait for about a minute."""
 
 RESULTS_WATCHED_S_MAX = 15
 """How long results wait until the watch of their object's kind receives the object. A
