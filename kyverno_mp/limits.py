@@ -705,6 +705,36 @@ RESULTS_READ_NAMESPACES_MAX = 4
 RESULTS_REFUSED_S = 15
 """How long a kind that may not be read counts as such, before it is tried again."""
 
+ACCESS_RULES_MAX = 16
+"""Namespaces with RoleBindings of the clean-up account whose rules are read to detect
+changes, every few seconds with one call each. Changes in further ones are noticed when
+the account's bindings change."""
+
+TTL_CHECK_THREADS = 2
+"""Threads of a worker that check whether TTL labels have an effect."""
+
+TTL_CHECKS_MAX = 16
+"""Objects with a TTL label whose review waits for permission checks, some milliseconds
+each. Further ones are allowed without a warning."""
+
+TTL_CHECKED_S = 3
+"""How long the permissions of the clean-up account for a kind in a namespace are
+remembered: a Job that creates 1,000 labelled objects causes few checks."""
+
+ENTRIES_SHOWN_MAX = 10
+"""GlobalContextEntries that /healthz lists because they cannot be read."""
+
+RIGHTS_REFUSED_S = 600
+"""How long a rejected call counts as a missing permission if it is not repeated: longer
+than the longest pause between two attempts of a pool, five minutes."""
+
+RIGHTS_MISSING_MAX = 256
+"""Missing permissions that a process remembers, one for each namespace: users choose
+what policies read, so the number needs a bound."""
+
+RIGHTS_SHOWN_MAX = 10
+"""Missing permissions that /healthz lists with the commands that grant them."""
+
 RESULTS_MERGED_AT_ONCE_MAX = 200
 """Objects whose results are merged before they are removed from their EphemeralReports:
 about a second of writes, so that a report that is full has room soon."""

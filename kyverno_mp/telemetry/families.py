@@ -275,6 +275,13 @@ REPORTED_OBJECTS: Final = Family(
     " merged (into their reports), unclaimed (the object was never stored), forbidden"
     " (the reports account may not read its kind).",
 )
+RIGHTS_MISSING: Final = Family(
+    "kyverno_mp_missing_permissions",
+    "gauge",
+    ("account", "verb", "resource"),
+    "1 while an account lacks a permission for what policies, labels or settings tell"
+    " it to do; /healthz has the namespaces and the commands that grant it.",
+)
 REPORTED_REPORTS: Final = Family(
     "kyverno_mp_ephemeral_reports",
     "gauge",
@@ -606,6 +613,7 @@ RECORDED: Final = (
     *(DELETED, DELETING_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
+    RIGHTS_MISSING,
     *(REPORTED_REPORTS, REPORTED_BACKLOG, REPORTED_BACKLOG_AGE),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
