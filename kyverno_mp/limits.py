@@ -721,6 +721,19 @@ TTL_CHECKED_S = 3
 """How long the permissions of the clean-up account for a kind in a namespace are
 remembered: a Job that creates 1,000 labelled objects causes few checks."""
 
+LOG_INTERVAL_S = 60
+"""Lines of one cause are limited within this time: a missing CustomResourceDefinition
+caused 2,000 lines a minute."""
+
+LOG_LINES_OF_CAUSE = 5
+"""Warnings and errors of one cause in LOG_INTERVAL_S: some, as they name objects."""
+
+LOG_LINES_OF_PLACE = 50
+"""Warnings and errors of one place in the code in LOG_INTERVAL_S, for all causes."""
+
+LOG_CAUSES_MAX = 1000
+"""Causes of warnings and errors whose lines a process counts, 300 bytes each."""
+
 ENTRIES_SHOWN_MAX = 10
 """GlobalContextEntries that /healthz lists because they cannot be read."""
 

@@ -325,6 +325,20 @@ def test_reports_role_can_write_only_required_kinds(
     }
 
 
+def test_cleanup_role_can_write_only_required_kinds(
+    objects: list[dict[str, Any]],
+) -> None:
+    """Users grant the permission to delete."""
+    policies = ("cleanuppolicies", "clustercleanuppolicies")
+    in_cel = ("deletingpolicies", "namespaceddeletingpolicies")
+    statuses = [f"{name}/status" for name in (*policies, *in_cel)]
+    assert writes_of(objects, "cleanup") == {
+        **dict.fromkeys(statuses, frozenset({"update"})),
+        "events": {"create", "patch"},
+        "leases": {"create", "delete", "patch", "update"},
+    }
+
+
 def test_admission_role_can_write_only_required_kinds(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
