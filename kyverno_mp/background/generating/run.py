@@ -77,6 +77,7 @@ class Writer(Deleter, Protocol):
         synchronizes: bool,
         server_side: bool,
         owned: Selector | None = None,
+        reads_first: bool = False,
     ) -> Done:
         """Create or update an object; return what was done."""
 

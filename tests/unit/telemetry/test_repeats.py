@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -35,7 +34,7 @@ class Log:
 
 
 @pytest.fixture
-def log() -> Iterator[Log]:
+def log() -> Log:
     return Log()
 
 
