@@ -118,11 +118,6 @@ class Claims:
         self._refused_ns: dict[_Place, int] = {}
         """Until then, the permission is not tried again."""
 
-    @property
-    def refused(self) -> list[tuple[Resource, str]]:
-        """The resources that may not be read, each with the namespace, "" = all."""
-        return sorted(self._refused_ns, key=lambda one: (one[0].name, one[1]))
-
     def __call__(self, newest: Mapping[Subject, int]) -> Claimed:
         """Return the subjects that need not wait. Raises: DependencyError."""
         now_ns = self._now_ns()
