@@ -723,9 +723,79 @@ RESULTS_FAILED_S_MAX = 15
 user has changed the report so that it cannot be decoded. The results of other objects
 are merged meanwhile, and scans try again later."""
 
-RESULTS_UNCLAIMED_S_MAX = 120
-"""How long results wait for an object that does not exist: it was rejected after our
-review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+RESULTS_READ_AGES_S = (0, 10, 65)
+"""Ages of a result at which its object is looked for, unless a watch has it: at once,
+after other webhooks, and when the API server has ended the request (after 60 s, its
+--request-timeout). Then the object was rejected, and the result is dropped."""
+
+RESULTS_READ_PAUSE_S = 2
+"""The least time between two reads of one kind's objects for results of reviews: a
+thousand denied Pods a second cause as many reads as one."""
+
+RESULTS_READ_SHARE = 0.1
+"""The part of the time in which objects of a kind are read for results of reviews: a
+list of 100,000 objects takes seconds, so a minute passes until the next one."""
+
+RESULTS_READ_SINGLY_MAX = 4
+"""Objects that are read separately instead of with one list, which costs about as much
+in a small namespace and far more in a large one."""
+
+RESULTS_READ_NAMESPACES_MAX = 4
+"""Namespaces that are listed separately instead of the whole cluster."""
+
+RESULTS_REFUSED_S = 15
+"""How long a kind that may not be read counts as such, before it is tried again."""
+
+ACCESS_RULES_MAX = 16
+"""Namespaces with RoleBindings of the clean-up account whose rules are read to detect
+changes, every few seconds with one call each. Changes in further ones are noticed when
+the account's bindings change."""
+
+TTL_CHECK_THREADS = 2
+"""Threads of a worker that check whether TTL labels have an effect."""
+
+TTL_CHECKS_MAX = 16
+"""Objects with a TTL label whose review waits for permission checks, some milliseconds
+each. Further ones are allowed without a warning."""
+
+TTL_CHECKED_S = 3
+"""How long the permissions of the clean-up account for a kind in a namespace are
+remembered: a Job that creates 1,000 labelled objects causes few checks."""
+
+LOG_INTERVAL_S = 60
+"""Lines of one cause are limited within this time: a missing CustomResourceDefinition
+caused 2,000 lines a minute."""
+
+LOG_LINES_OF_CAUSE = 5
+"""Warnings and errors of one cause in LOG_INTERVAL_S: some, as they name objects."""
+
+LOG_LINES_OF_PLACE = 50
+"""Warnings and errors of one place in the code in LOG_INTERVAL_S, for all causes."""
+
+LOG_CAUSES_MAX = 1000
+"""Causes of warnings and errors whose lines a process counts, 300 bytes each."""
+
+ENTRIES_SHOWN_MAX = 10
+"""GlobalContextEntries that /healthz lists because they cannot be read."""
+
+RIGHTS_REFUSED_S = 600
+"""How long a rejected call counts as a missing permission if it is not repeated: longer
+than the longest pause between two attempts of a pool, five minutes."""
+
+RIGHTS_MISSING_MAX = 256
+"""Missing permissions that a process remembers, one for each namespace: users choose
+what policies read, so the number needs a bound."""
+
+RIGHTS_SHOWN_MAX = 10
+"""Missing permissions that /healthz lists with the commands that grant them."""
+
+RESULTS_MERGED_AT_ONCE_MAX = 200
+"""Objects whose results are merged before they are removed from their EphemeralReports:
+about a second of writes, so that a report that is full has room soon."""
+
+RESULTS_LATE_S_MAX = 120
+"""Results that wait longer are a problem in the pod's health: those of an object that
+never appears wait for about a minute."""
 
 RESULTS_WATCHED_S_MAX = 15
 """How long results wait until the watch of their object's kind receives the object. A

@@ -8,14 +8,15 @@ SelfSubjectRulesReview; docs/behaviour/lessons 3.10 (resourceNames, Roles).
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
-from kyverno_mp.limits import ACCESS_ANSWERS_MAX
+from kyverno_mp.limits import ACCESS_ANSWERS_MAX, ACCESS_RULES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUP: Final = "authorization.k8s.io/v1"
@@ -81,14 +82,20 @@ class OwnAccess:
             self._answers.clear()
             self._forgotten += 1
 
-    def cluster_rules(self) -> Json | None:
-        """Return the rules that ClusterRoleBindings grant, to detect changes.
+    def rules(self, bound: Iterable[str]) -> list[Json] | None:
+        """Return the rules of all bindings, to detect changes.
 
-        None if an authorizer cannot list its rules. Raises: DependencyError.
+        ``bound``: namespaces with a RoleBinding. None if an authorizer cannot list its
+        rules. Raises: DependencyError.
         """
-        review = self._post("SelfSubjectRulesReview", {"namespace": _UNBOUND_NAMESPACE})
-        status = review.get("status") or {}
-        return None if status.get("incomplete") else status
+        found = []
+        for namespace in (_UNBOUND_NAMESPACE, *islice(bound, ACCESS_RULES_MAX)):
+            review = self._post("SelfSubjectRulesReview", {"namespace": namespace})
+            status = review.get("status") or {}
+            if status.get("incomplete"):
+                return None
+            found.append(status)
+        return found
 
     def _ask(self, verb: str, resource: Resource, namespace: str, name: str) -> bool:
         attributes = {

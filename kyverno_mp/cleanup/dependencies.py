@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.rights import MissingRights
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
@@ -40,4 +41,6 @@ class CleanupDependencies:
     """Returns whether the operator's resourceFilters exempt an object."""
     bound_namespaces: Callable[[], Collection[str]] = tuple
     """Namespaces with a RoleBinding of the clean-up account."""
+    rights: MissingRights = field(default_factory=MissingRights)
+    """Gets the permissions that TTL labels need and the account lacks."""
     clock: Clock = field(default_factory=Clock)

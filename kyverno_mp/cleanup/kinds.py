@@ -25,6 +25,11 @@ class Kinds:
         self._lock = threading.Lock()
         self._asked_s = -_REFRESH_PAUSE_S
 
+    @property
+    def directory(self) -> Directory:
+        """The resources of the last discovery."""
+        return self._discovery.directory
+
     def refresh(self) -> Directory:
         """Run discovery again. Raises: DependencyError."""
         with self._lock:

@@ -45,6 +45,25 @@ def labels_of(
     return operation, _client_of(group, plural), kind, namespace
 
 
+def right_of(
+    method: str, path: str, query: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, ...], str, str]:
+    """Return the verbs of RBAC that a call needs, its resource and its namespace.
+
+    A patch may create the object, too. The resource is "" for other paths.
+    """
+    group, plural, namespace, name, part = _parts(path.partition("?")[0])
+    verbs: tuple[str, ...] = (_OPERATIONS.get(method, "get"),)
+    if method == "GET" and not name:
+        verbs = ("watch",) if _WATCHES in query else ("list",)
+    elif method == "DELETE" and not name:
+        verbs = ("deletecollection",)
+    elif method == "PATCH":
+        verbs = ("patch", "create")
+    resource = f"{plural}.{group}" if plural and group else plural
+    return verbs, f"{resource}/{part}" if part else resource, namespace
+
+
 def _client_of(group: str, plural: str) -> str:
     if not plural:
         return "apiserver"

@@ -31,7 +31,8 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.connection import Connection, body_parts
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.queries import Labels, labels_of
-from kyverno_mp.kube.translate import broken, failure
+from kyverno_mp.kube.rights import MissingRights
+from kyverno_mp.kube.translate import broken, failure, message_of
 from kyverno_mp.limits import (
     KUBE_ANSWER_BYTES_MAX,
     KUBE_ATTEMPTS_MAX,
@@ -100,11 +101,13 @@ class Client:
         self._timeout_ns = int(timeout_s * 1e9)
         self.on_query: Callable[[Labels], None] | None = None
         """Called for each request that is sent, in any thread."""
+        self.rights: MissingRights | None = None
+        """Gets each answer, to know which permissions the account lacks."""
 
     def within(self, timeout_s: float) -> "Client":
         """Return a client on the same connections with another time-out."""
         client = Client(self._pool, self._user_agent, timeout_s)
-        client.on_query = self.on_query
+        client.on_query, client.rights = self.on_query, self.rights
         return client
 
     def get(
@@ -159,7 +162,9 @@ class Client:
         try:
             answer = self._exchange(connection, call, renew=False)
             if answer.status >= _FAILED:
-                raise _failure_of(call, answer)
+                body = answer.read(_READ_BYTES)
+                raise self._failed(call, answer, body)
+            self._heard(call, answer)
             yield connection, _lines(connection, answer, silence_ns)
         except _BROKEN as error:
             raise broken(error, call.method, call.path) from error
@@ -218,10 +223,24 @@ class Client:
             again = self._pool.take(connection.deadline_ns)
             return self._once(again, call, renew=True)
         if answer.status >= _FAILED:
-            raise failure(
-                answer.status, body, call.method, call.path, _headers_of(answer)
-            )
+            raise self._failed(call, answer, body)
+        self._heard(call, answer)
         return body
+
+    def _failed(
+        self, call: Call, answer: http.client.HTTPResponse, body: bytes
+    ) -> DependencyError:
+        self._heard(call, answer, body)
+        return failure(answer.status, body, call.method, call.path, _headers_of(answer))
+
+    def _heard(
+        self, call: Call, answer: http.client.HTTPResponse, body: bytes = b""
+    ) -> None:
+        if self.rights is not None:
+            message = message_of(body) if body else ""
+            self.rights.heard(
+                call.method, call.path, call.query, answer.status, message
+            )
 
     def _exchange(
         self, connection: Connection, call: Call, *, renew: bool
@@ -280,11 +299,6 @@ def _body_of(
     # ``read1`` leaves the response open, and the connection would accept no request.
     answer.close()
     return b"".join(parts)
-
-
-def _failure_of(call: Call, answer: http.client.HTTPResponse) -> DependencyError:
-    body = answer.read(_READ_BYTES)
-    return failure(answer.status, body, call.method, call.path, _headers_of(answer))
 
 
 def _headers_of(answer: http.client.HTTPResponse) -> Mapping[str, str]:

@@ -71,6 +71,12 @@ def failure(
     return error
 
 
+def message_of(body: bytes) -> str:
+    """Return the message of a Status, "" if the body is something else."""
+    status = _status_of(body)
+    return status.message if status.kind == "Status" else ""
+
+
 def watch_failure(body: bytes, path: str) -> DependencyError:
     """Return the error for an ERROR event of a watch."""
     status = _status_of(body)

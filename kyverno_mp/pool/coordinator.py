@@ -32,12 +32,13 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import EventFilter, Events, Successes, omitted_reasons
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.rights import MissingRights
 from kyverno_mp.pool.event_writer import EventWriter
 from kyverno_mp.pool.health import PoolHealth, write_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.telemetry.families import LEASE_HELD
+from kyverno_mp.telemetry.families import LEASE_HELD, RIGHTS_MISSING
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 
@@ -90,6 +91,8 @@ class Tools:
     events: Events
     successes: Successes
     metrics: PoolMetrics
+    rights: MissingRights = field(default_factory=MissingRights)
+    """The permissions that the account lacks."""
     health: HealthReasons = field(default_factory=HealthReasons)
     term: int | None = None
     """The number of the work's term of the lease; None = any."""
@@ -192,7 +195,10 @@ class Coordinator:
     def _report_health(self, *, holds: bool) -> None:
         place = self._tools.place
         reasons = self._tools.health.reasons if self._term is not None else ()
-        health = PoolHealth(place.name, holds, (*self._lease_reasons(), *reasons))
+        missing = self._tools.rights.problems()
+        health = PoolHealth(
+            place.name, holds, (*self._lease_reasons(), *reasons, *missing)
+        )
         if health != self._health:
             write_pool_health(place.runtime_dir, health)
             self._tools.metrics.hold(LEASE_HELD, (place.lease,), float(holds))
@@ -246,6 +252,7 @@ def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
     settings = place.settings
     metrics = PoolMetrics()
     client.on_query = metrics.query
+    client.rights = MissingRights(place.lease)
     identity = settings.pod_name or socket.gethostname()
     terms = Terms(
         namespace=settings.namespace,
@@ -266,6 +273,7 @@ def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
         events=events,
         successes=successes,
         metrics=metrics,
+        rights=client.rights,
     )
 
 
@@ -277,6 +285,8 @@ def _write(tools: Tools, recorder: Recorder) -> None:
         "events_queue_dropped": events.dropped,
     }
     tools.metrics.set_gauges(gauges)
+    for labels, value in tools.rights.gauges():
+        tools.metrics.hold(RIGHTS_MISSING, (tools.rights.account, *labels), value)
     tools.metrics.write(recorder)
 
 

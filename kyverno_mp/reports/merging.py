@@ -10,17 +10,15 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Final, Protocol
-
-import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_WATCHED_S_MAX
+from kyverno_mp.limits import RESULTS_FAILED_S_MAX, RESULTS_LATE_S_MAX
+from kyverno_mp.reports.claims import Claims
 from kyverno_mp.reports.entries import Row, Subject, seconds_of
-from kyverno_mp.reports.ephemeral import LiveSubjects, ReviewResults
+from kyverno_mp.reports.ephemeral import ReviewResults
 from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.flights import Reviewed
 from kyverno_mp.reports.keeping import stays
@@ -28,11 +26,18 @@ from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.writer import Writer
-from kyverno_mp.telemetry.families import DEFECTS, REPORTED_OBJECTS
+from kyverno_mp.telemetry.families import (
+    DEFECTS,
+    REPORTED_BACKLOG,
+    REPORTED_BACKLOG_AGE,
+    REPORTED_OBJECTS,
+    REPORTED_REPORTS,
+)
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
+_FAILED_S: Final = 5.0
 _NAME: Final = "review-results"
 NEW_RULE_S: Final = 30
 """A review may use a newer policy than this process. After this time, an unknown rule
@@ -75,14 +80,20 @@ class Merging:
         self._scanned = scanned
         self._clock = dependencies.clock
         self._kinds = Kinds(dependencies.client, self._clock.monotonic_s)
-        self._live = LiveSubjects(dependencies.client, self._resource_of)
+        self.claims = Claims(
+            dependencies.client,
+            self._resource_of,
+            scanned.uid_of,
+            self._now_ns,
+            self._failed,
+        )
         self.results = ReviewResults(
             dependencies.client,
             objects,
             dependencies.settings.namespace,
-            self._resolve,
+            self.claims,
             lambda outcome: dependencies.metrics.count(REPORTED_OBJECTS, (outcome,)),
-            lambda: int(self._clock.now().timestamp() * 1e9),
+            self._now_ns,
         )
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
@@ -97,6 +108,9 @@ class Merging:
         self._stopping.set()
         self.results.stop()
         self._thread.join(timeout=_TICK_S)
+        # The next lease holder reports what waits.
+        for family in (REPORTED_REPORTS, REPORTED_BACKLOG, REPORTED_BACKLOG_AGE):
+            self._dependencies.metrics.hold(family, (), 0.0)
 
     def merge(self, subject: Subject, rows: list[Row]) -> bool:
         """Merge rows into a report; return False if some rows have to wait.
@@ -161,28 +175,36 @@ class Merging:
         reviewed = self._scanned.attach(resource, subject, wanted)
         return None if reviewed is None else reviewed.is_written
 
-    def _resolve(self, subject: Subject, age_s: float) -> Subject | None:
-        """Return the stored object. Raises: DependencyError, LeaseLost."""
-        try:
-            return self._found(subject, age_s)
-        except (DependencyError, LeaseLost):
-            raise
-        except Exception:  # noqa: BLE001 - the results of other objects are merged
-            self._failed(subject)
-            return None
+    def problems(self) -> list[str]:
+        """Return the current problems."""
+        late_s = self._age_s()
+        problems = []
+        if late_s > RESULTS_LATE_S_MAX:
+            minutes = int(late_s // 60)
+            problems.append(
+                f"results of reviews wait for their reports for {minutes} minutes"
+            )
+        if self.results.problem:
+            problems.append(
+                f"merged results cannot be removed from EphemeralReports:"
+                f" {self.results.problem}"
+            )
+        return problems
 
-    def _found(self, subject: Subject, age_s: float) -> Subject | None:
-        resource = self._resource_of(subject.api_version, subject.kind)
-        if resource is not None:
-            with suppress(KeyError):
-                key = subject.namespace, subject.name
-                uid = self._scanned.uid_of(resource, key)
-                if uid and subject.uid in ("", uid):
-                    return msgspec.structs.replace(subject, uid=uid)
-                if age_s < RESULTS_WATCHED_S_MAX:
-                    # The watch will receive it; a read would cost a call per object.
-                    return None
-        return self._live(subject)
+    def hold_gauges(self) -> None:
+        """Set the gauges of the backlog."""
+        metrics, backlog = self._dependencies.metrics, self.results.backlog
+        metrics.hold(REPORTED_REPORTS, (), float(backlog.reports))
+        metrics.hold(REPORTED_BACKLOG, (), float(backlog.results))
+        metrics.hold(REPORTED_BACKLOG_AGE, (), round(self._age_s(), 3))
+
+    def _age_s(self) -> float:
+        """Return the age of the oldest result that is not merged."""
+        oldest_ns = self.results.backlog.oldest_ns
+        return max(0.0, (self._now_ns() - oldest_ns) / 1e9) if oldest_ns else 0.0
+
+    def _now_ns(self) -> int:
+        return int(self._clock.now().timestamp() * 1e9)
 
     def _resource_of(self, api_version: str, kind: str) -> Resource | None:
         """Return the resource of a kind. Raises: DependencyError."""
@@ -192,9 +214,12 @@ class Merging:
         return found[0] if found else None
 
     def _run(self) -> None:
-        while not self._stopping.wait(_TICK_S):
+        pause_s = _TICK_S
+        while not self._stopping.wait(pause_s):
+            pause_s = _FAILED_S
             try:
                 self.results.step(self.merge, self.join)
+                pause_s = 0.0 if self.results.has_more else _TICK_S
             except LeaseLost:
                 _log.info("the lease is lost")
             except DependencyError as error:

@@ -196,6 +196,7 @@ class Reports:
             )
         if self._merges:
             found += _failing([self.merging.results.informer])
+            found += self.merging.problems()
         left_out = max(lane.scan.left_out for lane in self._lanes)
         if left_out:
             found.append(
@@ -208,6 +209,8 @@ class Reports:
         """Set the gauges."""
         metrics = self._dependencies.metrics
         metrics.hold(REPORTS_WAITING, (), float(self.feed.pending))
+        if self._merges:
+            self.merging.hold_gauges()
         if self.images is not None:
             waiting = self.images.feed.pending + self.images.retries.known_count
             metrics.hold(REPORTS_IMAGES_WAITING, (), float(waiting))

@@ -275,6 +275,33 @@ REPORTED_OBJECTS: Final = Family(
     " merged (into their reports), unclaimed (the object was never stored), forbidden"
     " (the reports account may not read its kind).",
 )
+RIGHTS_MISSING: Final = Family(
+    "kyverno_mp_missing_permissions",
+    "gauge",
+    ("account", "verb", "resource"),
+    "1 while an account lacks a permission for what policies, labels or settings tell"
+    " it to do; /healthz has the namespaces and the commands that grant it.",
+)
+REPORTED_REPORTS: Final = Family(
+    "kyverno_mp_ephemeral_reports",
+    "gauge",
+    (),
+    "Number of EphemeralReports with results that are not merged yet: at most two for"
+    " each replica, including replicas that are gone.",
+)
+REPORTED_BACKLOG: Final = Family(
+    "kyverno_mp_review_results_unmerged",
+    "gauge",
+    (),
+    "Number of results in EphemeralReports that are not merged into reports yet.",
+)
+REPORTED_BACKLOG_AGE: Final = Family(
+    "kyverno_mp_review_results_unmerged_age_seconds",
+    "gauge",
+    (),
+    "Age of the oldest result in an EphemeralReport that is not merged yet, in seconds."
+    " Results for an object that never appears wait for about a minute.",
+)
 LEASE_HELD: Final = Family(
     "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
@@ -586,6 +613,8 @@ RECORDED: Final = (
     *(DELETED, DELETING_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
+    RIGHTS_MISSING,
+    *(REPORTED_REPORTS, REPORTED_BACKLOG, REPORTED_BACKLOG_AGE),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
     *(BACKGROUND_CONTESTED, BACKGROUND_UNWATCHED),

@@ -12,6 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from kyverno_mp.telemetry.repeats import Repeats
+
 _LINE_CHARS_MAX = 8192
 _EXTRA = "fields"
 TEXT: Final = "text"
@@ -74,6 +76,7 @@ def set_up(role: str, level: str, form: str = JSON) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextLines(role) if form == TEXT else JsonLines(role))
+    handler.addFilter(Repeats(handler.emit))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

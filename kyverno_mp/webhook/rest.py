@@ -19,8 +19,7 @@ import orjson
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, patched
-from kyverno_mp.errors import ExpressionFailed, RequestInvalid
-from kyverno_mp.values import ttl
+from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.webhook.http_errors import code_of
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
@@ -28,6 +27,7 @@ from kyverno_mp.webhook.policy_review import (
     ReviewOptions,
 )
 from kyverno_mp.webhook.review_threads import Full, Reviewers
+from kyverno_mp.webhook.ttl_review import TtlReview
 
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"
@@ -85,6 +85,23 @@ class _Review:
         resp.content_type = _REVIEWED
 
 
+class _TtlReview:
+    """A webhook that warns of labels without effect."""
+
+    def __init__(self, review: TtlReview) -> None:
+        self._review = review
+
+    async def on_post(
+        self, req: falcon.asgi.Request, resp: falcon.asgi.Response
+    ) -> None:
+        body = await req.stream.read()
+        try:
+            resp.data = await self._review.answer(body)
+        except RequestInvalid as error:
+            raise _NoReview(error) from error
+        resp.content_type = _REVIEWED
+
+
 class _PolicyReview:
     """A webhook that reviews policies, exceptions and similar kinds."""
 
@@ -120,22 +137,6 @@ def _stamp(body: bytes) -> bytes:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     # "add" replaces an existing value, as upstream does, and also adds a new one.
     return patched(request.uid, [{"op": "add", "path": _LAST_REQUEST, "value": now}])
-
-
-def _warn_of_ttl(body: bytes) -> bytes:
-    """Warn about an invalid time to live; never reject such an object."""
-    request = decode(body)
-    metadata = request.object.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    value = labels.get(ttl.LABEL) if isinstance(labels, dict) else None
-    if not isinstance(value, str):
-        return allowed(request.uid)
-    try:
-        ttl.parse_ttl(value)
-    except ExpressionFailed as error:
-        text = "label value cannot be parsed as any recognizable format"
-        return allowed(request.uid, [f"{ttl.LABEL} {text} ({error.message})"])
-    return allowed(request.uid)
 
 
 async def _only_post(
@@ -174,8 +175,9 @@ def make_app(
     app.add_route("/health/readiness", _Readiness(is_ready))
     app.add_route("/policymutate", _Review(_allow))
     app.add_route("/verifymutate", _Review(_stamp))
-    app.add_route("/verifyttl", _Review(_warn_of_ttl))
-    policies = PolicyReview(options or ReviewOptions())
+    options = options or ReviewOptions()
+    app.add_route("/verifyttl", _TtlReview(TtlReview(options.view)))
+    policies = PolicyReview(options)
     threads = reviewers or Reviewers()
     for path in KINDS_OF_PATH:
         app.add_route(path, _PolicyReview(threads, partial(policies.answer, path)))

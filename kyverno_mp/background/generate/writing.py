@@ -76,7 +76,7 @@ class Writer:
         writes = Writes(task)
         try:
             for one in wanted:
-                writes.add(partial(self._write, policy, rule, one, created))
+                writes.add(partial(self._write, task, policy, rule, one, created))
         finally:
             # The policy and its record may have been deleted during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
@@ -101,7 +101,12 @@ class Writer:
         )
 
     def _write(
-        self, policy: ReadyPolicy, rule: GenerateRule, one: Generated, new: Objects
+        self,
+        task: Task,
+        policy: ReadyPolicy,
+        rule: GenerateRule,
+        one: Generated,
+        new: Objects,
     ) -> float:
         """Write an object; return the pause until the next. ``new``: created ones."""
         if one.source is not None and rule.synchronizes:
@@ -110,6 +115,7 @@ class Writer:
             one,
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
+            reads_first=task.request is None,
         )
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics

@@ -68,7 +68,9 @@ class _Notes:
         synchronizes: bool,
         server_side: bool,
         owned: Selector | None = None,
+        reads_first: bool = False,
     ) -> Done:
+        del reads_first  # A preview always reads first.
         planned = self._planner.write(
             self.cause,
             wanted,

@@ -77,6 +77,7 @@ class Writer(Deleter, Protocol):
         synchronizes: bool,
         server_side: bool,
         owned: Selector | None = None,
+        reads_first: bool = False,
     ) -> Done:
         """Create or update an object; return what was done."""
 
@@ -292,7 +293,7 @@ class Generating:
             for one in wanted.objects:
                 # A write whose response is lost may have succeeded.
                 written.append(_kind_of(one))
-                if not writes.add(partial(self._write, policy, one, created)):
+                if not writes.add(partial(self._write, task, policy, one, created)):
                     written.pop()
         finally:
             # The policy and its record may have been deleted during the writes.
@@ -308,7 +309,11 @@ class Generating:
         return writes.outcome()
 
     def _write(
-        self, policy: ReadyGenerating, one: Generated, created: list[Generated]
+        self,
+        task: Task,
+        policy: ReadyGenerating,
+        one: Generated,
+        created: list[Generated],
     ) -> float | None:
         """Write an object; return the pause until the next write, None if not ours."""
         done = self.downstream.write(
@@ -316,6 +321,7 @@ class Generating:
             synchronizes=policy.ir.synchronizes,
             server_side=policy.ir.applies_server_side,
             owned=policy_selector(policy.name),
+            reads_first=task.request is None,
         )
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics

@@ -144,8 +144,12 @@ class Downstream:
         synchronizes: bool,
         server_side: bool,
         owned: Selector | None = None,
+        reads_first: bool = False,
     ) -> Done:
         """Create or update an object; return what was done.
+
+        ``reads_first``: the object probably exists, so it is read before a creation is
+        tried, which the API server would store in its audit log and reject.
 
         ``owned``: do not change an object that has different labels and was not written
         here; None: replace any object.
@@ -159,6 +163,10 @@ class Downstream:
                 return self._leave(resource, raw, pause_s)
             if server_side:
                 return self._apply(resource, raw, owned, synchronizes=synchronizes)
+            if reads_first:
+                done = self._keep(resource, raw, owned, synchronizes=synchronizes)
+                if done is not None:
+                    return done
             return self._put(resource, raw, owned, synchronizes=synchronizes)
 
     def _put(
@@ -184,6 +192,20 @@ class Downstream:
             if done is not None:
                 return done
         raise _changes(resource, raw)
+
+    def _keep(
+        self,
+        resource: Resource,
+        raw: Json,
+        owned: Selector | None,
+        *,
+        synchronizes: bool,
+    ) -> Done | None:
+        """Keep or update an object; return None if it does not exist."""
+        if synchronizes:
+            return self._update(resource, raw, owned)
+        live = self._objects.find(resource, key_of(raw))
+        return None if live is None else Done(KEPT)
 
     def _apply(
         self,

@@ -24,7 +24,11 @@ _WORKERS: Final = 8
 """Equals the number of connections of the pool; a deletion takes a few milliseconds."""
 _TICK_S: Final = 30.0
 _RETRY_S: Final = 5.0
+_GRANTS_S: Final = 5.0
+"""Within this time, a kind that the account may now delete is watched. Kinds need
+discovery, which costs more calls."""
 _STOP_S: Final = 3.0
+_SOURCE: Final = "ttl"
 
 
 class TtlCleanup:
@@ -46,6 +50,7 @@ class TtlCleanup:
             dependencies.metrics,
             self.timers.on_change,
         )
+        self._rights = dependencies.rights
         self._failure = ""
         self._threads = [
             threading.Thread(target=self.timers.work, name="ttl-delete", daemon=True)
@@ -67,34 +72,45 @@ class TtlCleanup:
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
         self.watches.stop()
+        self._rights.hold(_SOURCE, {})
 
     def problems(self) -> Iterator[str]:
         """Yield the current problems."""
+        self._rights.hold(_SOURCE, self.watches.undeletable())
         if self._failure:
             yield self._failure
         yield from self.watches.problems()
 
-    def refresh(self) -> None:
-        """Watch the resources that the account may watch. Raises: DependencyError."""
-        self.watches.refresh(self._kinds.refresh())
+    def refresh(self, *, discovers: bool = True) -> None:
+        """Watch the resources that the account may watch. Raises: DependencyError.
+
+        ``discovers``: whether to ask for new kinds, not only for new permissions.
+        """
+        kinds = self._kinds
+        self.watches.refresh(kinds.refresh() if discovers else kinds.directory)
 
     def _holds(self, dependencies: CleanupDependencies) -> "_Holds":
         return _Holds(dependencies, self._stopping)
 
     def _manage(self) -> None:
-        due_s = time.monotonic()
+        due_s = resync_s = discover_s = time.monotonic()
         while not self._stopping.is_set():
             now_s = time.monotonic()
             if now_s >= due_s:
-                due_s = now_s + self._try_to_refresh()
-            self.timers.resync()
-            left_s = due_s - time.monotonic()
-            self._stopping.wait(max(0.0, min(_TICK_S, left_s)))
+                discovers = now_s >= discover_s
+                due_s = now_s + self._try_to_refresh(discovers=discovers)
+                if discovers and not self._failure:
+                    discover_s = now_s + self._interval_s
+            if now_s >= resync_s:
+                self.timers.resync()
+                resync_s = now_s + _TICK_S
+            left_s = min(due_s, resync_s) - time.monotonic()
+            self._stopping.wait(max(0.0, left_s))
 
-    def _try_to_refresh(self) -> float:
+    def _try_to_refresh(self, *, discovers: bool) -> float:
         """Refresh; return the seconds to the next attempt."""
         try:
-            self.refresh()
+            self.refresh(discovers=discovers)
         except DependencyError as error:
             self._failure = f"TTL watches: {error.message}"
             _log.warning(self._failure)
@@ -104,7 +120,7 @@ class TtlCleanup:
             _log.exception("unexpected error in the TTL watches, trying again")
             return self._interval_s
         self._failure = ""
-        return self._interval_s
+        return min(_GRANTS_S, self._interval_s)
 
 
 class _Holds:

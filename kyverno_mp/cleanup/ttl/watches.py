@@ -21,16 +21,18 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.rights import Right
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import CLEANUP_WATCHES_MAX
 from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.telemetry.families import TTL_INFO
 from kyverno_mp.telemetry.log import fields
-from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.grants import TTL_VERBS
 from kyverno_mp.values.ttl import LABEL
 
 _log = logging.getLogger(__name__)
-VERBS: Final = ("list", "watch", "delete")
+VERBS: Final = TTL_VERBS
+_READS: Final = ("list", "watch")
 _DUPLICATES: Final = frozenset({("events.k8s.io", "events")})
 """K8S: contains the same objects as the Events of the core group."""
 _FAILING: Final = 3
@@ -56,18 +58,25 @@ class Watches:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._informers: dict[Place, Informer[Labelled]] = {}
+        self._kept: dict[Place, Informer[Labelled]] = {}
+        """Resources whose labelled objects may be read and not deleted."""
         self._refreshed_for: object = None
         self._omitted = 0
 
     def refresh(self, directory: Directory) -> None:
         """Watch the resources that the account may watch. Raises: DependencyError."""
-        rules: Json | None = self._access.cluster_rules()
         bound = sorted(self._bound_namespaces())
+        rules = self._access.rules(bound)
         inputs = (rules, directory, bound)
         if rules is not None and inputs == self._refreshed_for:
             return
         self._access.forget()
-        desired = self._desired(directory, bound)
+        desired = self._desired(directory, bound, VERBS)
+        readable = self._desired(directory, bound, _READS)
+        self._keep(
+            {place: scope for place, scope in readable.items() if place not in desired},
+            CLEANUP_WATCHES_MAX - len(desired),
+        )
         self._omitted = max(0, len(desired) - CLEANUP_WATCHES_MAX)
         for place in [one for one in self._informers if one not in desired]:
             self._stop(place)
@@ -79,6 +88,28 @@ class Watches:
             if known is None:
                 self._start(place, scope)
         self._refreshed_for = inputs
+
+    def _keep(self, desired: Mapping[Place, WatchScope], count: int) -> None:
+        """Follow the objects whose label has no effect, for health and metrics."""
+        wanted = dict(list(desired.items())[: max(0, count)])
+        for place in [one for one in self._kept if one not in wanted]:
+            self._kept.pop(place).stop()
+        for place, scope in wanted.items():
+            if place not in self._kept:
+                self._kept[place] = Informer(self._client, scope, labelled)
+                self._kept[place].start()
+
+    def undeletable(self) -> dict[Right, str]:
+        """Return the permissions that labelled objects need and the account lacks."""
+        counted = {
+            Right("delete", name_of(place), place[2]): len(informer)
+            for place, informer in list(self._kept.items())
+        }
+        return {
+            right: f"the TTL label has no effect on {number} of them"
+            for right, number in counted.items()
+            if number
+        }
 
     def get(self, place: Place) -> Informer[Labelled] | None:
         """Return the informer of a resource and namespace."""
@@ -98,6 +129,7 @@ class Watches:
             thread.start()
         for thread in stopping:
             thread.join()
+        self._keep({}, 0)
 
     def problems(self) -> Iterator[str]:
         """Yield the resources that cannot be watched."""
@@ -109,16 +141,19 @@ class Watches:
         for (group, plural, namespace), informer in self.all().items():
             if informer.failures >= _FAILING:
                 where = f" in {namespace}" if namespace else ""
-                name = f"{plural}.{group}" if group else plural
+                name = name_of((group, plural, namespace))
                 yield f"TTL watch of {name}{where}: {informer.last_error}"
 
     def _desired(
-        self, directory: Directory, bound: Collection[str]
+        self, directory: Directory, bound: Collection[str], verbs: Iterable[str]
     ) -> dict[Place, WatchScope]:
-        """Return the scopes to watch: whole resources, or single namespaces of them."""
+        """Return the scopes in which the account has the permissions.
+
+        They are whole resources, or single namespaces of them.
+        """
         desired: dict[Place, WatchScope] = {}
         for resource in preferred(directory.resources):
-            for namespace in self._namespaces(resource, bound):
+            for namespace in self._namespaces(resource, bound, verbs):
                 place = (resource.group, resource.plural, namespace)
                 desired[place] = WatchScope(
                     resource=resource,
@@ -128,9 +163,11 @@ class Watches:
                 )
         return desired
 
-    def _namespaces(self, resource: Resource, bound: Collection[str]) -> list[str]:
+    def _namespaces(
+        self, resource: Resource, bound: Collection[str], verbs: Iterable[str]
+    ) -> list[str]:
         def may(namespace: str) -> bool:
-            return all(self._access.allows(verb, resource, namespace) for verb in VERBS)
+            return all(self._access.allows(verb, resource, namespace) for verb in verbs)
 
         if may(""):
             return [""]
@@ -150,6 +187,12 @@ class Watches:
             informer = self._informers.pop(place)
         self._metrics.hold(TTL_INFO, labels_of(informer.scope.resource), 0.0)
         informer.stop()
+
+
+def name_of(place: Place) -> str:
+    """Return the name of a place's resource, such as ``deployments.apps``."""
+    group, plural, _ = place
+    return f"{plural}.{group}" if group else plural
 
 
 def labels_of(resource: Resource) -> tuple[str, str, str]:

@@ -45,6 +45,7 @@ from kyverno_mp.leader.control.health import (
     LeaderHealth,
     LeaderHealthController,
     confirmed_at,
+    context_problems,
     read_leader_health,
 )
 from kyverno_mp.leader.control.in_force import (
@@ -245,7 +246,11 @@ def health_controller(
             before_ns=before_ns,
         )
         failing = followed.metrics.failing(replica.clock.monotonic_ns())
-        return LeaderHealth(is_trusted(), confirmed_ns, failing)
+        problems = (
+            *context_problems(followed.context.states()),
+            *followed.metrics.rights.problems(),
+        )
+        return LeaderHealth(is_trusted(), confirmed_ns, failing, problems)
 
     return LeaderHealthController(replica.runtime_dir, current)
 

@@ -8,12 +8,14 @@ Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
 certificate is valid now).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from kyverno_mp.controllers.global_context_status import State
+from kyverno_mp.limits import ENTRIES_SHOWN_MAX
 from kyverno_mp.queues.reconcile import Result
 
 NAME: Final = "leader-health"
@@ -44,6 +46,8 @@ class LeaderHealth(msgspec.Struct, frozen=True):
     trusted: bool
     confirmed_ns: int
     failing: tuple[FailingResource, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Other problems, which make the pod degraded, never unready."""
 
 
 _NAME = "leader_health.json"
@@ -110,16 +114,30 @@ def reasons_against(
 
 
 def stale_resources(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
-    """Return the resources that have long been unreadable, and the consequence.
+    """Return what is wrong: resources that have long been unreadable, other problems.
 
     This does not make the pod unready, because the last publication stays in force.
     """
-    return tuple(
+    stale = tuple(
         f"{one.resource} could not be read for {age_s:.0f} s"
         f" ({one.reason or 'see the log of the leader'}):"
         f" {_meaning(one.resource)} may be old"
         for one in (health.failing if health else ())
         if (age_s := (now_ns - one.since_ns) / 1e9) > _FAILING_S_MAX
+    )
+    return (*stale, *(health.problems if health else ()))
+
+
+def context_problems(states: Mapping[str, State]) -> tuple[str, ...]:
+    """Return the GlobalContextEntries that cannot be read."""
+    unready = [(name, state[1]) for name, state in states.items() if not state[0]]
+    more = len(unready) - ENTRIES_SHOWN_MAX
+    return (
+        *(
+            f"GlobalContextEntry {name} cannot be read: {message or 'not ready'}"
+            for name, message in sorted(unready)[:ENTRIES_SHOWN_MAX]
+        ),
+        *((f"{more} more GlobalContextEntries cannot be read",) if more > 0 else ()),
     )
 
 

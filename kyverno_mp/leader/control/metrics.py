@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.rights import MissingRights
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.cluster import CEL_GROUP, is_not_served
 from kyverno_mp.leader.control.health import FailingResource
@@ -21,6 +22,7 @@ from kyverno_mp.telemetry.families import (
     QUERIES,
     RECONCILED,
     REQUEUED,
+    RIGHTS_MISSING,
     WATCH_FAILURES,
     WATCH_SILENCE,
     WATCHED,
@@ -28,6 +30,7 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
+ACCOUNT: Final = "kyverno-admission-controller"
 _IN_A_ROW_MAX: Final = 10
 """Longer series of failures share one label; upstream stops retrying at this number."""
 
@@ -35,7 +38,8 @@ _IN_A_ROW_MAX: Final = 10
 class LeaderMetrics:
     """Counts of the leader's threads; thread-safe except ``write`` and ``failing``."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, account: str = ACCOUNT) -> None:
+        """``account``: the name of the client's ServiceAccount."""
         self._queries = Tally()
         self._reconciled = Tally()
         self._requeued = Tally()
@@ -45,6 +49,8 @@ class LeaderMetrics:
         """Returns the number of generated admission policies by kind."""
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
+        self.rights = client.rights = MissingRights(account)
+        """The permissions that the account lacks."""
 
     def reconciled(self, controller: str, failures: int | None) -> None:
         """Count a reconcile; ``failures``: consecutive failures before a retry."""
@@ -70,6 +76,9 @@ class LeaderMetrics:
                 series.count(labels, float(count))
         for kind, count in self.generated().items():
             recorder.series(GENERATED_POLICIES).hold((kind,), count)
+        for right, value in self.rights.gauges():
+            labels = (self.rights.account, *right)
+            recorder.series(RIGHTS_MISSING).hold(labels, value)
         now_ns = time.monotonic_ns()
         for informer in self.informers:
             resource = (_name_of(informer.scope),)

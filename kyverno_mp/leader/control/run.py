@@ -47,7 +47,7 @@ from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
-from kyverno_mp.leader.control.metrics import LeaderMetrics
+from kyverno_mp.leader.control.metrics import ACCOUNT, LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
@@ -94,7 +94,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
-    metrics = LeaderMetrics(client)
+    metrics = LeaderMetrics(client, settings.service_account_name or ACCOUNT)
     leader = ClusterLeader(
         ReplicaContext(
             settings=settings,

@@ -39,6 +39,7 @@ def _work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
             health=tools.health,
             is_excluded=data.is_excluded,
             bound_namespaces=data.bound_namespaces,
+            rights=tools.rights,
         ),
         stop,
     )

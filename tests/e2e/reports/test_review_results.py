@@ -14,7 +14,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.limits import RESULTS_READ_AGES_S
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import Product, holder_of, started
@@ -173,7 +173,7 @@ def test_killed_process_loses_no_result(
     wait_for(lambda: space.found() == dict.fromkeys(names, ALL))
     # If the worker is killed between recording the results and answering, no object is
     # created: its results are dropped after a while.
-    wait_for(lambda: space.waits() == set(), RESULTS_UNCLAIMED_S_MAX + HANG_S)
+    wait_for(lambda: space.waits() == set(), RESULTS_READ_AGES_S[-1] + HANG_S)
 
 
 def _kill(product: Product, victim: str) -> None:

@@ -145,6 +145,26 @@ def test_generate_existing_with_another_holder_in_between(api: FakeApi) -> None:
         assert before is None or found == before
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_next_holder_writes_nothing_that_exists(api: FakeApi, *, sync: bool) -> None:
+    """Otherwise, each change of the lease sends a rejected POST for each object."""
+    new_cluster(api)
+    for number in range(10):
+        trigger(api, f"t{number}")
+    body = rule(sync=sync, data=_data("1"), generateExisting=True)
+    policy(api, body)
+    with term(api) as one:
+        one.settle()
+    assert stored(api, f"{_MAPS}/out-t9") is not None
+    writes = f"^(POST|PUT|PATCH|DELETE) {_MAPS}"
+    before = api.count(writes)
+    api.remove(f"{_MAPS}/out-t0")
+    with term(api) as one:
+        one.settle()
+    assert stored(api, f"{_MAPS}/out-t0") is not None
+    assert api.count(writes) == before + 1
+
+
 def test_a_target_that_is_the_trigger(user: User) -> None:
     """The pool's own write of the trigger triggers nothing."""
     api = user.api

@@ -269,7 +269,66 @@ def test_only_permitted_kinds_are_watched(
     assert watched == [("", "configmaps", ""), ("", "secrets", "b")]
     assert names(api) == []
     assert names(api, "secrets") == ["a/one"]
-    assert not api.count(r"GET /api/v1/(pods|namespaces)\?")
+    assert api.count("DELETE") == recorded.total(DELETED) == 2
+    assert not api.count(r"GET /api/v1/secrets\?")
+
+
+def test_labels_without_effect_are_reported(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Otherwise, the objects would be kept for ever without a word."""
+    serve_kinds(api)
+    denied = {"delete"}
+    api.may = lambda asked: asked["verb"] not in denied
+    for name in ("x", "y"):
+        labelled(api, name, "1s")
+    config_map(api, "z")
+    clock.turn(60)
+    dependencies = dependencies_of(api, recorded, clock.clock)
+    with controller(api, dependencies) as one:
+        ttl = one.cleanup.ttl
+        one.settle()
+        wait_for(ttl.watches.undeletable)
+        assert list(ttl.problems()) == []
+        (problem,) = dependencies.rights.problems()
+        assert "may not delete configmaps" in problem
+        assert "no effect on 2 of them" in problem
+        assert "kubectl create clusterrole" in problem
+        assert names(api) == ["a/x", "a/y", "a/z"]
+        # A new permission needs no discovery.
+        denied.clear()
+        api.rules = {"resourceRules": ["new"]}
+        calls_before = api.count("GET /apis?$")
+        ttl.refresh(discovers=False)
+        one.settle()
+        assert names(api) == ["a/z"]
+        assert api.count("GET /apis?$") == calls_before
+        assert list(ttl.problems()) == []
+        assert dependencies.rights.problems() == []
+
+
+def test_a_changed_role_of_a_namespace_is_noticed(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    serve_kinds(api)
+    granted: set[str] = set()
+    api.may = lambda asked: asked.get("namespace") in granted
+    labelled(api, "one", "1s")
+    clock.turn(60)
+    dependencies = dependencies_of(
+        api, recorded, clock.clock, bound_namespaces=lambda: ("a",)
+    )
+    with controller(api, dependencies) as one:
+        one.settle()
+        reviews = api.count("selfsubjectrulesreviews")
+        one.cleanup.ttl.refresh(discovers=False)
+        # One for the bindings of the cluster, one for those of the namespace.
+        assert api.count("selfsubjectrulesreviews") == reviews + 2
+        granted.add("a")
+        api.rules = {"resourceRules": ["new"]}
+        one.cleanup.ttl.refresh(discovers=False)
+        one.settle()
+    assert names(api) == []
 
 
 def test_kinds_and_permissions_are_refreshed(

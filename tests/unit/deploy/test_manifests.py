@@ -311,17 +311,31 @@ def test_background_role_can_write_only_required_kinds(
 def test_reports_role_can_write_only_required_kinds(
     objects: list[dict[str, Any]],
 ) -> None:
-    """The role writes reports and its Lease, and deletes the records of reviews."""
+    """The role writes reports and its Lease, and removes merged records of reviews."""
     changes = {"create", "delete", "update"}
     patched = {*changes, "patch"}
     names = ("policyreports", "reports")
     kinds = [prefix + name for name in names for prefix in ("", "cluster")]
     assert writes_of(objects, "reports") == {
         **dict.fromkeys(kinds, patched),
-        "ephemeralreports": {"delete"},
-        "clusterephemeralreports": {"delete"},
+        "ephemeralreports": {"delete", "update"},
+        "clusterephemeralreports": {"delete", "update"},
         "events": {"create", "patch"},
         "leases": patched,
+    }
+
+
+def test_cleanup_role_can_write_only_required_kinds(
+    objects: list[dict[str, Any]],
+) -> None:
+    """Users grant the permission to delete."""
+    policies = ("cleanuppolicies", "clustercleanuppolicies")
+    in_cel = ("deletingpolicies", "namespaceddeletingpolicies")
+    statuses = [f"{name}/status" for name in (*policies, *in_cel)]
+    assert writes_of(objects, "cleanup") == {
+        **dict.fromkeys(statuses, frozenset({"update"})),
+        "events": {"create", "patch"},
+        "leases": {"create", "delete", "patch", "update"},
     }
 
 

@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from kyverno_mp.controllers.global_context_status import State
 from kyverno_mp.leader.control.health import (
     FailingResource,
     LeaderHealth,
     confirmed_at,
+    context_problems,
     read_leader_health,
     reasons_against,
     stale_resources,
     write_leader_health,
 )
+from kyverno_mp.limits import ENTRIES_SHOWN_MAX
 
 S = 1_000_000_000
 
@@ -90,3 +93,23 @@ def test_long_read_failures_are_reported(failing: FailingResource, words: str) -
 
 def test_nothing_is_stale_before_the_first_report() -> None:
     assert stale_resources(None, now_ns=1) == ()
+
+
+def test_unreadable_context_entries_degrade_and_never_unready() -> None:
+    """Rules that read them fail; a restart or fewer pods would not help."""
+    states: dict[str, State] = {
+        "good": (True, "", None),
+        "bad": (False, "GET /x: HTTP 503", None),
+    }
+    problems = context_problems(states)
+    assert problems == ("GlobalContextEntry bad cannot be read: GET /x: HTTP 503",)
+    health = LeaderHealth(trusted=True, confirmed_ns=1000 * S, problems=problems)
+    assert stale_resources(health, now_ns=1000 * S) == problems
+    assert reasons_against(health, now_ns=1000 * S, age_s_max=300) == ()
+
+
+def test_many_unreadable_context_entries_are_counted() -> None:
+    states: dict[str, State] = {f"e{n}": (False, "away", None) for n in range(30)}
+    problems = context_problems(states)
+    assert len(problems) == ENTRIES_SHOWN_MAX + 1
+    assert problems[-1] == "20 more GlobalContextEntries cannot be read"

@@ -11,6 +11,7 @@ from kyverno_mp.reports import objects
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import Join, _join_nothing
 from kyverno_mp.reports.merging import NEW_RULE_S
+from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.results import Results, document_of
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.settings import Settings
@@ -178,6 +179,38 @@ def test_result_waits_until_its_policy_is_known(api: FakeApi) -> None:
         assert merge(one)
         assert PASS in results(report_of(api, raw))
         assert not waits(api)
+
+
+def test_results_that_wait_too_long_are_a_problem(api: FakeApi) -> None:
+    """Health, metrics and an alert say so, and the reason."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        api.fault("^DELETE .*/ephemeralreports/", 403, 403)
+        review(api, raw, row("once"))
+        assert merge(one)
+        (problem,) = one.reports.problems()
+        assert "cannot be removed from EphemeralReports" in problem
+        assert "403" in problem
+        one.pass_s(130)
+        assert merge(one)
+        one.pass_s(130)
+        assert merge(one)
+        assert one.reports.problems() == []
+        review(api, raw, row("unknown-policy"), at_s=260)
+        merge(one)
+        assert one.reports.problems() == []
+        # Without a plan, nothing can be merged.
+        world.serve()
+        one.reports.merging._plan = Plan
+        one.pass_s(61)
+        merge(one)
+        assert one.reports.problems() == []
+        one.pass_s(120)
+        merge(one)
+        (problem,) = one.reports.problems()
+        assert problem == "results of reviews wait for their reports for 3 minutes"
 
 
 def test_results_of_a_deleted_policy_are_removed_eventually(api: FakeApi) -> None:

@@ -12,14 +12,12 @@ import msgspec
 import pytest
 
 from kyverno_mp.errors import KubeRefused
-from kyverno_mp.kube.resource import Resource
-from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.limits import RESULTS_MERGED_AT_ONCE_MAX, RESULTS_READ_AGES_S
+from kyverno_mp.reports.claims import FORBIDDEN, UNCLAIMED
 from kyverno_mp.reports.entries import Subject
-from kyverno_mp.reports.ephemeral import FORBIDDEN, MERGED, UNCLAIMED, LiveSubjects
+from kyverno_mp.reports.ephemeral import MERGED
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.results.world import REPORTS, World, chance, pod, row
-
-PODS = Resource(group="", version="v1", plural="pods")
 
 
 @pytest.fixture
@@ -147,13 +145,6 @@ def test_results_wait_for_their_object(world: World) -> None:
     assert world.write()
     world.merge()
     assert set(world.told()) == {("y", "r")}
-    # Not read at every step.
-    asked: list[Subject] = []
-    world.existing = asked.append
-    world.merge()
-    world.merge()
-    assert asked == []
-    world.now_ns += 6 * 10**9
     world.existing = lambda subject: subject
     world.merge()
     assert world.merged == {("x", "r"): "m", ("y", "r"): "n"}
@@ -164,7 +155,7 @@ def test_results_without_an_object_are_dropped_eventually(world: World) -> None:
     world.existing = lambda _subject: None
     world.answer("x")
     assert world.write()
-    world.now_ns += (RESULTS_UNCLAIMED_S_MAX - 1) * 10**9
+    world.now_ns += (RESULTS_READ_AGES_S[-1] - 1) * 10**9
     world.merge()
     assert len(world.told()) == 1
     world.now_ns += 10**10
@@ -248,17 +239,69 @@ def test_foreign_reports_are_not_changed(world: World) -> None:
     assert world.merged == {("x", "r"): "m"}
 
 
-def test_live_objects_resolve_subjects(api: FakeApi) -> None:
-    api.put("/api/v1/namespaces/a/pods/x", metadata={"uid": "uid-x"})
-    resolve = LiveSubjects(
-        api.client(), lambda _version, kind: PODS if kind == "Pod" else None
-    )
-    assert resolve(pod("x")) == pod("x")
-    assert resolve(pod("x", uid="")) == pod("x")
-    # The object was deleted and created again.
-    assert resolve(pod("x", uid="other")) is None
-    assert resolve(pod("y")) is None
-    assert resolve(msgspec.structs.replace(pod("x"), kind="Unknown")) is None
+def test_a_rejected_removal_is_repeated_alone(world: World) -> None:
+    """The results count as merged, are merged once, and nothing is read."""
+    world.existing = lambda subject: subject if subject.name == "x" else None
+    world.api.fault("^PUT .*/ephemeralreports/", 403, 403)
+    world.answer("x")
+    world.answer("y")
+    assert world.write()
+    world.merge()
+    assert "403" in world.results.problem
+    calls = len(world.api.requests)
+    for _ in range(20):
+        world.merge()
+    assert len(world.api.requests) == calls
+    assert world.results.backlog.results == 1
+    for _ in range(2):
+        world.now_ns += 20 * 10**9
+        world.merge()
+    assert world.results.problem == ""
+    assert set(world.told()) == {("y", "r")}
+    assert world.merges == [("x", "r", "m")]
+
+
+def test_waiting_results_cost_no_calls(world: World) -> None:
+    world.existing = lambda _subject: None
+    world.answer("x")
+    assert world.write()
+    world.merge()
+    calls = len(world.api.requests)
+    for _ in range(50):
+        world.now_ns += 10**9
+        world.merge()
+    assert len(world.api.requests) == calls
+
+
+def test_merged_results_are_removed_as_merging_goes_on(world: World) -> None:
+    """Otherwise a full report has no room until its last result is merged."""
+    for number in range(RESULTS_MERGED_AT_ONCE_MAX + 5):
+        world.answer(f"x{number}")
+    assert world.write()
+    world.merge()
+    assert [len(world.told()), world.results.has_more] == [5, True]
+    # The watch need not have received the smaller report.
+    world.results.step(world._merge)
+    assert [len(world.told()), world.results.has_more] == [0, False]
+    assert len(world.merges) == RESULTS_MERGED_AT_ONCE_MAX + 5
+    assert world.stored() == []
+
+
+def test_results_of_gone_replicas_are_merged_first(world: World) -> None:
+    world.answer("old")
+    assert world.write()
+    (first,) = world.stored()
+    world.api.remove(f"{REPORTS}/{first['metadata']['name']}")
+    world.start_leader()
+    world.now_ns += 10**9
+    for number in range(RESULTS_MERGED_AT_ONCE_MAX):
+        world.answer(f"x{number}")
+    assert world.write()
+    world.api.put(f"{REPORTS}/of-a-gone-replica", **first)
+    world.merge()
+    assert ("old", "r") in world.merged
+    assert len(world.stored()) == 1
+    assert world.results.backlog.reports == 1
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,16 +1,17 @@
 """Workers' journals, the leader's writer, a fake API server and the merging holder."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.errors import KubeRefused, KubeUnavailable
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
-from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX
+from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX, RESULTS_READ_AGES_S
 from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
+from kyverno_mp.reports.claims import FORBIDDEN, UNCLAIMED, Claimed
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import ReviewResults
 from kyverno_mp.reports.records import encode_results, encode_row
@@ -77,7 +78,7 @@ class World:
             self.client,
             Objects(self.client),
             "kyverno",
-            self._resolve,
+            self._claim,
             self.outcomes.append,
             lambda: self.now_ns,
         )
@@ -129,8 +130,19 @@ class World:
         versions = {one["metadata"]["resourceVersion"] for one in self.stored()}
         return {one.version for one in known} == versions
 
-    def _resolve(self, subject: Subject, _age_s: float) -> Subject | None:
-        return self.existing(subject)
+    def _claim(self, newest: Mapping[Subject, int]) -> Claimed:
+        claimed = Claimed({}, {})
+        for subject, at_ns in newest.items():
+            try:
+                stored = self.existing(subject)
+            except KubeRefused:
+                claimed.dropped[subject] = FORBIDDEN
+                continue
+            if stored is not None:
+                claimed.stored[subject] = stored
+            elif self.now_ns - at_ns >= RESULTS_READ_AGES_S[-1] * 10**9:
+                claimed.dropped[subject] = UNCLAIMED
+        return claimed
 
     def _merge(self, subject: Subject, rows: list[Row]) -> bool:
         if self.fails() or subject.name == self.refuses:

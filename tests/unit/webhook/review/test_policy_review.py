@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from kyverno_mp.limits import (
     POLICY_REVIEW_S_MAX,
     POLICY_REVIEW_THREADS,
     POLICY_REVIEWS_MAX,
+    TTL_CHECKED_S,
 )
 from kyverno_mp.policy.ports import (
     BuiltInKinds,
@@ -34,6 +35,7 @@ from kyverno_mp.webhook.policy_review import (
 )
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review_threads import Reviewers
+from kyverno_mp.webhook.ttl_review import TtlReview
 from tests.waiting import HANG_S
 
 
@@ -231,6 +233,89 @@ def test_invalid_ttl_labels_cause_a_warning(value: str, reason: str) -> None:
     )
     assert response["allowed"] is True
     assert response.get("warnings") == ([text] if reason else None)
+
+
+class _Granted:
+    """Permissions of the clean-up account; a set of verbs."""
+
+    def __init__(self, *verbs: str) -> None:
+        self.verbs = {*verbs}
+        self.asked: list[tuple[str, str, str]] = []
+
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
+        assert account == "system:serviceaccount:kyverno:kyverno-cleanup-controller"
+        self.asked.append((verb, target.resource.plural, target.namespace))
+        if "away" in self.verbs:
+            raise KubeUnavailable("kube.server", "away")
+        return verb in self.verbs
+
+
+def ttl_warnings(
+    granted: _Granted, review: TtlReview | None = None
+) -> list[str] | None:
+    """Return the warnings for a Deployment with a TTL label."""
+    metadata = {"name": "p", "labels": {"cleanup.kyverno.io/ttl": "1d"}}
+    request = {
+        "uid": "u",
+        "operation": "CREATE",
+        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
+        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
+        "namespace": "a",
+        "object": {"apiVersion": "v1", "kind": "Deployment", "metadata": metadata},
+    }
+    body = json.dumps({"request": request}).encode()
+    answer = json.loads(asyncio.run((review or ttl_review(granted)).answer(body)))
+    assert answer["response"]["allowed"] is True
+    warnings: list[str] | None = answer["response"].get("warnings")
+    return warnings
+
+
+def ttl_review(
+    granted: _Granted, monotonic_s: Callable[[], float] = lambda: 0.0
+) -> TtlReview:
+    return TtlReview(ClusterView(BuiltInKinds(), permissions=granted), monotonic_s)
+
+
+def test_ttl_label_that_nothing_honours_causes_a_warning() -> None:
+    """The user would otherwise believe that the object is deleted."""
+    warnings = ttl_warnings(_Granted("list", "watch"))
+    assert warnings == [
+        (
+            "cleanup.kyverno.io/ttl has no effect: kyverno-cleanup-controller may not"
+            " delete deployments.apps; these commands permit it:"
+        ),
+        (
+            "kubectl create clusterrole kyverno:cleanup-deployments.apps"
+            " --verb=list,watch,delete --resource=deployments.apps"
+        ),
+        (
+            "kubectl label clusterrole kyverno:cleanup-deployments.apps"
+            " rbac.kyverno.io/aggregate-to-cleanup-controller=true"
+        ),
+    ]
+    assert all(len(warning) < 256 for warning in warnings)
+
+
+def test_ttl_label_with_effect_causes_no_warning() -> None:
+    granted = _Granted("list", "watch", "delete")
+    assert ttl_warnings(granted) is None
+    assert {row[1:] for row in granted.asked} == {("deployments", "a")}
+
+
+def test_permissions_for_ttl_labels_are_not_asked_for_each_object() -> None:
+    """A grant counts within seconds nevertheless."""
+    granted, now_s = _Granted(), [0.0]
+    review = ttl_review(granted, lambda: now_s[0])
+    for _ in range(20):
+        assert ttl_warnings(granted, review)
+    assert len(granted.asked) == 1
+    granted.verbs = {"list", "watch", "delete"}
+    now_s[0] = TTL_CHECKED_S
+    assert ttl_warnings(granted, review) is None
+
+
+def test_unreachable_api_server_blocks_no_labelled_object() -> None:
+    assert ttl_warnings(_Granted("away")) is None
 
 
 _POD = {"apiVersion": "v1", "kind": "Pod"}
