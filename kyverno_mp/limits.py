@@ -15,6 +15,10 @@ JSON_DEPTH_MAX = 512
 """Nesting depth of a review or a policy. Kubernetes objects stay below 60 levels; a
 recursive walk over a few thousand levels would exhaust the C stack."""
 
+CALLER_PATH_ROTATE_S_MIN = 120
+"""Age of a secret path segment from which a failed call replaces it. A tenant can
+cancel requests at will, and each replacement writes all webhook configurations."""
+
 DEEP_CONTAINERS_MAX = 100_000
 """Maps and lists in a review that is nested deeper than 254 levels: counting their
 levels takes 30 ms, and no Kubernetes object is nested so deeply."""

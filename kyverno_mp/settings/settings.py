@@ -286,6 +286,19 @@ class Settings:
     tls_key_file: str = setting(
         "", Facts("PEM file with the private key of the webhook.")
     )
+    client_ca_file: str = setting(
+        "",
+        Facts(
+            "PEM file with the authorities of client certificates. A certificate with"
+            " one of KYVERNO_MP_CLIENT_NAMES proves the API server; other names are"
+            " rejected.",
+            auto="no client certificates are requested",
+        ),
+    )
+    client_names: str = setting(
+        "kube-apiserver",
+        Facts("Common names of trusted client certificates, comma-separated."),
+    )
     standalone: bool = setting(
         False,
         Facts("Run without a cluster: policies in a folder, generated certificate."),
@@ -640,6 +653,35 @@ class Settings:
         Facts(
             "Secret with the webhook's certificate (tlsSecretName).",
             auto="<service>.<namespace>.svc.kyverno-tls-pair",
+        ),
+    )
+    caller_path: bool = setting(
+        True,
+        Facts(
+            "The paths in the webhook configurations contain a secret segment, by which"
+            " the API server's calls are recognized. False and no"
+            " KYVERNO_MP_CLIENT_CA_FILE = everyone who reaches the port is believed."
+        ),
+    )
+    caller_path_rotate_h: int = setting(
+        168,
+        Facts(
+            "Age at which the secret segment is replaced. After failed calls it is"
+            " replaced sooner.",
+            unit="h",
+            low=1,
+            high=8760,
+        ),
+    )
+    caller_path_overlap_s: int = setting(
+        60,
+        Facts(
+            "How long API servers may use an earlier webhook configuration: the old"
+            " segment stays valid for this time, and calls without one are not rejected"
+            " earlier.",
+            unit="s",
+            low=1,
+            high=3600,
         ),
     )
     tls_key_algorithm: str = setting(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from kyverno_mp.admission.decode import built_in_kind
@@ -26,6 +27,7 @@ from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
+from kyverno_mp.snapshot.callers import CALLERS, callers_of
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
@@ -55,6 +57,7 @@ from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
+from kyverno_mp.webhook.http.callers import CallerCheck
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.images import ServedImages, served_images
 from kyverno_mp.webhook.live import Live, live_ports
@@ -64,8 +67,11 @@ from kyverno_mp.webhook.wire import Gauges, RoleDependencies, wire
 from kyverno_mp.webhook.worker import Served, Start
 
 _LOG = logging.getLogger(__name__)
-_DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
-_NEEDED: Final = frozenset(_DATA) - {KINDS}
+_DATA: Final = (
+    *("namespaces", "configmaps", "roles", "globalcontext", "apicalls"),
+    *(KINDS, CALLERS),
+)
+_NEEDED: Final = frozenset(_DATA) - {KINDS, CALLERS}
 """Without these labels and roles, a rule could miss a request that it matches."""
 _ROLE: Final = "webhook"
 
@@ -84,7 +90,9 @@ class _Attached:
         self.recorder = Recorder(self.page, settings.metrics_series_max)
         self._control = ControlPage.open(places.snapshot)
         self._served_last: list[int] = []
+        self._callers_taken = 0
         self._whole = False
+        self.callers = caller_check(settings)
         self._collector = Collector()
         pid = os.getpid()
         self.slot = self._control.claim(pid, start_ticks(pid))
@@ -203,6 +211,17 @@ class _Attached:
             follower.current()
         self._report_state()
 
+    def _take_callers(self) -> None:
+        """Accept the published path segments."""
+        segment = self.data[CALLERS].current()
+        if segment is None or segment.generation == self._callers_taken:
+            return
+        self._callers_taken = segment.generation
+        try:
+            self.callers.take(callers_of(segment))
+        except SnapshotUnusable as error:
+            self._refused(error)
+
     def tick(self, gauges: Gauges) -> None:
         """Write this worker's state to the page; retry rejected generations."""
         self._write_facts(gauges)
@@ -247,6 +266,7 @@ class _Attached:
         return self._attaching is None or self._attaching.done()
 
     def _report_state(self) -> None:
+        self._take_callers()
         served = []
         for name, follower in self._followers():
             serves = name != POLICIES or self._is_whole()
@@ -336,9 +356,29 @@ def _dependencies(
         cel_images=attached.images.planner,
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
-        certificates=Certificates(places.cert, places.key),
+        certificates=Certificates(
+            places.cert, places.key, path_of(settings.client_ca_file)
+        ),
         peers=attached.slot,
+        callers=attached.callers,
     )
+
+
+def caller_check(settings: Settings) -> CallerCheck:
+    """Return the proofs that callers of this pod need.
+
+    Without a cluster nobody registers paths, so that only certificates can prove one.
+    """
+    names = [one.strip() for one in settings.client_names.split(",")]
+    return CallerCheck(
+        requires_segments=settings.caller_path and not settings.standalone,
+        subjects=filter(None, names) if settings.client_ca_file else None,
+    )
+
+
+def path_of(text: str) -> Path | None:
+    """Return the path in a setting, None if it is empty."""
+    return Path(text) if text else None
 
 
 def _images(

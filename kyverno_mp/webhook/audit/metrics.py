@@ -22,6 +22,7 @@ from kyverno_mp.program.result import IMAGE_VERIFY, PolicyResponse
 from kyverno_mp.telemetry.families import (
     IMAGE_POLICY_RESULTS,
     MUTATING_RESULTS,
+    OVERFLOW,
     VALIDATING_RESULTS,
 )
 from kyverno_mp.telemetry.record import Recorder
@@ -112,7 +113,7 @@ class PageRecords:
             return
         labels = (
             request.kind,
-            request.namespace,
+            _space(request),
             _LOWER[request.operation],
             "true" if allowed else "false",
             _WEBHOOK[webhook],
@@ -143,7 +144,7 @@ class PageRecords:
             for response in responses:
                 observe(_cel_labels(request, response), share)
             return
-        key = (id(responses), request.kind, request.namespace, request.operation)
+        key = (id(responses), request.kind, _space(request), request.operation)
         known = self._cel_labels.get(key)
         if known is None:
             if len(self._cel_labels) >= _LABELS_CACHED_MAX:
@@ -164,7 +165,7 @@ class PageRecords:
                 policy.namespace or "-",
                 policy.name,
                 request.kind,
-                request.namespace,
+                _space(request),
                 _LOWER[request.operation],
                 "admission_request",
                 response.results[0].status,
@@ -194,7 +195,7 @@ class PageRecords:
         """
         key: _Outcome = (
             request.kind,
-            request.namespace,
+            _space(request),
             request.operation,
             request.dry_run,
             webhook,
@@ -245,6 +246,11 @@ class PageRecords:
             self._loop.call_soon_threadsafe(count)
 
 
+def _space(request: Request) -> str:
+    """Return the namespace for labels; all that do not exist share one series."""
+    return request.namespace if request.namespace_known else OVERFLOW
+
+
 def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
     policy = response.policy
     return (
@@ -253,7 +259,7 @@ def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
         policy.namespace or "-",
         policy.name,
         request.kind,
-        request.namespace,
+        _space(request),
         _LOWER[request.operation],
         "admission_request",
         response.results[0].status,
@@ -294,7 +300,7 @@ def _rows(
             policy.namespace or "-",
             policy.name,
             request.kind,
-            request.namespace,
+            _space(request),
             _LOWER[request.operation],
             rule,
             status,

@@ -64,7 +64,9 @@ class CelGeneratingHandler:
 
 
 def _is_recorded(review: Review) -> bool:
-    return review.dependencies.triggers is not None and not review.request.dry_run
+    return (
+        review.dependencies.triggers is not None and not review.request.starts_nothing
+    )
 
 
 def _record(review: Review, found: Sequence[Triggered]) -> None:

@@ -33,6 +33,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.turns import Shares
+from kyverno_mp.telemetry.families import OVERFLOW
 from kyverno_mp.values.kubernetes.image import registries_of
 from kyverno_mp.values.kubernetes.selector import labels_of
 from kyverno_mp.webhook.http_errors import HttpError
@@ -83,12 +84,15 @@ class Service:
         body: bytes | bytearray,
         arrived_ns: int = 0,
         weight: int = 0,
+        *,
+        is_proved: bool = True,
     ) -> Answer:
         """Answer a review. Raises: HttpError, and nothing else.
 
         ``arrived_ns`` is the time at which the caller began to wait, for the deadline;
         0 means now. ``weight`` is ``decoded_bytes(body)``, which takes milliseconds for
-        a large body; 0 means unknown.
+        a large body; 0 means unknown. A review that is not ``is_proved`` starts
+        nothing (webhook/http/callers.py).
         """
         started_ns = self._now_ns()
         try:
@@ -99,6 +103,7 @@ class Service:
             if answer is not None:
                 return answer
             raise HttpError(error.code, error.message) from error
+        request.is_proved = is_proved
         size_bytes = weight or about_decoded_bytes(body)
         handler = self._handlers[route.webhook]
         review = Review(
@@ -237,7 +242,9 @@ class Service:
             return ()
         request = review.request
         hosts = registries_of(request.object or request.old_object)
-        return (f"namespace {request.namespace}", *hosts)
+        # Otherwise, reviews of invented namespaces would get many shares.
+        namespace = request.namespace if request.namespace_known else OVERFLOW
+        return (f"namespace {namespace}", *hosts)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
         """Return whether a plan depends on a namespace that is not published yet.
