@@ -546,6 +546,14 @@ class Settings:
             " Kind:path, such as ConfigMap:data or Pod:spec.containers[].env[].value."
         ),
     )
+    record_plain: str = setting(
+        "",
+        Facts(
+            "Values that are recorded although they are redacted by default, a"
+            " comma-separated list of env (environment variables), args (commands and"
+            " their arguments), annotations (of unknown domains)."
+        ),
+    )
     metrics_series_max: int = setting(
         2000,
         Facts(

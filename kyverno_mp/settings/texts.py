@@ -153,5 +153,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "tuf_root": _file_or_url,
     "tuf_root_raw": _base64,
     "record_redact": field_paths_problem,
+    "record_plain": _words("env", "args", "annotations"),
     "client_names": _some_names,
 }

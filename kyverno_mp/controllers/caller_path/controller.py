@@ -141,6 +141,9 @@ class CallerPathController:
     def _read_or_lead(self, can_keep: bool, is_complete: bool) -> Paths:  # noqa: FBT001
         raw = self._objects.find(SECRETS, self._rules.secret)
         paths = paths_in(raw)
+        if not paths.known and self._paths.known:
+            # Somebody deleted it, perhaps to get another segment; without a gap, too.
+            paths = msgspec.structs.replace(self._paths, exposed=True)
         if not self._election.holds():
             self._exposures = None
             return paths
@@ -166,7 +169,7 @@ class CallerPathController:
             overlap_s=self._rules.overlap_s,
             rotate_s=self._rules.rotate_s,
         )
-        if planned != paths:
+        if planned != paths_in(raw):
             self._write(raw, planned)
         return planned
 

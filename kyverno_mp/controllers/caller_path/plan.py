@@ -96,7 +96,8 @@ def plan(
     """Return the next state; it is the same object if nothing is due."""
     now = facts.now
     if not paths.known:
-        return Paths((Path(new(), 1, now),), since=now)
+        # Greater than the number of any segment that a lost Secret contained.
+        return Paths((Path(new(), max(1, int(now)), now),), since=now)
     if facts.exposed and not paths.exposed:
         return msgspec.structs.replace(paths, exposed=True)
     newest = paths.known[-1]

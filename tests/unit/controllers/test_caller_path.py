@@ -149,10 +149,10 @@ def test_registered_only_after_every_replica_knows_it(api: FakeApi) -> None:
     two.controller.reconcile("all")
     assert one.callers.segments == two.callers.segments
     assert is_segment(one.callers.segments[0])
-    one.known = 1
+    one.known = one.callers.serial
     one.controller.reconcile("all")
     assert cluster.written == {""}, "the other replica would answer 404"
-    two.known = 1
+    two.known = two.callers.serial
     one.controller.reconcile("all")
     assert segment_of(cluster) == one.callers.segments[0]
 
@@ -298,6 +298,19 @@ def test_secret_that_may_not_be_read_hinders_nothing(api: FakeApi) -> None:
     assert cluster.written == {""}
 
 
+def test_deleted_secret_is_restored_and_soon_replaced(api: FakeApi) -> None:
+    cluster, one, two = settled(api)
+    before = segment_of(cluster)
+    api.remove(SECRET)
+    for _ in range(20):
+        cluster.step()
+        cluster.pass_s(2)
+        for replica in (one, two):
+            assert cluster.written <= set(replica.callers.segments)
+    cluster.settle(300)
+    assert segment_of(cluster) != before
+
+
 @pytest.mark.parametrize(
     "content", [{}, {"paths": "x"}, {"paths": "e30="}, {"paths": "eyJrbm93biI6MX0="}]
 )
@@ -317,7 +330,13 @@ def test_new_segments_are_long_and_differ() -> None:
 
 
 def facts_of(now: float, *, knows: bool, keeps: bool, exposed: bool) -> Facts:
-    return Facts(now, keeps, lambda _serial: knows, lambda _segment: True, exposed)
+    def all_know(_serial: int) -> bool:
+        return knows
+
+    def is_written(_segment: str) -> bool:
+        return True
+
+    return Facts(now, keeps, all_know, is_written, exposed)
 
 
 @given(
