@@ -15,6 +15,11 @@ JSON_DEPTH_MAX = 512
 """Nesting depth of a review or a policy. Kubernetes objects stay below 60 levels; a
 recursive walk over a few thousand levels would exhaust the C stack."""
 
+METRICS_LINES_MAX = 1_000_000
+"""Lines of all recorded metric families. 50 policies whose rules matched Pods and
+Deployments in each of 500 namespaces expose fewer (tests/unit/telemetry/test_bound.py
+counts them); Prometheus reads this many in some seconds."""
+
 CALLER_PATH_ROTATE_S_MIN = 120
 """Age of a secret path segment from which a failed call replaces it. A tenant can
 cancel requests at will, and each replacement writes all webhook configurations."""

@@ -69,14 +69,6 @@ class Request:
     size: int = 0
     charge: Charge = uncharged
     rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)
-    is_proved: bool = True
-    """False for a review that anyone could have sent; it is evaluated, but must start
-    nothing."""
-
-    @property
-    def starts_nothing(self) -> bool:
-        """Return whether the request must have no effect besides its answer."""
-        return self.dry_run or not self.is_proved
 
 
 _NAMES: Final = tuple(each.name for each in fields(Request))

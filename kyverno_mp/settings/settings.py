@@ -13,6 +13,7 @@ from typing import Final
 from kyverno_mp.limits import (
     BODY_BYTES_MAX,
     EVENTS_QUEUED_MAX,
+    METRICS_LINES_MAX,
     SERVICE_ANSWER_BYTES_MAX,
 )
 from kyverno_mp.settings.fields import Facts, setting
@@ -562,6 +563,17 @@ class Settings:
             unit="series",
             low=10,
             high=100_000,
+        ),
+    )
+    metrics_lines_max: int = setting(
+        METRICS_LINES_MAX,
+        Facts(
+            "Maximum number of lines of all recorded metric families together; further"
+            " series are counted under _overflow. The default suffices for 500"
+            " namespaces with 50 policies.",
+            unit="lines",
+            low=1000,
+            high=100_000_000,
         ),
     )
     events_queued_max: int = setting(

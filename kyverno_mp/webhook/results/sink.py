@@ -175,7 +175,7 @@ def subject_of(request: Request) -> Subject | None:
 
 
 def _is_reported(request: Request) -> bool:
-    if request.starts_nothing or request.operation == _DELETE:
+    if request.dry_run or request.operation == _DELETE:
         return False
     return not (request.kind == _EVENT[0] and request.group in _EVENT[1])
 

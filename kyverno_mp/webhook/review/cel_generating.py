@@ -64,9 +64,7 @@ class CelGeneratingHandler:
 
 
 def _is_recorded(review: Review) -> bool:
-    return (
-        review.dependencies.triggers is not None and not review.request.starts_nothing
-    )
+    return review.dependencies.triggers is not None and not review.request.dry_run
 
 
 def _record(review: Review, found: Sequence[Triggered]) -> None:

@@ -51,7 +51,7 @@ class CelMutatingHandler:
         if done.unfinished:
             return review.deny(failure.message, done.responses)
         answer = _answer(review, done, failure.message)
-        if plan.triggers and not review.request.starts_nothing:
+        if plan.triggers and not review.request.dry_run:
             _record(review, plan.triggered_by_match())
         return answer
 
@@ -102,7 +102,7 @@ def _triggered(
     Raises: Preempted.
     """
     is_recorded = review.dependencies.triggers is not None
-    if not (is_recorded and plan.triggers) or review.request.starts_nothing:
+    if not (is_recorded and plan.triggers) or review.request.dry_run:
         return ()
     return plan.triggered(review.deadline_ns, pace)
 

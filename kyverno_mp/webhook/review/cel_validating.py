@@ -185,7 +185,7 @@ def _messages(response: PolicyResponse) -> Iterator[str]:
 def _pass_on(review: Review, verdicts: Verdicts) -> None:
     """Record events and results of an allowed review; a failure changes no answer."""
     dependencies, request = review.dependencies, review.request
-    if request.starts_nothing or not verdicts.found:
+    if request.dry_run or not verdicts.found:
         return
     try:
         sink = dependencies.sink

@@ -22,7 +22,6 @@ from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.webhook.http_errors import UNPROVED
 from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.pace import EventLoopPace
@@ -162,7 +161,7 @@ class Review:
         self._record(responses, passed=True)
         if self.is_considered:
             self._handler.passed(self)
-            if self.dependencies.recording is not None and self.request.is_proved:
+            if self.dependencies.recording is not None:
                 self._keep(responses, patch, allowed=True)
         uid = self.request.uid
         return patched(uid, patch, texts) if patch else allowed(uid, texts)
@@ -175,8 +174,7 @@ class Review:
     ) -> bytes:
         """Deny the request, with warnings, and count the review."""
         self._record(responses, passed=False)
-        is_kept = self.is_considered and self.request.is_proved
-        if self.dependencies.recording is not None and is_kept:
+        if self.dependencies.recording is not None and self.is_considered:
             self._keep(responses, (), allowed=False)
         return denied(self.request.uid, text, texts)
 
@@ -214,7 +212,7 @@ class Review:
     def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Send the responses known with the answer to the sink, except on dry run."""
         sink = self.dependencies.sink
-        if sink is None or self.request.starts_nothing or not responses:
+        if sink is None or self.request.dry_run or not responses:
             return
         try:
             sink.answered(self.request, responses, blocked=blocked)
@@ -296,9 +294,6 @@ class Review:
     def _record(self, responses: Sequence[PolicyResponse], *, passed: bool) -> None:
         dependencies = self.dependencies
         self.is_let_pass = passed
-        if not self.request.is_proved:
-            dependencies.records.error(UNPROVED)
-            return
         dependencies.records.review(
             self.request,
             self._route.webhook,

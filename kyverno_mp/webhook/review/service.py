@@ -38,7 +38,7 @@ from kyverno_mp.values.kubernetes.image import registries_of
 from kyverno_mp.values.kubernetes.selector import labels_of
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
-from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.dependencies import Dependencies, without_effects
 from kyverno_mp.webhook.review.handlers import Handlers
 from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
 from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
@@ -68,6 +68,8 @@ class Service:
 
     def __init__(self, dependencies: Dependencies, handlers: Handlers) -> None:
         self._dependencies = dependencies
+        self._without_effects = without_effects(dependencies)
+        """For reviews that anyone could have sent."""
         self._handlers = handlers
         self._now_ns = dependencies.monotonic_ns
         self._crowded_until_ns = 0
@@ -103,12 +105,10 @@ class Service:
             if answer is not None:
                 return answer
             raise HttpError(error.code, error.message) from error
-        request.is_proved = is_proved
         size_bytes = weight or about_decoded_bytes(body)
         handler = self._handlers[route.webhook]
-        review = Review(
-            self._dependencies, handler, route, request, started_ns, size_bytes
-        )
+        dependencies = self._dependencies if is_proved else self._without_effects
+        review = Review(dependencies, handler, route, request, started_ns, size_bytes)
         plan: PlanOf | None = None
         pace = None
         if self._dependencies.long_lane is not None:

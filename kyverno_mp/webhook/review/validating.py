@@ -67,7 +67,7 @@ class ValidatingHandler:
     def passed(self, review: Review) -> None:
         """Record the change of a clone source or of a generated object."""
         dependencies, request = review.dependencies, review.request
-        if dependencies.triggers is None or request.starts_nothing:
+        if dependencies.triggers is None or request.dry_run:
             return
         try:
             change = change_of(request, dependencies.background_user)
@@ -104,7 +104,7 @@ def _triggers(review: Review, plan: Plan) -> bool:
     """Return whether to record triggers; a dry run triggers nothing."""
     if review.dependencies.triggers is None or not plan.triggers:
         return False
-    return not review.request.starts_nothing
+    return not review.request.dry_run
 
 
 def _triggered(review: Review, plan: Plan, pace: Pace | None) -> Sequence[Triggered]:
@@ -286,11 +286,7 @@ def _audit_later(
     (docs/behaviour/controllers 14.6). Here, each path audits only its own policies.
     """
     dependencies, request = review.dependencies, review.request
-    if (
-        dependencies.audit_queue is None
-        or dependencies.sink is None
-        or request.starts_nothing
-    ):
+    if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:
         return
     sink, now_ns = dependencies.sink, dependencies.monotonic_ns
 

@@ -173,7 +173,7 @@ LEAKS: dict[str, tuple[bytes, str]] = {
     "environment as texts": (_review("Job", {"spec": {"env": [f"A={SECRET}"]}}), ""),
     "arguments": (_review("Pod", {"spec": {"containers": [{"args": [SECRET]}]}}), ""),
     "argument, one text": (_review("Task", {"spec": {"args": f"-p {SECRET}"}}), ""),
-    "command": (
+    "command of a template": (
         _review("CronJob", {"spec": {"x": [{"command": ["sh", "-c", SECRET]}]}}),
         "",
     ),
