@@ -16,7 +16,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from kyverno_mp.admission.decode import built_in_kind
@@ -57,8 +56,8 @@ from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
-from kyverno_mp.webhook.http.callers import CallerCheck
-from kyverno_mp.webhook.http.tls import Certificates
+from kyverno_mp.webhook.http.callers import caller_check
+from kyverno_mp.webhook.http.tls import Certificates, client_ca_of
 from kyverno_mp.webhook.images import ServedImages, served_images
 from kyverno_mp.webhook.live import Live, live_ports
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
@@ -356,29 +355,10 @@ def _dependencies(
         cel_images=attached.images.planner,
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
-        certificates=Certificates(
-            places.cert, places.key, path_of(settings.client_ca_file)
-        ),
+        certificates=Certificates(places.cert, places.key, client_ca_of(settings)),
         peers=attached.slot,
         callers=attached.callers,
     )
-
-
-def caller_check(settings: Settings) -> CallerCheck:
-    """Return the proofs that callers of this pod need.
-
-    Without a cluster nobody registers paths, so that only certificates can prove one.
-    """
-    names = [one.strip() for one in settings.client_names.split(",")]
-    return CallerCheck(
-        requires_segments=settings.caller_path and not settings.standalone,
-        subjects=filter(None, names) if settings.client_ca_file else None,
-    )
-
-
-def path_of(text: str) -> Path | None:
-    """Return the path in a setting, None if it is empty."""
-    return Path(text) if text else None
 
 
 def _images(

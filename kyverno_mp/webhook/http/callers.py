@@ -1,8 +1,8 @@
 """Decide whether the API server sent a request: by path segment or certificate.
 
-Room: webhook. Takes: the path of a request, the certificate of its connection, the
-segment ``callers``. Gives: CallerCheck. Next: protocol. May touch: nothing outside its
-arguments.
+Room: webhook. Takes: settings, the path of a request, the certificate of its
+connection, the segment ``callers``. Gives: CallerCheck. Next: protocol.
+May touch: nothing outside its arguments.
 Source: docs/SECURITY.md (the caller).
 
 Everybody in the cluster may reach the port. A review that the API server did not send
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from hmac import compare_digest
 from typing import Any, Final
 
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.callers import PREFIX, SEGMENT_CHARS, Callers
 from kyverno_mp.webhook.http_errors import CALLER_FOREIGN, CALLER_UNKNOWN
 
@@ -90,3 +91,15 @@ class CallerCheck:
         if is_proved or not self.is_required:
             return ""
         return CALLER_UNKNOWN if self.requires_segments else CALLER_FOREIGN
+
+
+def caller_check(settings: Settings) -> CallerCheck:
+    """Return the proofs that callers of this pod need.
+
+    Without a cluster nobody registers paths, so that only certificates can prove one.
+    """
+    names = (one.strip() for one in settings.client_names.split(","))
+    return CallerCheck(
+        requires_segments=settings.caller_path and not settings.standalone,
+        subjects=filter(None, names) if settings.client_ca_file else None,
+    )

@@ -11,6 +11,8 @@ import ssl
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.settings.settings import Settings
+
 _LOG = logging.getLogger(__name__)
 
 CIPHERS: Final = ":".join(
@@ -94,3 +96,8 @@ class Certificates:
         _context: ssl.SSLContext,
     ) -> None:
         handshake.context = self._current
+
+
+def client_ca_of(settings: Settings) -> Path | None:
+    """Return the file with the authorities of client certificates, if there is one."""
+    return Path(settings.client_ca_file) if settings.client_ca_file else None
