@@ -20,6 +20,11 @@ METRICS_LINES_MAX = 1_000_000
 Deployments in each of 500 namespaces expose fewer (tests/unit/telemetry/test_bound.py
 counts them); Prometheus reads this many in some seconds."""
 
+CALLER_TARGETS_KEPT_MAX = 1024
+CALLER_TARGET_BYTES_MAX = 512
+"""Targets of requests that proved their caller, which a worker keeps split: half a MiB.
+Only policies with their own webhooks need more than a dozen."""
+
 CALLER_PATH_ROTATE_S_MIN = 120
 """Age of a secret path segment from which a failed call replaces it. A tenant can
 cancel requests at will, and each replacement writes all webhook configurations."""

@@ -242,8 +242,9 @@ class Protocol(asyncio.Protocol):
         exchange = self._exchange
         exchange.method = self._parser.get_method()
         callers = self._connections.callers
-        path, _, exchange.query = exchange.target.partition(b"?")
-        exchange.path, exchange.is_proved = callers.split(path)
+        exchange.path, exchange.query, exchange.is_proved = callers.read(
+            exchange.target
+        )
         if self._certified is not None:
             exchange.is_proved = self._certified
         if not exchange.is_proved and not self._admits(exchange):

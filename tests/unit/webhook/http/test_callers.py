@@ -26,6 +26,7 @@ from kyverno_mp.controllers.certificates.make import (
     make_key,
 )
 from kyverno_mp.controllers.certificates.rules import CertificateRules
+from kyverno_mp.limits import CALLER_TARGETS_KEPT_MAX
 from kyverno_mp.process.startup.certificate import make
 from kyverno_mp.snapshot.callers import Callers
 from kyverno_mp.webhook.http.callers import CallerCheck
@@ -129,6 +130,17 @@ def test_removed_segment_proves_nothing() -> None:
     callers.take(Callers((NEW,), 2, required=True))
     paths = [f"/{one}/validate/fail" for one in (OLD, NEW)]
     assert statuses(callers, *paths) == [404, 200]
+
+
+def test_kept_targets_are_bounded_and_never_outlive_their_segment() -> None:
+    callers = check(OLD)
+    for number in range(CALLER_TARGETS_KEPT_MAX + 10):
+        target = f"/{OLD}/vpol/{number}".encode()
+        assert callers.read(target) == (f"/vpol/{number}".encode(), b"", True)
+        assert callers.read(target[:-1] + b"?a=b")[1:] == (b"a=b", True)
+    assert len(callers._proved) <= CALLER_TARGETS_KEPT_MAX
+    callers.take(Callers((NEW,), 2, required=True))
+    assert callers.read(f"/{OLD}/vpol/1".encode()) == (b"/vpol/1", b"", False)
 
 
 def test_rejected_before_the_body_is_read_and_counted() -> None:
