@@ -17,6 +17,7 @@ import msgspec
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.snapshot.data import DataSegment, encode_value
+from kyverno_mp.values.records import RecordType
 
 CALLERS: Final = "callers"
 """Name of the segment of the snapshot, and of its only value."""
@@ -43,6 +44,9 @@ class Callers(msgspec.Struct, frozen=True):
         return f"Callers(serial={self.serial}, required={self.required})"
 
 
+_CALLERS: Final = RecordType(Callers)
+
+
 def values_of(callers: Callers) -> Mapping[str, bytes]:
     """Return the content of the segment."""
     return {CALLERS: encode_value(msgspec.to_builtins(callers))}
@@ -51,7 +55,7 @@ def values_of(callers: Callers) -> Mapping[str, bytes]:
 def callers_of(segment: DataSegment) -> Callers:
     """Decode the segment. Raises: SnapshotUnusable."""
     try:
-        return msgspec.convert(segment.get(CALLERS), Callers)
+        return _CALLERS.convert(segment.get(CALLERS))
     except msgspec.ValidationError as error:
         raise SnapshotUnusable(
             "snapshot.record", "the path segments cannot be read"
