@@ -7,6 +7,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -95,6 +96,10 @@ def forge(pod: Pod, path: str, namespace: str) -> tuple[int, Any]:
     return answer.status, json.loads(text) if answer.status == 200 else text
 
 
+def is_refused(pod: Pod) -> bool:
+    return forge(pod, "/validate/fail", "kube-system")[0] == 404
+
+
 def granted(installed: Installation, namespace: str) -> str:
     path = ("-o", "jsonpath={.data.to}")
     return installed.run("-n", namespace, "get", "cm", "granted", *path).stdout
@@ -150,11 +155,7 @@ def test_forged_review_gets_404_once_every_caller_knows_it(
     installed: Installation,
 ) -> None:
     for pod in pods(installed):
-        until(
-            lambda pod=pod: forge(pod, "/validate/fail", "kube-system")[0] == 404,
-            "the segment is required",
-            300,
-        )
+        until(partial(is_refused, pod), "the segment is required", 300)
         for path in ("/validate", "/mutate/fail", "/policyvalidate", "/verifyttl"):
             assert forge(pod, path, "kube-system")[0] == 404
     await_real_trigger(installed, "real-later")

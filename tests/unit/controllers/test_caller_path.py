@@ -353,7 +353,7 @@ def test_registered_segment_is_always_valid(
     left: tuple[str, float] = ("", 0.0)
     for passed_s, knows, keeps, exposed in turns:
         now += passed_s
-        facts = Facts(now, keeps, lambda _, knows=knows: knows, lambda _: True, exposed)
+        facts = facts_of(now, knows=knows, keeps=keeps, exposed=exposed)
         after = plan(paths, facts, new_segment, overlap_s=OVERLAP_S, rotate_s=ROTATE_S)
         valid = [one.segment for one in after.known]
         assert after.is_sound()
