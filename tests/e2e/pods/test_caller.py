@@ -121,11 +121,6 @@ def segments(installed: Installation) -> set[str]:
     }
 
 
-def serials(installed: Installation) -> str:
-    path = ("-o", "jsonpath={.data.paths}")
-    return installed.run("-n", NAMESPACE, "get", "secret", SECRET, *path).stdout
-
-
 def pods(installed: Installation) -> list[Pod]:
     return installed.pods_of("admission-controller")
 

@@ -311,6 +311,15 @@ def test_deleted_secret_is_restored_and_soon_replaced(api: FakeApi) -> None:
     assert segment_of(cluster) != before
 
 
+def test_lost_permission_registers_paths_without_segment(api: FakeApi) -> None:
+    """The next version, which may not know segments, has its own permissions."""
+    cluster, one, _ = settled(api)
+    api.fault("secrets", *([403] * 10))
+    cluster.step()
+    assert segment_of(cluster) == ""
+    assert one.callers.segments, "calls in flight are still proved"
+
+
 @pytest.mark.parametrize(
     "content", [{}, {"paths": "x"}, {"paths": "e30="}, {"paths": "eyJrbm93biI6MX0="}]
 )
