@@ -15,6 +15,20 @@ JSON_DEPTH_MAX = 512
 """Nesting depth of a review or a policy. Kubernetes objects stay below 60 levels; a
 recursive walk over a few thousand levels would exhaust the C stack."""
 
+METRICS_LINES_MAX = 1_000_000
+"""Lines of all recorded metric families. 50 policies whose rules matched Pods and
+Deployments in each of 500 namespaces expose fewer (tests/unit/telemetry/test_bound.py
+counts them); Prometheus reads this many in some seconds."""
+
+CALLER_TARGETS_KEPT_MAX = 1024
+CALLER_TARGET_BYTES_MAX = 512
+"""Targets of requests that proved their caller, which a worker keeps split: half a MiB.
+Only policies with their own webhooks need more than a dozen."""
+
+CALLER_PATH_ROTATE_S_MIN = 120
+"""Age of a secret path segment from which a failed call replaces it. A tenant can
+cancel requests at will, and each replacement writes all webhook configurations."""
+
 DEEP_CONTAINERS_MAX = 100_000
 """Maps and lists in a review that is nested deeper than 254 levels: counting their
 levels takes 30 ms, and no Kubernetes object is nested so deeply."""

@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.controllers.caller_path.known import Known
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import core
@@ -48,11 +49,17 @@ _LOG_AFTER_NS: Final = 10 * 10**9
 _FORGOTTEN_NS: Final = 10 * 60 * 10**9
 
 
-class _Report(msgspec.Struct, frozen=True):
-    """The last report of one replica."""
+class _Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last report of one replica; ``caller`` and ``exposed``: its Known."""
 
     versions: dict[str, int] = {}
     beat: int = 0
+    caller: int | None = None
+    exposed: int = 0
+
+    def known(self) -> Known:
+        """Return what the replica knows about its callers."""
+        return Known(self.caller, self.exposed)
 
 
 _REPORT = msgspec.json.Decoder(_Report)
@@ -94,6 +101,8 @@ class Replicas:
         self._identity = identity
         self._now_ns = now_ns
         self._on_moved = on_moved
+        self.knows: Callable[[], Known] = lambda: Known(None)
+        """Returns what this replica knows about its callers."""
         self._reported = _Report()
         self._reported_ns = 0
         self._next_ns = 0
@@ -135,13 +144,17 @@ class Replicas:
 
     def report(self, versions: Versions) -> bool:
         """Write the enforced versions; return False if a write must follow soon."""
-        now_ns = self._now_ns()
-        moved = dict(versions) != self._reported.versions
+        now_ns, known = self._now_ns(), self.knows()
+        moved = (
+            dict(versions) != self._reported.versions or known != self._reported.known()
+        )
         if now_ns < self._next_ns:
             return self._failed or not moved
         if not moved and now_ns - self._reported_ns < _BEAT_NS:
             return True
-        report = _Report(dict(versions), self._reported.beat + 1)
+        report = _Report(
+            dict(versions), self._reported.beat + 1, known.serial, known.exposures
+        )
         data: dict[str, str | None] = dict.fromkeys(self._forgotten(now_ns))
         data[self._identity] = msgspec.json.encode(report).decode()
         if self._write(data):
@@ -173,6 +186,26 @@ class Replicas:
                         identity,
                     )
         return found
+
+    def known(self) -> dict[str, Known]:
+        """Return what each other reporting replica knows about its callers."""
+        now_ns = self._now_ns()
+        with self._lock:
+            return {
+                identity: report.known()
+                for identity, (report, since_ns) in self._reports.items()
+                if identity != self._identity and now_ns - since_ns < _SILENT_NS
+            }
+
+    def silent(self) -> frozenset[str]:
+        """Return the replicas that stopped reporting without leaving."""
+        now_ns = self._now_ns()
+        with self._lock:
+            return frozenset(
+                identity
+                for identity, (_, since_ns) in self._reports.items()
+                if now_ns - since_ns >= _SILENT_NS
+            )
 
     def _forgotten(self, now_ns: int) -> list[str]:
         with self._lock:

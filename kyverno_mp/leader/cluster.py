@@ -24,11 +24,13 @@ from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.leader.callers import PublishedCallers
 from kyverno_mp.leader.cluster_data import COMPLETE, OF_KINDS, PAIRS_OF
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.stored_document import FROM_CLUSTER
 from kyverno_mp.policy.cel_kinds.generated import kept_status
+from kyverno_mp.snapshot.callers import CALLERS
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 
@@ -196,14 +198,17 @@ class LiveClusterData:
         *,
         config_maps: bool = True,
         reviews: bool = True,
+        callers: PublishedCallers | None = None,
     ) -> None:
         """``directory`` returns the served resources; it is empty before discovery.
 
         ``config_maps``: whether to publish ConfigMaps with the cache label.
         ``reviews``: whether this pod answers reviews, which require the roles of users.
-        Pools require the namespaces in which their account has a role.
+        Pools require the namespaces in which their account has a role. ``callers`` is
+        None in a pod that answers none.
         """
         self._context = context
+        self._callers = callers
         self._directory = directory
         self._published = Directory(())
         watched = {
@@ -245,7 +250,10 @@ class LiveClusterData:
             self._segments[_CONTEXT] = self._context.values()
         if kinds:
             self._segments[KINDS] = {KINDS: encode_value(rows_of(self._published))}
-        return bool(changed) or context or kinds or first
+        callers = self._callers is not None and (self._callers.poll() or first)
+        if callers and self._callers is not None:
+            self._segments[CALLERS] = self._callers.values()
+        return bool(changed) or context or kinds or callers or first
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment."""
@@ -255,6 +263,8 @@ class LiveClusterData:
         """Call ``wake``, in an informer's thread, when there are changes to poll."""
         for informer in self.informers:
             informer.on_notified(wake)
+        if self._callers is not None:
+            self._callers.on_change(wake)
 
     def _kinds_changed(self) -> bool:
         directory = self._directory()

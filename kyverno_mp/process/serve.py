@@ -131,11 +131,14 @@ def _check(settings: Settings) -> None:
             ("--tls-key (KYVERNO_MP_TLS_KEY_FILE)", settings.tls_key_file),
             ("KYVERNO_MP_API_CALL_TOKEN_FILE", settings.api_call_token_file),
             ("KYVERNO_MP_DASHBOARD_TOKEN_FILE", settings.dashboard_token_file),
+            ("KYVERNO_MP_CLIENT_CA_FILE", settings.client_ca_file),
         )
         if path and not Path(path).exists()
     ]
     if settings.tls_cert_file and not problems:
         problems.extend(_tls_problems(settings))
+    if settings.client_ca_file and not problems:
+        problems.extend(_client_ca_problems(settings.client_ca_file))
     if not settings.standalone:
         try:
             access_of(settings.kubeconfig, environment())
@@ -183,6 +186,16 @@ def _tls_problems(settings: Settings) -> list[str]:
         return [f"{pair}: no certificate with its key: {reason}"]
     except OSError as error:
         return [f"{pair}: cannot be read: {error.strerror}"]
+    return []
+
+
+def _client_ca_problems(path: str) -> list[str]:
+    """Return the reason why workers could not verify client certificates."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+    except OSError as error:
+        reason = error.strerror or "no certificates in PEM"
+        return [f"KYVERNO_MP_CLIENT_CA_FILE={path}: {reason}"]
     return []
 
 

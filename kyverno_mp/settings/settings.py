@@ -14,6 +14,7 @@ from kyverno_mp.limits import (
     BODY_BYTES_MAX,
     EVENTS_QUEUED_MAX,
     GLOBAL_CONTEXT_ENTRIES_HIGHEST,
+    METRICS_LINES_MAX,
     SERVICE_ANSWER_BYTES_MAX,
 )
 from kyverno_mp.settings.fields import Facts, setting
@@ -287,6 +288,19 @@ class Settings:
     tls_key_file: str = setting(
         "", Facts("PEM file with the private key of the webhook.")
     )
+    client_ca_file: str = setting(
+        "",
+        Facts(
+            "PEM file with the authorities of client certificates. A certificate with"
+            " one of KYVERNO_MP_CLIENT_NAMES proves the API server; other names are"
+            " rejected.",
+            auto="no client certificates are requested",
+        ),
+    )
+    client_names: str = setting(
+        "kube-apiserver",
+        Facts("Common names of trusted client certificates, comma-separated."),
+    )
     standalone: bool = setting(
         False,
         Facts("Run without a cluster: policies in a folder, generated certificate."),
@@ -534,6 +548,14 @@ class Settings:
             " Kind:path, such as ConfigMap:data or Pod:spec.containers[].env[].value."
         ),
     )
+    record_plain: str = setting(
+        "",
+        Facts(
+            "Values that are recorded although they are redacted by default, a"
+            " comma-separated list of env (environment variables), args (commands and"
+            " their arguments), annotations (of unknown domains)."
+        ),
+    )
     metrics_series_max: int = setting(
         2000,
         Facts(
@@ -542,6 +564,17 @@ class Settings:
             unit="series",
             low=10,
             high=100_000,
+        ),
+    )
+    metrics_lines_max: int = setting(
+        METRICS_LINES_MAX,
+        Facts(
+            "Maximum number of lines of all recorded metric families together; further"
+            " series are counted under _overflow. The default suffices for 500"
+            " namespaces with 50 policies.",
+            unit="lines",
+            low=1000,
+            high=100_000_000,
         ),
     )
     events_queued_max: int = setting(
@@ -641,6 +674,35 @@ class Settings:
         Facts(
             "Secret with the webhook's certificate (tlsSecretName).",
             auto="<service>.<namespace>.svc.kyverno-tls-pair",
+        ),
+    )
+    caller_path: bool = setting(
+        True,
+        Facts(
+            "The paths in the webhook configurations contain a secret segment, by which"
+            " the API server's calls are recognized. False and no"
+            " KYVERNO_MP_CLIENT_CA_FILE = everyone who reaches the port is believed."
+        ),
+    )
+    caller_path_rotate_h: int = setting(
+        168,
+        Facts(
+            "Age at which the secret segment is replaced. After failed calls it is"
+            " replaced sooner.",
+            unit="h",
+            low=1,
+            high=8760,
+        ),
+    )
+    caller_path_overlap_s: int = setting(
+        60,
+        Facts(
+            "How long API servers may use an earlier webhook configuration: the old"
+            " segment stays valid for this time, and calls without one are not rejected"
+            " earlier.",
+            unit="s",
+            low=1,
+            high=3600,
         ),
     )
     tls_key_algorithm: str = setting(

@@ -89,6 +89,10 @@ def _patterns(text: str) -> str:
     return ""
 
 
+def _some_names(text: str) -> str:
+    return "" if any(one.strip() for one in text.split(",")) else "expected a name"
+
+
 def _words(*known: str) -> Check:
     def check(text: str) -> str:
         for one in text.split(","):
@@ -149,4 +153,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "tuf_root": _file_or_url,
     "tuf_root_raw": _base64,
     "record_redact": field_paths_problem,
+    "record_plain": _words("env", "args", "annotations"),
+    "client_names": _some_names,
 }

@@ -8,9 +8,10 @@ Source: docs/architecture.md 3 (a fixed-size control page; one 8-byte read per r
 
     number 0            magic
     number 1            layout version
+    number 2            failed calls of workers that are gone (see ``exposures``)
     numbers 8..23       generation of each segment, in the order of SEGMENTS
-    then 256 slots      of 32 numbers: process id, start time, connections, 5 spare,
-                        16 generations
+    then 256 slots      of 32 numbers: process id, start time, connections, failed
+                        calls, 4 spare, 16 generations
 
 SAFETY: every number is one aligned 8-byte store or load, never torn. The file is
 created once and never replaced or truncated, because workers keep it mapped.
@@ -43,6 +44,7 @@ SEGMENTS: Final = (
     "mutatingpolicies",
     "generating",
     "imagevalidating",
+    "callers",
 )
 """Names of the segments; append only, because the index is the position in the page."""
 
@@ -53,7 +55,9 @@ _SEGMENTS_MAX: Final = 16
 _SLOTS_AT: Final = _GENERATIONS_AT + _SEGMENTS_MAX
 _SLOT_NUMBERS: Final = 32
 _SLOT_COUNT: Final = 256
+_EXPOSURES: Final = 2
 _SLOT_CONNECTIONS: Final = 2
+_SLOT_EXPOSURES: Final = 3
 _SLOT_GENERATIONS: Final = 8
 _PAGE_BYTES: Final = 8 * (_SLOTS_AT + _SLOT_NUMBERS * _SLOT_COUNT)
 _FILE: Final = "control"
@@ -138,7 +142,7 @@ class ControlPage:
             for slot in range(_SLOT_COUNT):
                 at = _slot_at(slot)
                 if self.numbers[at] in (0, pid):
-                    self._clear(at)
+                    self._forget(at)
                     self.numbers[at + 1] = started
                     self.numbers[at] = pid
                     return WorkerSlot(self.numbers, at, pid)
@@ -178,9 +182,23 @@ class ControlPage:
                     entry.pid,
                     entry.started,
                 ):
-                    self._clear(at)
+                    # The API server may have waited for its answers.
+                    self.numbers[_EXPOSURES] += 1
+                    self._forget(at)
                     cleared += 1
         return cleared
+
+    def exposures(self) -> int:
+        """Return how many calls have failed so far, a killed worker counting as one.
+
+        The API server may show the path of a failed call to the requester.
+        """
+        slots = self.numbers[_SLOTS_AT + _SLOT_EXPOSURES :: _SLOT_NUMBERS]
+        return self.numbers[_EXPOSURES] + sum(slots.tolist())
+
+    def _forget(self, at: int) -> None:
+        self.numbers[_EXPOSURES] += self.numbers[at + _SLOT_EXPOSURES]
+        self._clear(at)
 
     def _clear(self, at: int) -> None:
         for number in range(at, at + _SLOT_NUMBERS):
@@ -216,6 +234,10 @@ class WorkerSlot:
         """Record this worker's number of connections; -1 if it accepts no more."""
         # Incremented by one, because a fresh slot contains 0.
         self._numbers[self._at + _SLOT_CONNECTIONS] = connections + 1
+
+    def expose(self) -> None:
+        """Count a call that the API server gave up before its answer."""
+        self._numbers[self._at + _SLOT_EXPOSURES] += 1
 
     def others(self) -> list[int]:
         """Return the connection counts of the other workers that accept connections."""

@@ -12,6 +12,8 @@ from kyverno_mp.admission import decode as codes
 
 BODY_TOO_LARGE: Final = "webhook.body_too_large"
 CONTENT_TYPE: Final = "webhook.content_type"
+CALLER_FOREIGN: Final = "webhook.caller_foreign"
+CALLER_UNKNOWN: Final = "webhook.caller_unknown"
 INTERNAL_ERROR: Final = "webhook.defect"
 HEAD_TOO_LARGE: Final = "webhook.head_too_large"
 MALFORMED: Final = "webhook.malformed"
@@ -19,6 +21,8 @@ METHOD: Final = "webhook.method"
 NO_ROOM: Final = "webhook.no_room"
 NO_SNAPSHOT: Final = "webhook.no_snapshot"
 PATH_UNKNOWN: Final = "webhook.path_unknown"
+UNPROVED: Final = "webhook.unproved"
+"""A review without proof of its caller was answered and started nothing."""
 POLICY_REVIEWS_FULL: Final = "webhook.policy_reviews_full"
 
 
@@ -43,6 +47,14 @@ _ROWS: Final = {
     codes.KIND_UNKNOWN: _Row(400, "The kind that owns the subresource is unknown."),
     MALFORMED: _Row(400, "The input is not an HTTP/1.1 request."),
     PATH_UNKNOWN: _Row(404, "No webhook has this path."),
+    CALLER_UNKNOWN: _Row(
+        404,
+        "The path lacks the secret segment, and no client certificate proves the"
+        " caller.",
+    ),
+    CALLER_FOREIGN: _Row(
+        403, "The client certificate is missing or names another caller."
+    ),
     METHOD: _Row(405, "The path expects another method."),
     BODY_TOO_LARGE: _Row(413, "More bytes than `KYVERNO_MP_BODY_BYTES_MAX`."),
     CONTENT_TYPE: _Row(415, "Not exactly `application/json`."),

@@ -27,6 +27,7 @@ from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
+from kyverno_mp.snapshot.callers import CALLERS, callers_of
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
@@ -58,7 +59,8 @@ from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.collector import Collector, LinkingLock
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
-from kyverno_mp.webhook.http.tls import Certificates
+from kyverno_mp.webhook.http.callers import caller_check
+from kyverno_mp.webhook.http.tls import Certificates, client_ca_of
 from kyverno_mp.webhook.images import ServedImages, served_images
 from kyverno_mp.webhook.live import Live, live_ports
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
@@ -68,8 +70,11 @@ from kyverno_mp.webhook.wire import Gauges, RoleDependencies, wire
 from kyverno_mp.webhook.worker import Served, Start
 
 _LOG = logging.getLogger(__name__)
-_DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
-_NEEDED: Final = frozenset(_DATA) - {KINDS}
+_DATA: Final = (
+    *("namespaces", "configmaps", "roles", "globalcontext", "apicalls"),
+    *(KINDS, CALLERS),
+)
+_NEEDED: Final = frozenset(_DATA) - {KINDS, CALLERS}
 """Without these labels and roles, a rule could miss a request that it matches."""
 _AnyFollowed = FollowedPolicies[Any]
 _ROLE: Final = "webhook"
@@ -91,7 +96,9 @@ class _Attached:
         self._served = ServedPolicies(self._control)
         self._served_last: list[int] = []
         self._loop_thread = threading.get_ident()
+        self._callers_taken = 0
         self._whole = False
+        self.callers = caller_check(settings)
         self.reviewers = Reviewers()
         self._collector = Collector(is_quiet=self.reviewers.is_idle)
         pid = os.getpid()
@@ -220,6 +227,17 @@ class _Attached:
             follower.current()
         self._report_state()
 
+    def _take_callers(self) -> None:
+        """Accept the published path segments."""
+        segment = self.data[CALLERS].current()
+        if segment is None or segment.generation == self._callers_taken:
+            return
+        self._callers_taken = segment.generation
+        try:
+            self.callers.take(callers_of(segment))
+        except SnapshotUnusable as error:
+            self._refused(error)
+
     def tick(self, gauges: Gauges) -> None:
         """Write this worker's state to the page; retry rejected generations."""
         self._write_facts(gauges)
@@ -275,6 +293,7 @@ class _Attached:
         return self._attaching is None or self._attaching.done()
 
     def _report_state(self) -> None:
+        self._take_callers()
         used = {name: follower.generation for name, follower in self._followers()}
         used[POLICIES] = self._served.of_all(used) if self._is_whole() else 0
         for name, generation in used.items():
@@ -378,8 +397,9 @@ def _dependencies(
         cel_images=attached.images.planner,
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
-        certificates=Certificates(places.cert, places.key),
+        certificates=Certificates(places.cert, places.key, client_ca_of(settings)),
         peers=attached.slot,
+        callers=attached.callers,
     )
 
 

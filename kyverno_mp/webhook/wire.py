@@ -28,6 +28,7 @@ from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.decisions import on_policy_review
+from kyverno_mp.webhook.http.callers import CallerCheck
 from kyverno_mp.webhook.http.connections import Connections, Peers
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.policy_review import ReviewOptions
@@ -86,6 +87,7 @@ class RoleDependencies:
     top_kind: TopKind = built_in_kind
     certificates: Certificates | None = None
     peers: Peers | None = None
+    callers: CallerCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ def wire(
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
         peers=role.peers,
+        callers=role.callers,
     )
 
     def tick() -> None:

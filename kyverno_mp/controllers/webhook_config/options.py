@@ -31,6 +31,8 @@ class WebhookOptions:
     service_port: int = 443
     server: str = ""
     """Host, or host:port, if the API server calls us by URL (serverIP)."""
+    caller: str = ""
+    """The secret segment that begins every path, "" for none."""
     timeout_s: int = 10
     force_ignore: bool = False
     auto_update: bool = True
@@ -80,7 +82,9 @@ def configuration(
 
 
 def client_config(options: WebhookOptions, path: str) -> Json:
-    """Return the clientConfig for ``path``."""
+    """Return the clientConfig for ``path``, below the caller's secret segment."""
+    if options.caller:
+        path = f"/{options.caller}{path}"
     config: Json = {"caBundle": base64.b64encode(options.ca_bundle).decode()}
     if options.server:
         config["url"] = f"https://{options.server}{path}"

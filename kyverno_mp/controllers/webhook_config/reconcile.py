@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kyverno_mp.controllers.webhook_config.callers import with_caller
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
     MANAGER,
@@ -59,9 +60,9 @@ def reconcile(
     """Create or update each configuration; return the number of writes.
 
     ``create_only`` contains the names of configurations that users own once they exist
-    (autoUpdateWebhooks=false). Only their CA bundle is updated, because without it the
-    API server would reject our answers. ``on_written`` receives each written
-    configuration as the API server returned it.
+    (autoUpdateWebhooks=false). Only CA bundle and path segment are updated, because
+    without them the API server would reject our answers, or we its calls.
+    ``on_written`` receives each written configuration as the API server returned it.
 
     Raises: DependencyError, LeaseLost.
     """
@@ -132,13 +133,13 @@ def _reconcile_one(
 
 
 def _trusting(desired: Json, observed: Json) -> Json | None:
-    """Return the observed object with the desired CA bundle, None if it has it."""
+    """Return the observed object as our caller needs it, None if it is already."""
     if not desired["webhooks"]:
         return None
-    bundle = desired["webhooks"][0]["clientConfig"]["caBundle"]
+    ours = desired["webhooks"][0]["clientConfig"]
     before = observed.get("webhooks") or []
     after = [
-        {**one, "clientConfig": {**one["clientConfig"], "caBundle": bundle}}
+        {**one, "clientConfig": with_caller(one["clientConfig"], ours)}
         for one in before
     ]
     return {**observed, "webhooks": after} if after != before else None

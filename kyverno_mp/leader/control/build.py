@@ -24,6 +24,13 @@ from kyverno_mp.controllers.admission_policies.controller import (
 from kyverno_mp.controllers.admission_policies.generated import Source
 from kyverno_mp.controllers.admission_policies.objects import GeneratedObjects
 from kyverno_mp.controllers.admission_policies.plans import Plans
+from kyverno_mp.controllers.caller_path import controller as caller_path
+from kyverno_mp.controllers.caller_path.controller import (
+    ANY_SERIAL,
+    CallerPathController,
+)
+from kyverno_mp.controllers.caller_path.controller import Inputs as CallerPathInputs
+from kyverno_mp.controllers.caller_path.known import Known
 from kyverno_mp.controllers.certificates import controller as certificates
 from kyverno_mp.controllers.certificates.controller import CertificateController
 from kyverno_mp.controllers.discovery_controller import DiscoveryController
@@ -36,6 +43,7 @@ from kyverno_mp.controllers.policy_status_controller import PolicyStatusControll
 from kyverno_mp.controllers.replicas import ReplicasController
 from kyverno_mp.controllers.scan_permissions import scan_permissions
 from kyverno_mp.controllers.webhook_config import controller as webhooks
+from kyverno_mp.controllers.webhook_config.callers import segments_of
 from kyverno_mp.controllers.webhook_config.controller import Inputs, WebhookController
 from kyverno_mp.controllers.webhook_config.owner import find_owner
 from kyverno_mp.egress.access_reviews import LivePermissions
@@ -55,6 +63,7 @@ from kyverno_mp.leader.control.in_force import (
     version_of,
 )
 from kyverno_mp.leader.control.options import (
+    caller_path_rules,
     certificate_rules,
     static_configurations,
     webhook_options,
@@ -70,10 +79,12 @@ def build(shared: Dependencies) -> dict[str, Reconciler]:
             discovery_controller.NAME: directory_controller(shared),
         }
     certificate = certificate_controller(shared)
-    webhook = webhook_controller(shared, certificate)
+    callers = caller_path_controller(shared)
+    webhook = webhook_controller(shared, certificate, callers)
     generator = generator_controller(shared, webhook)
     return {
         certificates.NAME: certificate,
+        caller_path.NAME: callers,
         webhooks.NAME: webhook,
         policy_status_controller.NAME: status_controller(shared, webhook, generator),
         admission_policies.NAME: generator,
@@ -101,8 +112,43 @@ def certificate_controller(shared: Dependencies) -> CertificateController:
     )
 
 
+def caller_path_controller(shared: Dependencies) -> CallerPathController:
+    """Reconcile the secret path segment, and register changes immediately."""
+    replica, replicas = shared.replica, shared.replicas
+    settings, page = replica.settings, replica.page
+
+    def own() -> Known:
+        serial = replica.callers.known(page) if settings.caller_path else ANY_SERIAL
+        return Known(serial, page.exposures())
+
+    def registered() -> frozenset[str]:
+        informers = shared.own.values()
+        return segments_of(
+            text for one in informers for text in one.snapshot().values()
+        )
+
+    replicas.knows = own
+    return CallerPathController(
+        shared.objects,
+        shared.election,
+        caller_path_rules(settings),
+        CallerPathInputs(
+            own=own,
+            others=replicas.known,
+            silent=replicas.silent,
+            registered=registered,
+            publish=replica.callers.set,
+            on_registered=lambda: shared.add(keys.CONFIGURATION),
+        ),
+        replica.clock,
+        is_on=settings.caller_path,
+    )
+
+
 def webhook_controller(
-    shared: Dependencies, certificate: CertificateController
+    shared: Dependencies,
+    certificate: CertificateController,
+    callers: CallerPathController,
 ) -> WebhookController:
     """Reconcile the webhook configurations, and then the policy statuses."""
     replica = shared.replica
@@ -116,14 +162,18 @@ def webhook_controller(
     return WebhookController(
         shared.objects,
         shared.election,
-        _inputs(shared, certificate),
+        _inputs(shared, certificate, callers),
         replica.clock,
         compare_all=lambda: shared.add(keys.WEBHOOKS),
         on_registered=on_registered,
     )
 
 
-def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
+def _inputs(
+    shared: Dependencies,
+    certificate: CertificateController,
+    callers: CallerPathController,
+) -> Inputs:
     replica, followed = shared.replica, shared.followed
     settings, clock_s = replica.settings, replica.clock.monotonic_s
 
@@ -137,11 +187,15 @@ def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
         directory=lambda: shared.discovery.directory,
         ca_bundle=certificate.ca_bundle,
         options=lambda ca_bundle: webhook_options(
-            settings, followed.configuration.current.configuration, ca_bundle
+            settings,
+            followed.configuration.current.configuration,
+            ca_bundle,
+            callers.segment(),
         ),
         owner=lambda: find_owner(followed.client),
         static=static_configurations,
-        may_register=lambda: replica.status.read().generation > 0,
+        # Without the registered segment, the paths would be written without one.
+        may_register=lambda: callers.is_read and replica.status.read().generation > 0,
         kept=lambda: earlier_versions_of(replica.status.read()),
         health=HealthLease(shared.guarded, settings.namespace, clock_s),
         version_of=version_of_own,

@@ -15,6 +15,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader.callers import PublishedCallers
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
@@ -40,6 +41,7 @@ class ReplicaContext:
     serve_with: Callable[[CertificateSecrets], None]
     """Called with each new certificate and key to serve."""
     clock: Clock = field(default_factory=Clock)
+    callers: PublishedCallers = field(default_factory=PublishedCallers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Dependencies:
     discovery: Discovery
     replicas: Replicas
     own: Mapping[str, Informer[bytes]]
-    """The informers of our webhook configurations, by the plural name of the resource.
-    """
+    """The informers of our webhook configurations, by the plural name of the resource;
+    each caches the path segments of the configuration's webhooks."""
 
     def add(self, request: Request) -> None:
         """Let a controller reconcile a key; ignored in a pod without it."""

@@ -13,12 +13,14 @@ from kyverno_mp.controllers import (
     replicas,
 )
 from kyverno_mp.controllers.admission_policies import controller as admission_policies
+from kyverno_mp.controllers.caller_path import controller as caller_path
 from kyverno_mp.controllers.certificates import controller as certificates
 from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.leader.control import health
 from kyverno_mp.queues.reconcile import Request
 
 CERTIFICATES: Final = Request(certificates.NAME, certificates.ALL)
+CALLERS: Final = Request(caller_path.NAME, caller_path.ALL)
 WEBHOOKS: Final = Request(webhooks.NAME, webhooks.ALL)
 CHANGED_POLICIES: Final = Request(webhooks.NAME, webhooks.POLICIES)
 REFUSED_POLICIES: Final = Request(webhooks.NAME, webhooks.REFUSED)
@@ -33,7 +35,7 @@ NEW_KINDS: Final = Request(discovery_controller.NAME, discovery_controller.CRDS)
 WITHOUT_WEBHOOK: Final = frozenset({health.NAME, discovery_controller.NAME})
 """The controllers of a pod without a webhook."""
 AT_START: Final = (
-    *(DISCOVERY, CERTIFICATES, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
+    *(DISCOVERY, CERTIFICATES, CALLERS, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
     GENERATED,
 )
 

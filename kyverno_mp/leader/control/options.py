@@ -9,6 +9,7 @@ Source: docs/behaviour/controllers 3.2, 4, 10.3.
 from datetime import timedelta
 from typing import Final, cast
 
+from kyverno_mp.controllers.caller_path.controller import Rules as CallerPathRules
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.static import (
@@ -34,8 +35,19 @@ def certificate_rules(settings: Settings) -> CertificateRules:
     )
 
 
+def caller_path_rules(settings: Settings) -> CallerPathRules:
+    """Return the rules of the callers' path segments from the settings."""
+    name = f"{settings.service_name}.{settings.namespace}.svc.kyverno-mp-caller"
+    return CallerPathRules(
+        secret=(settings.namespace, name),
+        deployment=settings.deployment_name,
+        overlap_s=float(settings.caller_path_overlap_s),
+        rotate_s=settings.caller_path_rotate_h * 3600.0,
+    )
+
+
 def webhook_options(
-    settings: Settings, configuration: Configuration, ca_bundle: bytes
+    settings: Settings, configuration: Configuration, ca_bundle: bytes, caller: str = ""
 ) -> WebhookOptions:
     """Return the webhook options from settings and configuration."""
     return WebhookOptions(
@@ -44,6 +56,7 @@ def webhook_options(
         service=settings.service_name,
         service_port=settings.service_port,
         server=settings.server_ip,
+        caller=caller,
         timeout_s=round(settings.webhook_timeout_s),
         force_ignore=settings.force_failure_policy_ignore,
         auto_update=settings.auto_update_webhooks,

@@ -111,6 +111,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         lambda: leader.wired.discovery.directory,
         config_maps=settings.config_map_caching,
         reviews=settings.runs_webhook,
+        callers=leader.callers if settings.runs_webhook else None,
     )
     informers: list[Informer[Any]] = [
         *policies.informers,
@@ -128,8 +129,9 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
             all(one.synced for one in informers)
             and policies.is_complete
             and context.is_settled
+            and (leader.callers.is_set or not settings.runs_webhook)
         ),
-        leader.wired.published,
+        leader.published,
         lambda wake: _wake_on_change(wake, policies, cluster_data),
     )
     leader.start()
@@ -149,6 +151,7 @@ class ClusterLeader:
         settings, client = replica.settings, followed.client
         self._settings = settings
         self._runtime_dir = replica.runtime_dir
+        self.callers = replica.callers
         self._client = client
         terms = Terms(
             namespace=settings.namespace,
@@ -231,6 +234,11 @@ class ClusterLeader:
             if self._triggers is not None:
                 self._triggers.stop()
                 mark_pending(self._last_calls, self._settings.namespace)
+
+    def published(self, generation: int) -> None:
+        """Record the generation of the last poll, and that its data is published."""
+        self.callers.published()
+        self.wired.published(generation)
 
     def gauges(self) -> Mapping[str, int]:
         """Return the gauges of the leader's page about its queues."""

@@ -9,7 +9,7 @@ docs/behaviour/controllers 8.
     event                                      adds the key
     policies changed                           webhooks: policies
     the operator's ConfigMap changed           webhooks: configuration
-    a configuration of ours changed            webhooks: its name
+    a configuration of ours changed            webhooks: its name; callers
     the authority changed or became usable     webhooks: all; leader health
     CRDs changed                               discovery: its CRDs
     the served resources changed               webhooks: all
@@ -17,7 +17,7 @@ docs/behaviour/controllers 8.
     exceptions changed                         generated policies
     a generated policy changed in a status     policy statuses
     a generation was published                 webhooks: refused; as when attached
-    a worker attached a generation             policy statuses; replicas
+    a worker attached a generation             policy statuses; replicas; callers
     another replica enforces other versions    policy statuses
     an entry became readable or unreadable     global context entries
 
@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any, Final
 
 from kyverno_mp.controllers.replicas import Replicas, scope_of
+from kyverno_mp.controllers.webhook_config.callers import segments_in
 from kyverno_mp.controllers.webhook_config.options import MANAGED_BY, MANAGER
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.kube.apply import Objects
@@ -47,8 +48,11 @@ from kyverno_mp.leader.control.dependencies import (
     ReplicaContext,
 )
 from kyverno_mp.leader.control.event_recorder import EventRecorder
+from kyverno_mp.leader.control.options import webhook_options
+from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+from kyverno_mp.settings.settings import Settings
 
 _DEPTH_MAX: Final = 256
 """About a dozen fixed keys, and one for each configuration with our label."""
@@ -97,7 +101,7 @@ class Wired:
             objects=objects,
             discovery=self.discovery,
             replicas=self.replicas,
-            own=_own_configurations(client),
+            own=_own_configurations(client, replica.settings),
         )
         metrics = followed.metrics
         self.controllers = Controllers(
@@ -119,6 +123,7 @@ class Wired:
         """Check immediately which generations the workers have attached."""
         self.shared.add(keys.STATUSES)
         self.shared.add(keys.REPLICAS)
+        self.shared.add(keys.CALLERS)
 
     def gauges(self) -> Mapping[str, int]:
         """Return the gauges of the leader's page about the queue."""
@@ -140,6 +145,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
 
     def own_changed(plural: str, key: Key) -> None:
         shared.add(keys.configuration_of_ours(plural, key[1]))
+        shared.add(keys.CALLERS)
 
     crds = Informer(client, _metadata_of(_CRDS), _drop_content)
     crds.on_change(adds(keys.NEW_KINDS))
@@ -159,24 +165,27 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     return [crds, *shared.own.values(), others]
 
 
-def _own_configurations(client: Client) -> dict[str, Informer[bytes]]:
+def _own_configurations(
+    client: Client, settings: Settings
+) -> dict[str, Informer[bytes]]:
     """Return the informers of our configurations, by the plural name of the resource.
 
     They trigger a reconcile as soon as another client deletes or edits one.
     """
     selector = f"{MANAGED_BY}={MANAGER}"
+    options = webhook_options(settings, Configuration(), b"")
     return {
         resource.plural: Informer(
-            client, _metadata_of(resource, selector), _drop_content
+            client,
+            WatchScope(resource=resource, label_selector=selector),
+            partial(segments_in, options),
         )
         for resource in RESOURCES.values()
     }
 
 
-def _metadata_of(resource: Resource, label_selector: str = "") -> WatchScope:
-    return WatchScope(
-        resource=resource, label_selector=label_selector, metadata_only=True
-    )
+def _metadata_of(resource: Resource) -> WatchScope:
+    return WatchScope(resource=resource, metadata_only=True)
 
 
 def _drop_content(_raw: object) -> bytes:

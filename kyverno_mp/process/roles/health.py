@@ -47,6 +47,7 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.telemetry.bound import ExposedSeries
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import Format, PlainText, format_for, render
 from kyverno_mp.telemetry.page import is_running
@@ -78,6 +79,7 @@ class Reporter:
         that the workers serve.
         """
         self._queues = queues
+        self._exposed = ExposedSeries(settings.metrics_lines_max)
         self._pools = pools
         self._certificate = CertificateExpiry(cert)
         self._settings = settings
@@ -192,7 +194,8 @@ class Reporter:
             queues=self._queues,
         )
         shown = (self._configured.current() or Configured()).metrics
-        text = render(merge(pages, shown), gauges, shown, form)
+        recorded = self._exposed.bounded(merge(pages, shown), shown)
+        text = render(recorded, gauges, shown, form)
         return HTTPStatus.OK, form.content_type, text.encode()
 
     def _workers(self) -> list[WorkerFacts]:

@@ -23,6 +23,7 @@ from kyverno_mp.program.result import IMAGE_VERIFY, PolicyResponse, SharedRespon
 from kyverno_mp.telemetry.families import (
     IMAGE_POLICY_RESULTS,
     MUTATING_RESULTS,
+    OVERFLOW,
     VALIDATING_RESULTS,
 )
 from kyverno_mp.telemetry.record import Recorder
@@ -113,7 +114,7 @@ class PageRecords:
             return
         labels = (
             request.kind,
-            request.namespace,
+            _space(request),
             _LOWER[request.operation],
             "true" if allowed else "false",
             _WEBHOOK[webhook],
@@ -145,7 +146,7 @@ class PageRecords:
                 observe(_cel_labels(request, response), share)
             return
         outcome = responses.outcome
-        key = (outcome, request.kind, request.namespace, request.operation)
+        key = (outcome, request.kind, _space(request), request.operation)
         known = self._cel_labels.get(key)
         if known is None:
             known = [_cel_labels(request, one) for one in responses]
@@ -168,7 +169,7 @@ class PageRecords:
                 policy.namespace or "-",
                 policy.name,
                 request.kind,
-                request.namespace,
+                _space(request),
                 _LOWER[request.operation],
                 "admission_request",
                 response.results[0].status,
@@ -197,7 +198,7 @@ class PageRecords:
         """
         key: _Outcome = (
             request.kind,
-            request.namespace,
+            _space(request),
             request.operation,
             request.dry_run,
             webhook,
@@ -238,6 +239,11 @@ class PageRecords:
             self._loop.call_soon_threadsafe(count)
 
 
+def _space(request: Request) -> str:
+    """Return the namespace for labels; all that do not exist share one series."""
+    return request.namespace if request.namespace_known else OVERFLOW
+
+
 def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
     policy = response.policy
     return (
@@ -246,7 +252,7 @@ def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
         policy.namespace or "-",
         policy.name,
         request.kind,
-        request.namespace,
+        _space(request),
         _LOWER[request.operation],
         "admission_request",
         response.results[0].status,
@@ -292,7 +298,7 @@ def _rows(
             policy.namespace or "-",
             policy.name,
             request.kind,
-            request.namespace,
+            _space(request),
             _LOWER[request.operation],
             rule,
             status,

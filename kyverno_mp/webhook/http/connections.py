@@ -21,6 +21,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.webhook.http.asgi import App
 from kyverno_mp.webhook.http.budget import Budget
+from kyverno_mp.webhook.http.callers import CallerCheck
 from kyverno_mp.webhook.review.service import Service
 
 READ_TIMEOUT_S: Final = 30.0
@@ -66,6 +67,9 @@ class Peers(Protocol):
     def others(self) -> Sequence[int]:
         """Return the counts of the other workers that accept connections."""
 
+    def expose(self) -> None:
+        """Count a proved call that its caller gave up before the answer."""
+
 
 class Connections:
     """The shared state of all connections of a worker."""
@@ -86,8 +90,12 @@ class Connections:
         arriving_bytes_max: int = ARRIVING_BYTES_MAX,
         evaluating_bytes_max: int = EVALUATING_BYTES_MAX,
         peers: Peers | None = None,
+        callers: CallerCheck | None = None,
     ) -> None:
-        """``peers`` is None if this worker is the only one."""
+        """``peers`` is None if this worker is the only one.
+
+        ``callers`` is None if every caller is trusted.
+        """
         self.loop = loop
         self.service = service
         self.app = app
@@ -99,6 +107,7 @@ class Connections:
         self._write_timeout_s = write_timeout_s
         self._time_s = time_s
         self._peers = peers
+        self.callers = callers or CallerCheck()
         self.arriving = Budget(arriving_bytes_max)
         """Incomplete or waiting requests, and unread answers."""
         self.evaluating = Budget(evaluating_bytes_max)
@@ -190,6 +199,14 @@ class Connections:
         """Report this worker's count to the other workers."""
         if self._peers is not None:
             self._peers.report(-1 if self.draining else self._count())
+
+    def gave_up(self) -> None:
+        """Report a caller that left before the answer to a proved call.
+
+        The API server may have shown its path to the requester.
+        """
+        if self._peers is not None:
+            self._peers.expose()
 
     def has_most(self) -> bool:
         """Return whether another worker has fewer connections."""

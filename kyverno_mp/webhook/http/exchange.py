@@ -16,6 +16,7 @@ _REASONS: Final = {
     200: "OK",
     204: "No Content",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     413: "Content Too Large",
@@ -35,14 +36,22 @@ class Exchange:
         "body",
         "content_type",
         "headers",
+        "is_proved",
         "keep_alive",
         "method",
+        "path",
+        "query",
         "target",
     )
 
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
+        self.path = b""
+        """The path without a caller's secret segment, once the head is complete."""
+        self.query = b""
+        self.is_proved = False
+        """Whether the API server has sent the request (webhook/http/callers.py)."""
         self.headers: list[tuple[bytes, bytes]] = []
         self.content_type = b""
         self.body: bytes | bytearray = b""
@@ -55,7 +64,7 @@ def is_review(exchange: Exchange) -> bool:
     """Return whether method, content type and path match a resource review."""
     if exchange.method != b"POST" or exchange.content_type != JSON:
         return False
-    return route_of(exchange.target.partition(b"?")[0]) is not None
+    return route_of(exchange.path) is not None
 
 
 def bytes_of(exchange: Exchange) -> int:

@@ -73,6 +73,10 @@ class Protocol(asyncio.Protocol):
         self._too_large = False
         self._owes_continue = False
         self._holds = False
+        self._certified: bool | None = None
+        """Whether the connection's client certificate proves the caller."""
+        self._answers_proved = False
+        """Whether the review that is being evaluated has a proof."""
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
@@ -91,6 +95,8 @@ class Protocol(asyncio.Protocol):
         # uvloop's TLS transport has the methods of a Transport, but not its class.
         self._transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpRequestParser(self)
+        certificate = transport.get_extra_info("peercert")
+        self._certified = self._connections.callers.certified(certificate)
         self._enter(IDLE)
         self._connections.opened(self)
 
@@ -98,6 +104,8 @@ class Protocol(asyncio.Protocol):
         """Remove the connection; the evaluation of a review continues."""
         del exc
         self._transport = None
+        if self.state == ANSWERING and self._answers_proved:
+            self._connections.gave_up()
         self._waiting.clear()
         self._enter(CLOSING)
         self._release()
@@ -233,6 +241,14 @@ class Protocol(asyncio.Protocol):
         self._in_head = False
         exchange = self._exchange
         exchange.method = self._parser.get_method()
+        callers = self._connections.callers
+        exchange.path, exchange.query, exchange.is_proved = callers.read(
+            exchange.target
+        )
+        if self._certified is not None:
+            exchange.is_proved = self._certified
+        if not exchange.is_proved and not self._admits(exchange):
+            return
         if len(exchange.headers) > HEADERS_MAX:
             self._refuse(http_errors.HEAD_TOO_LARGE, "header too large")
             return
@@ -246,6 +262,17 @@ class Protocol(asyncio.Protocol):
             self._continue()
         if self._too_large and not is_review(exchange):
             self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
+
+    def _admits(self, exchange: Exchange) -> bool:
+        """Return whether to read the body of a request; only GET needs no proof."""
+        if exchange.method != b"POST":
+            return True
+        code = self._connections.callers.refusal(
+            is_proved=exchange.is_proved, certified=self._certified
+        )
+        if code:
+            self._refuse(code, "no webhook for this caller")
+        return not code
 
     def _continue(self) -> None:
         """Send 100 Continue to a client that waits for it, once per request."""
@@ -337,13 +364,13 @@ class Protocol(asyncio.Protocol):
     # Answers
 
     def _begin(self, exchange: Exchange) -> None:
-        path, _, query = exchange.target.partition(b"?")
+        path = exchange.path
         if exchange.method != b"POST":
-            self._call_app(exchange, path, query)
+            self._call_app(exchange)
             return
         route = SHARED.get(path) or route_of(path)
         if route is None:
-            self._call_app(exchange, path, query)
+            self._call_app(exchange)
             return
         # KYVERNO: exactly this type, no parameters (docs/behaviour/controllers 14.11).
         if exchange.content_type != JSON:
@@ -357,7 +384,12 @@ class Protocol(asyncio.Protocol):
                 weight = self._weight_with_room(exchange.body)
             arrived_ns = int(exchange.arrived_s * 1e9)
             answer = self._connections.service.answer(
-                route, query, exchange.body, arrived_ns, weight
+                route,
+                exchange.query,
+                exchange.body,
+                arrived_ns,
+                weight,
+                is_proved=exchange.is_proved,
             )
         except HttpError as error:
             self._end_refused(exchange, error)
@@ -367,6 +399,7 @@ class Protocol(asyncio.Protocol):
             return
         assert isinstance(answer, LateAnswer)
         self._enter(ANSWERING)
+        self._answers_proved = exchange.is_proved
         self._hold_decoded(exchange, answer, weight)
         answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
 
@@ -398,6 +431,7 @@ class Protocol(asyncio.Protocol):
     def _end_late(self, exchange: Exchange, body: bytes) -> None:
         # The connection may have been closed meanwhile.
         if self.state == ANSWERING:
+            self._answers_proved = False
             self._end_review(exchange, body)
 
     def _end_review(self, exchange: Exchange, body: bytes) -> None:
@@ -441,24 +475,24 @@ class Protocol(asyncio.Protocol):
         else:
             self._linger()
 
-    def _call_app(self, exchange: Exchange, path: bytes, query: bytes) -> None:
+    def _call_app(self, exchange: Exchange) -> None:
         """Pass a request that is not a review to the Falcon app."""
         self._enter(ANSWERING)
-        self._task = self._connections.loop.create_task(
-            self._relay(exchange, path, query)
-        )
+        self._answers_proved = exchange.is_proved and exchange.method == b"POST"
+        self._task = self._connections.loop.create_task(self._relay(exchange))
 
-    async def _relay(self, exchange: Exchange, path: bytes, query: bytes) -> None:
+    async def _relay(self, exchange: Exchange) -> None:
         status, headers, body = await call_app(
             self._connections.app,
             exchange.method,
-            path,
-            query,
+            exchange.path,
+            exchange.query,
             exchange.headers,
             bytes(exchange.body),
         )
         self._task = None
         if self.state == ANSWERING:
+            self._answers_proved = False
             self._respond(exchange, status, headers, body)
 
     def _next(self) -> None:

@@ -1,7 +1,7 @@
 """Serve TLS with a certificate that can be replaced while connections are open.
 
 Room: webhook. Takes: paths of PEM files. Gives: Certificates, whose context the
-listener uses. Next: worker. May touch: reads the two files.
+listener uses. Next: worker. May touch: reads these files.
 Source: docs/behaviour/controllers 2.1 (versions, suites); GHSA-hgv6-w7r3-w4qw (weak
 ciphers).
 """
@@ -10,6 +10,8 @@ import logging
 import ssl
 from pathlib import Path
 from typing import Final
+
+from kyverno_mp.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,10 +33,17 @@ class Certificates:
     pair of files is therefore never served.
     """
 
-    def __init__(self, cert_file: Path, key_file: Path) -> None:
-        """Load the files. Raises: OSError, ssl.SSLError."""
+    def __init__(
+        self, cert_file: Path, key_file: Path, client_ca_file: Path | None = None
+    ) -> None:
+        """Load the files. Raises: OSError, ssl.SSLError.
+
+        ``client_ca_file`` verifies client certificates, which stay optional: probes
+        have none.
+        """
         self._cert_file = cert_file
         self._key_file = key_file
+        self._client_ca_file = client_ca_file
         self._stamps = self._read_stamps()
         self._current = self._load()
         self.context = self._load()
@@ -58,13 +67,11 @@ class Certificates:
             return False
         return True
 
-    def _read_stamps(self) -> tuple[_Stamp, _Stamp]:
-        # stat follows the symlinks with which the kubelet swaps both files atomically.
-        first, second = self._cert_file.stat(), self._key_file.stat()
-        return (
-            (first.st_ino, first.st_mtime_ns, first.st_size),
-            (second.st_ino, second.st_mtime_ns, second.st_size),
-        )
+    def _read_stamps(self) -> tuple[_Stamp, ...]:
+        # stat follows the symlinks with which the kubelet swaps all files atomically.
+        files = (self._cert_file, self._key_file, self._client_ca_file)
+        facts = [file.stat() for file in files if file is not None]
+        return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in facts)
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -77,6 +84,9 @@ class Certificates:
         context.num_tickets = 0
         # Without this empty password, OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(self._cert_file, self._key_file, password="")
+        if self._client_ca_file is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.load_verify_locations(self._client_ca_file)
         return context
 
     def _hand_over(
@@ -86,3 +96,8 @@ class Certificates:
         _context: ssl.SSLContext,
     ) -> None:
         handshake.context = self._current
+
+
+def client_ca_of(settings: Settings) -> Path | None:
+    """Return the file with the authorities of client certificates, if there is one."""
+    return Path(settings.client_ca_file) if settings.client_ca_file else None

@@ -179,5 +179,5 @@ def recorder_of(
         one_of=settings.record_one_of,
         on_delete=on_delete,
     )
-    redaction = Redaction(settings.record_redact)
+    redaction = Redaction(settings.record_redact, settings.record_plain)
     return ReviewRecorder(files, redaction, one_of=settings.record_one_of)

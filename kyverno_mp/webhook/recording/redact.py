@@ -1,11 +1,14 @@
 """Remove the values of Secrets, tokens and configured fields from a review.
 
-Room: webhook. Takes: the setting KYVERNO_MP_RECORD_REDACT, reviews and patches. Gives:
-copies without these values, and pointers to the removed values. Next: recorder.py.
+Room: webhook. Takes: the settings KYVERNO_MP_RECORD_REDACT and KYVERNO_MP_RECORD_PLAIN,
+reviews and patches. Gives: copies without these values, and pointers to the removed
+values. Next: recorder.py.
 May touch: nothing outside its arguments.
 Source: docs/replay.md (what is not stored).
 
-SAFETY: values are replaced before a review is serialized; field names stay.
+SAFETY: values are replaced before a review is serialized; field names stay. Tokens and
+passwords are often in environment variables, arguments and annotations, of Pods as well
+as of any custom resource. They are therefore recognized by the names of their fields.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,14 +43,26 @@ _ALWAYS: Final = (
 _KNOWN_EXTRA: Final = "authentication.kubernetes.io/"
 """Keys of the user's ``extra`` that name pods, nodes and credentials, not secrets."""
 _OBJECTS: Final = ("object", "oldObject")
+ENV: Final = "env"
+ARGS: Final = "args"
+ANNOTATIONS: Final = "annotations"
+HIDDEN: Final = (ENV, ARGS, ANNOTATIONS)
+"""What is redacted in objects of all kinds unless the operator keeps it plain."""
+_ARGUMENTS: Final = frozenset({"args", "command"})
+_KNOWN_ANNOTATIONS: Final = ("kubernetes.io", "k8s.io", "kyverno.io")
+"""Domains whose annotations configure the cluster and contain no secrets."""
 
 
 class Redaction:
     """The fields that are never stored."""
 
-    def __init__(self, text: str = "") -> None:
-        """Compile further fields (values/field_paths.py) in addition to _ALWAYS."""
+    def __init__(self, text: str = "", plain: str = "") -> None:
+        """Compile further fields (values/field_paths.py) in addition to _ALWAYS.
+
+        ``plain``: the parts of HIDDEN to keep, comma-separated.
+        """
         self._fields = [*_ALWAYS, *field_paths(text)]
+        self._hidden = frozenset(HIDDEN) - {one.strip() for one in plain.split(",")}
 
     def tokens_of(self, kinds: Iterable[str]) -> list[Tokens]:
         """Return the paths that are redacted in objects of any of these kinds."""
@@ -77,6 +92,9 @@ class Redaction:
                     found[name] = without(before, tokens)
                     if found[name] is not before:
                         missing.append(pointer((name, *tokens)))
+                hidden: dict[Tokens, None] = {}
+                found[name] = self._hide(found[name], (), hidden)
+                missing += [pointer((name, *tokens)) for tokens in hidden]
         user = raw.get("userInfo")
         if type(user) is dict and type(user.get("extra")) is dict:
             extra = user["extra"]
@@ -102,7 +120,61 @@ class Redaction:
         ``is_whole``: redact all values.
         """
         places = [()] if is_whole else self.tokens_of(kinds)
-        return [_operation(one, places) for one in operations]
+        return [self._plain(_operation(one, places)) for one in operations]
+
+    def _plain(self, raw: dict[str, Json]) -> dict[str, Json]:
+        """Return an operation of a patch without hidden values."""
+        if "value" not in raw:
+            return raw
+        at = tokens_of_pointer(str(raw.get("path", "")))
+        tokens = tuple(EACH if one.isdigit() or one == "-" else one for one in at)
+        return {**raw, "value": self._hide(raw["value"], tokens, {})}
+
+    def _hide(self, value: Json, at: Tokens, missing: dict[Tokens, None]) -> Json:
+        """Return a copy without hidden values; the same value if it has none.
+
+        ``at``: the path of the value. The paths of hidden values are added to
+        ``missing``.
+        """
+        if type(value) is dict:
+            changed = {
+                name: new
+                for name, old in value.items()
+                if (new := self._hide(old, (*at, name), missing)) is not old
+            }
+            return {**value, **changed} if changed else value
+        if type(value) is list:
+            items = [self._hide(one, (*at, EACH), missing) for one in value]
+            is_new = any(new is not old for new, old in zip(items, value, strict=True))
+            return items if is_new else value
+        if value is None or value == REDACTED or not self._hides(at):
+            return value
+        missing[at] = None
+        return REDACTED
+
+    def _hides(self, at: Tokens) -> bool:
+        """Return whether a scalar at this path is not stored."""
+        grandparent, parent, name = ("", "", "", *at)[-3:]
+        if ENV in self._hidden and (
+            (grandparent == ENV and name == "value") or parent == ENV
+        ):
+            return True
+        if ARGS in self._hidden and not _ARGUMENTS.isdisjoint((parent, name)):
+            return True
+        return (
+            ANNOTATIONS in self._hidden
+            and (grandparent, parent) == _ANNOTATIONS
+            and not _is_known(name)
+        )
+
+
+def _is_known(annotation: str) -> bool:
+    domain, slash, _ = annotation.rpartition("/")
+    if not slash or annotation in COPIES:
+        return False
+    return any(
+        domain == one or domain.endswith(f".{one}") for one in _KNOWN_ANNOTATIONS
+    )
 
 
 def _kind_of(resource: dict[str, Json]) -> str:

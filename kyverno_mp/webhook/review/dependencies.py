@@ -4,12 +4,15 @@ Room: webhook. Takes: the objects that wire creates. Gives: Dependencies. Next: 
 review. May touch: nothing.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.program.ports import NamespaceObjects
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.http_errors import UNPROVED
 from kyverno_mp.webhook.ports import (
     AuditSink,
     Filters,
@@ -67,3 +70,56 @@ class Dependencies:
     long_evaluations: LongEvaluations = field(default_factory=LongEvaluations)
     """The evaluations in threads, including audits; they take turns on the CPU."""
     top_kind: TopKind = built_in_kind
+
+
+def without_effects(dependencies: Dependencies) -> Dependencies:
+    """Return the dependencies of reviews that must have no effect but their answer.
+
+    SAFETY: no handler can reach what starts, stores or counts something.
+    """
+    return replace(
+        dependencies,
+        records=_OnlyErrors(dependencies.records),
+        audit_queue=None,
+        slow_audit_queue=None,
+        sink=None,
+        triggers=None,
+        results=None,
+        recording=None,
+    )
+
+
+class _OnlyErrors:
+    """Counts such a review under one code, because its labels are not believed."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def review(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        """Count the review."""
+        del request, webhook, responses, allowed, seconds
+        self._records.error(UNPROVED)
+
+    def audit(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
+    ) -> None:
+        """Count nothing."""
+
+    def http(self, method: str, path: str, seconds: float) -> None:
+        """Count nothing."""
+
+    def error(self, code: str) -> None:
+        """Count an error by its code."""
+        self._records.error(code)

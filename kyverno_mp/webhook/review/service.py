@@ -33,11 +33,12 @@ from kyverno_mp.limits import (
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.turns import Shares
+from kyverno_mp.telemetry.families import OVERFLOW
 from kyverno_mp.values.kubernetes.image import registries_of
 from kyverno_mp.values.kubernetes.selector import labels_of
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
-from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.dependencies import Dependencies, without_effects
 from kyverno_mp.webhook.review.handlers import Handlers
 from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
 from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
@@ -67,6 +68,8 @@ class Service:
 
     def __init__(self, dependencies: Dependencies, handlers: Handlers) -> None:
         self._dependencies = dependencies
+        self._without_effects = without_effects(dependencies)
+        """For reviews that anyone could have sent."""
         self._handlers = handlers
         self._now_ns = dependencies.monotonic_ns
         self._crowded_until_ns = 0
@@ -83,12 +86,15 @@ class Service:
         body: bytes | bytearray,
         arrived_ns: int = 0,
         weight: int = 0,
+        *,
+        is_proved: bool = True,
     ) -> Answer:
         """Answer a review. Raises: HttpError, and nothing else.
 
         ``arrived_ns`` is the time at which the caller began to wait, for the deadline;
         0 means now. ``weight`` is ``decoded_bytes(body)``, which takes milliseconds for
-        a large body; 0 means unknown.
+        a large body; 0 means unknown. A review that is not ``is_proved`` starts
+        nothing (webhook/http/callers.py).
         """
         started_ns = self._now_ns()
         try:
@@ -101,9 +107,8 @@ class Service:
             raise HttpError(error.code, error.message) from error
         size_bytes = weight or about_decoded_bytes(body)
         handler = self._handlers[route.webhook]
-        review = Review(
-            self._dependencies, handler, route, request, started_ns, size_bytes
-        )
+        dependencies = self._dependencies if is_proved else self._without_effects
+        review = Review(dependencies, handler, route, request, started_ns, size_bytes)
         plan: PlanOf | None = None
         pace = None
         if self._dependencies.long_lane is not None:
@@ -237,7 +242,9 @@ class Service:
             return ()
         request = review.request
         hosts = registries_of(request.object or request.old_object)
-        return (f"namespace {request.namespace}", *hosts)
+        # Otherwise, reviews of invented namespaces would get many shares.
+        namespace = request.namespace if request.namespace_known else OVERFLOW
+        return (f"namespace {namespace}", *hosts)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
         """Return whether a plan depends on a namespace that is not published yet.

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from deploy import compose, pin
 from kyverno_mp import __version__
 from kyverno_mp.cli.main import cli
+from kyverno_mp.controllers.caller_path.controller import TEMPLATE_KNOWS
 from kyverno_mp.process.roles import table as roles
 from kyverno_mp.settings.read import read
 
@@ -260,7 +261,7 @@ def test_each_pool_can_acquire_its_lease(objects: list[dict[str, Any]]) -> None:
 
 
 def test_no_role_has_wildcard_permissions(objects: list[dict[str, Any]]) -> None:
-    """No wildcards, no verbs that can extend permissions, only our own two Secrets.
+    """No wildcards, no verbs that can extend permissions, only our own three Secrets.
 
     Tokens are allowed only for the named accounts
     (test_each_pool_runs_once_with_its_own_account).
@@ -269,7 +270,11 @@ def test_no_role_has_wildcard_permissions(objects: list[dict[str, Any]]) -> None
         assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
         if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
-            assert all(".kyverno-tls-" in name for name in rule["resourceNames"])
+            ours = {
+                f"kyverno-svc.kyverno.svc.{name}"
+                for name in ("kyverno-tls-ca", "kyverno-tls-pair", "kyverno-mp-caller")
+            }
+            assert set(rule["resourceNames"]) <= ours
         assert not {"pods/exec", "nodes/proxy"} & set(rule["resources"])
         if "serviceaccounts/token" in rule["resources"]:
             assert rule["resourceNames"]
@@ -397,6 +402,9 @@ def test_services_select_the_pods(objects: list[dict[str, Any]], manifest: str) 
             "app.kubernetes.io/name": "kyverno-mp",
             "app.kubernetes.io/version": __version__,
         }
+        if role == "admission":
+            # controllers/caller_path: these pods accept paths with a segment.
+            labels[TEMPLATE_KNOWS] = "known"
         assert template["metadata"]["labels"] == labels
         spec = deployment(objects, role)["spec"]
         assert spec["selector"]["matchLabels"] == labels_of(role)

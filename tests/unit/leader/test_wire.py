@@ -34,6 +34,7 @@ from kyverno_mp.leader.status import PolicyStatus, Status, StatusReader, write_s
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.queues.journal import EVENTS
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.callers import CALLERS, Callers, is_segment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.page import start_ticks
@@ -583,3 +584,53 @@ def test_stopped_queue_starts_nothing(leader: Leader) -> None:
         "controllers_queue_depth": 0,
         "controllers_queue_dropped": 0,
     }
+
+
+def paths_of(leader: Leader) -> set[str]:
+    """Return the first part of the path of every registered webhook."""
+    return {
+        webhook["clientConfig"]["service"]["path"].split("/")[1]
+        for raw in dict(leader.api.objects).values()
+        for webhook in raw.get("webhooks") or ()
+    }
+
+
+def attach_callers(leader: Leader) -> Callers:
+    """Publish the path segments as the leader's loop does, and attach them."""
+    published = leader.wired.shared.replica.callers
+    published.poll()
+    published.published()
+    generation = leader.page.generation(CALLERS) + 1
+    leader.page.set_generation(CALLERS, generation)
+    leader.worker.serve(CALLERS, generation)
+    leader.wired.attached()
+    return msgspec.json.decode(published.values()[CALLERS], type=Callers)
+
+
+def test_segment_is_registered_in_every_path_after_workers_accept_it(
+    leader: Leader,
+) -> None:
+    leader.api.put(POLICY, **policy())
+    leader.until(leader.resources)
+    leader.pass_s(3)
+    assert not any(is_segment(one) for one in paths_of(leader))
+    (segment,) = attach_callers(leader).segments
+    leader.until(lambda: paths_of(leader) == {segment})
+
+
+def test_segment_is_required_until_another_writer_registers_paths_without(
+    leader: Leader,
+) -> None:
+    leader.api.put(POLICY, **policy())
+    leader.until(leader.resources)
+    (segment,) = attach_callers(leader).segments
+    leader.until(lambda: paths_of(leader) == {segment})
+    leader.pass_s(leader.wired.shared.replica.settings.caller_path_overlap_s + 3)
+    assert attach_callers(leader).required
+    # Kyverno holds the lease and writes its own paths.
+    leader.election.release()
+    found = leader.at(CONFIGURATION)
+    for webhook in found["webhooks"]:
+        webhook["clientConfig"]["service"]["path"] = "/validate/fail"
+    leader.api.put(CONFIGURATION, **found)
+    leader.until(lambda: not attach_callers(leader).required)

@@ -158,6 +158,50 @@ LEAKS: dict[str, tuple[bytes, str]] = {
         ),
         "Po*:spec.containers[].env[].value",
     ),
+    "environment": (
+        _review(
+            "Pod",
+            {"spec": {"initContainers": [{"env": [{"name": "A", "value": SECRET}]}]}},
+        ),
+        "",
+    ),
+    "environment of a custom resource, as a map": (
+        _review("Workflow", {"spec": {"steps": [{"run": {"env": {"A": SECRET}}}]}}),
+        "",
+    ),
+    "environment as texts": (_review("Job", {"spec": {"env": [f"A={SECRET}"]}}), ""),
+    "arguments": (_review("Pod", {"spec": {"containers": [{"args": [SECRET]}]}}), ""),
+    "argument, one text": (_review("Task", {"spec": {"args": f"-p {SECRET}"}}), ""),
+    "command of a template": (
+        _review("CronJob", {"spec": {"x": [{"command": ["sh", "-c", SECRET]}]}}),
+        "",
+    ),
+    "command of a probe": (
+        _review(
+            "Pod",
+            {"spec": {"c": [{"livenessProbe": {"exec": {"command": [SECRET]}}}]}},
+        ),
+        "",
+    ),
+    "unknown annotation": (
+        _review("Pod", {"metadata": {"annotations": {"example.com/a": SECRET}}}),
+        "",
+    ),
+    "annotation without a domain": (
+        _review("Ingress", {"metadata": {"annotations": {"auth": SECRET}}}),
+        "",
+    ),
+    "annotation of a template": (
+        _review(
+            "Deployment",
+            {"spec": {"template": {"metadata": {"annotations": {"b": SECRET}}}}},
+        ),
+        "",
+    ),
+    "look-alike domain": (
+        _review("Pod", {"metadata": {"annotations": {"notkubernetes.io/a": SECRET}}}),
+        "",
+    ),
     "configured, copy": (
         _review("ConfigMap", {"metadata": _annotated(), "data": {"a": SECRET}}),
         "ConfigMap:data",
@@ -194,6 +238,64 @@ def test_patch_contains_no_secret(folder: Path, operation: Any) -> None:
     (stored,) = line["answer"]["patch"]
     assert stored["path"] == operation["path"]
     assert "***" in json.dumps(stored)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {
+            "op": "add",
+            "path": "/spec/containers/0/env/-",
+            "value": {"name": "A", "value": SECRET},
+        },
+        {"op": "replace", "path": "/spec/containers/0/env/1/value", "value": SECRET},
+        {"op": "add", "path": "/spec/containers/0/args", "value": [SECRET]},
+        {"op": "add", "path": "/spec/containers/1/command/2", "value": SECRET},
+        {"op": "add", "path": "/metadata/annotations", "value": {"a": SECRET}},
+        {"op": "add", "path": "/metadata/annotations/e.com~1a", "value": SECRET},
+    ],
+)
+def test_patch_contains_no_hidden_value(folder: Path, operation: Any) -> None:
+    line = _recorded(folder, _review("Pod", {"spec": {}}), patch=[operation])
+    (stored,) = line["answer"]["patch"]
+    assert stored["path"] == operation["path"]
+    assert "***" in json.dumps(stored)
+
+
+def test_names_and_known_annotations_are_kept(folder: Path) -> None:
+    reference = {"secretKeyRef": {"name": "s", "key": "k"}}
+    annotations = {
+        "kubernetes.io/change-cause": "x",
+        "pod-security.kubernetes.io/audit": "y",
+        "policies.kyverno.io/title": "z",
+    }
+    pod = {
+        "metadata": {"annotations": annotations, "labels": {"env": "prod"}},
+        "spec": {
+            "containers": [
+                {"name": "c", "env": [{"name": "A", "valueFrom": reference}]}
+            ]
+        },
+    }
+    line = _recorded(folder, _review("Pod", pod))
+    assert "redacted" not in line
+    assert "***" not in json.dumps(line["request"])
+
+
+@pytest.mark.parametrize("plain", ["env", "args", "annotations"])
+def test_operator_keeps_values_plain(plain: str) -> None:
+    pod = {
+        "metadata": {"annotations": {"a": "annotations"}},
+        "spec": {"containers": [{"args": ["args"], "env": [{"value": "env"}]}]},
+    }
+    raw = json.loads(_review("Pod", pod))["request"]
+    stored, missing = Redaction(plain=plain).review(raw, "Pod")
+    text = json.dumps(stored["object"])
+    assert [one for one in ("env", "args", "annotations") if f': "{one}"' in text] == (
+        [plain] if plain != "args" else []
+    )
+    assert ('["args"]' in text) == (plain == "args")
+    assert len(missing) == 2
 
 
 def test_recorded_review_is_complete_except_for_redacted_values(folder: Path) -> None:
