@@ -58,6 +58,7 @@ from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy,
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import examine
+from kyverno_mp.policy.reading.free_form import as_go_reads
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
@@ -224,7 +225,7 @@ class _Linter:
     def _decoded(self, raw: dict[str, Json], known: _Set) -> Iterator[Finding]:
         """Yield all findings of a document of Kyverno's own kinds."""
         decoded = examine(raw)
-        yield from self._errors(decoded.problems)
+        yield from self._errors((*decoded.problems, *decoded.ignored))
         policy = decoded.document
         if policy is None:
             return
@@ -264,7 +265,9 @@ class _Linter:
             and is_sound
             and all(one.code in (UNSUPPORTED, NO_BACKGROUND) for one in faults)
         ):
-            yield from self._refusals(refused_by_webhook(raw))
+            # Names that nothing reads are reported already.
+            read = as_go_reads(raw).raw
+            yield from self._refusals(refused_by_webhook(read))
 
     def _concerns(
         self, policy: AnyPolicy, warnings: Iterable[str], *, is_sound: bool

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: valid policies,
 rejected policies with all their problems, policies that this version does not evaluate.
-May touch: files named by the user, standard input. Next: cli/apply/evaluate.
+May touch: files named by the user, standard input and error. Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import click
 import msgspec
 from msgspec import structs
 
@@ -44,7 +45,7 @@ from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy,
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import decode, where_of
-from kyverno_mp.policy.reading.free_form import GO_MISFIT, go_misfits
+from kyverno_mp.policy.reading.free_form import GO_MISFIT, go_misfits, ignored_names
 from kyverno_mp.policy.reading.json_duplicates import with_duplicate_keys
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.stored import storage_problems
@@ -89,6 +90,8 @@ class PolicySet(msgspec.Struct):
     """(path, reason) of paths and single documents that could not be loaded."""
     lost_paths: list[str] = []
     """Upstream's message for each path that could not be loaded at all."""
+    warnings: list[str] = []
+    """What a loaded policy says and nothing reads, each with file, policy and field."""
     unread: list[str] = []
     """Folders or parts of folders that could not be read."""
 
@@ -108,7 +111,10 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
     repository cannot be cloned.
     """
     with progress("Reading policies", 0, "files") as advance:
-        return _load(paths, git, advance)
+        found = _load(paths, git, advance)
+    for text in found.warnings:
+        click.echo(f"warning: {text}", err=True)
+    return found
 
 
 def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
@@ -182,6 +188,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.cel_exceptions.extend(part.cel_exceptions)
     found.unsupported.extend(part.unsupported)
     found.failed_paths.extend(part.failed_paths)
+    found.warnings.extend(part.warnings)
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
@@ -327,6 +334,7 @@ def _add_document(
     elif isinstance(document, ClusterPolicy | Policy):
         found.documents.append(document)
         found.raw[document.metadata.name] = raw
+        found.warnings += ignored_names(raw, file)
     elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
         found.cleanups.append(document)
     else:

@@ -91,6 +91,14 @@ def test_rejected_policy_keeps_its_last_valid_version() -> None:
     assert [change for change, _ in again.changes] == ["updated"]
 
 
+def test_policy_with_a_name_that_nothing_reads_stays_in_force_with_a_warning() -> None:
+    """Kyverno 1.18 stored it without a word, so it must not disappear here."""
+    policy_set = Shelf().write(x=policy("a", deny={"conditions": {"Anny": []}}))
+    status = policy_set.policies[0]
+    assert (status.ready, status.code) == (True, "")
+    assert "spec.rules[0].validate.deny.conditions.Anny" in status.message
+
+
 def test_policy_that_was_never_valid_affects_no_other() -> None:
     policy_set = Shelf().write(x=policy("a", patern={}) + policy("b"))
     assert names(policy_set) == ["b"]

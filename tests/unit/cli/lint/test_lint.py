@@ -327,3 +327,24 @@ def test_named_file_is_read_with_any_extension(
     file.write_text('{"apiVersion": "kyverno.io/v1", "kind": "Pod"}')
     (found,) = _findings(command, file)
     assert found["code"] == "policy.unknown_kind"
+
+
+def test_a_name_that_nothing_reads_is_an_error_of_lint_and_a_warning_elsewhere(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    """``Any`` is read as ``any``; ``anny`` would silently deny everything."""
+    file = tmp_path / "policy.yaml"
+    conditions = """
+      deny:
+        conditions:
+          Any: [{KEY: "{{ request.object.metadata.name }}", operator: Equals, value: a}]
+"""
+    text = LATEST_POLICY.partition("      pattern:")[0] + conditions.lstrip("\n")
+    file.write_text(text)
+    assert _findings(command, file) == []
+    file.write_text(text.replace("Any:", "anny:"))
+    line = text.splitlines().index("        conditions:") + 2
+    assert _places(_findings(command, file)) == {(line, "policy.ignored_name")}
+    name = "spec.rules[0].validate.deny.conditions.anny"
+    assert name in command("apply", file, "-r", pods_file).err
+    assert name in command("explain", file).err

@@ -45,6 +45,7 @@ def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
         "kind": {"group": group, "version": version, "kind": raw["kind"]},
         "namespace": raw["metadata"].get("namespace", ""),
         "object": raw,
+        "oldObject": options.pop("old", None),
     }
     app = make_app(lambda: True, ReviewOptions(**options))
     answer = testing.TestClient(app).simulate_post(path, json={"request": request})
@@ -717,3 +718,25 @@ def test_cel_exception_over_its_budget_is_rejected_with_a_message(kind: str) -> 
         answer = ask("/celexception/validate", in_cel("PolicyException", spec))
         assert answer["allowed"] is is_allowed
     assert answer["status"]["message"].endswith("[exception.too_costly]")
+
+
+def test_a_name_that_nothing_reads_is_refused_in_new_policies_only() -> None:
+    """A stored policy with such a name can still be changed elsewhere."""
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    key = "{{ request.operation }}"
+    condition = {"Key": key, "operator": "Equals", "value": "CREATE"}
+    deny = {"conditions": {"Any": [condition]}}
+    rule = {"name": "r", "match": match, "validate": {"deny": deny}}
+    raw: dict[str, Any] = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"background": False, "rules": [rule]},
+    }
+    assert ask("/policyvalidate", raw)["allowed"] is True
+    deny["conditions"] = {"any": [condition], "Al": [condition]}
+    answer = ask("/policyvalidate", raw)
+    assert answer["allowed"] is False
+    assert 'conditions.Al (rule r): unknown field "Al"' in answer["status"]["message"]
+    updated = ask("/policyvalidate", raw, operation="UPDATE", old=raw)
+    assert updated["allowed"] is True
