@@ -46,7 +46,11 @@ from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import decode, where_of
 from kyverno_mp.policy.reading.free_form import GO_MISFIT, go_misfits, ignored_names
-from kyverno_mp.policy.reading.json_duplicates import with_duplicate_keys
+from kyverno_mp.policy.reading.json_duplicates import (
+    KEY_TWICE,
+    refuses_duplicate_keys,
+    with_duplicate_keys,
+)
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
@@ -176,19 +180,12 @@ def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
 
 
 def _add(found: PolicySet, part: PolicySet) -> None:
-    found.documents.extend(part.documents)
-    found.raw.update(part.raw)
-    found.exceptions.extend(part.exceptions)
-    found.cleanups.extend(part.cleanups)
-    found.admission.extend(part.admission)
-    found.bindings.extend(part.bindings)
-    found.validating.extend(part.validating)
-    found.cel.extend(part.cel)
-    found.images.extend(part.images)
-    found.cel_exceptions.extend(part.cel_exceptions)
-    found.unsupported.extend(part.unsupported)
-    found.failed_paths.extend(part.failed_paths)
-    found.warnings.extend(part.warnings)
+    for name in part.__struct_fields__:
+        more = getattr(part, name)
+        if type(more) is dict:
+            getattr(found, name).update(more)
+        else:
+            getattr(found, name).extend(more)
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
@@ -237,6 +234,8 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
             if is_alone and any(_invalidates_path(one, raw) for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
+            if error.code == KEY_TWICE:
+                found.unread.append(file)
 
 
 def _refuse_misfits(document: RawDocument) -> None:
@@ -245,18 +244,17 @@ def _refuse_misfits(document: RawDocument) -> None:
     KYVERNO: such a document is ignored, but a policy that the checks reject counts as
     skipped, which is an error. Items of a List are not validated against schemas.
     """
-    raw = document.raw
-    if document.item >= 0 or not str(raw["apiVersion"]).startswith("kyverno.io/"):
+    raw, problems = document.raw, ()
+    if document.item >= 0:
         return
-    # Imported late: only runs that load such policies need the schemas.
-    from kyverno_mp.policy.schema import kyverno_problems
+    if str(raw["apiVersion"]).startswith("kyverno.io/"):
+        # Imported late: only runs that load such policies need the schemas.
+        from kyverno_mp.policy.schema import kyverno_problems
 
-    problems = kyverno_problems(raw)
-    if not problems:
-        problems = tuple(go_misfits(raw))
-    if not problems and document.duplicate_key:
+        problems = kyverno_problems(raw) or tuple(go_misfits(raw))
+    if not problems and document.duplicate_key and refuses_duplicate_keys(raw):
         text = f'key "{document.duplicate_key}" already set in map'
-        problems = (Problem("policy.key_twice", "", "", text),)
+        problems = (Problem(KEY_TWICE, "", "", text),)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, document.file))
 

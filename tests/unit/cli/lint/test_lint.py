@@ -284,10 +284,15 @@ def test_duplicate_key(command: Command, tmp_path: Path) -> None:
     file.write_text(_policy(rule))
     (found,) = _findings(command, file)
     assert (found["code"], found["line"], found["column"]) == (
-        "lint.duplicate_key",
+        "policy.key_twice",
         10,
         7,
     )
+    # kubectl and the other commands refuse such a policy; other files are only unclear.
+    file.write_text("apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\ndata: {a: c}\n")
+    found, foreign = _findings(command, file)
+    assert (found["code"], found["level"]) == ("lint.not_a_policy", "note")
+    assert (foreign["code"], foreign["level"]) == ("lint.duplicate_key", "warning")
 
 
 def test_policies_rejected_by_the_server(command: Command, tmp_path: Path) -> None:
