@@ -740,3 +740,39 @@ def test_a_name_that_nothing_reads_is_refused_in_new_policies_only() -> None:
     assert 'conditions.Al (rule r): unknown field "Al"' in answer["status"]["message"]
     updated = ask("/policyvalidate", raw, operation="UPDATE", old=raw)
     assert updated["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "allowed"),
+    [
+        ("rbac.authorization.k8s.io/v1/ClusterRole", "", True),
+        ("v1/Secret", "", False),
+        ("v1/Secret", "ns", True),
+        ("rbac.authorization.k8s.io/v1/ClusterRole", "ns", False),
+    ],
+)
+def test_clones_have_a_namespace_if_their_kind_has(
+    kind: str,
+    namespace: str,
+    allowed: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """The cluster knows the scope; a second check without it must not deny."""
+    sources = {"kinds": [kind], "selector": {"matchLabels": {"a": "b"}}}
+    if namespace:
+        sources["namespace"] = namespace
+    generate = {
+        "cloneList": sources,
+        **({"namespace": "x"} if "Secret" in kind else {}),
+    }
+    match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [{"name": "r", "match": match, "generate": generate}]},
+    }
+    view = ClusterView(kinds=BuiltInKinds(is_complete=True))
+    answer = ask("/policyvalidate", raw, view=view)
+    assert answer["allowed"] is allowed
+    if not allowed:
+        assert "target resources" in answer["status"]["message"]
