@@ -244,7 +244,8 @@ def _refuse_misfits(document: RawDocument) -> None:
     KYVERNO: such a document is ignored, but a policy that the checks reject counts as
     skipped, which is an error. Items of a List are not validated against schemas.
     """
-    raw, problems = document.raw, ()
+    raw = document.raw
+    problems: tuple[Problem, ...] = ()
     if document.item >= 0:
         return
     if str(raw["apiVersion"]).startswith("kyverno.io/"):

@@ -100,7 +100,7 @@ def as_go_reads(raw: dict[str, Json]) -> Read:
     """
     spec = raw.get("spec")
     rules = spec.get("rules") if type(spec) is dict else None
-    if type(rules) is not list:
+    if type(spec) is not dict or type(rules) is not list:
         return Read(raw)
     reader = _Reader()
     read = [
