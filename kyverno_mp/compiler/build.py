@@ -224,7 +224,7 @@ def _rule(limited: RuleOfKinds, *, verifies: bool) -> RuleIR:
         ),
         cel_preconditions=_cel_preconditions(rule.cel_preconditions or (), body.cel),
         verify_images=(
-            build_verify_images(rule) if rule.verify_images and not lacking else None
+            build_verify_images(rule) if rule.verify_images and verifies else None
         ),
     )
 

@@ -94,6 +94,9 @@ def read(
 ) -> tuple[Document, tuple[str, ...]]:
     """Decode and check a document; return it with its warnings.
 
+    A name that nothing reads is a warning: a stored policy stays in force, as upstream
+    reads it.
+
     Raises: DocumentInvalid with every problem of structure and content.
     """
     decoded = examine(raw)
@@ -103,7 +106,8 @@ def read(
     problems = decoded.problems + findings.problems
     if problems:
         raise DocumentInvalid(problems, where_of(raw, file))
-    return decoded.document, findings.warnings
+    ignored = tuple(map(str, decoded.ignored))
+    return decoded.document, (*findings.warnings, *ignored)
 
 
 def check(

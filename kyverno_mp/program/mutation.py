@@ -23,7 +23,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.mutate.row import Frame
 from kyverno_mp.program.mutate.rule import LinkedMutation
-from kyverno_mp.program.request import Request, copy_of
+from kyverno_mp.program.request import Request, copy_of, unread_labels
 from kyverno_mp.program.result import PolicyResponse, RuleResult, not_evaluated
 from kyverno_mp.program.rule_gate import matches_at_own_cost
 from kyverno_mp.values.jsonvalue import Json
@@ -205,10 +205,13 @@ def _apply(
     """Apply one policy; return whether the next policy can start."""
     policy, rules = policy_and_rules
     fails = policy.failure_policy == "Fail"
-    if not context.request.namespace_known and _lacks_namespace(context.request, rules):
+    request = context.request
+    is_known = request.namespace_known and request.labels_known
+    if not is_known and _lacks_namespace(request, rules):
         if fails:
-            name = context.request.namespace
-            reason = f'namespace "{name}" not found'
+            reason = f'namespace "{request.namespace}" not found'
+            if not request.labels_known:
+                reason = unread_labels(request.namespace)
             done.refusal = f"mutation policy {policy.name} error: {reason}"
         return not fails
     before = state.resource

@@ -6,8 +6,10 @@ May touch: nothing outside its arguments.
 Source: Kubernetes AdmissionRequest v1; docs/behaviour/engine 1.3, 1.7, 3.4.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final
 
 from kyverno_mp.values.effort import Charge, uncharged
@@ -20,6 +22,18 @@ KYVERNO: the CLI passes it as ``oldObject`` to the engines of policies.kyverno.i
 (docs/behaviour/cel 3). In a cluster, the API server evaluates the selector first,
 without this quirk.
 """
+
+
+UNREAD_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+"""The labels of a namespace if nothing lists namespaces."""
+
+
+def unread_labels(namespace: str) -> str:
+    """Return why a selector of namespaces cannot be evaluated."""
+    return (
+        f'the labels of namespace "{namespace}" are unknown: without a cluster, the'
+        " service reads Namespaces from --resources (KYVERNO_MP_RESOURCES_DIR)"
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +77,9 @@ class Request:
     namespace_known: bool = True
     """False if the list of namespaces lacks this one; then no PolicyException matches
     (docs/behaviour/engine 8.7)."""
+    labels_known: bool = True
+    """False if nothing lists namespaces, so that a selector of namespaces cannot be
+    evaluated."""
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False
     variables: dict[str, Json] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import Outcome
 from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.program.matching.match import link_match
+from kyverno_mp.program.matching.match import link_match, reads_namespace_labels
 from kyverno_mp.program.request import Request
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class LinkedException:
             matches = link_match(self.ir.match, None, for_exception=True).matches
             self._matches = matches
         if not (request.namespace_known and matches(request)):
+            return False
+        if not request.labels_known and reads_namespace_labels(self.ir.match, None):
             return False
         if self.ir.conditions is None:
             return True

@@ -102,11 +102,22 @@ def image_data(client: Client, text: str, deadline_ns: int) -> Json:
         "resolvedImage": f"{reference.place}@{image.digest}",
         "registry": reference.registry,
         "repository": reference.repository,
-        "identifier": reference.identifier,
+        "identifier": _identifier(text, reference),
         "manifestList": image.index,
         "manifest": image.manifest,
         "configData": _json(blob, reference),
     }
+
+
+def _identifier(text: str, reference: Reference) -> str:
+    """Return the tag, the digest, or both if the reference has both.
+
+    KYVERNO: the tag is whatever follows the last colon before the digest, also the port
+    of a registry: ``localhost:5000/app@sha256:...`` has the tag ``5000/app``.
+    """
+    before, separator, _ = text.partition("@")
+    tag = before.rpartition(":")[2] if separator and ":" in before else ""
+    return f"{tag}@{reference.digest}" if tag else reference.identifier
 
 
 def _json(data: bytes, reference: Reference) -> Json:

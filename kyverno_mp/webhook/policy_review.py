@@ -56,7 +56,7 @@ from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.reading.decode import Document, examine
+from kyverno_mp.policy.reading.decode import Decoded, Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
@@ -228,11 +228,14 @@ class PolicyReview:
         document = decoded.document
         if document is None or decoded.problems:
             return ReviewVerdict("; ".join(map(str, decoded.problems)))
+        before = examine(request.old_object) if request.old_object else None
+        if unread := _newly_ignored(decoded, before):
+            return ReviewVerdict("; ".join(unread))
         rules: Sequence[Rule] = ()
         uncompiled: Sequence[str] = ()
         if isinstance(document, ClusterPolicy | Policy):
             rules, uncompiled = expand(document), condition_errors(document)
-        old = examine(request.old_object).document if request.old_object else None
+        old = before.document if before is not None else None
         view = self._options.view
         verdict = review(
             document, rules=rules, old=old, view=view, uncompiled=uncompiled
@@ -278,6 +281,15 @@ class PolicyReview:
                 "PolicyException resource namespace must match the defined namespace."
             ]
         return []
+
+
+def _newly_ignored(new: Decoded, old: Decoded | None) -> list[str]:
+    """Return the names that nothing reads, and that no earlier version has.
+
+    A stored policy with such a name can still be changed.
+    """
+    known = {problem.path for problem in old.ignored} if old is not None else ()
+    return [str(problem) for problem in new.ignored if problem.path not in known]
 
 
 def _judged(

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from kyverno_mp.errors import ExpressionFailed, SnapshotUnusable
 from kyverno_mp.limits import SHARED_ANSWERS_MAX
 from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.program.request import UNREAD_LABELS
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -41,8 +42,8 @@ class SharedClusterData:
     def labels(self, namespace: str) -> Mapping[str, str] | None:
         """Return the labels, None if the namespace does not exist.
 
-        If no namespaces are published at all, any namespace can exist, with unknown
-        labels.
+        If no namespaces are published at all, any namespace can exist; its labels are
+        UNREAD_LABELS.
         """
         segment = self._namespaces()
         cache = self._label_cache
@@ -175,9 +176,9 @@ class _Cache(Generic[K, T]):
 
 def _labels(segment: DataSegment | None, namespace: str) -> Mapping[str, str] | None:
     if segment is None:
-        return {}
+        return UNREAD_LABELS
     found: Mapping[str, str] | None = segment.get(namespace)
-    return {} if found is None and segment.get("") is None else found
+    return UNREAD_LABELS if found is None and segment.get("") is None else found
 
 
 def _roles_of(

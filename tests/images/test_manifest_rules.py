@@ -234,3 +234,14 @@ def test_outage_is_a_rule_error() -> None:
     status, text = judged(policy({"entries": [key(ONE)]}), signed_by(ONE), ports)
     assert status == ERROR
     assert text.endswith(".attestors[0].entries[0].keys: it did not answer")
+
+
+def test_only_the_first_key_of_a_text_with_several_is_read() -> None:
+    """KYVERNO: the others begin with a line break and count as names of files."""
+    entries = {"entries": [key(ONE, OTHER)]}
+    status, text = judged(policy(entries), signed_by(ONE, OTHER))
+    assert status == ERROR
+    assert "entries[1].keys: the key begins with white space" in text
+    assert judged(policy({**entries, "count": 1}), signed_by(ONE, OTHER))[0] == PASS
+    separate = {"entries": [key(ONE), key(OTHER)]}
+    assert judged(policy(separate), signed_by(ONE, OTHER))[0] == PASS

@@ -52,7 +52,7 @@ from kyverno_mp.cli.sources.compiled import (
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess
-from kyverno_mp.cli.sources.plurals import load_plurals
+from kyverno_mp.cli.sources.plurals import load_definitions, plurals_of
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
@@ -131,7 +131,7 @@ def _run_in(
             images=images,
             uses_docker=options.registry,
             layout=options.image_layout,
-            definitions=options.crd_path,
+            definitions=scene.definitions,
         ),
         with_messages=needs_messages(options),
     )
@@ -185,7 +185,8 @@ def _scene(
             objects.append(Payload(load_payload(Path(path))))
             locations.append(Location(path, 0, -1, 1))
     targets = load(options.target_resources)
-    plurals = load_plurals(options.crd_path)
+    definitions = load_definitions(options.crd_path)
+    plurals = plurals_of(definitions)
     cluster_data = load_cluster_data(
         (),
         registry=options.registry,
@@ -204,6 +205,7 @@ def _scene(
         load(options.parameter_resources),
         plurals,
         unread=unread,
+        definitions=definitions,
     )
 
 

@@ -23,5 +23,7 @@ class Scene(msgspec.Struct, frozen=True):
     plurals: Plurals
     errors: int = 0
     """Kinds of objects that could not be loaded."""
+    definitions: Sequence[Json] = ()
+    """CustomResourceDefinitions of files."""
     unread: Sequence[str] = ()
     """Folders of objects, or files in them, that could not be read."""

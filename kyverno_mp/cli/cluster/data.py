@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kyverno_mp.cli.cluster.given_cel import context_ports, simulated_ports
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.plurals import Plurals
+from kyverno_mp.cli.sources.plurals import Plurals, plurals_of
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.reading.load import items_of
@@ -186,9 +186,9 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
     in CEL without a cluster; ``plurals``: plural names of more kinds.
     """
     objects: list[Json] = []
-    defined: Plurals = {}
     for path in paths:
-        _add_cluster(Path(path), folder, objects, defined)
+        objects += _cluster_objects(Path(path))
+    defined = plurals_of(cluster_definitions(paths, folder))
     by_kind = {kind: plural for (_, kind), plural in defined.items()}
     known = GivenObjects(objects, by_kind) if paths else None
     registry = registry or bool(layout)
@@ -214,38 +214,47 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
     )
 
 
-def _add_cluster(
-    path: Path, folder: Path, objects: list[Json], plurals: Plurals
-) -> None:
-    """Add the cluster data of a file; raises CommandFailed.
-
-    KYVERNO: paths of CustomResourceDefinitions are relative to the test, not to the
-    file.
-    """
+def _cluster_objects(path: Path) -> list[Json]:
+    """Return the objects of a ClusterResource file; raises CommandFailed."""
     # Imported late: rarely needed.
-    from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
+    from kyverno_mp.cli.sources.shapes import CLUSTER_FILE
     from kyverno_mp.cli.sources.strict import objects_of, read_fields
 
     try:
-        spec = read_fields(path, CLUSTER_FILE).get("spec", {})
-        given = objects_of(spec)
+        given = objects_of(read_fields(path, CLUSTER_FILE).get("spec", {}))
     except CommandFailed as error:
         text = f"error: failed to load Kubernetes resources: {error.message}"
         raise CommandFailed(text) from error
+    objects: list[Json] = []
     for raw in given:
         # K8S: the object tracker of client-go adds the items of a list, too.
         items = items_of(raw)
         objects.extend([raw] if items is None else [one for _, one in items])
-    for crd in spec.get("crds", []):
-        file = folder / crd
-        try:
-            declared = read_fields(file, CRD_FILE).get("spec") or {}
-        except CommandFailed as error:
-            text = f"error: failed to load CRDs from path {file}: {error.message}"
-            raise CommandFailed(text) from error
-        names = declared.get("names") or {}
-        key = (declared.get("group", ""), names.get("kind", ""))
-        plurals[key] = names.get("plural", "")
+    return objects
+
+
+def cluster_definitions(paths: Sequence[str], folder: Path) -> list[Json]:
+    """Return the CustomResourceDefinitions of ClusterResource files.
+
+    KYVERNO: their paths are relative to the test, not to the file. Raises:
+    CommandFailed.
+    """
+    if not paths:
+        return []
+    from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
+    from kyverno_mp.cli.sources.strict import read_fields
+
+    found: list[Json] = []
+    for path in paths:
+        spec = read_fields(Path(path), CLUSTER_FILE).get("spec", {})
+        for crd in spec.get("crds", []):
+            file = folder / crd
+            try:
+                found.append(read_fields(file, CRD_FILE))
+            except CommandFailed as error:
+                text = f"error: failed to load CRDs from path {file}: {error.message}"
+                raise CommandFailed(text) from error
+    return found
 
 
 def registry_images(layout: str = "") -> Images:

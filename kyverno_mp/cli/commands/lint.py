@@ -32,6 +32,10 @@ command = Command(
             "lint policies/ --target cli --strict",
         ),
         Example(
+            "Find misspelt kinds, also of custom kinds",
+            "lint policies/ --crd-path crds.yaml",
+        ),
+        Example(
             "Ignore one kind of finding",
             "lint policies/ --ignore 'lint.deprecated_*'",
         ),
@@ -52,6 +56,16 @@ command = Command(
             help="Evaluator of the policies. Only for the server, policies and rules"
             " that it rejects or skips are errors or warnings.",
         ),
+        click.Option(
+            ["--crd-path"],
+            multiple=True,
+            help="One file with CustomResourceDefinitions, whose kinds are known.",
+        ),
+        click.Option(
+            ["--cluster"], is_flag=True, help="Only the kinds of the cluster are known."
+        ),
+        click.Option(["--kubeconfig"], default="", help="Kubeconfig file."),
+        click.Option(["--context"], default="", help="Context of the kubeconfig."),
         click.Option(
             ["--strict"], is_flag=True, help="Exit with 1 if there are warnings."
         ),

@@ -78,7 +78,7 @@ def _compiled(paths: tuple[str, ...]) -> list[CompiledPolicy]:
     verifying = [
         one
         for one in compiled.policies
-        if any(rule.verify_images is not None for rule in one.rules)
+        if any(rule.verify_images and not rule.unsupported for rule in one.rules)
     ]
     if not verifying:
         raise CommandFailed(_NO_RULES + (_BY_APPLY if found.images else ""))
@@ -94,7 +94,8 @@ def _blocks(
         for rule in one.rules:
             body = rule.verify_images
             # Autogen rules verify images in the same way.
-            if body is None or rule.name.startswith("autogen-"):
+            is_copy = rule.name.startswith("autogen-")
+            if body is None or rule.unsupported or is_copy:
                 continue
             for number, block in enumerate(body.blocks, 1):
                 alone = msgspec.structs.replace(

@@ -9,7 +9,8 @@ docs/behaviour/cli 18.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.cli.lint.calls import call_faults
+from kyverno_mp.cli.lint.calls import call_faults, query_faults
+from kyverno_mp.cli.output import sarif
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.checks.rules.kinds import kinds_of
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy, Rule
@@ -32,6 +33,8 @@ CODES: Final = {
     "lint.duplicate_key": "The key appears twice in one mapping; the last one is used.",
     "lint.duplicate_name": "Two policies of the set have the same name.",
     "lint.exception_unused": "A PolicyException names an unknown policy or rule.",
+    "lint.kind_misspelt": "No cluster serves the kind; another one has a similar name.",
+    "lint.kind_unknown": "The kind is not known without its definition.",
     "lint.never_matches": "No request can ever match the rule.",
     "lint.not_a_policy": "The file or document is not meant to be a policy.",
     "lint.suspicious": "The rule probably does not do what its author intended.",
@@ -97,6 +100,23 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
         for place, reason in call_faults(raw["spec"]["rules"][index]):
             text = f"{reason}; the rule fails with an error when this call runs"
             yield Concern("lint.call", f"{path}{place}", rule.name, text)
+
+
+def expression_concerns(raw: dict[str, Json]) -> Iterator[Concern]:
+    """Yield the concerns of the expressions of an exception or a clean-up policy.
+
+    The checks of clean-up policies report queries that do not parse.
+    """
+    spec = raw.get("spec")
+    for place, operator in _operators(spec, "spec"):
+        text = f"operator {operator} is deprecated: use {_OLD_OPERATORS[operator]}"
+        yield Concern("lint.deprecated_operator", place, "", text)
+    is_checked = raw.get("kind") != "PolicyException"
+    for place, reason in () if is_checked else query_faults(spec):
+        yield Concern("policy.expression", f"spec{place}", "", reason, sarif.ERROR)
+    for place, reason in call_faults(spec):
+        text = f"{reason}; an evaluation fails when this call runs"
+        yield Concern("lint.call", f"spec{place}", "", text)
 
 
 def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:

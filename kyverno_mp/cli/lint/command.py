@@ -7,16 +7,20 @@ Source: docs/behaviour/engine 10; docs/behaviour/cli 4.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from kyverno_mp.cli.lint.across import Known, across
 from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
-from kyverno_mp.cli.lint.checks import concerns
+from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
 from kyverno_mp.cli.lint.foreign import (
     foreign_kind,
     is_input_of_another_command,
     is_template,
 )
+from kyverno_mp.cli.lint.kinds import KnownKinds
+from kyverno_mp.cli.lint.known_kinds import known_kinds
 from kyverno_mp.cli.lint.output import render
 from kyverno_mp.cli.lint.served import (
     Refusal,
@@ -58,6 +62,11 @@ from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy,
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import examine
+from kyverno_mp.policy.reading.free_form import as_go_reads
+from kyverno_mp.policy.reading.json_duplicates import (
+    KEY_TWICE,
+    refuses_duplicate_keys,
+)
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
@@ -67,29 +76,23 @@ from kyverno_mp.values.wildcard import matches
 _NOT_EVALUATED = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 
-@dataclass(slots=True)
-class _Set:
-    """The documents of one run, for checks across files."""
-
-    policies: dict[str, list[tuple[AnyPolicy, Finding]]] = field(default_factory=dict)
-    exceptions: list[tuple[PolicyException, Finding]] = field(default_factory=list)
-    for_server: bool = True
-
-
-def lint(paths: Sequence[str], *, for_server: bool = True) -> list[Finding]:
+def lint(
+    paths: Sequence[str], *, for_server: bool = True, kinds: KnownKinds | None = None
+) -> list[Finding]:
     """Return all findings in the order of files and lines; raises CommandFailed.
 
     ``for_server``: include policies and rules that the server rejects or skips.
+    ``kinds``: the known kinds, by default the built-in ones.
     """
     found: list[Finding] = []
-    known = _Set(for_server=for_server)
+    known = Known(for_server=for_server, kinds=kinds or KnownKinds())
     for path in paths:
         try:
             for text, file in _texts(path):
                 found.extend(_file(text, file, known))
         except OSError as error:
             raise CommandFailed(_not_read(path, error)) from error
-    found.extend(_across(known))
+    found.extend(across(known))
     order = {file: n for n, file in enumerate(dict.fromkeys(f.file for f in found))}
     return sorted(found, key=lambda f: (order[f.file], f.line, f.column, f.code))
 
@@ -107,7 +110,7 @@ def _texts(path: str) -> Iterable[tuple[bytes, str]]:
     return ((read_file(root, is_argument=True), path),)
 
 
-def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
+def _file(text: bytes, file: str, known: Known) -> Iterator[Finding]:
     if is_template(file):
         said = "a template of a Helm chart; lint what helm template prints"
         yield Finding("lint.not_a_policy", sarif.NOTE, said, file, 1, 1)
@@ -126,10 +129,15 @@ def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
     if not documents:
         yield Finding("lint.not_a_policy", sarif.NOTE, "empty file", file, 1, 1)
     positions = Positions(text)
+    policies = {one.index for one in documents if refuses_duplicate_keys(one.raw)}
     for index in dict.fromkeys(document.index for document in documents):
         for key, line, column in positions.duplicate_keys(index):
-            said = f"key {key} appears twice in one mapping; the last one is used"
-            yield Finding("lint.duplicate_key", sarif.WARNING, said, file, line, column)
+            said = f"key {key} appears twice in one mapping"
+            code, level = KEY_TWICE, sarif.ERROR
+            if index not in policies:
+                said += "; the last one is used"
+                code, level = "lint.duplicate_key", sarif.WARNING
+            yield Finding(code, level, said, file, line, column)
     for document in documents:
         linter = _Linter(document, positions, for_server=known.for_server)
         yield from linter.findings(known)
@@ -184,7 +192,11 @@ class _Linter:
             yield from self._errors(error.problems)
             return
         yield from self._errors(storage_problems(raw))
-        if not isinstance(policy, CelPolicyException):
+        if isinstance(policy, CelPolicyException):
+            from kyverno_mp.compiler.cel_kinds.exception_review import exception_faults
+
+            yield from self._errors(exception_faults(policy))
+        else:
             # Imported late: only runs with such policies need CEL.
             from kyverno_mp.compiler.cel_kinds.review import faults, review
 
@@ -203,7 +215,7 @@ class _Linter:
                 found = replace(found, message=f"column {one.column}: {one.reason}")
             yield found
 
-    def findings(self, known: _Set) -> Iterator[Finding]:
+    def findings(self, known: Known) -> Iterator[Finding]:
         """Yield the findings of this document, and add it to ``known``."""
         raw = self.document.raw
         if is_input_of_another_command(raw):
@@ -220,11 +232,17 @@ class _Linter:
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
         else:
             yield from self._decoded(raw, known)
+        if not foreign_kind(raw):
+            yield from self._of_concerns(known.kinds.concerns(raw))
 
-    def _decoded(self, raw: dict[str, Json], known: _Set) -> Iterator[Finding]:
+    def _of_concerns(self, found: Iterable[Concern]) -> Iterator[Finding]:
+        for one in found:
+            yield self.finding(one.code, one.level, one.text, one.path)
+
+    def _decoded(self, raw: dict[str, Json], known: Known) -> Iterator[Finding]:
         """Yield all findings of a document of Kyverno's own kinds."""
         decoded = examine(raw)
-        yield from self._errors(decoded.problems)
+        yield from self._errors((*decoded.problems, *decoded.ignored))
         policy = decoded.document
         if policy is None:
             return
@@ -243,6 +261,7 @@ class _Linter:
             known.policies.setdefault(policy.key, []).append((policy, place))
             yield from self._of_policy(policy, checked.warnings, is_sound=is_sound)
             return
+        yield from self._of_concerns(expression_concerns(raw))
         if isinstance(policy, PolicyException):
             known.exceptions.append((policy, self.finding("", "", "")))
         if self.for_server:
@@ -264,7 +283,9 @@ class _Linter:
             and is_sound
             and all(one.code in (UNSUPPORTED, NO_BACKGROUND) for one in faults)
         ):
-            yield from self._refusals(refused_by_webhook(raw))
+            # Names that nothing reads are reported already.
+            read = as_go_reads(raw).raw
+            yield from self._refusals(refused_by_webhook(read))
 
     def _concerns(
         self, policy: AnyPolicy, warnings: Iterable[str], *, is_sound: bool
@@ -272,7 +293,7 @@ class _Linter:
         for concern in concerns(policy, self.document.raw):
             if self.for_server and is_sound and concern.code == "lint.unsupported":
                 continue  # the server's rejection has more detail
-            yield self.finding(concern.code, concern.level, concern.text, concern.path)
+            yield from self._of_concerns((concern,))
         for text in dict.fromkeys(warnings):
             if "failure actions" in text:
                 path = "spec.validationFailureAction"
@@ -327,49 +348,6 @@ class _Linter:
         return ""
 
 
-def _across(known: _Set) -> Iterator[Finding]:
-    """Yield errors that depend on several files."""
-    for key, members in known.policies.items():
-        for _, place in members[1:]:
-            first = members[0][1]
-            text = f"policy {key} is also in {first.file}, line {first.line}"
-            yield _at(place, "lint.duplicate_name", text)
-    if not known.policies:
-        return
-    for exception, place in known.exceptions:
-        for target in exception.spec.exceptions:
-            members = known.policies.get(target.policy_name, [])
-            if not members:
-                name = target.policy_name
-                text = f"the exception names policy {name}, which is not in the set"
-                yield _at(place, "lint.exception_unused", text)
-                continue
-            names = _computed_names(members[0][0])
-            for wanted in target.rule_names:
-                if not any(matches(wanted, name) for name in names):
-                    text = f"policy {target.policy_name} has no rule {wanted}"
-                    yield _at(place, "lint.exception_unused", text)
-
-
-def _computed_names(policy: AnyPolicy) -> list[str]:
-    try:
-        return [rule.name for rule in compile_policy(policy, verifies=True).rules]
-    except PolicyInvalid:
-        return [rule.name for rule in policy.spec.rules]
-
-
-def _at(place: Finding, code: str, text: str) -> Finding:
-    return Finding(
-        code,
-        sarif.WARNING,
-        text,
-        place.file,
-        place.line,
-        place.column,
-        place.subject,
-    )
-
-
 def called(
     paths: tuple[str, ...],
     output: str,
@@ -377,12 +355,14 @@ def called(
     *,
     strict: bool,
     ignore: tuple[str, ...],
+    **of_kinds: Any,
 ) -> int:
     """Run the command with the flags that click parsed."""
     say_empty(paths)
+    kinds = known_kinds(**of_kinds)
     wanted = [
         one
-        for one in lint(paths, for_server=target == "server")
+        for one in lint(paths, for_server=target == "server", kinds=kinds)
         if not any(matches(code, one.code) for code in ignore)
     ]
     show(render(wanted, output))

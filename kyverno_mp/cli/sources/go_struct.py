@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kyverno_mp.policy.reading.yaml_scalar import key_text
+from kyverno_mp.values.go.gotext import folded
 from kyverno_mp.values.jsonvalue import Json
 
 TEXT: Final = "string"
@@ -90,11 +91,6 @@ class _FieldPath(NamedTuple):
 class _Decoder:
     def __init__(self) -> None:
         self.errors: list[str] = []
-
-
-def folded(name: str) -> str:
-    """Return the name in its form for comparison. GO: letters are folded one by one."""
-    return "".join(low if len(low := one.casefold()) == 1 else one for one in name)
 
 
 def decode(raw: Json, struct: Struct) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: valid policies,
 rejected policies with all their problems, policies that this version does not evaluate.
-May touch: files named by the user, standard input. Next: cli/apply/evaluate.
+May touch: files named by the user, standard input and error. Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4.
 """
 
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from kyverno_mp.cli.output.progress import Advance, progress
+from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
@@ -45,8 +46,12 @@ from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy,
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import decode, where_of
-from kyverno_mp.policy.reading.free_form import GO_MISFIT, go_misfits
-from kyverno_mp.policy.reading.json_duplicates import with_duplicate_keys
+from kyverno_mp.policy.reading.free_form import GO_MISFIT, go_misfits, ignored_names
+from kyverno_mp.policy.reading.json_duplicates import (
+    KEY_TWICE,
+    refuses_duplicate_keys,
+    with_duplicate_keys,
+)
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
@@ -93,6 +98,8 @@ class PolicySet(msgspec.Struct):
     """(path, reason) of paths and single documents that could not be loaded."""
     lost_paths: list[str] = []
     """Upstream's message for each path that could not be loaded at all."""
+    warnings: list[str] = []
+    """What a loaded policy says and nothing reads, each with file, policy and field."""
     unread: list[str] = []
     """Folders or parts of folders that could not be read."""
     silent: list[tuple[str, str]] = []
@@ -117,7 +124,10 @@ def load_policies(
     repository cannot be cloned. ``are_arguments``: see ``read_file``.
     """
     with progress("Reading policies", 0, "files") as advance:
-        return _load(paths, git, advance, are_arguments=are_arguments)
+        found = _load(paths, git, advance, are_arguments=are_arguments)
+    for text in found.warnings:
+        say(f"warning: {text}", err=True)
+    return found
 
 
 def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
@@ -183,19 +193,12 @@ def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
 
 
 def _add(found: PolicySet, part: PolicySet) -> None:
-    found.documents.extend(part.documents)
-    found.raw.update(part.raw)
-    found.exceptions.extend(part.exceptions)
-    found.cleanups.extend(part.cleanups)
-    found.admission.extend(part.admission)
-    found.bindings.extend(part.bindings)
-    found.validating.extend(part.validating)
-    found.cel.extend(part.cel)
-    found.images.extend(part.images)
-    found.cel_exceptions.extend(part.cel_exceptions)
-    found.unsupported.extend(part.unsupported)
-    found.failed_paths.extend(part.failed_paths)
-    found.silent.extend(part.silent)
+    for name in part.__struct_fields__:
+        more = getattr(part, name)
+        if type(more) is dict:
+            getattr(found, name).update(more)
+        else:
+            getattr(found, name).extend(more)
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
@@ -254,6 +257,8 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
             if is_alone and any(_invalidates_path(one, raw) for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
+            if error.code == KEY_TWICE:
+                found.unread.append(file)
 
 
 def _refuse_misfits(document: RawDocument) -> None:
@@ -263,17 +268,17 @@ def _refuse_misfits(document: RawDocument) -> None:
     skipped, which is an error. Items of a List are not validated against schemas.
     """
     raw = document.raw
-    if document.item >= 0 or not str(raw["apiVersion"]).startswith("kyverno.io/"):
+    problems: tuple[Problem, ...] = ()
+    if document.item >= 0:
         return
-    # Imported late: only runs that load such policies need the schemas.
-    from kyverno_mp.policy.schema import kyverno_problems
+    if str(raw["apiVersion"]).startswith("kyverno.io/"):
+        # Imported late: only runs that load such policies need the schemas.
+        from kyverno_mp.policy.schema import kyverno_problems
 
-    problems = kyverno_problems(raw)
-    if not problems:
-        problems = tuple(go_misfits(raw))
-    if not problems and document.duplicate_key:
+        problems = kyverno_problems(raw) or tuple(go_misfits(raw))
+    if not problems and document.duplicate_key and refuses_duplicate_keys(raw):
         text = f'key "{document.duplicate_key}" already set in map'
-        problems = (Problem("policy.key_twice", "", "", text),)
+        problems = (Problem(KEY_TWICE, "", "", text),)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, document.file))
 
@@ -351,6 +356,7 @@ def _add_document(
     elif isinstance(document, ClusterPolicy | Policy):
         found.documents.append(document)
         found.raw[document.metadata.name] = raw
+        found.warnings += ignored_names(raw, file)
     elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
         found.cleanups.append(document)
     else:

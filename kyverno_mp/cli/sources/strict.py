@@ -10,12 +10,12 @@ from pathlib import Path
 import yaml
 
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
-from kyverno_mp.cli.sources.go_struct import Misfit, Struct, decode, folded
+from kyverno_mp.cli.sources.go_struct import Misfit, Struct, decode
 from kyverno_mp.cli.sources.positions import Positions
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import Error
 from kyverno_mp.policy.reading.load import load
-from kyverno_mp.values.go.gotext import json_text
+from kyverno_mp.values.go.gotext import folded, json_text
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -18,7 +18,7 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     CelInput,
     Payload,
 )
-from kyverno_mp.cli.cluster.data import load_cluster_data
+from kyverno_mp.cli.cluster.data import cluster_definitions, load_cluster_data
 from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -36,6 +36,7 @@ from kyverno_mp.cli.sources.payloads import (
     load_context,
     load_payload,
 )
+from kyverno_mp.cli.sources.plurals import plurals_of
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.resources import load_resources, parse
@@ -115,6 +116,7 @@ def _run_test(
         resources=resources,
         context=_context(test),
     )
+    definitions = cluster_definitions(test.paths("clusterResources"), test.folder)
     if test.raw.get("apiCallResponses") or test.raw.get("globalContextEntries"):
         from kyverno_mp.cli.testing.mocks import mocked  # rarely needed
 
@@ -140,15 +142,19 @@ def _run_test(
         cluster_data=cluster_data,
         clock=clock(),
         sources=_clone_sources(test, policies),
-        admission=_admission(test, policies, echo, unread),
+        admission=_admission(test, policies, echo, unread)._replace(
+            plurals=plurals_of(definitions)
+        ),
         cel=CelInput(
             cel,
-            others=others,
+            plurals_of(definitions),
+            others,
             targets=targets,
             is_cluster=bool(test.raw.get("clusterResources")),
             images=images,
             uses_docker=registry,
             layout=layout,
+            definitions=definitions,
             payload_word="resource",
         ),
     )

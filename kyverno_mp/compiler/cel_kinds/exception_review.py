@@ -21,6 +21,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     Builder,
     compile_exception,
 )
+from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.rules.exceptions import build_exception
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr.cel.catalogue import kyverno_library
@@ -28,6 +29,7 @@ from kyverno_mp.expr.cel.patches import mutating_library
 from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.problems import Problem
 
 _BUILDERS: Final = {
     "ValidatingPolicy": partial(Builder, names=EXCEPTION_NAMES),
@@ -48,6 +50,21 @@ _BUILDERS: Final = {
         library=partial(kyverno_library, kind="ImageValidatingPolicy"),
     ),
 }
+
+
+def exception_faults(document: CelPolicyException) -> list[Problem]:
+    """Return the errors in the expressions, for each kind of policy that it names."""
+    kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
+    found: list[Problem] = []
+    for kind in sorted(kinds & _BUILDERS.keys()):
+        builder = _BUILDERS[kind]("")
+        try:
+            with for_exception():
+                compile_exception(document, builder)
+        except PolicyInvalid:
+            return found  # its cost is reported when it is reviewed
+        found += map(located_fault, builder.problems)
+    return list(dict.fromkeys(found))
 
 
 def cost_problem(document: PolicyException | CelPolicyException) -> str:

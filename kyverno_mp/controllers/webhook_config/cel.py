@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from kyverno_mp.compiler.rules.match import build_selector
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
 from kyverno_mp.controllers.webhook_config.cel_conditions import conditions_of
 from kyverno_mp.controllers.webhook_config.cel_documents import cel_name_of
@@ -31,6 +30,7 @@ from kyverno_mp.controllers.webhook_config.rules import (
     rules_of,
     rules_of_parts,
 )
+from kyverno_mp.controllers.webhook_config.selectors import merged, selectors_of
 from kyverno_mp.controllers.webhook_config.versions import NamedVersions
 from kyverno_mp.limits import (
     INDEX_KEYS_PER_FILTER_MAX,
@@ -43,7 +43,7 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingP
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
-from kyverno_mp.policy.fields.meta import LabelSelector
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _VALIDATING: Final = {
@@ -78,12 +78,19 @@ class _Webhook:
     versions: NamedVersions = field(default_factory=NamedVersions)
     conditions: Sequence[Json] = ()
     own: AnyServedPolicy | None = None
+    selectors: tuple[Json, Json] = ({}, {})
+    """The selectors of namespaces and of objects of all its policies."""
 
     def has_room(self, policy: AnyServedPolicy) -> bool:
         """Return whether one more policy can share the webhook."""
         path = "/".join((*self.names, _path_of(policy)))
         fits = len(path) <= WEBHOOK_PATH_CHARACTERS_MAX
         return fits and self.versions.agree(chain.from_iterable(_parts_of(policy)))
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a selector limits it."""
+        return any(self.selectors)
 
     def take(self, policy: AnyServedPolicy) -> None:
         """Add one policy."""
@@ -173,25 +180,28 @@ def _webhooks(
     Upstream lists the policies of both failure policies in both paths. Here, each path
     lists only its own policies, so no policy is evaluated twice. A path that would be
     too long is split, and policies that name different versions of a resource do not
-    share a webhook.
+    share a webhook. Nor do policies with different selectors, so that each webhook has
+    those of its policies; upstream registers the last policy's selectors for all.
     """
-    shared: dict[str, list[_Webhook]] = {}
+    shared: dict[tuple[str, str], list[_Webhook]] = {}
     for policy in sorted(policies, key=cel_name_of):
         failure_policy = "Ignore" if options.force_ignore else _failure_policy(policy)
         conditions = conditions_of(policy) if options.fine_grained else []
+        selectors = selectors_of(policy)
         if conditions or _is_exact(policy) or _timeout_of(policy):
             own = _Webhook(failure_policy, conditions=conditions, own=policy)
+            own.selectors = selectors
             own.take(policy)
             yield own
             continue
-        open_ones = shared.setdefault(failure_policy, [])
+        open_ones = shared.setdefault((failure_policy, json_text(list(selectors))), [])
         webhook = next((one for one in open_ones if one.has_room(policy)), None)
         if webhook is None:
-            webhook = _Webhook(failure_policy)
+            webhook = _Webhook(failure_policy, selectors=selectors)
             open_ones.append(webhook)
         webhook.take(policy)
-    for open_ones in shared.values():
-        yield from open_ones
+    # Those without selectors first, so that they keep the short names.
+    yield from sorted(chain.from_iterable(shared.values()), key=lambda w: w.is_narrow)
 
 
 def _failure_policy(policy: AnyServedPolicy) -> str:
@@ -226,19 +236,13 @@ def _rendered(
         "failurePolicy": webhook.failure_policy,
         "matchPolicy": "Exact" if own and _is_exact(own) else "Equivalent",
         "namespaceSelector": _namespace_selector(webhook, options),
-        "objectSelector": options.object_selector or {},
+        "objectSelector": merged(webhook.selectors[1], options.object_selector or {}),
         "sideEffects": "NoneOnDryRun",
         "timeoutSeconds": options.timeout_s,
         "admissionReviewVersions": ["v1"],
     }
     if own is not None:
         found["timeoutSeconds"] = _timeout_of(own) or options.timeout_s
-        found["objectSelector"] = _merged(
-            _registrable(own.spec.match_constraints.object_selector)
-            if own.spec.match_constraints
-            else {},
-            options.object_selector or {},
-        )
     names = [one["name"] for one in webhook.conditions]
     conditions = [
         *webhook.conditions,
@@ -252,42 +256,14 @@ def _rendered(
 def _namespace_selector(webhook: _Webhook, options: WebhookOptions) -> Json:
     """Return the selector of namespaces.
 
-    1.19: namespaced policies receive only objects of their own namespaces. Selectors of
-    policies that share a webhook are not registered; we evaluate them.
+    1.19: namespaced policies receive only objects of their own namespaces.
     """
-    selector = namespace_selector(options)
-    own = webhook.own
-    if own is not None and own.spec.match_constraints is not None:
-        given = own.spec.match_constraints.namespace_selector
-        selector = _merged(_registrable(given), selector)
+    selector = merged(webhook.selectors[0], namespace_selector(options))
     namespaces = sorted(filter(None, webhook.namespaces))
     if not namespaces:
         return selector
     within = {"key": _NAME_LABEL, "operator": "In", "values": namespaces}
-    return _merged(selector, {"matchExpressions": [within]})
-
-
-def _registrable(selector: LabelSelector | None) -> Json:
-    """Return a policy's selector, an empty one if the API server would reject it."""
-    compiled = build_selector(selector)
-    if selector is None or compiled is None or compiled.error:
-        return {}
-    return selector.raw()
-
-
-def _merged(first: Json, second: Json) -> Json:
-    """Return the intersection. KYVERNO: the second of two values for a label wins."""
-    labels = {**(first.get("matchLabels") or {}), **(second.get("matchLabels") or {})}
-    terms = [
-        *(first.get("matchExpressions") or ()),
-        *(second.get("matchExpressions") or ()),
-    ]
-    found: Json = {}
-    if labels:
-        found["matchLabels"] = labels
-    if terms:
-        found["matchExpressions"] = terms
-    return found
+    return merged(selector, {"matchExpressions": [within]})
 
 
 def _parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:

@@ -26,6 +26,7 @@ from kyverno_mp.policy.fields.match import EmptyMatch, MatchResources
 from kyverno_mp.policy.fields.record import Fields
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.policy.problems import DocumentInvalid, Problem, rule_name
+from kyverno_mp.policy.reading.free_form import Read, as_go_reads
 from kyverno_mp.policy.reading.shape import Removed, Walk, shape_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.records import RecordType
@@ -39,6 +40,7 @@ Document = (
     | GlobalContextEntry
 )
 
+POLICIES: Final = ("ClusterPolicy", "Policy")
 BETA: Final = "kyverno.io/v2beta1"
 """The version of ClusterPolicy and Policy without deprecated fields."""
 KINDS: Final[Mapping[str, tuple[RecordType[Document], tuple[str, ...]]]] = {
@@ -80,6 +82,8 @@ class Decoded(msgspec.Struct, frozen=True):
 
     document: Document | None
     problems: tuple[Problem, ...]
+    ignored: tuple[Problem, ...] = ()
+    """Names in free-form blocks that upstream accepts and never reads."""
 
 
 _Record = TypeVar("_Record", bound=Fields)
@@ -114,8 +118,15 @@ def examine(raw: Json) -> Decoded:
     if type(kind) is not str or version not in _versions(kind):
         reason = f"policy type not supported {version or ''}, Kind={kind or ''}"
         return Decoded(None, (Problem("policy.unknown_kind", "kind", "", reason),))
-    record = KINDS[kind][0]
-    if version != BETA:
+    read = as_go_reads(raw) if kind in POLICIES else Read(raw)
+    decoded = _examined(read.raw, KINDS[kind][0])
+    if read.ignored:
+        return structs.replace(decoded, ignored=read.ignored)
+    return decoded
+
+
+def _examined(raw: dict[str, Json], record: RecordType[Document]) -> Decoded:
+    if raw["apiVersion"] != BETA:
         try:
             document = record.convert(raw)
             return Decoded(_with_excludes(document, raw), _name_problems(raw))

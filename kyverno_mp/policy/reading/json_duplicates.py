@@ -10,12 +10,20 @@ The YAML reader of ``load`` finds such keys anyway.
 
 import json
 from contextlib import suppress
+from typing import Final
 
 from msgspec import structs
 
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.policy.reading.load import RawDocument
 from kyverno_mp.values.jsonvalue import Json
+
+KEY_TWICE: Final = "policy.key_twice"
+_STRICT: Final = (
+    "kyverno.io/",
+    "policies.kyverno.io/",
+    "admissionregistration.k8s.io/",
+)
 
 
 def with_duplicate_keys(documents: list[RawDocument], text: bytes) -> list[RawDocument]:
@@ -42,4 +50,10 @@ def refuse_duplicate_key(document: RawDocument) -> None:
     if document.duplicate_key:
         text = f'key "{document.duplicate_key}" already set in map'
         where = Where(file=document.file, line=document.line)
-        raise PolicyInvalid("policy.key_twice", text, where)
+        raise PolicyInvalid(KEY_TWICE, text, where)
+
+
+def refuses_duplicate_keys(raw: Json) -> bool:
+    """Return whether a document is a policy or an exception, which has strict YAML."""
+    api = raw.get("apiVersion") if type(raw) is dict else None
+    return type(api) is str and api.startswith(_STRICT)

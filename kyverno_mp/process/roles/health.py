@@ -39,6 +39,7 @@ from kyverno_mp.process.supervision.readiness import (
     generation_served,
     pod_health,
     with_pools,
+    without_policies,
 )
 from kyverno_mp.process.supervision.status import read_supervisor_status
 from kyverno_mp.settings.settings import Settings
@@ -232,10 +233,13 @@ class Reporter:
             expected=self._settings.webhook_workers,
             now_ns=now_ns,
         )
-        unread = self._status.read().unread[:_PROBLEMS_MAX]
+        status, settings = self._status.read(), self._settings
+        unread = status.unread[:_PROBLEMS_MAX]
         health = replace(health, degraded=(*health.degraded, *unread))
-        settings = self._settings
         if settings.standalone:
+            if not settings.allow_empty:
+                reasons = without_policies(status.policies)
+                health = replace(health, unready=(*health.unready, *reasons))
             return health
         health = with_pools(
             health, self._pool_health(), expected=settings.webhook_workers

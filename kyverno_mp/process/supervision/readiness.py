@@ -12,6 +12,7 @@ problem of the dashboard never makes a pod unready.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.pool.health import PoolHealth
 from kyverno_mp.process.supervision.status import SupervisorStatus
 
@@ -98,6 +99,16 @@ def pod_health(
         unlive=tuple(w for w, n in zip(words, loops, strict=True) if n == WEBHOOK),
         degraded=words,
     )
+
+
+def without_policies(policies: Sequence[PolicyStatus]) -> tuple[str, ...]:
+    """Return why a pod without a cluster admits everything, () if it does not.
+
+    In a cluster, the API server and other replicas still have valid policies.
+    """
+    if not policies or any(one.ready or one.in_force or one.rules for one in policies):
+        return ()
+    return (f"all {len(policies)} policies are rejected, none is in force",)
 
 
 class LagTimes:

@@ -116,6 +116,11 @@ class _Run:
         for text in _mismatches(entry, self._target):
             raise ExpressionFailed("manifest.annotations", text)
         place = path + _kind_of(entry)
+        if entry.keys is not None and key_of(entry.keys)[:1].isspace():
+            # KYVERNO: not an inline key, but the name of a file, so that every key of
+            # a PEM text except the first is an error.
+            text = "the key begins with white space: give each key an entry of its own"
+            raise ExpressionFailed("manifest.key", f"{place}: {text}")
         try:
             answer = self._port.verify(self._query(entry), self._deadline_ns)
         except (ExpressionFailed, DependencyError) as error:

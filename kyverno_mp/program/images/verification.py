@@ -52,7 +52,7 @@ def link_image_rules(compiled: CompiledPolicy) -> list[LinkedImageRule]:
     return [
         LinkedImageRule(compiled.policy, rule)
         for rule in compiled.rules
-        if rule.verify_images is not None
+        if rule.verify_images is not None and not rule.unsupported
     ]
 
 

@@ -61,7 +61,7 @@ Changing: TypeAlias = LinkedMutation | LinkedImageRule | None
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
     """Link one rule; rule sources call it when a rule is first needed."""
-    if rule.verify_images is not None:
+    if rule.verify_images is not None and not rule.unsupported:
         return LinkedImageRule(policy, rule)
     return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
 

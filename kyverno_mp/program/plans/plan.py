@@ -127,6 +127,8 @@ class _Prepared:
         they match; their action is computed without labels
         (pkg/utils/engine/labels.go).
         """
+        if not request.labels_known and self._may_enforce_by_labels():
+            return True
         return any(
             (
                 reads_namespace_labels(rule.ir.match, rule.ir.exclude)
@@ -138,6 +140,15 @@ class _Prepared:
             )
             for policy, rules in self.entries
             for rule in rules
+        )
+
+    def _may_enforce_by_labels(self) -> bool:
+        """Return whether labels of the namespace may turn an audit into a denial."""
+        return any(
+            each.selector is not None and each.action == ENFORCE
+            for policy, rules in self.entries
+            for rule in rules
+            for each in (*policy.action.overrides, *rule.ir.action.overrides)
         )
 
     def is_slow(self, policy: PolicyIR) -> bool:

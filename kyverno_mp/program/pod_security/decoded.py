@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.pod_security.go_fields import FIELDS
 from kyverno_mp.program.pod_security.pod import TEMPLATE_KINDS, failed
-from kyverno_mp.values.go.gotext import float_json, json_text
+from kyverno_mp.values.go.gotext import float_json, folded, json_text
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.quantity import parse_quantity, quantity_error
@@ -35,7 +35,7 @@ class _Struct(NamedTuple):
     name: str
     fields: dict[str, _Field]
     folded: dict[str, str]
-    """Lower-case names: Go accepts ``hostnetwork`` for ``hostNetwork``."""
+    """Folded names: Go accepts ``hostnetwork`` for ``hostNetwork``."""
 
 
 @cache
@@ -50,7 +50,7 @@ def _structs() -> dict[str, _Struct]:
             for each in names:
                 place = (embedded, each) if embedded else (each,)
                 fields[each] = _Field(go_type, place)
-        found[name] = _Struct(name, fields, {each.lower(): each for each in fields})
+        found[name] = _Struct(name, fields, {folded(each): each for each in fields})
     return found
 
 
@@ -103,7 +103,7 @@ def _test(go_type: str) -> _Test:
 
 def _struct_test(struct: _Struct) -> _Test:
     tests = {name: _test(field.go_type) for name, field in struct.fields.items()}
-    folded = struct.folded
+    names = struct.folded
     # An unknown field of a volume would be counted as a source.
     is_open = struct.name != "Volume"
 
@@ -113,7 +113,7 @@ def _struct_test(struct: _Struct) -> _Test:
         for key, item in value.items():
             known = tests.get(key)
             if known is None:
-                if not is_open or key.lower() in folded:
+                if not is_open or folded(key) in names:
                     return False
             elif item is not None and not known(item):
                 return False
@@ -166,7 +166,7 @@ class _Decoder:
         found: dict[str, Json] = {}
         # Go marshals maps in key order.
         for key in sorted(value):
-            name = key if key in struct.fields else struct.folded.get(key.lower())
+            name = key if key in struct.fields else struct.folded.get(folded(key))
             if name is None or value[key] is None:
                 continue
             field = struct.fields[name]

@@ -16,7 +16,7 @@ from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.limits import HEAVY_STEPS
 from kyverno_mp.program.admission_policy.match import has_namespace, matches
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, unread_labels
 from kyverno_mp.values.jsonvalue import Json
 
 _ENTRIES_PER_STEP: Final = 8
@@ -32,9 +32,15 @@ def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, 
     """Return whether the constraints match, and the error of an invalid selector.
 
     KYVERNO: an invalid selector is an error only if everything else matches; the
-    selector of namespaces is not read for objects without a namespace.
+    selector of namespaces is not read for objects without a namespace. SAFETY: so is a
+    selector of labels that nobody can read.
     """
     spaces = constraints.namespace_selector
+    if spaces is not None and _lacks_labels(request):
+        text = f"Internal error occurred: {unread_labels(request.namespace)}"
+        without = msgspec.structs.replace(constraints, namespace_selector=None)
+        is_match, fault = fault_or_match(without, request)
+        return False, fault or (text if is_match else "")
     if spaces is not None and spaces.error and not has_namespace(request):
         spaces = None
     faults = [
@@ -47,6 +53,15 @@ def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, 
     if not matches(_without_faults(constraints), request):
         return False, ""
     return False, faults[0]
+
+
+def _lacks_labels(request: Request) -> bool:
+    """Return whether nobody can read the labels; a Namespace has its own."""
+    return (
+        not request.labels_known
+        and request.kind != "Namespace"
+        and has_namespace(request)
+    )
 
 
 class MatchingCost:

@@ -113,7 +113,7 @@ def _by_policy(plan: Plan) -> Mapping[tuple[str, str], list[ScannedRule]]:
 
 def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:
     """Return whether a rule verifies the images of existing objects."""
-    if rule.rule_type != _TYPE or rule.verify_images is None:
+    if rule.rule_type != _TYPE or rule.verify_images is None or rule.unsupported:
         return False
     return policy.background and not is_disabled(policy)
 

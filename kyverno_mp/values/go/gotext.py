@@ -30,6 +30,16 @@ Charge: TypeAlias = Callable[[int], None]
 _Write: TypeAlias = Callable[[str], object]
 
 
+def folded(name: str) -> str:
+    """Return the form in which encoding/json compares names of fields.
+
+    GO: letters are folded one by one, so that the long s equals s.
+    """
+    if name.isascii():
+        return name.lower()
+    return "".join(low if len(low := one.casefold()) == 1 else one for one in name)
+
+
 _ITEM_CHARACTERS: Final = 8
 """The number of characters printed per container item in addition to its text."""
 _PIECE_BYTES: Final = 8

@@ -429,8 +429,9 @@ def _move(document: Json, operation: Operation, spend: Spender) -> Json:
     )
 
 
-def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
-    source, path = operation["from"], operation["path"]
+def _source_of_copy(document: Json, source: str) -> Json:
+    if source == "":
+        return document
     tokens = tokens_of(source)
     container = None if tokens is None else container_of(document, tokens)
     if tokens is None or container is None:
@@ -441,6 +442,13 @@ def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
     value, problem = entry_at(container, decoded(tokens[-1]))
     if problem:
         raise failed(f"error in copy for from: '{source}': {problem}")
+    return value
+
+
+def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
+    """Copy a value. RFC 6902: the source ``""`` is the document as it is now."""
+    path = operation["path"]
+    value = _source_of_copy(document, operation["from"])
     _check_count(value, spend)
     # KYVERNO: engine 7.4 - a destination of "" means the object's key "".
     places = [""] if path == "" else tokens_of(path) or []
@@ -507,11 +515,20 @@ def _below_root(
     return checked
 
 
+def _copy_part(document: Json, operation: Operation, spend: Spender) -> Json:
+    """K8S: json-patch v4 does not find the whole document."""
+    if operation["from"] == "":
+        raise failed(
+            f"copy operation does not apply: doc is missing from path: : {MISSING}"
+        )
+    return _copy(document, operation, spend)
+
+
 _NO_PATH: Final = f'doc is missing path: "": {MISSING}'
 _NO_DESTINATION: Final = f"doc is missing destination path: : {MISSING}"
 _STRICT: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
     "add": _below_root(partial(_add, grows=False), _NO_PATH),
-    "copy": _below_root(_copy, _NO_DESTINATION),
+    "copy": _below_root(_copy_part, _NO_DESTINATION),
     "move": _below_root(_move, _NO_DESTINATION),
     "test": _test_strictly,
     "remove": _remove_present,

@@ -31,7 +31,7 @@ from kyverno_mp.limits import (
     REQUEST_TIMEOUT_S_MAX,
 )
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import UNREAD_LABELS, Request
 from kyverno_mp.queues.turns import Shares
 from kyverno_mp.telemetry.families import OVERFLOW
 from kyverno_mp.values.kubernetes.image import registries_of
@@ -128,7 +128,7 @@ class Service:
             found = self._picked(handler, route, request, pace)
             if found is None:
                 return review.allow()
-            if not request.namespace_known and self._asks_for(request, found):
+            if not _knows(request) and self._asks_for(request, found):
                 return self._plan_aside(handler, route, request, review, found)
             plan = found
         except SnapshotUnusable as error:
@@ -253,7 +253,7 @@ class Service:
         """
         return (
             self._asks_for_namespaces
-            and not request.namespace_known
+            and not _knows(request)
             and plan.reads_namespace
             and not (request.kind == "Namespace" and request.operation == "CREATE")
         )
@@ -263,8 +263,8 @@ class Service:
         live = self._dependencies.live_namespaces
         assert live is not None
         found = live.namespace(request.namespace, deadline_ns)
+        request.namespace_known, request.labels_known = found is not None, True
         if found is not None:
-            request.namespace_known = True
             request.namespace_labels = labels_of(metadata_of(found).get("labels"))
 
     @staticmethod
@@ -298,6 +298,7 @@ class Service:
             labels = namespaces.labels(request.namespace)
             request.namespace_known = labels is not None
             request.namespace_labels = dict(labels or ())
+            request.labels_known = labels is not UNREAD_LABELS
 
     def _deadline_ns(self, query: bytes, started_ns: int) -> int:
         allowed_ns = self._dependencies.timeout_ns
@@ -305,3 +306,7 @@ class Service:
             most = int(REQUEST_TIMEOUT_S_MAX * 1e9)
             allowed_ns = timeout_ns(query, allowed_ns, most)
         return started_ns + allowed_ns - min(_RESERVE_NS_MAX, allowed_ns // 10)
+
+
+def _knows(request: Request) -> bool:
+    return request.namespace_known and request.labels_known

@@ -19,7 +19,7 @@ from kyverno_mp.errors import DeadlinePassed, Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.changes import change_of
 from kyverno_mp.program.generate.triggers import Triggered
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import Request, unread_labels
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
@@ -53,9 +53,10 @@ class ValidatingHandler:
     def _evaluate(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
         if _lacks_namespace(review.request, plan):
             name = review.request.namespace
-            return review.deny(
-                f'failed to create policy context: namespace "{name}" not found'
-            )
+            reason = f'namespace "{name}" not found'
+            if not review.request.labels_known:
+                reason = unread_labels(name)
+            return review.deny(f"failed to create policy context: {reason}")
         enforced = plan.enforce(review.deadline_ns, pace)
         verdict = verdict_of(enforced)
         if review.is_abandoned():
@@ -143,13 +144,13 @@ def _record(review: Review, found: Sequence[Triggered]) -> None:
 
 
 def _lacks_namespace(request: Request, plan: Plan) -> bool:
-    """Return whether policies need labels of a namespace that does not exist.
+    """Return whether policies need labels of a namespace that nobody can read.
 
     KYVERNO: such a request is denied, regardless of the failurePolicy and of whether
     the rules match. A Namespace itself is not namespaced.
     """
     return (
-        not request.namespace_known
+        not (request.namespace_known and request.labels_known)
         and request.kind != "Namespace"
         and plan.asks_for_labels()
     )

@@ -404,3 +404,38 @@ class TestMutatingPolicies:
         config = found["autogen"]["configs"]["cronjobs"]
         assert [one["kind"] for one in config["targets"]] == ["CronJob"]
         assert config["spec"]["mutations"][0]["patchType"] == "ApplyConfiguration"
+
+
+_SELECTORS: list[dict[str, Any]] = [
+    {},
+    {"objectSelector": {"matchLabels": {"a": "b"}}},
+    {"namespaceSelector": {"matchLabels": {"a": "b"}}},
+    {
+        "objectSelector": {"matchLabels": {"a": "b"}},
+        "namespaceSelector": {"matchLabels": {"a": "b"}},
+    },
+]
+
+
+def test_policies_share_a_webhook_only_with_equal_selectors() -> None:
+    """Otherwise objects are sent in vain, or never reach a policy that matches them."""
+    named = {
+        f"{letter}{number}": selectors
+        for letter in "ab"
+        for number, selectors in enumerate(_SELECTORS)
+    }
+    found = webhooks(
+        *(policy(name, constraints=given) for name, given in named.items())
+    )
+    assert len(found) == len(_SELECTORS)
+    for webhook in found.values():
+        served = path_of(webhook).split("/")[2:]
+        assert len(served) == 2
+        for name in served:
+            given = named[name]
+            assert webhook["objectSelector"] == given.get("objectSelector", {})
+            labels = webhook["namespaceSelector"].get("matchLabels", {})
+            assert labels == given.get("namespaceSelector", {}).get("matchLabels", {})
+    # The webhook without selectors keeps its name when another policy gets one.
+    (plain,) = webhooks(policy("a0"))
+    assert path_of(found[plain]) == "/vpol/a0/b0"

@@ -287,6 +287,13 @@ def test_image_data(contents: Contents, host: str) -> None:
     found = images.image_data(f"{host}/app:v1", 0)
     assert found["resolvedImage"] == f"{host}/app@{digest}"
     assert found["configData"] == {"salt": "app v1 "}
+    assert found["identifier"] == "v1"
+    named = images.image_data(f"{host}/app:v1@{digest}", 0)
+    assert named["identifier"] == f"v1@{digest}"
+    # Kyverno takes what follows the last colon for a tag, also a port.
+    port = host.rpartition(":")[2]
+    only = images.image_data(f"{host}/app@{digest}", 0)
+    assert only["identifier"] == f"{port}/app@{digest}"
     with pytest.raises(ExpressionFailed):
         images.image_data("no image", 0)
     typed = {"Content-Type": OCI}

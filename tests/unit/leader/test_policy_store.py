@@ -91,6 +91,14 @@ def test_rejected_policy_keeps_its_last_valid_version() -> None:
     assert [change for change, _ in again.changes] == ["updated"]
 
 
+def test_policy_with_a_name_that_nothing_reads_stays_in_force_with_a_warning() -> None:
+    """Kyverno 1.18 stored it without a word, so it must not disappear here."""
+    policy_set = Shelf().write(x=policy("a", deny={"conditions": {"Anny": []}}))
+    status = policy_set.policies[0]
+    assert (status.ready, status.code) == (True, "")
+    assert "spec.rules[0].validate.deny.conditions.Anny" in status.message
+
+
 def test_policy_that_was_never_valid_affects_no_other() -> None:
     policy_set = Shelf().write(x=policy("a", patern={}) + policy("b"))
     assert names(policy_set) == ["b"]
@@ -448,3 +456,23 @@ def test_corrupt_result_file_costs_only_time(
     policy_store = PolicyStore(lambda _: True, cache=read_compile_cache(tmp_path))
     assert names(policy_store.update(Changes({"x": policy("a").encode()}, ()))) == ["a"]
     assert policy_store.compiled_count == 1
+
+
+def test_clones_of_cluster_wide_kinds_come_into_force() -> None:
+    """The leader does not know the scopes; the review of the policy did."""
+    kinds = ["rbac.authorization.k8s.io/v1/ClusterRole"]
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Namespace"]}}]},
+        "generate": {"cloneList": {"kinds": kinds}},
+    }
+    document = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "a"},
+        "spec": {"rules": [rule]},
+    }
+    policies = PolicyStore(lambda _namespace: True, has_background=True)
+    changed = {"x": yaml.safe_dump(document).encode()}
+    status = policies.update(Changes(changed, ())).policies[0]
+    assert (status.ready, status.message) == (True, "Ready")

@@ -360,3 +360,17 @@ def test_entries_after_a_nested_foreach_are_not_checked(
     """Otherwise a policy that Kyverno accepts is rejected, or the reverse."""
     raw = policy(validate=None, mutate={"foreach": entries})
     assert bool(check(decode(raw)).problems) is is_refused
+
+
+def test_a_patch_in_yaml_counts_as_metadata_for_the_kind_star() -> None:
+    """KYVERNO: only a patch in JSON is decoded for this check (engine 10.6)."""
+    in_yaml = "- {op: add, path: /spec/x, value: 1}"
+    in_json = '[{"op": "add", "path": "/spec/x", "value": 1}]'
+    for text, accepted in ((in_yaml, True), (in_json, False)):
+        raw = policy(
+            {"background": False},
+            match=kinds("*"),
+            validate=None,
+            mutate={"patchesJson6902": text},
+        )
+        assert (first_error_like_upstream(decode(raw)) == "") is accepted

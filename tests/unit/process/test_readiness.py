@@ -1,7 +1,10 @@
 """Which conditions make a pod unready, and which restart it."""
 
+from typing import Any
+
 import pytest
 
+from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.pool.health import PoolHealth
 from kyverno_mp.process.supervision.readiness import (
     LagTimes,
@@ -9,6 +12,7 @@ from kyverno_mp.process.supervision.readiness import (
     generation_served,
     pod_health,
     with_pools,
+    without_policies,
 )
 from kyverno_mp.process.supervision.status import ProcessState, SupervisorStatus
 
@@ -124,3 +128,24 @@ def test_dashboard_crash_loop_does_not_affect_readiness() -> None:
         )
         assert (health.unready, health.unlive) == ((), ())
         assert health.degraded == ("dashboard is in a crash loop",)
+
+
+def test_only_rejected_policies_admit_everything_without_a_word() -> None:
+    """A pod without a cluster that has no valid policy must not be called ready."""
+
+    def policy(name: str, **facts: Any) -> PolicyStatus:
+        facts = {"ready": False, **facts}
+        return PolicyStatus(
+            "ClusterPolicy", "", name, message="", rule_count=1, **facts
+        )
+
+    assert without_policies([]) == ()
+    assert without_policies([policy("a"), policy("b")]) == (
+        "all 2 policies are rejected, none is in force",
+    )
+    for partly in (
+        policy("b", ready=True),
+        policy("b", in_force="{}"),
+        policy("b", rules=(RuleStatus("r", "validate"),)),
+    ):
+        assert without_policies([policy("a"), partly]) == ()

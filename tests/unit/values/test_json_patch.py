@@ -28,6 +28,13 @@ def _apply(document: Any, *operations: dict[str, Any]) -> Any:
         ({"a": 1}, {"op": "move", "from": "/a", "path": "/b"}, {"b": 1}),
         ({"a": [1]}, {"op": "copy", "from": "/a", "path": "/b"}, {"a": [1], "b": [1]}),
         ({"a": 1}, {"op": "copy", "from": "/a", "path": ""}, {"a": 1, "": 1}),
+        ({"a": 1}, {"op": "copy", "from": "", "path": "/b"}, {"a": 1, "b": {"a": 1}}),
+        (
+            {"a": {}},
+            {"op": "copy", "from": "", "path": "/a/b"},
+            {"a": {"b": {"a": {}}}},
+        ),
+        ({"a": 1}, {"op": "copy", "from": "", "path": ""}, {"a": 1, "": {"a": 1}}),
         ({"a": 1}, {"op": "move", "from": "/a", "path": ""}, {"": 1}),
         ({"a": 1}, {"op": "test", "path": "/b", "value": None}, {"a": 1}),
     ],

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kyverno_mp.cli.output.screen import say
-from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals, resource_of
 from kyverno_mp.cli.sources.user_info import UserInfo
-from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.rules import PolicyIR
@@ -81,7 +80,7 @@ class AdmissionPolicies:
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield one verdict per policy."""
-        asked = self._asked(request)
+        asked = self._asked(request, self._validating)
         for linked in self._validating:
             runtime.begin_policy(linked, is_tenant=False)
             found = linked.evaluate(asked, runtime, self._params)
@@ -97,7 +96,7 @@ class AdmissionPolicies:
 
         Upstream logs errors; here they go to standard error.
         """
-        asked = self._asked(request)
+        asked = self._asked(request, self._mutating)
         for linked in self._mutating:
             runtime.begin_policy(linked, is_tenant=False)
             found = linked.apply(asked, runtime, self._params)
@@ -110,11 +109,14 @@ class AdmissionPolicies:
                 yield Verdict(linked.ir.policy, found.result, found.patched)
                 asked = replace(asked, object=found.patched)
 
-    def _asked(self, request: Request) -> Request:
+    def _asked(
+        self,
+        request: Request,
+        policies: "Sequence[LinkedValidation | LinkedAdmissionMutation]",
+    ) -> Request:
         """Return the request as upstream builds it: a CREATE by the given user."""
-        plural = self._plurals.get((request.group, request.kind))
-        if plural is None:
-            raise unknown_kind(request)
+        constraints = [linked.ir.constraints for linked in policies]
+        plural = resource_of(request, self._plurals, constraints)
         return asked_by(self._user, request, plural)
 
 
@@ -134,18 +136,3 @@ def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
         groups=user.groups,
         review_request={"resource": resource, "userInfo": user.raw},
     )
-
-
-def unknown_kind(request: Request) -> RequestInvalid:
-    """Return the error for a kind without a known resource."""
-    text = f"{request.group}/{request.version}, Kind={request.kind}"
-    return RequestInvalid(
-        "cli.unknown_kind",
-        f"failed to map gvk to gvr {text} (no matches for kind"
-        f' "{request.kind}" in version "{_api_version(request)}")\n',
-    )
-
-
-def _api_version(request: Request) -> str:
-    group, version = request.group, request.version
-    return f"{group}/{version}" if group else version

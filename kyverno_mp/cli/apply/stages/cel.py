@@ -6,23 +6,20 @@ Source: docs/behaviour/cli 7, 8; docs/behaviour/cel 10, 12d; Kyverno
 cmd/cli/kubectl-kyverno/processor/policy_processor.go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from kyverno_mp.cli.apply.stages.admission_policies import (
-    Verdict,
-    asked_by,
-    unknown_kind,
-)
+from kyverno_mp.cli.apply.stages.admission_policies import Verdict, asked_by
 from kyverno_mp.cli.apply.stages.cel_policies import NAME_LABEL, CelInput, namespace_of
 from kyverno_mp.cli.cluster.given_cel import GeneratedObjects, GivenResources
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.plurals import known_plurals, load_definitions
+from kyverno_mp.cli.sources.plurals import known_plurals, resource_of
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, InputError
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import (
     DeletingPolicyIR,
     GeneratingPolicyIR,
@@ -83,10 +80,9 @@ class CelStages:
         """Return the types of the CustomResourceDefinitions, None without any."""
         if given.definitions and self._defined is None:
             try:
-                definitions = load_definitions(given.definitions)
-                self._defined = types_of_definitions(definitions)
+                self._defined = types_of_definitions(given.definitions)
             except (InputError, KeyError, TypeError, AttributeError) as error:
-                text = f"--crd-path {given.definitions}: {error}"
+                text = f"a CustomResourceDefinition is invalid: {error}"
                 raise CommandFailed(text) from error
         return self._defined
 
@@ -98,7 +94,8 @@ class CelStages:
         """
         if not self._mutating:
             return
-        facts = self._facts(self._asked(request), runtime)
+        asked = self._asked(request, _of_bodies(self._mutating))
+        facts = self._facts(asked, runtime)
         shared = KindShared(facts.request)
         answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
         current = facts
@@ -121,7 +118,7 @@ class CelStages:
         """
         if not (self._of_targets and self._targets):
             return
-        trigger = self._asked(request)
+        trigger = self._asked(request, _of_bodies(self._of_targets))
         facts = self._facts(trigger, runtime)._replace(ports=self._target_ports)
         shared = Shared(trigger)
         found = {
@@ -152,7 +149,8 @@ class CelStages:
         """Yield the verdicts of GeneratingPolicies, with the generated objects."""
         if not self._generating:
             return
-        facts = self._facts(self._asked(request), runtime)
+        asked = self._asked(request, _of_policies(self._generating))
+        facts = self._facts(asked, runtime)
         shared = KindShared(facts.request)
         for linked in self._generating:
             policy = linked.ir.policy
@@ -172,7 +170,8 @@ class CelStages:
             return
         asked = request
         if request.object.get("apiVersion") and request.object.get("kind"):
-            asked = replace(self._asked(request), old_object={})
+            asked = self._asked(request, _of_policies(self._deleting))
+            asked = replace(asked, old_object={})
         facts = self._facts(asked, runtime)
         for linked in self._deleting:
             policy = linked.ir.policy
@@ -191,11 +190,11 @@ class CelStages:
         namespace = namespace_of(request, self._values)
         return Facts(request, runtime, self._ports, namespace)
 
-    def _asked(self, request: Request) -> Request:
+    def _asked(
+        self, request: Request, constraints: Iterable[ConstraintsIR | None]
+    ) -> Request:
         """Return the request as upstream builds it: a CREATE by the given user."""
-        plural = self._plurals.get((request.group, request.kind))
-        if plural is None:
-            raise unknown_kind(request)
+        plural = resource_of(request, self._plurals, constraints)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
         if not asked.namespace_labels and self._values.lacks_namespace(name):
@@ -218,9 +217,8 @@ class CelStages:
             operation=_NO_OPERATION,
             namespace_labels={NAME_LABEL: namespace} if namespace else {},
         )
-        plural = self._plurals.get((group, kind))
-        if plural is None:
-            raise unknown_kind(target)
+        constraints = [_target_constraints(linked) for linked in self._of_targets]
+        plural = resource_of(target, self._plurals, constraints)
         resource = {"group": group, "version": version, "resource": plural}
         return replace(target, review_request={"resource": resource})
 
@@ -250,7 +248,25 @@ def _selects(
     """Return whether the policy selects the target."""
     if found is not None:
         return (target.namespace, target.name) in found
-    targets, constraints = linked.ir.targets, linked.ir.bodies[0].constraints
+    return matches(any_operation(_target_constraints(linked)), target)
+
+
+def _target_constraints(linked: LinkedMutatingPolicy) -> ConstraintsIR | None:
+    targets = linked.ir.targets
     if targets is not None and targets.constraints.rules:
-        constraints = targets.constraints
-    return matches(any_operation(constraints), target)
+        return targets.constraints
+    return linked.ir.bodies[0].constraints
+
+
+def _of_bodies(
+    policies: Iterable[LinkedMutatingPolicy],
+) -> list[ConstraintsIR | None]:
+    return [body.constraints for linked in policies for body in linked.ir.bodies]
+
+
+def _of_policies(
+    policies: Iterable[LinkedGeneratingPolicy | LinkedDeletingPolicy],
+) -> list[ConstraintsIR | None]:
+    """Return the constraints; a policy without any matches no object."""
+    found = [linked.ir.constraints for linked in policies]
+    return [each for each in found if each is not None]

@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kyverno_mp.cli.apply.stages.admission_policies import (
-    Verdict,
-    asked_by,
-    unknown_kind,
-)
-from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
+from kyverno_mp.cli.apply.stages.admission_policies import Verdict, asked_by
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals, resource_of
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
@@ -60,8 +56,8 @@ class CelInput(msgspec.Struct, frozen=True):
     """Whether to read registries with docker's credentials."""
     layout: str = ""
     """OCI image layout folder to read instead of registries."""
-    definitions: str = ""
-    """File of CustomResourceDefinitions, which define the types of custom kinds."""
+    definitions: Sequence[Json] = ()
+    """CustomResourceDefinitions, which define the types of custom kinds."""
     payload_word: str = "json"
     """Word for a JSON payload in messages of DeletingPolicies."""
 
@@ -80,6 +76,12 @@ class CelPolicies:
         self._values = values
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
+        self._constraints = [
+            body.constraints
+            for linked in self._for_objects
+            for body in linked.ir.bodies
+            if body.constraints is not None
+        ]
 
     def _link(self, policies: Sequence[ValidatingPolicyIR]) -> None:
         # PERF: imports CEL, which runs without such policies do not need.
@@ -146,10 +148,9 @@ class CelPolicies:
 
     def _asked(self, request: Request) -> Request:
         """Return the request as upstream builds it: a CREATE by the given user."""
-        plural = self._plurals.get((request.group, request.kind))
-        plural = plural or self._guessed(request.kind)
-        if not plural:
-            raise unknown_kind(request)
+        plural = resource_of(
+            request, self._plurals, self._constraints, self._guessed(request.kind)
+        )
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
         if not asked.namespace_labels and self._values.lacks_namespace(name):
@@ -162,8 +163,8 @@ class CelPolicies:
         KYVERNO: docs/behaviour/cli 5, for kinds that the REST mapper does not know.
         """
         for linked in self._for_objects:
-            written = linked.ir.bodies[0].constraints
-            for rule in written.rules if written is not None else ():
+            constraints = linked.ir.bodies[0].constraints
+            for rule in constraints.rules if constraints is not None else ():
                 for resource in rule.resources:
                     if resource.lower().startswith(kind.lower()):
                         return resource

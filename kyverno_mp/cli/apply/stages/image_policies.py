@@ -9,14 +9,10 @@ cmd/cli/kubectl-kyverno/commands/apply/command.go (applyImageValidatingPolicies)
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kyverno_mp.cli.apply.stages.admission_policies import (
-    Verdict,
-    asked_by,
-    unknown_kind,
-)
+from kyverno_mp.cli.apply.stages.admission_policies import Verdict, asked_by
 from kyverno_mp.cli.apply.stages.cel_policies import NAME_LABEL, CelInput, namespace_of
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.plurals import known_plurals
+from kyverno_mp.cli.sources.plurals import known_plurals, resource_of
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
@@ -116,9 +112,10 @@ class ImagePolicies:
 
     def _asked(self, request: Request) -> Request:
         """Return the request as upstream builds it: a CREATE by the given user."""
-        plural = self._plurals.get((request.group, request.kind), "")
-        if not plural:
-            raise unknown_kind(request)
+        constraints = [
+            body.constraints for linked in self._policies for body in linked.ir.bodies
+        ]
+        plural = resource_of(request, self._plurals, constraints)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
         if not asked.namespace_labels and self._values.lacks_namespace(name):

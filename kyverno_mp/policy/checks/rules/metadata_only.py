@@ -6,6 +6,8 @@ Source: docs/behaviour/engine 10.6; Kyverno ruleOnlyDealsWithResourceMetaData,
 isLabelAndAnnotationsString.
 """
 
+import msgspec
+
 from kyverno_mp.policy.checks.rules.patches import operations_of
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.values.jsonvalue import Json
@@ -16,8 +18,7 @@ def touches_metadata_only(rule: Rule) -> bool:
     blocks: list[Json] = []
     if rule.mutate is not None:
         blocks.append(rule.mutate.patch_strategic_merge)
-        operations, _ = operations_of(rule.mutate.patches_json6902)
-        for operation in operations:
+        for operation in _operations_in_json(rule.mutate.patches_json6902):
             if not str(operation.get("path", "")).startswith("/metadata"):
                 return False
     if rule.validate is not None:
@@ -27,6 +28,15 @@ def touches_metadata_only(rule: Rule) -> bool:
             return False
         blocks.extend(alternatives or ())
     return all(set(block) <= {"metadata"} for block in blocks if type(block) is dict)
+
+
+def _operations_in_json(patch: str) -> list[dict[str, Json]]:
+    """KYVERNO: a patch in YAML is not decoded here, so it touches nothing."""
+    try:
+        msgspec.json.decode(patch)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return []
+    return operations_of(patch)[0]
 
 
 def has_string_labels(rule: Rule) -> bool:

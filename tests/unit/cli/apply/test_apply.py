@@ -724,3 +724,21 @@ def test_object_that_is_not_deleted_is_a_failure(
         done = command(*given, *more)
         assert done.code == 1
         assert "pass: 0, fail: 1, warn: 0, error: 0, skip: 0" in done.out
+
+
+def test_skipped_image_rules_concern_only_objects_with_their_images(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    """An image that the rule does not select needs no signature."""
+    policy = tmp_path / "signed.yaml"
+    policy.write_text(VERIFYING)
+    references = "imageReferences: ["
+    assert references in VERIFYING
+    head, _, rest = VERIFYING.partition(references)
+    selected = f'{head}{references}"*:latest"]{rest.partition("]")[2]}'
+    policy.write_text(selected)
+    done = command("apply", policy, "-r", pods_file)
+    assert "error: 1" in done.out
+    policy.write_text(selected.replace("*:latest", "ghcr.io/*"))
+    done = command("apply", policy, "-r", pods_file)
+    assert "error: 0" in done.out

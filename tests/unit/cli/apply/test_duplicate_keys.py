@@ -43,7 +43,9 @@ def files(tmp_path: Path) -> Path:
 def test_policy_is_omitted(command: Command, files: Path, old: str, new: str) -> None:
     (files / "p.yaml").write_text(POLICY.replace(old, new))
     done = command("apply", files / "p.yaml", "-r", files / "r.yaml")
-    assert done.code == 0
+    # Upstream exits with 0, so a pipeline would succeed without the policy.
+    assert done.code == 1
+    assert "policy.key_twice" in done.err
     assert "Applying 0 policy rule(s) to 1 resource(s)..." in done.out
     assert "already set in map" in done.err
 
@@ -143,3 +145,36 @@ def test_merged_keys_count_as_set(
     ]
     found = [line.strip() for line in done.err.splitlines() if "already" in line]
     assert [line.removesuffix("))") for line in found] == lines
+
+
+@pytest.mark.parametrize("command_line", [("lint",), ("explain",), ("apply", "-r")])
+@pytest.mark.parametrize(
+    ("version", "kind", "key"),
+    [
+        ("kyverno.io/v1", "ClusterPolicy", "rules: []"),
+        ("policies.kyverno.io/v1", "ValidatingPolicy", "validations: []"),
+        (
+            "admissionregistration.k8s.io/v1",
+            "ValidatingAdmissionPolicy",
+            "validations: []",
+        ),
+    ],
+)
+def test_all_commands_refuse_a_policy_with_a_key_twice(
+    command: Command,
+    files: Path,
+    command_line: tuple[str, ...],
+    version: str,
+    kind: str,
+    key: str,
+) -> None:
+    """One command that accepts it would hide what the others, and kubectl, refuse."""
+    (files / "p.yaml").write_text(
+        f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p, name: p}}\n"
+        f"spec:\n  {key}\n"
+    )
+    name, *flags = command_line
+    values = [files / "r.yaml"] if flags else []
+    done = command(name, files / "p.yaml", *flags, *values)
+    assert done.code == 1
+    assert "policy.key_twice" in done.out + done.err

@@ -284,10 +284,15 @@ def test_duplicate_key(command: Command, tmp_path: Path) -> None:
     file.write_text(_policy(rule))
     (found,) = _findings(command, file)
     assert (found["code"], found["line"], found["column"]) == (
-        "lint.duplicate_key",
+        "policy.key_twice",
         10,
         7,
     )
+    # kubectl and the other commands refuse such a policy; other files are only unclear.
+    file.write_text("apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\ndata: {a: c}\n")
+    found, foreign = _findings(command, file)
+    assert (found["code"], found["level"]) == ("lint.not_a_policy", "note")
+    assert (foreign["code"], foreign["level"]) == ("lint.duplicate_key", "warning")
 
 
 def test_policies_rejected_by_the_server(command: Command, tmp_path: Path) -> None:
@@ -327,3 +332,24 @@ def test_named_file_is_read_with_any_extension(
     file.write_text('{"apiVersion": "kyverno.io/v1", "kind": "Pod"}')
     (found,) = _findings(command, file)
     assert found["code"] == "policy.unknown_kind"
+
+
+def test_a_name_that_nothing_reads_is_an_error_of_lint_and_a_warning_elsewhere(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    """``Any`` is read as ``any``; ``anny`` would silently deny everything."""
+    file = tmp_path / "policy.yaml"
+    conditions = """
+      deny:
+        conditions:
+          Any: [{KEY: "{{ request.object.metadata.name }}", operator: Equals, value: a}]
+"""
+    text = LATEST_POLICY.partition("      pattern:")[0] + conditions.lstrip("\n")
+    file.write_text(text)
+    assert _findings(command, file) == []
+    file.write_text(text.replace("Any:", "anny:"))
+    line = text.splitlines().index("        conditions:") + 2
+    assert _places(_findings(command, file)) == {(line, "policy.ignored_name")}
+    name = "spec.rules[0].validate.deny.conditions.anny"
+    assert name in command("apply", file, "-r", pods_file).err
+    assert name in command("explain", file).err

@@ -48,6 +48,7 @@ def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
         "kind": {"group": group, "version": version, "kind": raw["kind"]},
         "namespace": raw["metadata"].get("namespace", ""),
         "object": raw,
+        "oldObject": options.pop("old", None),
     }
     app = make_app(lambda: True, ReviewOptions(**options))
     answer = testing.TestClient(app).simulate_post(path, json={"request": request})
@@ -803,3 +804,61 @@ def test_cel_exception_over_its_budget_is_rejected_with_a_message(kind: str) -> 
         answer = ask("/celexception/validate", in_cel("PolicyException", spec))
         assert answer["allowed"] is is_allowed
     assert answer["status"]["message"].endswith("[exception.too_costly]")
+
+
+def test_a_name_that_nothing_reads_is_refused_in_new_policies_only() -> None:
+    """A stored policy with such a name can still be changed elsewhere."""
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    key = "{{ request.operation }}"
+    condition = {"Key": key, "operator": "Equals", "value": "CREATE"}
+    deny = {"conditions": {"Any": [condition]}}
+    rule = {"name": "r", "match": match, "validate": {"deny": deny}}
+    raw: dict[str, Any] = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"background": False, "rules": [rule]},
+    }
+    assert ask("/policyvalidate", raw)["allowed"] is True
+    deny["conditions"] = {"any": [condition], "Al": [condition]}
+    answer = ask("/policyvalidate", raw)
+    assert answer["allowed"] is False
+    assert 'conditions.Al (rule r): unknown field "Al"' in answer["status"]["message"]
+    updated = ask("/policyvalidate", raw, operation="UPDATE", old=raw)
+    assert updated["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "allowed"),
+    [
+        ("rbac.authorization.k8s.io/v1/ClusterRole", "", True),
+        ("v1/Secret", "", False),
+        ("v1/Secret", "ns", True),
+        ("rbac.authorization.k8s.io/v1/ClusterRole", "ns", False),
+    ],
+)
+def test_clones_have_a_namespace_if_their_kind_has(
+    kind: str,
+    namespace: str,
+    allowed: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """The cluster knows the scope; a second check without it must not deny."""
+    sources = {"kinds": [kind], "selector": {"matchLabels": {"a": "b"}}}
+    if namespace:
+        sources["namespace"] = namespace
+    generate = {
+        "cloneList": sources,
+        **({"namespace": "x"} if "Secret" in kind else {}),
+    }
+    match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [{"name": "r", "match": match, "generate": generate}]},
+    }
+    view = ClusterView(kinds=BuiltInKinds(is_complete=True))
+    answer = ask("/policyvalidate", raw, view=view)
+    assert answer["allowed"] is allowed
+    if not allowed:
+        assert "target resources" in answer["status"]["message"]

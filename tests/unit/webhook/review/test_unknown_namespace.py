@@ -5,6 +5,7 @@ need no labels deny requests for no reason.
 """
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ from typing import Any
 import orjson
 import pytest
 
+from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.ir.match import FilterIR, KindIR, MatchIR, SelectorIR, SelectorTermIR
+from kyverno_mp.ir.rules import ExceptionIR
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import UNREAD_LABELS, Request
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.program.rule_gate import LinkedException
+from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.review.dependencies import Dependencies
@@ -36,10 +43,10 @@ NOT_FOUND = 'failed to create policy context: namespace "default" not found'
 class Namespaces:
     """Namespaces of a cluster; ``labels`` of "default" are None when it is absent."""
 
-    def __init__(self, labels: dict[str, str] | None) -> None:
+    def __init__(self, labels: Mapping[str, str] | None) -> None:
         self._labels = labels
 
-    def labels(self, _namespace: str) -> dict[str, str] | None:
+    def labels(self, _namespace: str) -> Mapping[str, str] | None:
         return self._labels
 
 
@@ -63,7 +70,7 @@ def rule(
 def ask(
     folder: Path,
     rules: list[dict[str, Any]],
-    labels: dict[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
     path: bytes = FAIL,
     spec: dict[str, Any] | None = None,
     **changes: Any,
@@ -163,3 +170,78 @@ def test_known_namespace_is_evaluated_by_its_labels(
     found, message = ask(tmp_path, [rule(match=SELECTED)], labels)
     assert found is allowed
     assert "not found" not in message
+
+
+ENFORCING = [
+    {"action": "Enforce", "namespaceSelector": {"matchLabels": {"env": "prod"}}},
+]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [rule(match=SELECTED)],
+        [rule(exclude={"kinds": ["Pod"], **SELECTED})],
+        [rule(failureActionOverrides=OVERRIDES)],
+        [rule(failureActionOverrides=ENFORCING, action="Audit")],
+    ],
+)
+def test_without_any_list_of_namespaces_selectors_do_not_admit(
+    rules: list[Any], tmp_path: Path
+) -> None:
+    """A service without a cluster and without --resources knows no labels."""
+    found, message = ask(tmp_path, rules, UNREAD_LABELS)
+    assert found is False
+    assert 'labels of namespace "default" are unknown' in message
+    assert "--resources" in message
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "allowed"),
+    [
+        ([rule()], {}, False),
+        ([rule(match=SELECTED, action="Audit")], {}, True),
+        ([rule(match=SELECTED)], {"namespace": ""}, True),
+    ],
+)
+def test_without_any_list_of_namespaces_other_rules_are_evaluated(
+    rules: list[Any],
+    changes: dict[str, Any],
+    allowed: bool,  # noqa: FBT001 - a column of the table
+    tmp_path: Path,
+) -> None:
+    found, message = ask(tmp_path, rules, UNREAD_LABELS, **changes)
+    assert (found, "unknown" in message) == (allowed, False)
+
+
+def test_without_any_list_of_namespaces_a_selector_in_cel_is_a_fault() -> None:
+    """It is a fault only if everything else matches; a Namespace has its own labels."""
+    selector = SelectorIR(labels=(("env", "prod"),))
+    rules = (ResourceRuleIR(("",), ("v1",), ("pods", "namespaces"), (), ("*",)),)
+    constraints = ConstraintsIR(rules, namespace_selector=selector)
+
+    def fault(kind: str, resource: str, **facts: Any) -> str:
+        place = {"group": "", "version": "v1", "resource": resource}
+        request = Request(
+            kind=kind, namespace="n", review_request={"resource": place}, **facts
+        )
+        return fault_or_match(constraints, request)[1]
+
+    assert '"n" are unknown' in fault("Pod", "pods", labels_known=False)
+    assert fault("Pod", "pods") == ""
+    assert fault("Secret", "secrets", labels_known=False) == ""
+    assert fault("Namespace", "namespaces", labels_known=False) == ""
+
+
+def test_without_any_list_of_namespaces_no_selected_exception_applies() -> None:
+    """It would exempt objects of namespaces that its selector may exclude."""
+    kinds = KindIR("*", "*", "Pod", "")
+    absent = SelectorIR(terms=(SelectorTermIR("env", "DoesNotExist"),))
+    for selector, applies in ((None, True), (absent, False)):
+        match = MatchIR(
+            filters=(FilterIR(kinds=(kinds,), namespace_selector=selector),)
+        )
+        exception = LinkedException(ExceptionIR("ns/e", match))
+        pod = {"kind": "Pod", "metadata": {"name": "p"}}
+        request = Request(kind="Pod", namespace="n", object=pod, labels_known=False)
+        assert exception.applies(request, None) is applies  # type: ignore[arg-type]  # unread
