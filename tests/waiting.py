@@ -21,7 +21,7 @@ _POLL_S: Final = 0.01
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], seconds: float = HANG_S) -> T:
+def wait_for(condition: Callable[[], T | None], seconds: float = HANG_S) -> T:
     """Return the condition's value once it is true; ``seconds`` only lengthens it."""
     until = time.monotonic() + max(seconds, HANG_S)
     while not (value := condition()):
@@ -35,7 +35,7 @@ def pause() -> None:
     time.sleep(_POLL_S)
 
 
-async def wait_on_loop(condition: Callable[[], T]) -> T:
+async def wait_on_loop(condition: Callable[[], T | None]) -> T:
     """Return the condition's value once it is true, while the event loop runs."""
     until = time.monotonic() + HANG_S
     while not (value := condition()):

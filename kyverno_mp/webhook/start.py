@@ -149,6 +149,7 @@ class _Attached:
             Context(
                 engine,
                 self._ahead,
+                self._collector,
                 None if self.journals.triggers is None else user,
                 self.reporting,
                 self.recorder.forget_bundle_keys,

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -136,9 +137,8 @@ def test_policy_change_under_load_loses_no_review(service: Service) -> None:
             write_whole(
                 service.policies / "b.yaml", require_label("b", f"team{number}")
             )
-            service.wait(
-                lambda label=f"team{number}": label in str(service.review(pod(app="x")))
-            )
+            label = f"team{number}"
+            service.wait(partial(_says, service, label))
     assert (load.wrong, load.lost) == ([], 0)
 
 
@@ -269,3 +269,7 @@ def test_slow_and_half_closed_peers_delay_no_other(service: Service) -> None:
         half.shutdown(socket.SHUT_WR)
         for _ in range(20):
             assert service.review(pod())["allowed"] is False
+
+
+def _says(service: Service, label: str) -> bool:
+    return label in str(service.review(pod(app="x")))

@@ -22,6 +22,7 @@ from kyverno_mp.cli.apply.options import (
     LISTS,
     Options,
     check,
+    echo_of,
     split,
 )
 from kyverno_mp.cli.apply.output import (
@@ -175,8 +176,7 @@ def _scene(
         return
     locations: list[Location] = []
     unread: list[str] = []
-    echo = _say_nothing if options.is_quiet else click.echo
-    load = partial(load_resources, echo=echo, unread=unread)
+    load = partial(load_resources, echo=echo_of(options), unread=unread)
     objects = load(options.resources, locations=locations)
     if options.payloads:
         from kyverno_mp.cli.sources.payloads import load_payload  # rarely needed
@@ -219,10 +219,6 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     if not len(scene.given) and not (scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
         say(f"no objects in {places}", err=True)
-
-
-def _say_nothing(_text: str) -> None:
-    pass
 
 
 def _context(options: Options) -> "ContextFile | None":

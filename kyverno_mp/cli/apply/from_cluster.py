@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from kyverno_mp.cli.apply.given import Given, Loaded
-from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.options import Options, echo_of
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.cluster.access import Cluster, open_cluster
 from kyverno_mp.cli.cluster.data import image_verification, registry_images
@@ -68,7 +68,7 @@ def _scene(
         given, errors = spool, len(loading.errors)
     unread: list[str] = []
     params = load_resources(
-        options.parameter_resources, quiet=options.is_quiet, unread=unread
+        options.parameter_resources, echo=echo_of(options), unread=unread
     )
     admission = compile_admission(policies)
     params += load_params(cluster.client, admission, directory)

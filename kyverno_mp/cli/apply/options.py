@@ -4,9 +4,10 @@ Room: cli. Takes: the arguments that click parsed. Gives: Options. Next: command
 May touch: file names (``--crd-path``). Source: docs/behaviour/cli 2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import click
 import msgspec
 
 from kyverno_mp.cli.output.formats import STRUCTURED
@@ -132,3 +133,12 @@ def _check_ours(options: Options) -> None:
         file = Path(options.crd_path)
         if file.suffix not in (".yaml", ".yml") or not file.is_file():
             raise CommandFailed(f"--crd-path {file}: expected one YAML file")
+
+
+def echo_of(options: Options) -> Callable[[str], None]:
+    """Return the printer of notes about a run; if its output is data, none."""
+    return _say_nothing if options.is_quiet else click.echo
+
+
+def _say_nothing(_text: str) -> None:
+    pass

@@ -8,7 +8,7 @@ which shares its emitter with libyaml.
 
 import re
 from functools import cmp_to_key
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -71,7 +71,7 @@ def dump(value: Json) -> str:
     )
 
 
-def dump_plain(*documents: Json, **options: bool) -> str:
+def dump_plain(*documents: Json, **options: Any) -> str:
     """Return documents in PyYAML's style, safe to print; ``options``: of its dump."""
     text: str = yaml.safe_dump_all(documents, allow_unicode=True, **options)
     if printable(text) == text:

@@ -45,6 +45,7 @@ class Context(NamedTuple):
 
     engine: Engine
     ahead: LinkingAhead
+    collector: Collector
     background_user: str | None
     """None without a background pool."""
     reporting: Reporting | None

@@ -169,7 +169,7 @@ def test_slow_entry_delays_no_other(api: Api, make: Make) -> None:
     }
     for name, text in words.items():
         path = f"{ENTRIES}/{name}"
-        wait_for(lambda told=path: ready(api, told)[0])
+        wait_for(lambda told=path: ready(api, told)[0])  # type: ignore[misc]
         status, message = ready(api, path)
         assert status == "False"
         assert text in message

@@ -221,7 +221,7 @@ def test_policy_deleted_between_record_and_write(api: FakeApi) -> None:
                 is_gone.append(True)
                 api.remove(f"{POLICIES}/p")
                 for informer in one.background.policies.policies:
-                    wait_for(lambda known=informer: not len(known))
+                    wait_for(lambda known=informer: not len(known))  # type: ignore[misc]
                 one.background.policy_controllers.work_due()
 
         raw = trigger(api)

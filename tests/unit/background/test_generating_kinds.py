@@ -160,7 +160,7 @@ def test_unwatchable_kind_is_reported(api: FakeApi) -> None:
         request(api, raw)
         one.background.adopt()
         for informer in one.informers:
-            wait_for(lambda each=informer: one._is_current(each, api.version))
+            wait_for(lambda each=informer: one._is_current(each, api.version))  # type: ignore[misc]
         one.background.controllers.work_due()
         wait_for(one.background.generating.watches.unwatched)
         one.background.hold_gauges()

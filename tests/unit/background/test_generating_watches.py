@@ -243,7 +243,7 @@ def test_a_change_before_the_first_list_of_a_watch_is_reverted(api: FakeApi) -> 
     client = HeldLists(api)
     with held(api, client=client) as one:
         for informer in one.informers:
-            wait_for(lambda informer=informer: informer.synced)
+            wait_for(lambda informer=informer: informer.synced)  # type: ignore[misc]
         assert settled(one, is_watching=False)
         raw = stored(api, OUT)
         assert raw is not None

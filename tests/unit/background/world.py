@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
@@ -88,7 +89,7 @@ class Term:
             *self.informers,
             *self.background.generating.watches.informers,
         ):
-            wait_for(lambda one=informer: self._is_current(one, newest))
+            wait_for(partial(self._is_current, informer, newest))
 
     def _is_current(self, informer: Any, newest: int) -> bool:
         return int(informer.notified_version or 0) >= newest

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
@@ -169,7 +170,7 @@ class Controller:
         ]
         for informer in informers:
             assert informer.wait_synced(60)
-            wait_for(lambda one=informer: self._is_current(one))
+            wait_for(partial(self._is_current, informer))
 
     def settle(self) -> None:
         """Do the pending work until none is left."""

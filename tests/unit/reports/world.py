@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -356,7 +357,7 @@ class Term:
         with self.api.lock:
             newest = self.api.version
         for informer in self.informers:
-            wait_for(lambda one=informer: _is_current(one, newest))
+            wait_for(partial(_is_current, informer, newest))
 
     def settle(self) -> None:
         """Do all pending work, including follow-up work."""

@@ -80,7 +80,7 @@ class CelStages:
         """Return the types of the CustomResourceDefinitions, None without any."""
         if given.definitions and self._defined is None:
             try:
-                self._defined = types_of_definitions(given.definitions)
+                self._defined = types_of_definitions(list(given.definitions))
             except (InputError, KeyError, TypeError, AttributeError) as error:
                 text = f"a CustomResourceDefinition is invalid: {error}"
                 raise CommandFailed(text) from error

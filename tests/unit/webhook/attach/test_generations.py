@@ -26,10 +26,10 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.group import Group
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
-from tests.unit.kube.fake_api import wait_for
 from tests.unit.webhook.attach.test_garbage import cluster_policy, validate
 from tests.unit.webhook.cel import test_cel_policies, test_mutating_policies
 from tests.unit.webhook.cel.test_cel_worker import Service
+from tests.waiting import wait_for
 
 FORBIDS = "pattern: {spec: {containers: [{image: '!forbidden/*'}]}}"
 NAMED = """preconditions: {all: [{key: '{{ request.object.metadata.name }}',
