@@ -892,6 +892,10 @@ REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 GLOBAL_CONTEXT_ENTRIES_MAX = 256
 """Number of GlobalContextEntries; each has one or two threads."""
 
+OPENED_NAMESPACES_MAX = 256
+"""Namespaces to which an annotation opens one GlobalContextEntry; each is a value in
+the segment that workers read. With all entries 65,536, a few megabytes."""
+
 GLOBAL_CONTEXT_ENTRY_BYTES_MAX = 16 * 1024 * 1024
 """Data of one GlobalContextEntry: the size that a worker keeps decoded
 (DATA_CACHE_BYTES_MAX), 3,000 Deployments of 5 KiB. A larger entry is reported as an

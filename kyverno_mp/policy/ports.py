@@ -6,7 +6,7 @@ May touch: nothing.
 Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN, ApiResource
@@ -71,11 +71,21 @@ def account_of(namespace: str, component: str) -> str:
     return f"system:serviceaccount:{namespace}:kyverno-{component}-controller"
 
 
+Opens = Callable[[str, str], bool]
+"""Whether policies of a namespace may read a GlobalContextEntry: (entry, namespace)."""
+
+
+def closed(_entry: str, _namespace: str) -> bool:
+    """Open no entry."""
+    return False
+
+
 class ClusterView(NamedTuple):
     """The view that checks have of the cluster; ``permissions`` None = not checked.
 
     ``schemas`` None: CEL is not checked against the schemas of kinds. The accounts are
-    user names; for "", permissions are not checked.
+    user names; for "", permissions are not checked. ``opens``: which entries the
+    operator has opened to namespaced policies.
     """
 
     kinds: Kinds
@@ -85,6 +95,7 @@ class ClusterView(NamedTuple):
     background: str = account_of("kyverno", "background")
     reports: str = account_of("kyverno", "reports")
     cleanup: str = account_of("kyverno", "cleanup")
+    opens: Opens = closed
 
 
 class BuiltInKinds:

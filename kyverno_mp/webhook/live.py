@@ -100,6 +100,7 @@ def live_ports(
         background=settings.background_service_account,
         reports=settings.reports_service_account,
         cleanup=settings.cleanup_service_account,
+        opens=shared.opens,
     )
     objects = LiveObjects(client, known)
     services = open_services(settings)

@@ -23,6 +23,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.exception_review import cost_problem
 from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
 from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
+from kyverno_mp.compiler.cel_kinds.review import entry_problems
 from kyverno_mp.compiler.cel_kinds.review import refusals as background_refusals
 from kyverno_mp.compiler.cel_kinds.sizes import too_large
 from kyverno_mp.compiler.cel_kinds.validating_review import refusals
@@ -41,6 +42,7 @@ from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
     MUTATING_POLICY_KINDS,
+    AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
     MutatingPolicy,
@@ -48,13 +50,16 @@ from kyverno_mp.policy.cel_kinds.policies import (
     is_cel_policy,
 )
 from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AnyValidatingPolicy,
+    CelPolicyException,
+)
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.cleanup import run_warnings
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
-from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.policy.ports import ClusterView, closed
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
@@ -182,7 +187,7 @@ class PolicyReview:
                     found = image_refusals(document)
                 else:
                     found = refusals(document)
-                found = found or too_large(document)
+                found = found or too_large(document) or self._closed(document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
@@ -200,7 +205,7 @@ class PolicyReview:
                 if not isinstance(document, _BACKGROUND):
                     text = f"{request.kind} is not evaluated by this version"
                     return allowed(request.uid, [text])
-                found = background_refusals(document)
+                found = background_refusals(document) or self._closed(document)
                 if isinstance(document, DeletingPolicy) and not found:
                     warnings = list(run_warnings(document))
         except DocumentInvalid as error:
@@ -208,6 +213,13 @@ class PolicyReview:
         except (DependencyError, PolicyInvalid) as error:
             return denied(request.uid, error.message)
         return _judged(request, found, warnings)
+
+    def _closed(
+        self, document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
+    ) -> list[str]:
+        view = self._options.view
+        opens = closed if view is None else view.opens
+        return [one.upstream for one in entry_problems(document, opens)]
 
     def _time_check(self) -> Callable[[], None]:
         """Return a function that checks the time limit of one review."""

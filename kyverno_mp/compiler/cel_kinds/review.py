@@ -21,6 +21,7 @@ from kyverno_mp.compiler.cel_kinds.validating_review import (
     review_problems,
 )
 from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.expr.effects import NO_GLOBAL_CONTEXT
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
     AnyCelPolicy,
@@ -34,6 +35,8 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     ValidatingPolicy,
 )
 from kyverno_mp.policy.checks.cleanup import is_schedule
+from kyverno_mp.policy.checks.shared_entries import expression_reads, reads_closed
+from kyverno_mp.policy.ports import Opens, closed
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.go.goquote import quote
 
@@ -86,6 +89,27 @@ def review(
         given = quote(document.spec.schedule)
         upstream = f"{path}: Invalid value: {given}: {reason}"
         yield Problem("policy.schedule", path, "", reason, upstream)
+
+
+def entry_problems(
+    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
+    opens: Opens = closed,
+) -> Iterator[Problem]:
+    """Yield a problem if a namespaced policy reads entries not opened to it."""
+    namespace = document.metadata.namespace
+    if not namespace:
+        return
+    is_closed = reads_closed(document.spec, namespace, opens)
+    if isinstance(document, GeneratingPolicy) and not is_closed:
+        is_closed = any(
+            expression_reads(text, namespace, opens)
+            for one in document.spec.generate
+            if one.template is not None
+            for text in placeholders(one.template)
+        )
+    if is_closed:
+        reason = f"Forbidden: {NO_GLOBAL_CONTEXT}"
+        yield Problem("policy.global", "spec", "", reason, f"spec: {reason}")
 
 
 def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
