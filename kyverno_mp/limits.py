@@ -892,6 +892,10 @@ REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 GLOBAL_CONTEXT_ENTRIES_MAX = 256
 """Number of GlobalContextEntries; each has one or two threads."""
 
+SCHEDULE_CHARACTERS_MAX = 1_000
+"""Characters of a clean-up schedule: a list of all 60 minutes has 170. A longer one
+could take seconds to parse."""
+
 OPENED_NAMESPACES_MAX = 256
 """Namespaces to which an annotation opens one GlobalContextEntry; each is a value in
 the segment that workers read. With all entries 65,536, a few megabytes."""

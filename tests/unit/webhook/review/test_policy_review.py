@@ -717,3 +717,40 @@ def test_cel_exception_over_its_budget_is_rejected_with_a_message(kind: str) -> 
         answer = ask("/celexception/validate", in_cel("PolicyException", spec))
         assert answer["allowed"] is is_allowed
     assert answer["status"]["message"].endswith("[exception.too_costly]")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "CleanupPolicy",
+        "ClusterCleanupPolicy",
+        "DeletingPolicy",
+        "NamespacedDeletingPolicy",
+    ],
+)
+def test_long_schedule_is_refused_unread(kind: str) -> None:
+    """The schedule is neither parsed nor repeated in the answer."""
+    is_cel = "Deleting" in kind
+    constraints: dict[str, Any] = {
+        "resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+        ]
+    }
+    fields: dict[str, Any] = {"match": {"any": [{"resources": {"kinds": ["Pod"]}}]}}
+    if is_cel:
+        fields = {
+            "matchConstraints": constraints,
+            "conditions": [{"name": "c", "expression": "true"}],
+        }
+    namespace = "" if kind in ("ClusterCleanupPolicy", "DeletingPolicy") else "ns"
+    raw = {
+        "apiVersion": "policies.kyverno.io/v1" if is_cel else "kyverno.io/v2",
+        "kind": kind,
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": {**fields, "schedule": ",".join(["0"] * 1_000_000) + " * * * *"},
+    }
+    path = "/policyvalidate" if is_cel else "/cleanuppolicyvalidate"
+    response = ask(path, raw)
+    text = "spec.schedule: Too long: may not be more than 1000 characters"
+    assert response["status"]["message"] == text
+    assert ask(path, {**raw, "spec": {**fields, "schedule": "0 * * * *"}})["allowed"]
