@@ -892,6 +892,10 @@ REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 GLOBAL_CONTEXT_ENTRIES_MAX = 256
 """Number of GlobalContextEntries; each has one or two threads."""
 
+AUTHOR_CHECKS_MAX = 64
+"""SubjectAccessReviews in one review of a namespaced policy; with more different
+permissions, its author needs all permissions in the namespace."""
+
 SCHEDULE_CHARACTERS_MAX = 1_000
 """Characters of a clean-up schedule: a list of all 60 minutes has 170. A longer one
 could take seconds to parse."""

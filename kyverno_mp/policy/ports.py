@@ -6,7 +6,7 @@ May touch: nothing.
 Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN, ApiResource
@@ -44,6 +44,23 @@ class Permissions(Protocol):
 
     def allows(self, account: str, verb: str, target: "PermissionTarget") -> bool:
         """Answer like a SubjectAccessReview. Raises: DependencyError."""
+
+
+class Author(NamedTuple):
+    """The user who creates or changes a policy."""
+
+    name: str
+    groups: Sequence[str] = ()
+    extra: Mapping[str, Sequence[str]] = {}
+
+
+class Authors(Protocol):
+    """The permissions of users who write policies."""
+
+    def author_may(
+        self, author: Author, attributes: Mapping[str, str], deadline_ns: int
+    ) -> bool:
+        """Return the answer of a SubjectAccessReview. Raises: DependencyError."""
 
 
 class SchemaSource(Protocol):
@@ -85,7 +102,8 @@ class ClusterView(NamedTuple):
 
     ``schemas`` None: CEL is not checked against the schemas of kinds. The accounts are
     user names; for "", permissions are not checked. ``opens``: which entries the
-    operator has opened to namespaced policies.
+    operator has opened to namespaced policies. ``authors`` None: what the author of a
+    namespaced policy may do is not checked.
     """
 
     kinds: Kinds
@@ -96,6 +114,7 @@ class ClusterView(NamedTuple):
     reports: str = account_of("kyverno", "reports")
     cleanup: str = account_of("kyverno", "cleanup")
     opens: Opens = closed
+    authors: Authors | None = None
 
 
 class BuiltInKinds:

@@ -65,7 +65,9 @@ from kyverno_mp.policy.reading.decode import Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
+from kyverno_mp.webhook.author_review import author_refusal
 
+AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 _POLICIES: Final = ("ClusterPolicy", "Policy")
@@ -188,6 +190,7 @@ class PolicyReview:
                 else:
                     found = refusals(document)
                 found = found or too_large(document) or self._closed(document)
+                found = found or self._refused_author(request, document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
@@ -206,6 +209,7 @@ class PolicyReview:
                     text = f"{request.kind} is not evaluated by this version"
                     return allowed(request.uid, [text])
                 found = background_refusals(document) or self._closed(document)
+                found = found or self._refused_author(request, document)
                 if isinstance(document, DeletingPolicy) and not found:
                     warnings = list(run_warnings(document))
         except DocumentInvalid as error:
@@ -214,12 +218,14 @@ class PolicyReview:
             return denied(request.uid, error.message)
         return _judged(request, found, warnings)
 
-    def _closed(
-        self, document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
-    ) -> list[str]:
+    def _closed(self, document: AnyOfCel) -> list[str]:
         view = self._options.view
         opens = closed if view is None else view.opens
         return [one.upstream for one in entry_problems(document, opens)]
+
+    def _refused_author(self, request: Request, document: AnyOfCel) -> list[str]:
+        reason = author_refusal(request, document, self._options.view)
+        return [reason] if reason else []
 
     def _time_check(self) -> Callable[[], None]:
         """Return a function that checks the time limit of one review."""
@@ -254,6 +260,8 @@ class PolicyReview:
             verdict.warnings[:0] = self._exception_warnings(namespace)
         if not verdict.error:
             verdict.error = _why_not_servable(document, check_time)
+        if not verdict.error:
+            verdict.error = author_refusal(request, document, view)
         if isinstance(document, ClusterPolicy | Policy) and not verdict.error:
             self._warn_of_expressions(document, verdict)
         return verdict

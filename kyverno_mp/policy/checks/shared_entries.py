@@ -25,7 +25,7 @@ _READS = frozenset({"get", "Get"})
 
 def closed_reference(part: msgspec.Struct, namespace: str, opens: Opens) -> str:
     """Return the reason to reject a context entry anywhere in the part, or ""."""
-    for entry in _records(part):
+    for entry in records(part):
         if not isinstance(entry, ContextEntry) or entry.global_reference is None:
             continue
         name = entry.global_reference.name
@@ -36,7 +36,7 @@ def closed_reference(part: msgspec.Struct, namespace: str, opens: Opens) -> str:
 
 def reads_closed(spec: msgspec.Struct, namespace: str, opens: Opens) -> bool:
     """Return whether an expression anywhere in a policy in CEL reads a closed entry."""
-    return any(expression_reads(text, namespace, opens) for text in _expressions(spec))
+    return any(expression_reads(text, namespace, opens) for text in expressions(spec))
 
 
 def expression_reads(text: str, namespace: str, opens: Opens) -> bool:
@@ -57,7 +57,7 @@ def expression_reads(text: str, namespace: str, opens: Opens) -> bool:
         if type(node) is Call and _is_opened(node, namespace, opens):
             waiting.extend(node.args)
         else:
-            waiting.extend(_below(node))
+            waiting.extend(below(node))
     return False
 
 
@@ -74,7 +74,7 @@ def _is_opened(node: Call, namespace: str, opens: Opens) -> bool:
     )
 
 
-def _expressions(part: Any) -> Iterator[str]:
+def expressions(part: Any) -> Iterator[str]:
     """Yield the text of all fields of expressions, by their names."""
     waiting = [part]
     while waiting:
@@ -84,17 +84,17 @@ def _expressions(part: Any) -> Iterator[str]:
             value = node[name] if type(node) is dict else getattr(node, name)
             if type(value) is str and str(name).lower().endswith("expression"):
                 yield value
-        waiting.extend(_below(node))
+        waiting.extend(below(node))
 
 
-def _records(part: Any) -> Iterator[msgspec.Struct]:
+def records(part: Any) -> Iterator[msgspec.Struct]:
     """Yield all records; the free-form bodies of rules contain none."""
     waiting = [part]
     while waiting:
         node = waiting.pop()
         if isinstance(node, msgspec.Struct):
             yield node
-        waiting.extend(_below(node))
+        waiting.extend(below(node))
 
 
 def _names(node: Any) -> tuple[str, ...]:
@@ -103,7 +103,8 @@ def _names(node: Any) -> tuple[str, ...]:
     return tuple(node) if type(node) is dict else ()
 
 
-def _below(node: Any) -> list[Any]:
+def below(node: Any) -> list[Any]:
+    """Return the values directly in a record, a map or a list."""
     if isinstance(node, msgspec.Struct):
         return [getattr(node, name) for name in node.__struct_fields__]
     if type(node) is dict:
