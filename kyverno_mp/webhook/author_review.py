@@ -84,12 +84,16 @@ def author_refusal(request: Request, document: Any, view: ClusterView | None) ->
 
 
 def _is_checked(request: Request) -> bool:
-    """Return whether a namespaced policy is new, or what it does can have changed."""
+    """Return whether the review is of new content of a namespaced policy."""
     if request.kind not in _NAMESPACED and not request.kind.startswith("Namespaced"):
         return False
-    return not request.old_object or _essence(request.object) != _essence(
-        request.old_object
-    )
+    return has_changed(request)
+
+
+def has_changed(request: Request) -> bool:
+    """Return whether the object is new, or its spec or an annotation has changed."""
+    before = request.old_object
+    return not before or _essence(request.object) != _essence(before)
 
 
 def _essence(raw: dict[str, Json]) -> tuple[Json, Json]:

@@ -65,7 +65,7 @@ from kyverno_mp.policy.reading.decode import Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.webhook.author_review import author_refusal
+from kyverno_mp.webhook.author_review import author_refusal, has_changed
 
 AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
@@ -136,9 +136,10 @@ class PolicyReview:
     def _answer(self, path: str, request: Request) -> bytes:
         if request.subresource or request.operation not in _JUDGED:
             return allowed(request.uid)
-        if metadata_of(request.object).get("deletionTimestamp"):
+        is_deleted = metadata_of(request.object).get("deletionTimestamp")
+        if is_deleted and not has_changed(request):
             # K8S: an object that is being deleted must stay writable, so that its
-            # finalizers can be removed.
+            # finalizers can be removed. SAFETY: it stays in force until then.
             return allowed(request.uid)
         if request.group == "policies.kyverno.io":
             return self._answer_cel(request)

@@ -29,7 +29,7 @@ from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, link
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.glob import Glob
-from kyverno_mp.values.kubernetes.image import same_host
+from kyverno_mp.values.kubernetes.image_hosts import same_host
 
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _POD, _TEMPLATE, _JOB = "", ".spec.template", ".spec.jobTemplate.spec.template"

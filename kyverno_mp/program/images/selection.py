@@ -13,7 +13,8 @@ from kyverno_mp.ir.rules import VerifyImagesIR
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.containers import count_containers
-from kyverno_mp.values.kubernetes.image import is_image_like, list_images
+from kyverno_mp.values.kubernetes.image import list_images
+from kyverno_mp.values.kubernetes.image_hosts import is_image_like
 
 _STEPS_PER_IMAGE: Final = 20
 _SHOWN: Final = (

@@ -15,7 +15,7 @@ from kyverno_mp.ir.rules import PodSecurityExcludeIR
 from kyverno_mp.program.pod_security.failure import Failure, FieldError
 from kyverno_mp.program.pod_security.pod import CONTAINER_LISTS, Container, Pod
 from kyverno_mp.program.pod_security.standard import CHECKS_OF_CONTROL, violations
-from kyverno_mp.values.kubernetes.image import is_image_like
+from kyverno_mp.values.kubernetes.image_hosts import is_image_like
 from kyverno_mp.values.spending import FREE, Spender
 from kyverno_mp.values.wildcard import matches
 

@@ -15,7 +15,6 @@ import re2
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.wildcard import matches
 
 DEFAULT_REGISTRY: Final = "docker.io"
 REPOSITORY_NAME_LENGTH_MAX: Final = 255
@@ -34,7 +33,6 @@ _REFERENCE: Final = re2.compile(
 _NAME: Final = re2.compile(rf"(?:({_DOMAIN})/)?({_PATH})")
 _HEX_DIGITS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 _LOWER_HEX: Final = frozenset("0123456789abcdef")
-_HTTPS: Final = "443"
 _REGISTRIES_MAX: Final = 16
 _CONTAINERS_MAX: Final = 32
 _CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
@@ -140,34 +138,6 @@ def parse_image(
         # only after the references are built.
         registry, path = head, rest
     return ImageInfo(registry, name, path, tag, digest, reference, with_tag)
-
-
-def same_host(reference: str) -> str:
-    """Return a reference, or a pattern of references, with its host in one form.
-
-    Hosts are in lower case, and ports are numbers without zeros in front; port 443 is
-    omitted. Only for comparisons: a client sends the host as it is written.
-    """
-    head, slash, rest = reference.partition("/")
-    if not slash or not has_registry(reference):
-        return reference
-    host, _, port = head.rpartition(":")
-    if host and port.isascii() and port.isdigit():
-        number = port.lstrip("0")
-        head = host if number == _HTTPS else f"{host}:{number}"
-    return f"{head.lower()}/{rest}"
-
-
-def is_image_like(pattern: str, image: str) -> bool:
-    """Return whether a reference matches a wildcard pattern, in any form of its host.
-
-    The written forms are compared, too: ``ghcr.io:*/app`` matches port 443.
-    """
-    if matches(pattern, image):
-        return True
-    host_pattern, host_image = same_host(pattern), same_host(image)
-    is_other = host_pattern != pattern or host_image != image
-    return is_other and matches(host_pattern, host_image)
 
 
 def has_registry(image: str) -> bool:

@@ -7,10 +7,10 @@ from kyverno_mp.values.kubernetes.image import (
     ImageExtractor,
     ImageSettings,
     extract_images,
-    is_image_like,
     list_images,
     parse_image,
 )
+from kyverno_mp.values.kubernetes.image_hosts import is_image_like
 
 DIGEST = "sha256:" + "128c6e3534b842a2eec139999b8ce8aa9a2af9907e2b9269550809d18cd832a3"
 

@@ -328,3 +328,16 @@ def test_variable_fills_only_its_segment(value: str) -> None:
     assert fixed is not None
     assert not fixed.has_shape(template.replace("{{ n }}", value))
     assert fixed.has_shape(template.replace("{{ n }}", "name"))
+
+
+def test_policy_that_is_being_deleted() -> None:
+    """It stays in force until its finalizers are gone, so new content is reviewed."""
+    before = legacy({"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}})
+    metadata = {**before["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    old = {**before, "metadata": {**metadata, "finalizers": ["a/b"]}}
+    nobody = Cluster(())
+    assert review({**before, "metadata": metadata}, nobody, old=old) == ""
+    for raw, _ in NEEDS.values():
+        if raw["kind"] == "Policy":
+            answer = review({**raw, "metadata": metadata}, nobody, old=old)
+            assert "auth check fails" in answer

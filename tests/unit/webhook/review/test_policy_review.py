@@ -45,6 +45,7 @@ def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
         "kind": {"group": group, "version": version, "kind": raw["kind"]},
         "namespace": raw["metadata"].get("namespace", ""),
         "object": raw,
+        "oldObject": options.pop("old", None),
     }
     app = make_app(lambda: True, ReviewOptions(**options))
     answer = testing.TestClient(app).simulate_post(path, json={"request": request})
@@ -449,7 +450,10 @@ def test_policy_being_deleted_is_allowed() -> None:
         "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"rules": []},
     }
-    assert ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
+    old = {**raw, "metadata": {**raw["metadata"], "finalizers": ["a/b"]}}
+    assert ask("/policyvalidate", raw, operation="UPDATE", old=old)["allowed"]
+    changed = {**raw, "spec": {**raw["spec"], "background": False}}
+    assert not ask("/policyvalidate", changed, operation="UPDATE", old=old)["allowed"]
     del raw["metadata"]["deletionTimestamp"]
     assert not ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
 
