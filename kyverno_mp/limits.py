@@ -1018,6 +1018,18 @@ GLOBAL_CONTEXT_ENTRIES_HIGHEST = 4096
 """Highest maximum of GlobalContextEntries, each with one or two threads: a process may
 have some 8,000 more."""
 
+AUTHOR_CHECKS_MAX = 64
+"""SubjectAccessReviews in one review of a namespaced policy; with more different
+permissions, its author needs all permissions in the namespace."""
+
+SCHEDULE_CHARACTERS_MAX = 1_000
+"""Characters of a clean-up schedule: a list of all 60 minutes has 170. A longer one
+could take seconds to parse."""
+
+OPENED_NAMESPACES_MAX = 256
+"""Namespaces to which an annotation opens one GlobalContextEntry; each is a value in
+the segment that workers read. With all entries 65,536, a few megabytes."""
+
 GLOBAL_CONTEXT_ENTRY_BYTES_MAX = 16 * 1024 * 1024
 """Data of one GlobalContextEntry: the size that a worker keeps decoded
 (DATA_CACHE_BYTES_MAX), 3,000 Deployments of 5 KiB. A larger entry is reported as an

@@ -8,12 +8,13 @@ Source: docs/behaviour/controllers 5.9; Kyverno pkg/auth (SubjectAccessReview).
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from kyverno_mp.egress.authority import LiveAuthority
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import ACCESS_ANSWERS_MAX
-from kyverno_mp.policy.ports import PermissionTarget
+from kyverno_mp.policy.ports import Author, PermissionTarget
 from kyverno_mp.program.ports import AccessQuery
 
 _ACCOUNT: Final = "system:serviceaccount:"
@@ -66,6 +67,21 @@ class LivePermissions:
                 self._granted_s.clear()
             self._granted_s[question] = now_s
         return True
+
+    def author_may(
+        self, author: Author, attributes: Mapping[str, str], deadline_ns: int
+    ) -> bool:
+        """Return whether a user may do something; nothing is cached.
+
+        Raises: DependencyError.
+        """
+        asked = AccessQuery(
+            user=author.name,
+            groups=tuple(author.groups),
+            extra=author.extra,
+            attributes=attributes,
+        )
+        return self._authority.may(asked, deadline_ns)[0]
 
     def _ask(self, question: _Question) -> bool:
         account, *values = question

@@ -15,3 +15,8 @@ EFFECT_CLUSTER: Final = 2
 """May call the API server, a service or a DNS server."""
 EFFECT_REGISTRY: Final = 4
 """May call a registry."""
+
+NO_GLOBAL_REFERENCE: Final = "globalReference is not allowed in namespaced policies"
+NO_GLOBAL_CONTEXT: Final = "globalContext.* is not allowed in namespaced policies"
+"""Why a namespaced policy cannot read GlobalContextEntries, which may hold data of any
+namespace; the operator can open an entry to a namespace."""

@@ -6,7 +6,7 @@ May touch: nothing.
 Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN, ApiResource
@@ -46,6 +46,23 @@ class Permissions(Protocol):
         """Answer like a SubjectAccessReview. Raises: DependencyError."""
 
 
+class Author(NamedTuple):
+    """The user who creates or changes a policy."""
+
+    name: str
+    groups: Sequence[str] = ()
+    extra: Mapping[str, Sequence[str]] = {}
+
+
+class Authors(Protocol):
+    """The permissions of users who write policies."""
+
+    def author_may(
+        self, author: Author, attributes: Mapping[str, str], deadline_ns: int
+    ) -> bool:
+        """Return the answer of a SubjectAccessReview. Raises: DependencyError."""
+
+
 class SchemaSource(Protocol):
     """The schemas of kinds as published by the API server."""
 
@@ -71,11 +88,22 @@ def account_of(namespace: str, component: str) -> str:
     return f"system:serviceaccount:{namespace}:kyverno-{component}-controller"
 
 
+Opens = Callable[[str, str], bool]
+"""Whether policies of a namespace may read a GlobalContextEntry: (entry, namespace)."""
+
+
+def closed(_entry: str, _namespace: str) -> bool:
+    """Open no entry."""
+    return False
+
+
 class ClusterView(NamedTuple):
     """The view that checks have of the cluster; ``permissions`` None = not checked.
 
     ``schemas`` None: CEL is not checked against the schemas of kinds. The accounts are
-    user names; for "", permissions are not checked.
+    user names; for "", permissions are not checked. ``opens``: which entries the
+    operator has opened to namespaced policies. ``authors`` None: what the author of a
+    namespaced policy may do is not checked.
     """
 
     kinds: Kinds
@@ -85,6 +113,8 @@ class ClusterView(NamedTuple):
     background: str = account_of("kyverno", "background")
     reports: str = account_of("kyverno", "reports")
     cleanup: str = account_of("kyverno", "cleanup")
+    opens: Opens = closed
+    authors: Authors | None = None
 
 
 class BuiltInKinds:

@@ -30,6 +30,7 @@ from kyverno_mp.policy.checks.rules.generation import clone_warnings
 from kyverno_mp.policy.checks.rules.images import check_images
 from kyverno_mp.policy.checks.rules.kinds import check_kinds
 from kyverno_mp.policy.checks.rules.subject import Problems, Subject
+from kyverno_mp.policy.checks.shared_entries import closed_reference
 from kyverno_mp.policy.checks.spec import check_namespace
 from kyverno_mp.policy.checks.update import check_on_update, generate_changes
 from kyverno_mp.policy.documents.cleanup_policy import (
@@ -42,7 +43,7 @@ from kyverno_mp.policy.documents.cluster_policy import (
     Policy,
     Rule,
 )
-from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.policy.ports import ClusterView, Opens, closed
 from kyverno_mp.policy.reading.decode import Document
 
 _BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
@@ -80,6 +81,8 @@ def review(
         before = old if isinstance(old, ClusterPolicy | Policy) else None
         return _Review(subject, before, view, uncompiled).verdict()
     error = first_error_like_upstream(document, cluster_kinds=kinds)
+    if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+        error = error or _closed_cleanup(document, view.opens if view else closed)
     if error or view is None:
         return ReviewVerdict(error)
     if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
@@ -173,6 +176,15 @@ class _Review:
                 return error
         return ""
 
+    def _closed_reference(self, rule: Rule, index: int) -> str:
+        subject, view = self._subject, self._view
+        if not subject.is_namespaced:
+            return ""
+        opens = view.opens if view is not None else closed
+        namespace = subject.policy.metadata.namespace
+        reason = closed_reference(rule, namespace, opens)
+        return f"path: spec.rules[{index}]: {reason}" if reason else ""
+
     def _check_rule(self, rule: Rule, index: int) -> str:
         subject, view = self._subject, self._view
         for check in RULE_CHECKS:
@@ -186,6 +198,9 @@ class _Review:
             error = _first(check_permissions(rule, index, view))
             if error:
                 return error
+        error = self._closed_reference(rule, index)
+        if error:
+            return error
         error = _first(check_images(rule, index, subject.policy.spec))
         if error:
             return error
@@ -193,6 +208,16 @@ class _Review:
             self._warnings.extend(report_warnings(rule, view))
         self._warnings.extend(rule_warnings(rule, subject))
         return _first(check_on_update(subject, rule))
+
+
+def _closed_cleanup(
+    document: CleanupPolicy | ClusterCleanupPolicy, opens: Opens
+) -> str:
+    if not isinstance(document, CleanupPolicy):
+        return ""
+    namespace = document.metadata.namespace
+    reason = closed_reference(document.spec, namespace, opens)
+    return f"spec.context: Forbidden: {reason}" if reason else ""
 
 
 def _first(problems: Problems) -> str:

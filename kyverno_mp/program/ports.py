@@ -245,6 +245,9 @@ class GlobalContext(Protocol):
         Raises: ExpressionFailed (``failed to fetch entry key=<name>``).
         """
 
+    def opens(self, name: str, namespace: str) -> bool:
+        """Return whether policies of the namespace may read the entry ``name``."""
+
 
 class Namespaces(Protocol):
     """Port for the labels of namespaces."""

@@ -882,6 +882,14 @@ class Settings:
             auto="no token is sent",
         ),
     )
+    check_policy_authors: bool = setting(
+        True,
+        Facts(
+            "A namespaced policy is rejected unless its author may do everything in the"
+            " namespace that the policy lets the service do there: generate, change or"
+            " delete objects, read them by API calls."
+        ),
+    )
     background_service_account: str = setting(
         "",
         Facts(

@@ -95,3 +95,11 @@ class DataSegment:
         ):
             _, (_, dropped_bytes) = self._decoded.popitem(last=False)
             self._kept_bytes -= dropped_bytes
+
+
+def opened_key(entry: str, namespace: str) -> str:
+    """Return the key of a GlobalContextEntry that is opened to a namespace.
+
+    K8S: no entry has a name that begins with ``@``.
+    """
+    return f"@{namespace}/{entry}"

@@ -18,6 +18,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.limits import SCHEDULE_CHARACTERS_MAX
 from kyverno_mp.values.go.duration import duration_error, parse_duration
 from kyverno_mp.values.go.gocalendar import DAY_S, EPOCH_DAYS, date_of, days_before
 
@@ -33,6 +34,7 @@ _SECOND_NS: Final = 10**9
 _INT64_DIGITS: Final = 19
 _YEARS_MAX: Final = 5
 """If a schedule has no time in the next five years, e.g. 30 February, it never runs."""
+SCHEDULE_TOO_LONG: Final = f"must have at most {SCHEDULE_CHARACTERS_MAX} characters"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -212,6 +214,8 @@ class _Walk:
 
 def parse_schedule(text: str) -> Schedule:
     """Parse a schedule. Raises: ExpressionFailed (``values.cron``) with the reason."""
+    if len(text) > SCHEDULE_CHARACTERS_MAX:
+        raise _failed(SCHEDULE_TOO_LONG)
     zone = None
     if text.startswith(_ZONES):
         head, blank, text = text.partition(" ")

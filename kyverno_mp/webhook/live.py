@@ -92,14 +92,17 @@ def live_ports(
     known = LiveKinds(kinds, client)
     namespace = settings.namespace
     schemas = LiveSchemas(client, on_failure)
+    permissions = LivePermissions(client)
     view = ClusterView(
         kinds=known,
-        permissions=LivePermissions(client),
+        permissions=permissions,
         schemas=schemas,
         admission=account_of(namespace, "admission"),
         background=settings.background_service_account,
         reports=settings.reports_service_account,
         cleanup=settings.cleanup_service_account,
+        opens=shared.opens,
+        authors=permissions if settings.check_policy_authors else None,
     )
     objects = LiveObjects(client, known)
     services = open_services(settings)

@@ -23,6 +23,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.exception_review import cost_problem
 from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
 from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
+from kyverno_mp.compiler.cel_kinds.review import entry_problems
 from kyverno_mp.compiler.cel_kinds.review import refusals as background_refusals
 from kyverno_mp.compiler.cel_kinds.sizes import too_large
 from kyverno_mp.compiler.cel_kinds.validating_review import refusals
@@ -41,6 +42,7 @@ from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
     MUTATING_POLICY_KINDS,
+    AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
     MutatingPolicy,
@@ -48,19 +50,24 @@ from kyverno_mp.policy.cel_kinds.policies import (
     is_cel_policy,
 )
 from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
-from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AnyValidatingPolicy,
+    CelPolicyException,
+)
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.cleanup import run_warnings
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
-from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.policy.ports import ClusterView, closed
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import Decoded, Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
+from kyverno_mp.webhook.author_review import author_refusal, has_changed
 
+AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 _POLICIES: Final = ("ClusterPolicy", "Policy")
@@ -129,9 +136,10 @@ class PolicyReview:
     def _answer(self, path: str, request: Request) -> bytes:
         if request.subresource or request.operation not in _JUDGED:
             return allowed(request.uid)
-        if metadata_of(request.object).get("deletionTimestamp"):
+        is_deleted = metadata_of(request.object).get("deletionTimestamp")
+        if is_deleted and not has_changed(request):
             # K8S: an object that is being deleted must stay writable, so that its
-            # finalizers can be removed.
+            # finalizers can be removed. SAFETY: it stays in force until then.
             return allowed(request.uid)
         if request.group == "policies.kyverno.io":
             return self._answer_cel(request)
@@ -182,7 +190,8 @@ class PolicyReview:
                     found = image_refusals(document)
                 else:
                     found = refusals(document)
-                found = found or too_large(document)
+                found = found or too_large(document) or self._closed(document)
+                found = found or self._refused_author(request, document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
@@ -200,7 +209,8 @@ class PolicyReview:
                 if not isinstance(document, _BACKGROUND):
                     text = f"{request.kind} is not evaluated by this version"
                     return allowed(request.uid, [text])
-                found = background_refusals(document)
+                found = background_refusals(document) or self._closed(document)
+                found = found or self._refused_author(request, document)
                 if isinstance(document, DeletingPolicy) and not found:
                     warnings = list(run_warnings(document))
         except DocumentInvalid as error:
@@ -208,6 +218,15 @@ class PolicyReview:
         except (DependencyError, PolicyInvalid) as error:
             return denied(request.uid, error.message)
         return _judged(request, found, warnings)
+
+    def _closed(self, document: AnyOfCel) -> list[str]:
+        view = self._options.view
+        opens = closed if view is None else view.opens
+        return [one.upstream for one in entry_problems(document, opens)]
+
+    def _refused_author(self, request: Request, document: AnyOfCel) -> list[str]:
+        reason = author_refusal(request, document, self._options.view)
+        return [reason] if reason else []
 
     def _time_check(self) -> Callable[[], None]:
         """Return a function that checks the time limit of one review."""
@@ -245,6 +264,8 @@ class PolicyReview:
             verdict.warnings[:0] = self._exception_warnings(namespace)
         if not verdict.error:
             verdict.error = _why_not_servable(document, check_time)
+        if not verdict.error:
+            verdict.error = author_refusal(request, document, view)
         if isinstance(document, ClusterPolicy | Policy) and not verdict.error:
             self._warn_of_expressions(document, verdict)
         return verdict

@@ -14,7 +14,7 @@ from kyverno_mp.errors import ExpressionFailed, SnapshotUnusable
 from kyverno_mp.limits import SHARED_ANSWERS_MAX
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.program.request import UNREAD_LABELS
-from kyverno_mp.snapshot.data import DataSegment
+from kyverno_mp.snapshot.data import DataSegment, opened_key
 from kyverno_mp.values.jsonvalue import Json
 
 Current = Callable[[], DataSegment | None]
@@ -85,6 +85,10 @@ class SharedClusterData:
         if "error" in found:
             raise ExpressionFailed("context.global_entry", found["error"])
         return found["data"]
+
+    def opens(self, name: str, namespace: str) -> bool:
+        """Return whether policies of the namespace may read the entry."""
+        return _get(self._global_context, opened_key(name, namespace)) is True
 
     def reference(self, name: str, projection: str) -> Json:
         """Return the data of an entry for CEL, None for an unknown entry.

@@ -18,7 +18,8 @@ from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.program.matching.subject import metadata_text
+from kyverno_mp.policy.documents.global_context_entry import opened_to
+from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.jsonvalue import Json
 
@@ -31,6 +32,8 @@ class Given(NamedTuple):
 
     data: Json
     projections: Mapping[str, Json]
+    opened_to: frozenset[str] = frozenset()
+    """The namespaces whose policies may read the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ class GivenEntries:
             text = f'projection "{projection}" not found in global context entry'
             raise ExpressionFailed("cli.projection", f'{text} "{name}"')
         return found.projections[projection]
+
+    def opens(self, name: str, namespace: str) -> bool:
+        """Return whether policies of the namespace may read the entry."""
+        found = self.by_name.get(name)
+        return found is not None and namespace in found.opened_to
 
     def entry(self, name: str) -> Json:
         """Return the data of ``entry`` or ``entry.projection``.
@@ -95,6 +103,7 @@ def with_entries(
                     )
                     for one in spec.get("projections") or ()
                 },
+                frozenset(opened_to(metadata_of(raw).get("annotations") or {})),
             )
     if not found:
         return data

@@ -198,11 +198,16 @@ class _Linter:
             yield from self._errors(exception_faults(policy))
         else:
             # Imported late: only runs with such policies need CEL.
-            from kyverno_mp.compiler.cel_kinds.review import faults, review
+            from kyverno_mp.compiler.cel_kinds.review import (
+                entry_problems,
+                faults,
+                review,
+            )
 
             yield from self._errors(faults(policy))
             if self.for_server:
                 yield from self._errors(review(policy))
+                yield from self._errors(entry_problems(policy))
         if self.for_server and (kinds := unserved(policy)):
             text = f"the server does not evaluate {kinds}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")

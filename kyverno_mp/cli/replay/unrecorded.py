@@ -56,6 +56,10 @@ class Unrecorded:
         """Note a GlobalContextEntry."""
         self._lacks(f"GlobalContextEntry {name}")
 
+    def opens(self, name: str, namespace: str) -> bool:
+        """Note a GlobalContextEntry of a namespaced policy."""
+        self._lacks(f"GlobalContextEntry {name} for namespace {namespace}")
+
     def namespace(self, name: str, deadline_ns: int) -> Json:
         """Note a Namespace, because only its labels are recorded."""
         del deadline_ns

@@ -21,6 +21,8 @@ from kyverno_mp.compiler.cel_kinds.validating_review import (
     review_problems,
 )
 from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.expr.effects import NO_GLOBAL_CONTEXT
+from kyverno_mp.limits import SCHEDULE_CHARACTERS_MAX
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
     AnyCelPolicy,
@@ -33,7 +35,9 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     NamespacedValidatingPolicy,
     ValidatingPolicy,
 )
-from kyverno_mp.policy.checks.cleanup import is_schedule
+from kyverno_mp.policy.checks.cleanup import is_schedule, schedule_too_long
+from kyverno_mp.policy.checks.shared_entries import expression_reads, reads_closed
+from kyverno_mp.policy.ports import Opens, closed
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.go.goquote import quote
 
@@ -78,7 +82,11 @@ def review(
     yield from common_problems(spec.match_constraints, namespace, _texts(document))
     if isinstance(document, MutatingPolicy):
         yield from _mode_problems(document)
-    if isinstance(document, DeletingPolicy) and not is_schedule(document.spec.schedule):
+    if not isinstance(document, DeletingPolicy):
+        return
+    if len(document.spec.schedule) > SCHEDULE_CHARACTERS_MAX:
+        yield schedule_too_long()
+    elif not is_schedule(document.spec.schedule):
         # KYVERNO: 1.19 rejects an invalid schedule; 1.18 accepts it and never runs the
         # policy.
         reason = "schedule spec in the deletingPolicy is not in proper cron format"
@@ -86,6 +94,27 @@ def review(
         given = quote(document.spec.schedule)
         upstream = f"{path}: Invalid value: {given}: {reason}"
         yield Problem("policy.schedule", path, "", reason, upstream)
+
+
+def entry_problems(
+    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
+    opens: Opens = closed,
+) -> Iterator[Problem]:
+    """Yield a problem if a namespaced policy reads entries not opened to it."""
+    namespace = document.metadata.namespace
+    if not namespace:
+        return
+    is_closed = reads_closed(document.spec, namespace, opens)
+    if isinstance(document, GeneratingPolicy) and not is_closed:
+        is_closed = any(
+            expression_reads(text, namespace, opens)
+            for one in document.spec.generate
+            if one.template is not None
+            for text in placeholders(one.template)
+        )
+    if is_closed:
+        reason = f"Forbidden: {NO_GLOBAL_CONTEXT}"
+        yield Problem("policy.global", "spec", "", reason, f"spec: {reason}")
 
 
 def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:

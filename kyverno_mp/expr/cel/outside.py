@@ -67,6 +67,9 @@ class GlobalPort(Protocol):
     def reference(self, name: str, projection: str) -> Json:
         """Return the data; None for an unknown entry. Raises: ExpressionFailed."""
 
+    def opens(self, name: str, namespace: str) -> bool:
+        """Return whether policies of the namespace may read the entry."""
+
 
 class ImagePort(Protocol):
     """Access to image metadata."""
@@ -115,9 +118,10 @@ class ResourceContext(NamedTuple):
 
 
 class GlobalContext(NamedTuple):
-    """The value of ``globalContext``."""
+    """The value of ``globalContext``; ``namespace``: a namespaced policy's, else ""."""
 
     port: GlobalPort | None
+    namespace: str = ""
 
     @property
     def type_name(self) -> str:

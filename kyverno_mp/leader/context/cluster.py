@@ -22,12 +22,15 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.context.calls import CallSource, Fetch
-from kyverno_mp.leader.context.entries import failed_values
+from kyverno_mp.leader.context.entries import failed_values, opened_values
 from kyverno_mp.leader.context.resources import ResourceSource
 from kyverno_mp.leader.context.sources import EntrySource, EntryState
 from kyverno_mp.limits import GLOBAL_CONTEXT_BYTES_MAX
 from kyverno_mp.policy.checks.global_context import check_global_context
-from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
+from kyverno_mp.policy.documents.global_context_entry import (
+    OPENED_TO,
+    GlobalContextEntry,
+)
 from kyverno_mp.policy.reading.decode import decode
 
 ENTRIES: Final = Resource(
@@ -82,6 +85,8 @@ class ClusterGlobalContext:
         self._entries_moved = threading.Event()
         self._data_moved = threading.Event()
         self._sources: dict[str, tuple[bytes, EntrySource]] = {}
+        self._opened: dict[str, Mapping[str, bytes]] = {}
+        """Entry -> the values that open it to namespaces."""
         self._left_out: frozenset[str] = frozenset()
         self._started_s = time.monotonic()
         self._next_s = 0.0
@@ -128,6 +133,8 @@ class ClusterGlobalContext:
                 continue
             room -= size
             values.update(states[name].values)
+        for name in states:
+            values.update(self._opened.get(name, {}))
         self._left_out = frozenset(left_out)
         used = GLOBAL_CONTEXT_BYTES_MAX - room
         self._next_s = time.monotonic() + used / _BYTES_PER_S
@@ -169,6 +176,7 @@ class ClusterGlobalContext:
         found = {name: text for (_, name), text in self.informer.snapshot().items()}
         for name in [name for name in self._sources if name not in found]:
             self._sources.pop(name)[1].stop()
+            self._opened.pop(name, None)
             self._data_moved.set()
         # Entries that did not fit are retried whenever entries change.
         for name in [name for name, (text, _) in self._sources.items() if not text]:
@@ -189,6 +197,7 @@ class ClusterGlobalContext:
             source.start()
 
     def _source(self, name: str, text: bytes) -> EntrySource:
+        self._opened.pop(name, None)
         try:
             entry = decode(msgspec.json.decode(text))
         except InputError as error:
@@ -197,6 +206,7 @@ class ClusterGlobalContext:
         problem = next(iter(check_global_context(entry)), None)
         if problem is not None:
             return _Refused(name, str(problem))
+        self._opened[name] = opened_values(entry)
         if entry.spec.kubernetes_resource is not None:
             return ResourceSource(entry, self._client, self._note_state)
         return CallSource(entry, self._fetch, self._note_state)
@@ -205,11 +215,14 @@ class ClusterGlobalContext:
 def _spec_text(raw: msgspec.Raw) -> bytes:
     """Return the fields that determine an entry's data; a change restarts it."""
     document = msgspec.json.decode(raw)
+    metadata = document["metadata"]
+    annotations = metadata.get("annotations") or {}
+    opened = {key: annotations[key] for key in (OPENED_TO,) if key in annotations}
     return msgspec.json.encode(
         {
             "apiVersion": ENTRIES.api_version,
             "kind": "GlobalContextEntry",
-            "metadata": {"name": document["metadata"]["name"]},
+            "metadata": {"name": metadata["name"], "annotations": opened},
             "spec": document.get("spec"),
         }
     )

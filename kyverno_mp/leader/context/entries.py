@@ -1,7 +1,8 @@
 """Compute the values of GlobalContextEntries: the data and each projection.
 
 Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` and by
-``<entry>.<projection>``; ``<entry>.`` answers for every other projection.
+``<entry>.<projection>``; ``<entry>.`` answers for every other projection; the keys of
+snapshot/data.opened_key for the namespaces whose policies may read the entry.
 Next: leader/cluster_data.py (canned answers), leader/context/sources.py (a
 cluster).
 May touch: the clock, for JMESPath functions that use it.
@@ -23,8 +24,10 @@ from kyverno_mp.policy.documents.global_context_entry import (
     GlobalContextEntry,
     KubernetesResource,
     Projection,
+    opened_to,
 )
 from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.snapshot.data import opened_key
 from kyverno_mp.values.jsonvalue import Json
 
 _Values = dict[str, Json]
@@ -36,6 +39,12 @@ def failed_values(name: str, text: str) -> dict[str, bytes]:
     """Return the values of an entry without data, for which every read fails."""
     error = msgspec.json.encode({"error": text})
     return {name: error, f"{name}.": error}
+
+
+def opened_values(entry: GlobalContextEntry) -> dict[str, bytes]:
+    """Return a value for each namespace whose policies may read the entry."""
+    name, annotations = entry.metadata.name, entry.metadata.annotations
+    return {opened_key(name, one): b"true" for one in opened_to(annotations)}
 
 
 def call_values(
@@ -90,9 +99,10 @@ def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
         return {name: {"error": error.message}}
     if not isinstance(entry, GlobalContextEntry):
         return {}
+    opened: _Values = dict.fromkeys(opened_values(entry), True)
     value = _source(entry, answers)
     if "error" in value:
-        return {name: value, f"{name}.": value}
+        return {name: value, f"{name}.": value, **opened}
     body, projections = msgspec.json.encode(value["data"]), entry.spec.projections
     try:
         if entry.spec.api_call is not None:
@@ -101,7 +111,8 @@ def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
             values, _ = resource_values(name, body, projections)
     except Error as error:
         values = failed_values(name, error.message)
-    return {key: msgspec.json.decode(value) for key, value in values.items()}
+    decoded = {key: msgspec.json.decode(value) for key, value in values.items()}
+    return decoded | opened
 
 
 def _source(entry: GlobalContextEntry, answers: _Values) -> dict[str, Json]:

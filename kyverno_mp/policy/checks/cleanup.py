@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.limits import SCHEDULE_CHARACTERS_MAX
 from kyverno_mp.policy.checks.exception import check_no_user_info
 from kyverno_mp.policy.checks.rules.rule import check_block
 from kyverno_mp.policy.checks.rules.subject import Problems, invalid, plain
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _SOME_YEAR_S: Final = 1767225600
 """A time in 2026; the next five years include a 29 February."""
+_CHARACTERS_PER_STEP: Final = 4
 _EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
 
 
@@ -66,7 +69,9 @@ def check_cleanup(
                 detail = f"{name} is not allowed in CleanUp Policy"
                 value = [one.raw() for one in spec.context]
                 yield invalid("spec.context", "", value, detail)
-    if not is_schedule(spec.schedule):
+    if len(spec.schedule) > SCHEDULE_CHARACTERS_MAX:
+        yield schedule_too_long()
+    elif not is_schedule(spec.schedule):
         detail = "schedule spec in the cleanupPolicy is not in proper cron format"
         yield invalid("spec.schedule", "", spec.schedule, detail)
     scope = _CleanupScope(isinstance(document, CleanupPolicy), cluster_kinds)
@@ -144,11 +149,19 @@ def run_warnings(
         yield f"the policy will not run: schedule {schedule!r} never occurs"
 
 
+def schedule_too_long() -> Problem:
+    """Return the problem of a schedule that is not parsed, and not repeated."""
+    path = "spec.schedule"
+    reason = f"may not be more than {SCHEDULE_CHARACTERS_MAX} characters"
+    return Problem("policy.too_long", path, "", reason, f"{path}: Too long: {reason}")
+
+
 def is_schedule(text: str) -> bool:
     """Return whether the clean-up controller accepts the schedule, with its parser."""
     # PERF: imports the time zones, which the CLI rarely needs.
     from kyverno_mp.values.cron import parse_schedule
 
+    spend(1 + len(text) // _CHARACTERS_PER_STEP)
     try:
         parse_schedule(text)
     except ExpressionFailed:

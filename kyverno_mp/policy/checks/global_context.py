@@ -17,10 +17,12 @@ from kyverno_mp.policy.checks.rules.subject import (
     required,
 )
 from kyverno_mp.policy.documents.global_context_entry import (
+    OPENED_TO,
     ExternalAPICall,
     GlobalContextEntry,
     KubernetesResource,
     Projection,
+    opened_problem,
 )
 from kyverno_mp.values.go.duration import parse_duration
 
@@ -42,6 +44,10 @@ def check_global_context(document: GlobalContextEntry) -> Problems:
     for index, projection in enumerate(spec.projections):
         path = f"spec.projections[{index}]"
         yield from _check_projection(projection, path, document.metadata.name)
+    detail = opened_problem(document.metadata.annotations)
+    if detail:
+        value = document.metadata.annotations[OPENED_TO]
+        yield invalid(f"metadata.annotations[{OPENED_TO}]", "", value, detail)
 
 
 def _check_resource(resource: KubernetesResource) -> Problems:

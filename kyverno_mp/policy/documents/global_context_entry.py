@@ -6,14 +6,21 @@ arguments.
 Source: docs/behaviour/controllers 1.5, 11.
 """
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from kyverno_mp.limits import OPENED_NAMESPACES_MAX
 from kyverno_mp.policy.fields.context import Method, RequestData, ServiceCall
 from kyverno_mp.policy.fields.meta import ObjectMeta
 from kyverno_mp.policy.fields.record import Fields
 from kyverno_mp.values.jsonvalue import Json
+
+OPENED_TO: Final = "kyverno-mp.io/allowed-namespaces"
+"""The annotation with the namespaces whose policies may read the entry."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class KubernetesResource(Fields, frozen=True, kw_only=True):
@@ -59,3 +66,25 @@ class GlobalContextEntry(Fields, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: GlobalContextSpec
     status: Json = None
+
+
+def opened_to(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the namespaces whose policies may read the entry; none if invalid."""
+    return () if opened_problem(annotations) else _opened(annotations)
+
+
+def opened_problem(annotations: Mapping[str, str]) -> str:
+    """Return why the annotation ``OPENED_TO`` is invalid, "" if it is valid."""
+    names = _opened(annotations)
+    if len(names) > OPENED_NAMESPACES_MAX:
+        return f"at most {OPENED_NAMESPACES_MAX} namespaces"
+    if not all(map(_NAMESPACE.fullmatch, names)):
+        return "must be names of namespaces, separated by commas"
+    return ""
+
+
+def _opened(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    names = annotations.get(OPENED_TO)
+    if names is None:
+        return ()
+    return tuple(name.strip() for name in names.split(",", OPENED_NAMESPACES_MAX))

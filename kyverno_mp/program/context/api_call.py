@@ -26,6 +26,7 @@ from kyverno_mp.program.context.loaders import (
 from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.api_path import fixed_path
 
 _NAMESPACED: Final = re.compile(r"/api(s)?/.*?/namespaces/([^/]+)/?.*\Z")
 _METHODS: Final = ("GET", "POST")
@@ -37,6 +38,7 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
     call_of = link_document(entry.call)
     source = entry.call.source if type(entry.call.source) is dict else {}
     shown = source.get("urlPath") or ""
+    fixed = fixed_path(str(shown)) if policy_namespace else None
     path_of = link_document(parse_document(source.get("jmesPath") or ""))
 
     def fetch(scope: LoadingScope) -> Json:
@@ -49,6 +51,10 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
                 error,
             ) from error
         request = _request(name, call, policy_namespace)
+        if fixed is not None and not fixed.has_shape(request.path):
+            # SAFETY: the review of the policy's author has read the resource from the
+            # path as it is written.
+            raise failed(f"path {request.path}: a variable fills only one segment")
         port = scope.cluster_data.api_calls
         assert port is not None, "registered only with a port"
         deadline_ns = scope.runtime.deadline_ns

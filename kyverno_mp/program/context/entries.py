@@ -25,6 +25,7 @@ from kyverno_mp.program.context.loaders import (
     link_config_map,
     link_global_reference,
     link_image_registry,
+    link_refusal,
     link_variable_entry,
 )
 from kyverno_mp.program.ports import ClusterData
@@ -38,7 +39,8 @@ class LinkedEntry:
     merged. ``keeps``: the value is kept for the scope's lifetime; otherwise it is
     reloaded for each foreach element. ``varies``: the value can differ between
     elements. ``too_large``: prefix of the message for the size limit. ``problem``: the
-    error of an entry that cannot be registered, otherwise "".
+    error of an entry that cannot be registered, otherwise "". ``refusal``: returns why
+    the policy may not read the entry, otherwise ""; None: it may.
     """
 
     __slots__ = (
@@ -49,6 +51,7 @@ class LinkedEntry:
         "load",
         "name",
         "problem",
+        "refusal",
         "replaces",
         "too_large",
         "varies",
@@ -57,6 +60,9 @@ class LinkedEntry:
     def __init__(self, entry: ContextEntryIR, policy_namespace: str) -> None:
         self.name = entry.name
         self.problem = ""
+        self.refusal: Callable[[ClusterData], str] | None = None
+        if policy_namespace and type(entry) is GlobalReferenceEntryIR:
+            self.refusal = link_refusal(entry, policy_namespace)
         self.replaces = type(entry) is VariableEntryIR
         self.keeps = type(entry) is not GlobalReferenceEntryIR
         self.varies = type(entry) is VariableEntryIR and not _is_constant(entry)

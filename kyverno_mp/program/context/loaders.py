@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
+from kyverno_mp.expr.effects import NO_GLOBAL_REFERENCE
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime, Scope
 from kyverno_mp.expr.template.link import Resolve, link_document
@@ -294,6 +295,27 @@ def link_global_reference(entry: GlobalReferenceEntryIR) -> Load:
             ) from error
 
     return load
+
+
+def link_refusal(
+    entry: GlobalReferenceEntryIR, policy_namespace: str
+) -> Callable[[ClusterData], str]:
+    """Return a function that returns why a namespaced policy may not read the entry.
+
+    "" if the operator has opened the entry to the namespace. SAFETY: an entry whose
+    name is known only at run time is refused, as in the policy's review.
+    """
+    text = f"context entry {entry.name}: {NO_GLOBAL_REFERENCE}"
+    reference = entry.reference
+    name = reference.constant if reference.is_constant else None
+
+    def refusal(cluster_data: ClusterData) -> str:
+        port = cluster_data.global_context
+        if type(name) is not str or port is None:
+            return text
+        return "" if port.opens(name.partition(".")[0], policy_namespace) else text
+
+    return refusal
 
 
 def link_image_registry(entry: ImageRegistryEntryIR) -> Load:

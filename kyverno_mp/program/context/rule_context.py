@@ -250,6 +250,10 @@ class RuleContext:
         for entry in entries.entries:
             if entry.problem:
                 raise ExpressionFailed("context.entry", entry.problem)
+            if entry.refusal is not None and (
+                refusal := entry.refusal(self.cluster_data)
+            ):
+                raise ExpressionFailed("context.entry", refusal)
             if entry.available(self.cluster_data):
                 loaders.append(_Loader(entry, level))
 

@@ -29,6 +29,7 @@ from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, link
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.glob import Glob
+from kyverno_mp.values.kubernetes.image_hosts import same_host
 
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _POD, _TEMPLATE, _JOB = "", ".spec.template", ".spec.jobTemplate.spec.template"
@@ -48,6 +49,19 @@ def _library() -> Library:
     return base_library().extended(images.OVERLOADS)
 
 
+class _Globs:
+    """A glob that matches a reference in any form of its host."""
+
+    __slots__ = ("_forms",)
+
+    def __init__(self, glob: str) -> None:
+        self._forms = [Glob(one) for one in dict.fromkeys((glob, same_host(glob)))]
+
+    def matches(self, image: str) -> bool:
+        texts = dict.fromkeys((image, same_host(image)))
+        return any(form.matches(one) for form in self._forms for one in texts)
+
+
 class References:
     """The linked ``matchImageReferences`` of a policy."""
 
@@ -60,8 +74,8 @@ class References:
         policy for ``registry/image:tag``, and nothing would verify it.
         """
         self._by_tag = by_tag
-        self._tests: list[Glob | Program] = [
-            Glob(one.glob)
+        self._tests: list[_Globs | Program] = [
+            _Globs(one.glob)
             if one.expression is None
             else link_expression(one.expression, ("ref",), library=_library())
             for one in given
@@ -81,7 +95,7 @@ class References:
 
     def _is_selected(self, image: str, runtime: Runtime) -> bool:
         for test in self._tests:
-            if isinstance(test, Glob):
+            if isinstance(test, _Globs):
                 runtime.charge(1 + len(image) // 100)
                 if test.matches(image):
                     return True

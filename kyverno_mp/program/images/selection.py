@@ -14,7 +14,7 @@ from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.containers import count_containers
 from kyverno_mp.values.kubernetes.image import list_images
-from kyverno_mp.values.wildcard import matches
+from kyverno_mp.values.kubernetes.image_hosts import is_image_like
 
 _STEPS_PER_IMAGE: Final = 20
 _SHOWN: Final = (
@@ -92,4 +92,4 @@ def _image(described: dict[str, Json]) -> Image:
 
 def is_among(text: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a reference matches one of the patterns."""
-    return any(matches(pattern, text) for pattern in patterns)
+    return any(is_image_like(pattern, text) for pattern in patterns)

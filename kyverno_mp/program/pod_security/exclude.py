@@ -7,7 +7,7 @@ Source: docs/behaviour/engine 6.5; Kyverno pkg/pss/evaluate.go (exemptExclusions
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from kyverno_mp.ir.rules import PodSecurityExcludeIR
 from kyverno_mp.program.pod_security.failure import Failure, FieldError
 from kyverno_mp.program.pod_security.pod import CONTAINER_LISTS, Container, Pod
 from kyverno_mp.program.pod_security.standard import CHECKS_OF_CONTROL, violations
+from kyverno_mp.values.kubernetes.image_hosts import is_image_like
 from kyverno_mp.values.spending import FREE, Spender
 from kyverno_mp.values.wildcard import matches
 
@@ -90,7 +91,7 @@ def _variant(pod: Pod, exclude: PodSecurityExcludeIR, spend: Spender) -> Pod:
         listed: tuple(
             container
             for container in pod.containers.get(listed, ())
-            if _any_matches(exclude.images, container.image, spend)
+            if _any_matches(exclude.images, container.image, spend, is_image_like)
         )
         for listed in CONTAINER_LISTS
     }
@@ -138,9 +139,14 @@ def _container_name(pod: Pod, field: str) -> str | None:
     return pod.containers[match.group(1)][int(match.group(2))].name
 
 
-def _any_matches(patterns: tuple[str, ...], text: str, spend: Spender) -> bool:
+def _any_matches(
+    patterns: tuple[str, ...],
+    text: str,
+    spend: Spender,
+    test: Callable[[str, str], bool] = matches,
+) -> bool:
     for pattern in patterns:
         spend.charge(_MATCH_STEPS + (len(pattern) * len(text) >> 2))
-        if matches(pattern, text):
+        if test(pattern, text):
             return True
     return False

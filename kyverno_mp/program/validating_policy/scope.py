@@ -224,7 +224,7 @@ class KindScope(CelScope):
             facts.namespace,
             {"allowedImages": [], "allowedValues": []},
             ResourceContext(resources, namespace, deadline_ns),
-            GlobalContext(ports.references),
+            GlobalContext(ports.references, namespace),
             ImageContext(images, deadline_ns),
             HttpContext(ports.services, bool(namespace), "", deadline_ns),
             JSON,

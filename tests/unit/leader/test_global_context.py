@@ -15,6 +15,7 @@ from kyverno_mp.leader.context import calls as global_context_calls
 from kyverno_mp.leader.context import cluster as global_context_cluster
 from kyverno_mp.leader.context import resources as global_context_resources
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
+from kyverno_mp.policy.documents.global_context_entry import OPENED_TO
 from kyverno_mp.program.ports import ApiRequest
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.waiting import HANG_S, real_ns, wait_for
@@ -348,3 +349,23 @@ def test_unchanged_data_is_not_published_again(
         assert not context.poll()
         services.answers["/version"] = b"{}"
         wait_for(context.poll)
+
+
+def test_opened_namespaces_follow_the_annotation(
+    api: FakeApi, services: Services
+) -> None:
+    """The data stays; only who may read it changes."""
+    path = f"{ENTRIES}/version"
+    api.put(path, spec=VERSION, metadata={"annotations": {OPENED_TO: "team, other"}})
+    with kept(api.client(), services) as context:
+        wait_for(lambda: decoded(context).get("@team/version") is True)
+        assert decoded(context)["@other/version"] is True
+        api.put(path, spec=VERSION, metadata={"annotations": {OPENED_TO: "other"}})
+        wait_for(lambda: "@team/version" not in decoded(context))
+        assert decoded(context)["@other/version"] is True
+        api.put(path, spec=VERSION, metadata={"annotations": {OPENED_TO: "o*"}})
+        wait_for(lambda: "@other/version" not in decoded(context))
+        api.put(path, spec=VERSION)
+        wait_for(lambda: decoded(context)["version"] == {"data": {"major": "1"}})
+        api.remove(path)
+        wait_for(lambda: decoded(context) == {})

@@ -309,6 +309,9 @@ class Cluster:
         assert deadline_ns == 0
         return {"image": reference, "configData": {"size": 5}}
 
+    def opens(self, name: str, namespace: str) -> bool:
+        return (name, namespace) == ("known", "team")
+
     def entry(self, name: str) -> Any:
         self.asked.append(name)
         if name != "known":
@@ -535,3 +538,32 @@ def test_old_object_as_if_created() -> None:
     assert ask(old, text) == "Old CREATE n"
     assert "Unknown key" in failure(old, "request.oldObject.kind")
     assert ask(scope, "{{ request.operation }}") == "UPDATE"
+
+
+@pytest.mark.parametrize("name", ["", "a/log", "../secrets/a", "..", "a?b"])
+def test_variable_fills_one_segment_of_a_namespaced_path(name: str) -> None:
+    """Another resource would be read than the review of the author has checked."""
+    cluster = Cluster()
+    call = {"urlPath": "/api/v1/namespaces/n/pods/{{ request.object.n }}/status"}
+    for value, expected in ((name, 0), ("a", 1)):
+        request = Request(object={**POD, "n": value})
+        scope = scope_of(request, cluster_data_of(cluster), "n")
+        scope.add_entries((api_call(call),))
+        if expected:
+            ask(scope, "{{ api }}")
+        else:
+            assert "api" in failure(scope, "api")
+        assert len(cluster.asked) == expected
+
+
+def test_global_reference_of_a_namespaced_policy() -> None:
+    """Also without entries, and with one that only other namespaces may read."""
+    entry = GlobalReferenceEntryIR("g", parse_document("known"))
+    text = "context entry g: globalReference is not allowed in namespaced policies"
+    for data in (OFFLINE, cluster_data_of(Cluster())):
+        scope = scope_of(Request(object=POD), data, "n")
+        with pytest.raises(ExpressionFailed, match=text):
+            scope.add_entries((entry,))
+    scope = scope_of(Request(object=POD), cluster_data_of(Cluster()), "team")
+    scope.add_entries((entry,))
+    assert ask(scope, "{{ g }}") == [1]

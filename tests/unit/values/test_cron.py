@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.limits import SCHEDULE_CHARACTERS_MAX
 from kyverno_mp.values.cron import parse_schedule
 
 RUNS = [
@@ -206,3 +207,13 @@ def test_day_that_begins_at_one_has_its_runs() -> None:
     """
     schedule = parse_schedule("TZ=Asia/Beirut 0 12 31 3 *")
     assert shown(schedule.next_s(seconds("2019-03-01"))) == "2019-03-31T09:00:00"
+
+
+def test_length_is_bounded() -> None:
+    """A schedule of 3 MB took ten seconds to parse."""
+    longest = ",".join(["0"] * 496) + " * * * *"
+    assert len(longest) == SCHEDULE_CHARACTERS_MAX - 1
+    parse_schedule(longest)
+    for text in (longest + "  ", "@every " + "1h" * 500, "TZ=" + "x" * 1_000_000):
+        with pytest.raises(ExpressionFailed, match="at most 1000 characters"):
+            parse_schedule(text)

@@ -10,6 +10,7 @@ from kyverno_mp.values.kubernetes.image import (
     list_images,
     parse_image,
 )
+from kyverno_mp.values.kubernetes.image_hosts import is_image_like
 
 DIGEST = "sha256:" + "128c6e3534b842a2eec139999b8ce8aa9a2af9907e2b9269550809d18cd832a3"
 
@@ -172,3 +173,33 @@ def test_failed_extraction_has_upstreams_error(
     settings = ImageSettings(search=lambda _query, _text: 1)
     with pytest.raises(ExpressionFailed, match=f"^{text}$"):
         extract_images({"spec": spec}, "Task", {"Task": (extractor,)}, settings)
+
+
+@pytest.mark.parametrize("pattern_host", ["ghcr.io", "GHCR.io", "ghcr.io:443", "*.io"])
+@pytest.mark.parametrize(
+    "host", ["ghcr.io", "Ghcr.IO", "ghcr.io:443", "ghcr.io:0443", "GHCR.IO:443"]
+)
+def test_hosts_of_one_registry_match(pattern_host: str, host: str) -> None:
+    """Otherwise, a tenant writes the host in another form, and no image is verified."""
+    assert is_image_like(f"{pattern_host}/app/*", f"{host}/app/x:V1")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "image", "expected"),
+    [
+        ("reg.io:5000/*", "REG.io:05000/x:1", True),
+        ("reg.io:*/x:1", "reg.io:443/x:1", True),
+        ("reg.io:5000/*", "reg.io/x:1", False),
+        ("reg.io/*", "reg.io:5000/x:1", False),
+        ("reg.io/*", "reg.io:80/x:1", False),
+        ("[::1]/*", "[::1]/x:1", True),
+        ("[::1]:443/*", "[::1]/x:1", True),
+        ("reg.io/x:v1", "reg.io/x:V1", False),
+        ("reg.io/x:443", "reg.io/x", False),
+        ("*", "anything", True),
+    ],
+)
+def test_other_parts_are_compared_as_written(
+    pattern: str, image: str, *, expected: bool
+) -> None:
+    assert is_image_like(pattern, image) is expected

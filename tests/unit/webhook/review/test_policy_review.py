@@ -536,7 +536,10 @@ def test_policy_being_deleted_is_allowed() -> None:
         "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"rules": []},
     }
-    assert ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
+    old = {**raw, "metadata": {**raw["metadata"], "finalizers": ["a/b"]}}
+    assert ask("/policyvalidate", raw, operation="UPDATE", old=old)["allowed"]
+    changed = {**raw, "spec": {**raw["spec"], "background": False}}
+    assert not ask("/policyvalidate", changed, operation="UPDATE", old=old)["allowed"]
     del raw["metadata"]["deletionTimestamp"]
     assert not ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
 
@@ -862,3 +865,40 @@ def test_clones_have_a_namespace_if_their_kind_has(
     assert answer["allowed"] is allowed
     if not allowed:
         assert "target resources" in answer["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "CleanupPolicy",
+        "ClusterCleanupPolicy",
+        "DeletingPolicy",
+        "NamespacedDeletingPolicy",
+    ],
+)
+def test_long_schedule_is_refused_unread(kind: str) -> None:
+    """The schedule is neither parsed nor repeated in the answer."""
+    is_cel = "Deleting" in kind
+    constraints: dict[str, Any] = {
+        "resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+        ]
+    }
+    fields: dict[str, Any] = {"match": {"any": [{"resources": {"kinds": ["Pod"]}}]}}
+    if is_cel:
+        fields = {
+            "matchConstraints": constraints,
+            "conditions": [{"name": "c", "expression": "true"}],
+        }
+    namespace = "" if kind in ("ClusterCleanupPolicy", "DeletingPolicy") else "ns"
+    raw = {
+        "apiVersion": "policies.kyverno.io/v1" if is_cel else "kyverno.io/v2",
+        "kind": kind,
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": {**fields, "schedule": ",".join(["0"] * 1_000_000) + " * * * *"},
+    }
+    path = "/policyvalidate" if is_cel else "/cleanuppolicyvalidate"
+    response = ask(path, raw)
+    text = "spec.schedule: Too long: may not be more than 1000 characters"
+    assert response["status"]["message"] == text
+    assert ask(path, {**raw, "spec": {**fields, "schedule": "0 * * * *"}})["allowed"]

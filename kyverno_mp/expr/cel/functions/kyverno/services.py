@@ -18,7 +18,12 @@ from kyverno_mp.expr.cel.outside import (
     twins,
 )
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Value
-from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
+from kyverno_mp.expr.effects import (
+    EFFECT_CLUSTER,
+    EFFECT_REGISTRY,
+    EFFECT_SHARED,
+    NO_GLOBAL_CONTEXT,
+)
 from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
 
 _NO_NAMESPACED: Final = (
@@ -32,7 +37,9 @@ def _reference(
     _meter: Meter, context: GlobalContext, name: str, projection: str = ""
 ) -> Value:
     prefix = "failed to get global reference"
-    port = context.port
+    port, namespace = context.port, context.namespace
+    if namespace and (port is None or not port.opens(name, namespace)):
+        raise CelFailed(f"{prefix}: {NO_GLOBAL_CONTEXT}")
     if port is None:
         # KYVERNO: upstream's CLI panics here.
         raise CelFailed(f"{prefix}: no global context entries are available")

@@ -1,0 +1,343 @@
+"""A namespaced policy does nothing for its author that the author may not do directly.
+
+For each way in which a policy can write or read with the service's permissions, the
+test derives from the same table that the author needs each permission: all of them are
+enough, and without any of them the policy is rejected.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.policy.ports import Author, BuiltInKinds, ClusterView
+from kyverno_mp.values.kubernetes.api_path import fixed_path
+from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
+
+Json = Any
+Grant = tuple[str, str, str]
+ALL: Grant = ("*", "*", "*")
+MATCH: Json = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
+MAPS: Json = {
+    "resourceRules": [
+        {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["configmaps"],
+        }
+    ]
+}
+PATCH: Json = {"patchStrategicMerge": {"spec": {"hard": {"pods": "100"}}}}
+RBAC = "rbac.authorization.k8s.io"
+
+
+class Cluster:
+    """Grants of one user; notes the questions."""
+
+    def __init__(self, grants: Iterable[Grant], *, is_up: bool = True) -> None:
+        self._grants = set(grants)
+        self._is_up = is_up
+        self.authors: list[Author] = []
+
+    def author_may(
+        self, author: Author, attributes: Mapping[str, str], deadline_ns: int
+    ) -> bool:
+        assert deadline_ns > 0
+        assert attributes["namespace"] == "team"
+        if not self._is_up:
+            raise KubeUnavailable("t", "the API server does not answer")
+        self.authors.append(author)
+        resource = attributes["resource"]
+        if attributes.get("subresource"):
+            resource += f"/{attributes['subresource']}"
+        asked = (attributes["verb"], attributes.get("group", ""), resource)
+        return ALL in self._grants or asked in self._grants
+
+
+def review(raw: Json, cluster: Cluster, old: Json = None) -> str:
+    """Return the reason of a denial, "" if the policy is admitted."""
+    group, _, version = raw["apiVersion"].rpartition("/")
+    request = {
+        "uid": "u",
+        "operation": "UPDATE" if old else "CREATE",
+        "kind": {"group": group, "version": version, "kind": raw["kind"]},
+        "namespace": raw["metadata"].get("namespace", ""),
+        "userInfo": {"username": "eve", "groups": ["g"], "extra": {"scope": ["a"]}},
+        "object": raw,
+        "oldObject": old,
+    }
+    view = ClusterView(
+        kinds=BuiltInKinds(), authors=cluster, opens=lambda _entry, _namespace: True
+    )
+    path = "/cleanuppolicyvalidate" if "Cleanup" in raw["kind"] else "/policyvalidate"
+    answer = PolicyReview(ReviewOptions(view=view)).answer(
+        path, json.dumps({"request": request}).encode()
+    )
+    response = json.loads(answer)["response"]
+    return "" if response["allowed"] else str(response["status"]["message"])
+
+
+def legacy(body: Json) -> Json:
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "Policy",
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {"rules": [{"name": "r", "match": MATCH, **body}]},
+    }
+
+
+def cleanup(kind: str) -> Json:
+    return {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "CleanupPolicy",
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {
+            "match": {"any": [{"resources": {"kinds": [kind]}}]},
+            "schedule": "0 * * * *",
+        },
+    }
+
+
+def in_cel(kind: str, **spec: Json) -> Json:
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": f"Namespaced{kind}",
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {"matchConstraints": MAPS, **spec},
+    }
+
+
+def target(api_version: str, kind: str, **fields: str) -> Json:
+    one = {"apiVersion": api_version, "kind": kind, "namespace": "team", **fields}
+    return legacy({"mutate": {"targets": [one], **PATCH}})
+
+
+def generate(kind: str, api_version: str = "v1", **fields: Json) -> Json:
+    made = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": "made",
+        "namespace": "team",
+        **fields,
+    }
+    if "clone" not in fields:
+        made["data"] = {"data": {"a": "b"}}
+    return legacy({"generate": made})
+
+
+def call(path: str, **fields: str) -> Json:
+    entry = {"name": "read", "apiCall": {"urlPath": path, **fields}}
+    deny = {"message": "m", "deny": {"conditions": {}}}
+    return legacy({"context": [entry], "validate": deny})
+
+
+def reading(text: str) -> Json:
+    return in_cel(
+        "ValidatingPolicy",
+        variables=[{"name": "v", "expression": text}],
+        validations=[{"expression": "true"}],
+    )
+
+
+def mutating(resource: str) -> Json:
+    rule = {**MAPS["resourceRules"][0], "resources": [resource]}
+    return in_cel(
+        "MutatingPolicy",
+        evaluation={"mutateExisting": {"enabled": True}},
+        targetMatchConstraints={"resourceRules": [rule]},
+        mutations=[
+            {
+                "patchType": "ApplyConfiguration",
+                "applyConfiguration": {"expression": "Object{}"},
+            }
+        ],
+    )
+
+
+def generating(value: str, *, synchronize: bool = False) -> Json:
+    return in_cel(
+        "GeneratingPolicy",
+        evaluation={"synchronize": {"enabled": synchronize}},
+        generate=[{"template": {"value": value}}],
+    )
+
+
+def deleting(resource: str) -> Json:
+    rule = {**MAPS["resourceRules"][0], "resources": [resource]}
+    return in_cel(
+        "DeletingPolicy",
+        matchConstraints={"resourceRules": [rule]},
+        schedule="0 * * * *",
+        conditions=[{"name": "c", "expression": "true"}],
+    )
+
+
+def on(resource: str, *verbs: str, group: str = "") -> set[Grant]:
+    return {(verb, group, resource) for verb in verbs}
+
+
+MADE = "apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: team}\n"
+NEEDS: dict[str, tuple[Json, set[Grant]]] = {
+    "target": (
+        target("v1", "ResourceQuota", name="quota"),
+        on("resourcequotas", "get", "update", "patch"),
+    ),
+    "any target": (
+        target("v1", "ResourceQuota"),
+        on("resourcequotas", "get", "list", "update", "patch"),
+    ),
+    "generate": (generate("Secret"), on("secrets", "get", "create")),
+    "generate and synchronize": (
+        generate("Secret", synchronize=True),
+        on("secrets", "get", "create", "update", "delete"),
+    ),
+    "clone": (
+        generate("Secret", clone={"namespace": "team", "name": "source"}),
+        on("secrets", "get", "create"),
+    ),
+    "generate a role": (
+        generate("Role", f"{RBAC}/v1"),
+        on("roles", "get", "create", "escalate", group=RBAC),
+    ),
+    "generate a binding": (
+        generate("RoleBinding", f"{RBAC}/v1"),
+        on("rolebindings", "get", "create", group=RBAC)
+        | on("roles", "bind", group=RBAC)
+        | on("clusterroles", "bind", group=RBAC),
+    ),
+    "clean up": (cleanup("Secret"), on("secrets", "list", "delete")),
+    "get by path": (
+        call("/api/v1/namespaces/team/secrets/token"),
+        on("secrets", "get"),
+    ),
+    "list by path": (
+        call("/apis/apps/v1/namespaces/{{request.namespace}}/deployments?limit=1"),
+        on("deployments", "list", group="apps"),
+    ),
+    "subresource by path": (
+        call("/api/v1/namespaces/team/pods/{{ request.object.data.pod }}/log"),
+        on("pods/log", "get"),
+    ),
+    "mutate in CEL": (
+        mutating("resourcequotas"),
+        on("resourcequotas", "get", "list", "update", "patch"),
+    ),
+    "template in CEL": (generating(MADE), on("secrets", "get", "create")),
+    "synchronized template": (
+        generating(MADE, synchronize=True),
+        on("secrets", "get", "create", "update", "delete"),
+    ),
+    "delete in CEL": (deleting("secrets"), on("secrets", "list", "delete")),
+    "get in CEL": (
+        reading('resource.Get("v1", "secrets", "token")'),
+        on("secrets", "get"),
+    ),
+    "list in CEL": (
+        reading('resource.List("apps/v1", "deployments")'),
+        on("deployments", "list", group="apps"),
+    ),
+    "known at run time: kind": (target("v1", "{{ request.object.data.k }}"), {ALL}),
+    "known at run time: path": (
+        call("/api/v1/namespaces/team/{{ request.object.data.a }}/b"),
+        {ALL},
+    ),
+    "known at run time: dots": (
+        call("/api/v1/namespaces/team/configmaps/../secrets/a"),
+        {ALL},
+    ),
+    "known at run time: CEL": (
+        reading('resource.Get("v1", object.data.kind, "token")'),
+        {ALL},
+    ),
+    "known at run time: resources": (deleting("*"), {ALL}),
+    "known at run time: generator": (
+        in_cel(
+            "GeneratingPolicy",
+            generate=[{"expression": "generator.Apply('team', [object])"}],
+        ),
+        {ALL},
+    ),
+    "known at run time: unknown kind": (
+        generate("Widget", "example.com/v1", synchronize=True),
+        {ALL},
+    ),
+}
+
+
+@pytest.mark.parametrize("way", NEEDS)
+def test_author_needs_each_permission(way: str) -> None:
+    raw, grants = NEEDS[way]
+    assert review(raw, Cluster(grants)) == ""
+    assert review(raw, Cluster({ALL})) == ""
+    for missing in grants:
+        answer = review(raw, Cluster(grants - {missing}))
+        assert "auth check fails" in answer, missing
+        verb, _, resource = missing
+        assert f"eve requires permissions {verb} for resource " in answer
+        assert f"{resource} in namespace team" in answer
+
+
+@pytest.mark.parametrize("way", NEEDS)
+def test_unreachable_api_server_refuses(way: str) -> None:
+    answer = review(NEEDS[way][0], Cluster({ALL}, is_up=False))
+    assert answer == "the API server does not answer"
+
+
+@pytest.mark.parametrize("way", NEEDS)
+def test_only_changes_of_what_a_policy_does_are_checked(way: str) -> None:
+    raw, _ = NEEDS[way]
+    nobody = Cluster(())
+    labelled = {**raw, "metadata": {**raw["metadata"], "labels": {"a": "b"}}}
+    assert review(labelled, nobody, old=raw) == ""
+    assert nobody.authors == []
+    annotated = {**raw, "metadata": {**raw["metadata"], "annotations": {"a": "b"}}}
+    assert "auth check fails" in review(annotated, nobody, old=raw)
+
+
+def test_whole_user_is_sent() -> None:
+    cluster = Cluster({ALL})
+    assert review(NEEDS["generate"][0], cluster) == ""
+    assert cluster.authors[0] == Author("eve", ("g",), {"scope": ["a"]})
+
+
+def test_policies_without_such_effects_need_nothing() -> None:
+    plain = legacy({"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}})
+    for raw in (
+        plain,
+        in_cel("ValidatingPolicy", validations=[{"expression": "true"}]),
+    ):
+        assert review(raw, Cluster(())) == ""
+
+
+def test_cluster_policies_are_not_checked() -> None:
+    raw = target("v1", "ResourceQuota", name="quota")
+    raw = {**raw, "kind": "ClusterPolicy", "metadata": {"name": "p"}}
+    assert review(raw, Cluster((), is_up=False)) == ""
+
+
+@pytest.mark.parametrize(
+    "value", ["", "..", ".", "a/log", "../secrets/x", "a?b", "/a", "a/../b"]
+)
+def test_variable_fills_only_its_segment(value: str) -> None:
+    """Otherwise, it would read another resource than the one that was checked."""
+    template = "/api/v1/namespaces/team/pods/{{ n }}/log"
+    fixed = fixed_path(template)
+    assert fixed is not None
+    assert not fixed.has_shape(template.replace("{{ n }}", value))
+    assert fixed.has_shape(template.replace("{{ n }}", "name"))
+
+
+def test_policy_that_is_being_deleted() -> None:
+    """It stays in force until its finalizers are gone, so new content is reviewed."""
+    before = legacy({"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}})
+    metadata = {**before["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    old = {**before, "metadata": {**metadata, "finalizers": ["a/b"]}}
+    nobody = Cluster(())
+    assert review({**before, "metadata": metadata}, nobody, old=old) == ""
+    for raw, _ in NEEDS.values():
+        if raw["kind"] == "Policy":
+            answer = review({**raw, "metadata": metadata}, nobody, old=old)
+            assert "auth check fails" in answer
