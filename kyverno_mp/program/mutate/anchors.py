@@ -38,7 +38,7 @@ _GLOBALLY_UNMET: Final = 2
 
 _Map = dict[str, Json]
 _EMPTIED: Final = "\ud800"
-"""The key of a map that lost all its ``+()``: no text of a policy has this character."""
+"""The key in a map that lost all its ``+()``; no text of a policy is equal to it."""
 _KEY_STEPS: Final = 6
 _CONDITION_STEPS: Final = 20
 

@@ -27,7 +27,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.typed.custom import types_of_definitions
 from tests.unit.values.test_custom_types import API, KIND, definition
 
@@ -132,7 +132,7 @@ def mutated(
         document("MutatingPolicy", spec, match=match), exceptions
     )
     given = facts(resource)
-    return list(LinkedMutatingPolicy(ir).evaluate(given, KindShared(given.request)))
+    return list(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
 
 
 def first(spec: Any, **more: Any) -> Mutated:
@@ -635,12 +635,8 @@ def test_some_kinds_have_the_user_library(kind: str) -> None:
             compile_deleting_policy(document(kind, {**spec, "schedule": "* * * * *"}))
 
 
-def test_absent_objects_are_empty_maps() -> None:
-    """The real program does the same.
-
-    Only in this kind, it applies to the request's objects too.
-    """
-    text = "string(oldObject == {}) + string(request.oldObject == {})"
+def test_absent_objects_are_null() -> None:
+    text = "string(oldObject == null) + string(request.oldObject == null)"
     spec = apply_mutations(
         f"Object{{metadata: Object.metadata{{labels: {{'x': {text}}}}}}}"
     )
@@ -664,7 +660,7 @@ def generated(
     )
     port = port or Generated()
     given = facts(generated=port)
-    return LinkedGeneratingPolicy(ir).evaluate(given, KindShared(given.request)), port
+    return LinkedGeneratingPolicy(ir).evaluate(given, Shared(given.request)), port
 
 
 def generates(text: str) -> dict[str, Any]:

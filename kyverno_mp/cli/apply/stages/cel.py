@@ -38,7 +38,7 @@ from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.typed.custom import types_of_definitions
 from kyverno_mp.values.typed.schema import Schemas
@@ -99,7 +99,7 @@ class CelStages:
         if not self._mutating:
             return
         facts = self._facts(self._asked(request), runtime)
-        shared = KindShared(facts.request)
+        shared = Shared(facts.request)
         answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
         current = facts
         for linked in self._mutating:
@@ -153,7 +153,7 @@ class CelStages:
         if not self._generating:
             return
         facts = self._facts(self._asked(request), runtime)
-        shared = KindShared(facts.request)
+        shared = Shared(facts.request)
         for linked in self._generating:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))

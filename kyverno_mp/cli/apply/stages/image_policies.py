@@ -29,7 +29,7 @@ from kyverno_mp.program.image_policies.evaluate import (
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -73,7 +73,7 @@ class ImagePolicies:
         asked = self._asked(request)
         namespace = namespace_of(asked, self._values)
         facts = Facts(asked, runtime, self._ports, namespace)
-        shared, images = KindShared(asked), Images(self._begin)
+        shared, images = Shared(asked), Images(self._begin)
         for linked in self._policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
