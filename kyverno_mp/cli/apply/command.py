@@ -27,6 +27,7 @@ from kyverno_mp.cli.apply.options import (
 from kyverno_mp.cli.apply.output import (
     needs_messages,
     needs_response,
+    print_errors,
     print_objects,
     print_responses,
 )
@@ -154,6 +155,7 @@ def _run_in(
         _print_failed_deletions([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
+    print_errors(located)
     return _exit_code(options, counts, policies, scene.unread)
 
 
@@ -326,21 +328,20 @@ def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
     if not compiled.invalid:
         return
     # KYVERNO: the error text selects one of the two headings (docs/behaviour/cli 4).
-    headings = {
-        "Invalid Policies:": [],
-        "Policies Skipped (as required variables are not provided by the user):": [],
-    }  # type: dict[str, list[str]]
+    # As in 1.19, each policy has its own reason.
+    headings: dict[str, list[str]] = {"Invalid Policies:": [], "Policies Skipped:": []}
     names = list(headings)
     for name, error in compiled.invalid:
         invalid = _is_called_invalid(error)
-        headings[names[0 if invalid else 1]].append(name)
+        reason = error.message.replace("\n", "\\n")
+        headings[names[0 if invalid else 1]].append(f"{name}: {reason}")
         click.echo(f"policy {name}: {error.message}", err=True)
     for heading in reversed(names):
         if headings[heading]:
             echo(_DIVIDER)
             echo(heading)
-            for index, name in enumerate(headings[heading], 1):
-                echo(f"{index}. {name}")
+            for index, line in enumerate(headings[heading], 1):
+                echo(f"{index}. {line}")
             echo(_DIVIDER)
 
 

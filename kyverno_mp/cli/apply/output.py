@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import click
+
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
 from kyverno_mp.cli.apply.mutated import (
@@ -28,6 +30,8 @@ from kyverno_mp.program import result
 
 _RULED = ("ClusterPolicy", "Policy")
 _NAMING_ALL = ("junit", "tap")
+_NO_CODE = "rule.error"
+"""The code of an error whose cause has none."""
 
 
 def needs_messages(options: Options) -> bool:
@@ -106,6 +110,20 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
         if not options.is_structured:
             is_apart = options.generate_exceptions or files is not None
             (sys.stderr if options.is_quiet and is_apart else sys.stdout).write(text)
+
+
+def print_errors(located: LocatedResponses) -> None:
+    """Print one line on standard error for each result that is an error."""
+    for response, _ in located:
+        path = resource_path(response.resource).replace("//", "JSON payload")
+        for rule in response.results:
+            if rule.status == result.ERROR:
+                name = f", rule {rule.rule}" if rule.rule else ""
+                text = (
+                    f"error: policy {response.policy.written_key}{name}, {path}:"
+                    f" {rule.message} [{rule.code or _NO_CODE}]"
+                )
+                click.echo(text.replace("\r", "\\r").replace("\n", "\\n"), err=True)
 
 
 def _mutations(response: Response) -> str:

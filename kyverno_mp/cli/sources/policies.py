@@ -49,7 +49,6 @@ from kyverno_mp.policy.reading.json_duplicates import with_duplicate_keys
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 if TYPE_CHECKING:
     from kyverno_mp.policy.cel_kinds.image_validating_policy import (
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
-_INVALIDATING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
+_INVALIDATING = frozenset({"policy.unknown_field", GO_MISFIT})
 """Problems of one document that invalidate its whole path."""
 
 _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
@@ -213,8 +212,8 @@ def sources(path: str) -> Iterable[tuple[bytes, str]]:
 def _add_file(found: PolicySet, data: bytes, file: str) -> None:
     """Add the documents of a file.
 
-    KYVERNO: a document that violates its schema is skipped alone. An unknown field, or
-    a kind other than a policy, invalidates the whole path (policy/load.go).
+    KYVERNO: a document that violates its schema is skipped alone. An unknown field
+    invalidates the whole path (policy/load.go); there, so does any other kind.
     """
     for document in _documents(found, data, file):
         raw, is_item = document.raw, document.item >= 0
@@ -227,7 +226,7 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         except DocumentInvalid as error:
             # KYVERNO: an item of a List does not invalidate the path.
             is_alone = document.item < 0
-            if is_alone and any(_invalidates_path(one, raw) for one in error.problems):
+            if is_alone and any(one.code in _INVALIDATING for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
 
@@ -273,14 +272,6 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
         documents += [structs.replace(one, line=one.line + above) for one in loaded]
         above += part.count(b"\n")
     return documents
-
-
-def _invalidates_path(problem: Problem, raw: dict[str, Json]) -> bool:
-    """Return whether the path is invalid. KYVERNO: it is not for custom kinds."""
-    if problem.code != "policy.unknown_kind":
-        return problem.code in _INVALIDATING
-    api_version, kind = raw["apiVersion"], raw["kind"]
-    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
 
 def _add_document(

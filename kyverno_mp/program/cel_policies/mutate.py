@@ -228,7 +228,8 @@ class LinkedMutatingPolicy:
             return self._decided(body, scope, facts, shared, conditions)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to evaluate policy: {error.message}"
-            found = RuleResult("evaluation", result.MUTATION, result.ERROR, text)
+            kind, code = result.MUTATION, error.code
+            found = RuleResult("evaluation", kind, result.ERROR, text, code=code)
             return Mutated(body.ir.copy, found)
 
     def _decided(

@@ -567,13 +567,51 @@ def test_generated_objects_are_listed_with_their_trigger(
     assert found[0][1] == found[1][1] != found[2][1] == found[3][1]
 
 
-def test_file_with_a_non_policy_document_is_skipped(
+def test_a_document_that_is_no_policy_costs_only_itself(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     policy_file.write_text(f"{pods_file.read_text()}\n---\n{policy_file.read_text()}")
     done = command("apply", policy_file, "-r", pods_file)
-    assert FAILED not in done.out
+    assert FAILED in done.out
     assert "policy type not supported v1, Kind=Pod" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "validate", "reason"),
+    [
+        (
+            "deny",
+            "deny: {conditions: {all: [{key: '{{ request.object.nothing }}',"
+            " operator: Equals, value: x}]}}",
+            'Unknown key "nothing" in path [expr.unknown_key]',
+        ),
+        (
+            "pattern",
+            "pattern: {metadata: {name: '{{ request.object.nothing }}'}}",
+            'Unknown key "nothing" in path',
+        ),
+    ],
+)
+def test_each_error_is_one_line_with_its_reason(
+    command: Command, tmp_path: Path, name: str, validate: str, reason: str
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        f"apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\n"
+        "spec: {background: false, rules: [{name: r, match: {any: [{resources:"
+        f" {{kinds: [ConfigMap]}}}}]}}, validate: {{message: m, {validate}}}}}]}}\n"
+    )
+    maps = tmp_path / "maps.yaml"
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: shop}\n"
+    maps.write_text("---\n".join(text % each for each in ("a", "b")))
+    done = command("apply", policy, "-r", maps)
+    assert done.code == 1
+    for line, resource in zip(done.err.splitlines(), ("a", "b"), strict=True):
+        assert line.startswith(
+            f"error: policy {name}, rule r, shop/ConfigMap/{resource}:"
+        )
+        assert reason in line
+        assert line.endswith("]")
 
 
 VERIFYING = """
@@ -602,7 +640,9 @@ def test_skipped_rules_never_pass(
     assert done.code == 1
     assert "error: 2" in done.out
     lacking = "verifyImages.attestations without attestors"
-    assert done.err == f"policy signed, rule by-us: not evaluated: {lacking}\n"
+    first, *errors = done.err.splitlines()
+    assert first == f"policy signed, rule by-us: not evaluated: {lacking}"
+    assert [lacking in error for error in errors] == [True, True]
 
 
 def test_skipped_rules_are_shown_in_tables(
