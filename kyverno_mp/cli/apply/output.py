@@ -17,6 +17,7 @@ from kyverno_mp.cli.apply.mutated import (
     DONE,
     GENERATED,
     MutatedFiles,
+    documents_of,
     generated_of,
     generated_text,
     mutated_text,
@@ -61,6 +62,9 @@ def print_responses(
 
         reports = build_reports(responses, now=datetime.now(UTC), audit_warn=warn)
         text = render(reports, options.output_format)
+        objects = "" if options.output else documents_of(responses, as_json=False)
+        if objects and not text.startswith("---") and not _is_json(options):
+            text = f"---\n{text}"
     elif options.generate_exceptions:
         from kyverno_mp.cli.apply.generated_exceptions import render_exceptions
 
@@ -87,14 +91,23 @@ def print_responses(
     sys.stdout.write(text)
 
 
+def _is_json(options: Options) -> bool:
+    return options.output_format == "json"
+
+
 def print_objects(responses: Sequence[Response], options: Options) -> None:
     """Print mutated and generated objects, in addition to the other output.
 
     Our own formats and exceptions are data, so the objects are not printed with them.
     As in upstream, reports follow the objects, unless the objects are written to files.
+    With reports, all of standard output can be read as documents, so nothing else is
+    printed.
     """
     files = MutatedFiles(options.output) if options.output else None
     stdin = options.stdin
+    if options.policy_report and files is None:
+        sys.stdout.write(documents_of(responses, as_json=_is_json(options)))
+        return
     for response in responses:
         text = ""
         if response.patched is not None:

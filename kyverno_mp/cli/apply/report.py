@@ -108,6 +108,6 @@ def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:
     parts = []
     for report in reports:
         text = dump(report)
-        head = "---\n" if report["kind"] == "PolicyReport" else ""
+        head = "---\n" if parts or report["kind"] == "PolicyReport" else ""
         parts.append(f"{head}{text}\n")
     return "".join(parts)

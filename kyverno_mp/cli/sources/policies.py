@@ -49,6 +49,7 @@ from kyverno_mp.policy.reading.json_duplicates import with_duplicate_keys
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 if TYPE_CHECKING:
     from kyverno_mp.policy.cel_kinds.image_validating_policy import (
@@ -92,6 +93,24 @@ class PolicySet(msgspec.Struct):
     """Folders or parts of folders that could not be read."""
 
     @property
+    def has_policies(self) -> bool:
+        """Return whether any policy or exception was loaded."""
+        return any(
+            (
+                self.documents,
+                self.exceptions,
+                self.cleanups,
+                self.admission,
+                self.bindings,
+                self.validating,
+                self.cel,
+                self.images,
+                self.cel_exceptions,
+                self.unsupported,
+            )
+        )
+
+    @property
     def of_other_kinds(self) -> list[str]:
         """Return the policies of kinds that bench does not evaluate."""
         return self.unsupported + [
@@ -131,9 +150,12 @@ def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
             continue
         part = PolicySet()
         try:
+            misplaced: list[DocumentInvalid] = []
             for data, file in sources(path):
-                _add_file(part, data, file)
+                misplaced += _add_file(part, data, file)
                 advance(1)
+            if misplaced and not part.has_policies:
+                raise misplaced[0]
         except (InputError, OSError) as error:
             found.failed_paths.append((path, _reason(path, error)))
             text = f"failed to load file {path}: {error}"
@@ -209,12 +231,13 @@ def sources(path: str) -> Iterable[tuple[bytes, str]]:
         yield root.read_bytes(), str(root)
 
 
-def _add_file(found: PolicySet, data: bytes, file: str) -> None:
-    """Add the documents of a file.
+def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]:
+    """Add the documents of a file; return the errors of documents of built-in kinds.
 
     KYVERNO: a document that violates its schema is skipped alone. An unknown field
     invalidates the whole path (policy/load.go); there, so does any other kind.
     """
+    misplaced = []
     for document in _documents(found, data, file):
         raw, is_item = document.raw, document.item >= 0
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
@@ -229,6 +252,14 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
             if is_alone and any(one.code in _INVALIDATING for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
+            if is_alone and error.code == "policy.unknown_kind" and _is_built_in(raw):
+                misplaced.append(error)
+    return misplaced
+
+
+def _is_built_in(raw: dict[str, Json]) -> bool:
+    api_version, kind = raw["apiVersion"], raw["kind"]
+    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
 
 def _refuse_misfits(document: RawDocument) -> None:

@@ -133,6 +133,9 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
             cel,
             others=others,
             targets=targets,
+            # KYVERNO: there, a policy for existing objects has no result without
+            # targets.
+            is_target=not targets,
             is_cluster=bool(test.raw.get("clusterResources")),
             images=images,
             uses_docker=registry,

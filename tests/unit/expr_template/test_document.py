@@ -63,7 +63,7 @@ def failure(document: Any, **root: Any) -> str:
         ("{{ {x: {y: a}} }}", {"x": {"y": "A"}}),
         ("{{ {x: {y: a}}}}", {"x": {"y": "A"}}),
         ("{{{x: {y: {z: n}}}}} {{ n }}", '{"x":{"y":{"z":5}}} 5'),
-        ('{{ `{"x": {"y": {"z": 1}}}`.x.y }}', {"z": 1}),
+        ('{{ `{"x": {"y": {"z": "q"}}}` | x.y }}', {"z": "q"}),
         ("{{ {x: {y: {{ 'a' }} }} }}", {"x": {"y": "A"}}),
         ("{{ {x: {y: a} }", "{{ {x: {y: a} }"),
         # Variables in an inserted text are evaluated, those in a whole value are not.

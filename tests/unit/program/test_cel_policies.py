@@ -307,6 +307,78 @@ def test_autogen_for_controllers() -> None:
     assert patched["spec"]["template"]["spec"]["hostPID"] is True
 
 
+POD_LABELS = "Object.metadata{labels: Object.metadata.labels{b: 'object.spec }'}}"
+
+
+@pytest.mark.parametrize(
+    ("expression", "spec", "labels"),
+    [
+        ("Object {\n spec : Object . spec {\n hostPID: true } }", True, None),
+        (f"Object{{metadata: {POD_LABELS}}}", False, "object.spec }"),
+        (
+            (
+                f"Object{{metadata: {POD_LABELS}, spec: Object.spec{{hostPID: true}}}}"
+                " // object.spec {"
+            ),
+            True,
+            "object.spec }",
+        ),
+        (
+            (
+                "has(object.spec.nothing) ? Object{}"
+                " : Object{spec: Object.spec{hostPID: has(object.spec.containers)}}"
+            ),
+            True,
+            None,
+        ),
+        (
+            (
+                "cel.bind(x, object.?metadata.?labels[?'a'].orValue('') == 'b',"
+                " Object{spec: Object.spec{hostPID: x}})"
+            ),
+            True,
+            None,
+        ),
+        (
+            (
+                "(Object{spec: Object.spec{hostPID: object['spec'].containers != []"
+                " && request.object.metadata.labels.a == 'b' && variables.v}})"
+            ),
+            True,
+            None,
+        ),
+    ],
+)
+def test_copies_come_from_the_parsed_expression(
+    expression: str,
+    spec: bool,  # noqa: FBT001 - a column
+    labels: str | None,
+) -> None:
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "shop"},
+        "spec": {"template": pod},
+    }
+    given = {
+        **apply_mutations(expression),
+        "matchConditions": [
+            {"name": "c", "expression": "has( object . spec.containers)"}
+        ],
+        "variables": [
+            {"name": "v", "expression": "object.spec.containers.size() == 1"}
+        ],
+    }
+    (answer,) = [one for one in mutated(given, deployment) if one.result]
+    assert verdict(answer)[1] == "pass"
+    assert answer.patched is not None
+    template = answer.patched["spec"]["template"]
+    assert template["spec"].get("hostPID", False) is spec
+    assert template["metadata"]["labels"].get("b") == labels
+    assert "labels" not in answer.patched["metadata"]
+
+
 def test_a_policy_without_constraints_matches_everything() -> None:
     assert verdict(first(apply_mutations(LABEL), match=None))[1] == "pass"
 

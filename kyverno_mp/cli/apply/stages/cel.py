@@ -78,6 +78,7 @@ class CelStages:
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
         self._targets = given.targets
+        self._is_target = given.is_target
 
     def _types(self, given: CelInput) -> Schemas | None:
         """Return the types of the CustomResourceDefinitions, None without any."""
@@ -119,7 +120,8 @@ class CelStages:
 
         KYVERNO: the request does not have to match the policy (docs/behaviour/cli 8).
         """
-        if not (self._of_targets and self._targets):
+        targets = [request.object] if self._is_target else self._targets
+        if not (self._of_targets and targets):
             return
         trigger = self._asked(request)
         facts = self._facts(trigger, runtime)._replace(ports=self._target_ports)
@@ -128,7 +130,7 @@ class CelStages:
             id(linked): self._found_targets(linked, facts)
             for linked in self._of_targets
         }
-        for raw in self._targets:
+        for raw in targets:
             target = self._target_request(raw, trigger)
             current = facts._replace(request=target, namespace=None, trigger=trigger)
             answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []

@@ -62,6 +62,8 @@ class CelInput(msgspec.Struct, frozen=True):
     """OCI image layout folder to read instead of registries."""
     definitions: str = ""
     """File of CustomResourceDefinitions, which define the types of custom kinds."""
+    is_target: bool = False
+    """Whether each object of the run is itself an existing object to change."""
     payload_word: str = "json"
     """Word for a JSON payload in messages of DeletingPolicies."""
 

@@ -576,12 +576,15 @@ def test_a_document_that_is_no_policy_costs_only_itself(
     assert "policy type not supported v1, Kind=Pod" in done.err
 
 
+NOTHING = "{key: '{{ request.object.nothing }}', operator: Equals, value: x}"
+
+
 @pytest.mark.parametrize(
     ("name", "validate", "reason"),
     [
         (
             "deny",
-            "deny: {conditions: {any: [{key: '{{ request.object.nothing }}'}]}}",
+            f"deny: {{conditions: {{any: [{NOTHING}]}}}}",
             'Unknown key "nothing" in path [expr.unknown_key]',
         ),
         (
@@ -763,3 +766,48 @@ def test_object_that_is_not_deleted_is_a_failure(
         done = command(*given, *more)
         assert done.code == 1
         assert "pass: 0, fail: 1, warn: 0, error: 0, skip: 0" in done.out
+
+
+BOTH = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: label}
+spec:
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod, Namespace]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {x: "1"}}}}
+  - name: v
+    match: {any: [{resources: {kinds: [Pod, Namespace]}}]}
+    validate: {message: m, pattern: {metadata: {labels: {y: "?*"}}}}
+  - name: g
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    generate:
+      {apiVersion: v1, kind: ConfigMap, name: m, namespace: apps, data: {data: {a: b}}}
+"""
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+@pytest.mark.parametrize("space", [False, True])
+def test_all_of_the_output_with_reports_is_documents(
+    command: Command, tmp_path: Path, pods_file: Path, form: str, *, space: bool
+) -> None:
+    """``report`` reads it, and skips the objects that rules changed or generated."""
+    (tmp_path / "p.yaml").write_text(BOTH)
+    if space:
+        pods_file.write_text("apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n")
+    arguments = (tmp_path / "p.yaml", "-r", pods_file, "-p", "--output-format", form)
+    done = command("apply", *arguments)
+    if form == "yaml":
+        documents = list(yaml.safe_load_all(done.out))
+    else:
+        documents = [json.loads(line) for line in done.out.splitlines()]
+    kinds = [one["kind"] for one in documents]
+    assert kinds[-1].endswith("Report")
+    assert ("Namespace" if space else "Pod") in kinds
+    assert ("ConfigMap" in kinds) is not space
+    output = tmp_path / "output.txt"
+    output.write_text(done.out)
+    shown = command("report", output)
+    assert shown.code == 0, shown.err
+    assert "label" in shown.out
