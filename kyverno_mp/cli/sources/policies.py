@@ -95,20 +95,8 @@ class PolicySet(msgspec.Struct):
     @property
     def has_policies(self) -> bool:
         """Return whether any policy or exception was loaded."""
-        return any(
-            (
-                self.documents,
-                self.exceptions,
-                self.cleanups,
-                self.admission,
-                self.bindings,
-                self.validating,
-                self.cel,
-                self.images,
-                self.cel_exceptions,
-                self.unsupported,
-            )
-        )
+        others = {"raw", "failed_paths", "lost_paths", "warnings", "unread"}
+        return any(getattr(self, name) for name in {*self.__struct_fields__} - others)
 
     @property
     def of_other_kinds(self) -> list[str]:
@@ -191,18 +179,12 @@ def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
 
 
 def _add(found: PolicySet, part: PolicySet) -> None:
-    found.documents.extend(part.documents)
-    found.raw.update(part.raw)
-    found.exceptions.extend(part.exceptions)
-    found.cleanups.extend(part.cleanups)
-    found.admission.extend(part.admission)
-    found.bindings.extend(part.bindings)
-    found.validating.extend(part.validating)
-    found.cel.extend(part.cel)
-    found.images.extend(part.images)
-    found.cel_exceptions.extend(part.cel_exceptions)
-    found.unsupported.extend(part.unsupported)
-    found.failed_paths.extend(part.failed_paths)
+    for name in part.__struct_fields__:
+        more = getattr(part, name)
+        if type(more) is dict:
+            getattr(found, name).update(more)
+        else:
+            getattr(found, name).extend(more)
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
