@@ -29,7 +29,8 @@ from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled, compile_all
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.resources import load_resources
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.ir.rules import CompiledPolicy

@@ -51,6 +51,8 @@ class RuleResult:
     """The user gets a warning, regardless of the status."""
     reasons: tuple[str, ...] = ()
     """Reasons why attestors of an ImageValidatingPolicy were rejected."""
+    code: str = ""
+    """The code of the error that caused an error result, "" if it has none."""
 
 
 @dataclass(slots=True)
@@ -108,8 +110,9 @@ def not_evaluated(rule: RuleIR, error: Exception) -> RuleResult:
     Clients see the message, so it omits an internal error's text, which may contain a
     value.
     """
-    text = "not evaluated (webhook.defect): internal error, see the log"
+    code, reason = "webhook.defect", "internal error, see the log"
     if isinstance(error, Error):
-        text = f"not evaluated ({error.code}): {error.message}"
+        code, reason = error.code, error.message
+    text = f"not evaluated ({code}): {reason}"
     kind = _TYPES.get(rule.rule_type, VALIDATION)
-    return RuleResult(rule=rule.name, rule_type=kind, status=ERROR, message=text)
+    return RuleResult(rule.name, kind, status=ERROR, message=text, code=code)

@@ -325,6 +325,7 @@ class LinkedRule:
                 message=cut(outcome.message),
                 properties={**properties, **(outcome.properties or {})},
                 exceptions=keys if outcome.status == result.SKIP else (),
+                code=outcome.code,
             )
             for outcome in outcomes
         ]
@@ -338,7 +339,7 @@ class LinkedRule:
         try:
             return self._evaluated(request, scope)
         except InputError as error:
-            return [Outcome(result.ERROR, error.message)], ()
+            return [Outcome(result.ERROR, error.message, code=error.code)], ()
 
     def _evaluated(
         self, request: Request, scope: RuleContext

@@ -127,7 +127,7 @@ class RuleGate:
                 scope.add_entries(self.entries)
         except InputError as error:
             text = f"failed to load context: {error.message}"
-            return Outcome(result.ERROR, text)
+            return Outcome(result.ERROR, text, code=error.code)
         if self.preconditions is None:
             return None
         return refused_by(self.preconditions, scope)
@@ -189,7 +189,7 @@ def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome 
         holds, text = preconditions.evaluate(scope)
     except InputError as error:
         text = f"failed to evaluate preconditions: {error.message}"
-        return Outcome(result.ERROR, text)
+        return Outcome(result.ERROR, text, code=error.code)
     if holds:
         return None
     tail = f"; {text}" if text else ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -57,6 +58,17 @@ def test_jmespath_fact(fact: Json, ints_are_numbers: bool) -> None:  # noqa: FBT
     error = fact.get("error")
     wanted = (error["when"], error["message"]) if error else ("result", fact["result"])
     got = answer(fact, ints_are_numbers=ints_are_numbers)
+    if error and error["message"].startswith("Invalid type for"):
+        # Here, the function and the argument are named before the same text.
+        got = got[0], re.sub(r"^JMESPath function '\w+': argument #\d: ", "", got[1])
+    if (
+        error
+        and "Types mismatch" in error["message"]
+        and re.search(r"'[0-9]+m'", fact["expression"])
+    ):
+        # Here, "m" is minutes beside a duration (docs/differences.md).
+        assert got[0] == "result"
+        return
     # Maps have no order in Go: an object's values can come in any order.
     if (got != wanted and ".*" in fact["expression"]) or fact["expression"][:1] == "*":
         got, wanted = unordered(got), unordered(wanted)

@@ -7,6 +7,7 @@ values/.
 
 import json
 import re
+from fractions import Fraction
 
 from kyverno_mp.expr.pattern.leaf import match_leaf
 from kyverno_mp.values.go.duration import parse_duration
@@ -32,6 +33,21 @@ def evaluate(operator: str, key: Json, value: Json) -> bool:
     if operator.startswith("Duration"):
         return durations(operator.removeprefix("Duration"), key, value)
     return numeric(operator, key, value)
+
+
+def is_milli(value: Json) -> bool:
+    """Return whether ``m`` may be milli or minutes; a number decides for milli."""
+    return type(value) is str and bool(
+        re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)m", value)
+    )
+
+
+def milli_pair(key: Json, value: Json) -> tuple[Fraction, Fraction] | None:
+    if is_milli(key) and is_number(value):
+        return Fraction(key[:-1]) / 1000, Fraction(str(value))
+    if is_number(key) and is_milli(value):
+        return Fraction(str(key)), Fraction(value[:-1]) / 1000
+    return None
 
 
 def is_number(value: Json) -> bool:
@@ -61,6 +77,8 @@ def number_of(text: str) -> float | None:
 
 
 def duration_pair(key: Json, value: Json) -> tuple[int, int] | None:
+    if milli_pair(key, value):
+        return None
     found = []
     texts = 0
     for side in (key, value):
@@ -102,6 +120,9 @@ def equals(key: Json, value: Json) -> bool:
     pair = duration_pair(key, value)
     if pair:
         return pair[0] == pair[1]
+    exact = milli_pair(key, value)
+    if exact:
+        return exact[0] == exact[1]
     if type(value) is not str:
         return False
     amount = parse_quantity(key)
@@ -114,12 +135,6 @@ def equals(key: Json, value: Json) -> bool:
 def not_equals(key: Json, value: Json) -> bool:
     if key is None:
         return False
-    if type(key) is int and type(value) is float and value != int(value):
-        return False
-    if type(key) is str and type(value) is str and not duration_pair(key, value):
-        amount, other = parse_quantity(key), parse_quantity(value)
-        if amount is not None and other is None:
-            return value == ""
     return not equals(key, value)
 
 
@@ -246,6 +261,11 @@ def ordered(operator: str, left: Json, right: Json) -> bool:
 
 
 def numeric(operator: str, key: Json, value: Json) -> bool:
+    if type(key) is list:
+        return any(numeric(operator, k, value) for k in key if type(k) is not list)
+    exact = milli_pair(key, value)
+    if exact:
+        return ordered(operator, *exact)
     if type(key) not in {int, float, str}:
         return False
     pair = duration_pair(key, value)
@@ -271,6 +291,8 @@ def numeric(operator: str, key: Json, value: Json) -> bool:
 
 
 def durations(operator: str, key: Json, value: Json) -> bool:
+    if type(key) is list:
+        return any(durations(operator, k, value) for k in key if type(k) is not list)
     sides = []
     for side in (key, value):
         if is_number(side):

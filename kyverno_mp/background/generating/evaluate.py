@@ -27,10 +27,11 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.outside import ResourcePort
 from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
+from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.secrecy import withheld
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared, ReviewShared
+from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from kyverno_mp.values.jsonvalue import Json
 
@@ -103,7 +104,7 @@ class Evaluation:
             namespace,
             is_review=is_review,
         )
-        shared = ReviewShared(request) if is_review else KindShared(request)
+        shared = ReviewShared(request) if is_review else Shared(request)
         began_ns = engine.now_ns()
         found = policy.linked.evaluate(facts, shared, reads_all=task.deletes_clones)
         if found is None:

@@ -52,7 +52,7 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, names_only, withheld
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
@@ -106,7 +106,7 @@ class MutatingRunner:
         request = self._request_of(task, trigger)
         facts = self._facts(request)
         facts.runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
-        if task.is_unchecked and not policy.linked.triggers(facts, KindShared(request)):
+        if task.is_unchecked and not policy.linked.triggers(facts, Shared(request)):
             return DONE
         problems = _Problems()
         for target in self._found(policy, request):

@@ -28,6 +28,7 @@ from kyverno_mp.cli.apply.options import (
 from kyverno_mp.cli.apply.output import (
     needs_messages,
     needs_response,
+    print_errors,
     print_objects,
     print_responses,
 )
@@ -40,7 +41,7 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     Payload,
 )
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -54,7 +55,8 @@ from kyverno_mp.cli.sources.compiled import (
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess
 from kyverno_mp.cli.sources.plurals import load_definitions, plurals_of
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
@@ -157,6 +159,7 @@ def _run_in(
         _print_failed_deletions([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
+    print_errors(located)
     if options.require_valid:
         require_valid(policies, compiled)
     return _exit_code(options, counts, policies, scene.unread)
@@ -333,21 +336,20 @@ def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
     if not compiled.invalid:
         return
     # KYVERNO: the error text selects one of the two headings (docs/behaviour/cli 4).
-    headings = {
-        "Invalid Policies:": [],
-        "Policies Skipped (as required variables are not provided by the user):": [],
-    }  # type: dict[str, list[str]]
+    # As in 1.19, each policy has its own reason.
+    headings: dict[str, list[str]] = {"Invalid Policies:": [], "Policies Skipped:": []}
     names = list(headings)
     for name, error in compiled.invalid:
         invalid = _is_called_invalid(error)
-        headings[names[0 if invalid else 1]].append(name)
+        reason = one_line(error.message)
+        headings[names[0 if invalid else 1]].append(f"{one_line(name)}: {reason}")
         say(f"policy {name}: {error.message}", err=True)
     for heading in reversed(names):
         if headings[heading]:
             echo(_DIVIDER)
             echo(heading)
-            for index, name in enumerate(headings[heading], 1):
-                echo(f"{index}. {name}")
+            for index, line in enumerate(headings[heading], 1):
+                echo(f"{index}. {line}")
             echo(_DIVIDER)
 
 

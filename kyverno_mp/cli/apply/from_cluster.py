@@ -33,7 +33,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_images,
     compile_others,
 )
-from kyverno_mp.cli.sources.policies import PolicySet
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource

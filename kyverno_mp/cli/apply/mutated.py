@@ -6,6 +6,7 @@ May touch: files named by the user. Source: docs/behaviour/cli 11, 15 (compariso
 """
 
 import difflib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ from kyverno_mp.values.patches.json_equal import same, whole_numbers
 
 DONE: Final = "\n\nMutation:\nMutation has been applied successfully."
 GENERATED: Final = "\n\nGenerate:\nGeneration completed successfully."
+DIFFERENT: Final = "Resource diff"
+"""The reason of a difference between two objects."""
 _MANAGED: Final = "app.kubernetes.io/managed-by"
 _LEGEND: Final = "(red: missing, green: unexpected)"
 _FIELD: Final = {"patched": "PatchedResources", "generated": "GeneratedResource"}
@@ -84,6 +87,23 @@ def _head(response: Response, *, stdin: bool) -> str:
 def generated_of(response: Response) -> list[dict[str, Json]]:
     """Return the objects that the rules generated."""
     return [made for rule in response.results for made in rule.generated]
+
+
+def documents_of(responses: Iterable[Response], *, as_json: bool) -> str:
+    """Return mutated and generated objects as YAML documents or lines of JSON."""
+    texts = []
+    for response in responses:
+        objects = [*targets_of(response), *generated_of(response)]
+        if as_json:
+            first = () if response.patched is None else (response.patched,)
+            for value in (*first, *objects):
+                line = json.dumps(whole_numbers(value), separators=(",", ":"))
+                texts.append(f"{line}\n")
+            continue
+        if response.patched is not None:
+            texts.append(f"---\n{_patched(response)}\n")
+        texts += [f"---\n{_yaml(value)}\n" for value in objects]
+    return "".join(texts)
 
 
 def generated_text(response: Response, *, stdin: bool) -> str:
@@ -161,7 +181,7 @@ def difference(
     if same(before, after):
         return None
     lines = difflib.ndiff(_yaml(before).splitlines(), _yaml(after).splitlines())
-    return "Resource diff", (
+    return DIFFERENT, (
         f"Patched resource didn't match the {what} resource in the test result\n"
         f"{_LEGEND}\n\n"
         + "\n".join(line for line in lines if line[0] != "?")

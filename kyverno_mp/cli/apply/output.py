@@ -9,12 +9,15 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import click
+
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
 from kyverno_mp.cli.apply.mutated import (
     DONE,
     GENERATED,
     MutatedFiles,
+    documents_of,
     generated_of,
     generated_text,
     mutated_text,
@@ -29,6 +32,8 @@ from kyverno_mp.program import result
 
 _RULED = ("ClusterPolicy", "Policy")
 _NAMING_ALL = ("junit", "tap")
+_NO_CODE = "rule.error"
+"""The code of an error whose cause has none."""
 
 
 def needs_messages(options: Options) -> bool:
@@ -58,6 +63,9 @@ def print_responses(
 
         reports = build_reports(responses, now=datetime.now(UTC), audit_warn=warn)
         text = render(reports, options.output_format)
+        objects = "" if options.output else documents_of(responses, as_json=False)
+        if objects and not text.startswith("---") and not _is_json(options):
+            text = f"---\n{text}"
     elif options.generate_exceptions:
         from kyverno_mp.cli.apply.generated_exceptions import render_exceptions
 
@@ -84,14 +92,23 @@ def print_responses(
     sys.stdout.write(text)
 
 
+def _is_json(options: Options) -> bool:
+    return options.output_format == "json"
+
+
 def print_objects(responses: Sequence[Response], options: Options) -> None:
     """Print mutated and generated objects, in addition to the other output.
 
     Our own formats and exceptions are data, so the objects are not printed with them.
     As in upstream, reports follow the objects, unless the objects are written to files.
+    With reports, all of standard output can be read as documents, so nothing else is
+    printed.
     """
     files = MutatedFiles(options.output) if options.output else None
     stdin = options.stdin
+    if options.policy_report and files is None:
+        sys.stdout.write(documents_of(responses, as_json=_is_json(options)))
+        return
     for response in responses:
         text = ""
         if response.patched is not None:
@@ -107,6 +124,20 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
         if not options.is_structured:
             is_apart = options.generate_exceptions or files is not None
             (sys.stderr if options.is_quiet and is_apart else sys.stdout).write(text)
+
+
+def print_errors(located: LocatedResponses) -> None:
+    """Print one line on standard error for each result that is an error."""
+    for response, _ in located:
+        path = resource_path(response.resource).replace("//", "JSON payload")
+        for rule in response.results:
+            if rule.status == result.ERROR:
+                name = f", rule {rule.rule}" if rule.rule else ""
+                text = (
+                    f"error: policy {response.policy.written_key}{name}, {path}:"
+                    f" {rule.message} [{rule.code or _NO_CODE}]"
+                )
+                click.echo(text.replace("\r", "\\r").replace("\n", "\\n"), err=True)
 
 
 def _mutations(response: Response) -> str:

@@ -105,9 +105,9 @@ def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:
             json.dumps(report, separators=(",", ":"), ensure_ascii=False) + "\n"
             for report in reports
         )
-    parts = []
+    parts: list[str] = []
     for report in reports:
         text = dump(report)
-        head = "---\n" if report["kind"] == "PolicyReport" else ""
+        head = "---\n" if parts or report["kind"] == "PolicyReport" else ""
         parts.append(f"{head}{text}\n")
     return "".join(parts)

@@ -22,7 +22,8 @@ from kyverno_mp.cli.cluster.spool import Spool
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
-from kyverno_mp.cli.sources.policies import PolicySet, stored_policies
+from kyverno_mp.cli.sources.policies import stored_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.errors import NamespaceGone
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.watch import WatchScope

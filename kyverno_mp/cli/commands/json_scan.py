@@ -12,11 +12,11 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 
-def _scan(**flags: Any) -> None:
+def _scan(**flags: Any) -> int:
     # Imported late: help pages do not need the engine.
     from kyverno_mp.cli.scan.scan import scan
 
-    scan(**flags)
+    return scan(**flags)
 
 
 _SCAN = Example(

@@ -15,11 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.explain.cleanup import describe_cleanup
-from kyverno_mp.cli.lint.foreign import (
-    foreign_kind,
-    is_input_of_another_command,
-    is_template,
-)
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
 from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.screen import say
@@ -34,7 +29,13 @@ from kyverno_mp.cli.sources.compiled import (
 )
 from kyverno_mp.cli.sources.exceptions import load_exceptions
 from kyverno_mp.cli.sources.folders import files_below, say_empty
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.foreign import (
+    foreign_kind,
+    is_input_of_another_command,
+    is_template,
+)
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED

@@ -14,11 +14,6 @@ from typing import Any
 from kyverno_mp.cli.lint.across import Known, across
 from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
 from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
-from kyverno_mp.cli.lint.foreign import (
-    foreign_kind,
-    is_input_of_another_command,
-    is_template,
-)
 from kyverno_mp.cli.lint.kinds import KnownKinds
 from kyverno_mp.cli.lint.known_kinds import known_kinds
 from kyverno_mp.cli.lint.output import render
@@ -35,6 +30,11 @@ from kyverno_mp.cli.output.screen import show
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.shell.exit_codes import FAILED, OK
 from kyverno_mp.cli.sources.folders import say_empty
+from kyverno_mp.cli.sources.foreign import (
+    foreign_kind,
+    is_input_of_another_command,
+    is_template,
+)
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.cli.sources.positions import Positions
 from kyverno_mp.cli.sources.reading import read_file

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from kyverno_mp.cli.sources.compiled import Compiled, compile_cel, compile_others
-from kyverno_mp.cli.sources.policies import PolicySet
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.compiler.cel_kinds.index import (
     encode_mutating_policy,
     encode_validating_policy,

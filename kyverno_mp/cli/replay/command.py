@@ -34,7 +34,8 @@ from kyverno_mp.cli.replay.recording import (
 from kyverno_mp.cli.replay.verdicts import Replayer
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.servable import servable

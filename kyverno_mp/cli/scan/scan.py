@@ -54,8 +54,8 @@ def scan(
     paths: tuple[str, ...],
     labels: tuple[str, ...],
     output: str,
-) -> None:
-    """Scan the payload and print the verdicts."""
+) -> int:
+    """Scan the payload, print the verdicts, and return the exit code."""
     echo = click.echo if output == "text" else _silent
     echo("Loading policies ...")
     policies = policies_of(split(paths), labels)
@@ -78,6 +78,8 @@ def scan(
     for verdict in verdicts:
         echo(verdict.line())
     echo("Done")
+    # KYVERNO: there, the exit code is always 0, so no pipeline notices a failure.
+    return int(any(verdict.result != "PASSED" for verdict in verdicts))
 
 
 def _pre_processed(value: Json, statements: Sequence[str]) -> Json:

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replaced
 
 from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.policies import AnyCleanup, PolicySet
+from kyverno_mp.cli.sources.policy_set import AnyCleanup, PolicySet
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import condition_faults
@@ -50,6 +50,7 @@ def require_valid(policies: PolicySet, compiled: Compiled) -> None:
     reasons = [
         f"{path}: {reason}"
         for path, reason in (*policies.failed_paths, *policies.silent)
+        if (path, reason) not in policies.foreign
     ]
     reasons += [f"{name}: not evaluated" for name in policies.unsupported]
     reasons += [f"policy {name}: {error.message}" for name, error in compiled.invalid]

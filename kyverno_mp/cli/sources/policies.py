@@ -11,28 +11,26 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
 from msgspec import structs
 
 from kyverno_mp.cli.output.progress import Advance, progress
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
+from kyverno_mp.cli.sources.foreign import foreign_kind
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.policy.cel_kinds.admission_policy import (
-    AdmissionBinding,
-    AdmissionPolicy,
     MutatingAdmissionPolicy,
     ValidatingAdmissionPolicy,
     decode_admission_policy,
     is_admission_policy,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
-    AnyValidatingPolicy,
     CelPolicyException,
     authorization_mode,
     decode_validating_policy,
@@ -42,7 +40,7 @@ from kyverno_mp.policy.documents.cleanup_policy import (
     CleanupPolicy,
     ClusterCleanupPolicy,
 )
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import decode, where_of
@@ -57,62 +55,16 @@ from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
-if TYPE_CHECKING:
-    from kyverno_mp.policy.cel_kinds.image_validating_policy import (
-        ImageValidatingPolicy,
-    )
-    from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
-
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
-_INVALIDATING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
+_INVALIDATING = frozenset({"policy.unknown_field", GO_MISFIT})
 """Problems of one document that invalidate its whole path."""
 
 _NO_POLICY: Final = frozenset({"policy.kind", "policy.unknown_kind"})
 """Codes of a document that is no policy at all."""
 
 _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
-
-AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
-
-
-class PolicySet(msgspec.Struct):
-    """The content of the policy paths."""
-
-    documents: list[AnyPolicy] = []
-    raw: dict[str, Json] = {}
-    """Policy key -> the document as written (for checks of a test file)."""
-    exceptions: list[PolicyException] = []
-    cleanups: list[AnyCleanup] = []
-    admission: list[AdmissionPolicy] = []
-    bindings: list[AdmissionBinding] = []
-    validating: list[AnyValidatingPolicy] = []
-    cel: "list[AnyCelPolicy]" = []
-    """MutatingPolicies, GeneratingPolicies and DeletingPolicies."""
-    images: "list[ImageValidatingPolicy]" = []
-    cel_exceptions: list[CelPolicyException] = []
-    unsupported: list[str] = []
-    """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
-    failed_paths: list[tuple[str, str]] = []
-    """(path, reason) of paths and single documents that could not be loaded."""
-    lost_paths: list[str] = []
-    """Upstream's message for each path that could not be loaded at all."""
-    warnings: list[str] = []
-    """What a loaded policy says and nothing reads, each with file, policy and field."""
-    unread: list[str] = []
-    """Folders or parts of folders that could not be read."""
-    silent: list[tuple[str, str]] = []
-    """(path, reason) of what is skipped without a word: as upstream, files of a
-    repository that cannot be used, and paths without policies."""
-
-    @property
-    def of_other_kinds(self) -> list[str]:
-        """Return the policies of kinds that bench does not evaluate."""
-        return self.unsupported + [
-            f"{one.api_version} {one.kind} {one.metadata.name}"
-            for one in (*self.validating, *self.cel, *self.images)
-        ]
 
 
 def load_policies(
@@ -153,9 +105,12 @@ def _load(
             continue
         part = PolicySet()
         try:
+            misplaced: list[DocumentInvalid] = []
             for data, file in sources(path, is_argument=are_arguments):
-                _add_file(part, data, file)
+                misplaced += _add_file(part, data, file)
                 advance(1)
+            if misplaced and not part.has_policies:
+                raise misplaced[0]
         except (InputError, OSError) as error:
             found.failed_paths.append((path, _reason(path, error)))
             text = f"failed to load file {path}: {error}"
@@ -237,16 +192,19 @@ def sources(path: str, *, is_argument: bool = True) -> Iterable[tuple[bytes, str
         yield read_file(root, is_argument=is_argument), str(root)
 
 
-def _add_file(found: PolicySet, data: bytes, file: str) -> None:
-    """Add the documents of a file.
+def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]:
+    """Add the documents of a file; return the errors of documents of built-in kinds.
 
-    KYVERNO: a document that violates its schema is skipped alone. An unknown field, or
-    a kind other than a policy, invalidates the whole path (policy/load.go).
+    KYVERNO: a document that violates its schema is skipped alone. An unknown field
+    invalidates the whole path (policy/load.go); there, so does any other kind.
     """
+    misplaced = []
     for document in _documents(found, data, file):
         raw, is_item = document.raw, document.item >= 0
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
             found.failed_paths.append((file, "a document that is not an object"))
+            if foreign_kind(raw):
+                found.foreign.append(found.failed_paths[-1])
             continue
         try:
             _refuse_misfits(document)
@@ -254,11 +212,21 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         except DocumentInvalid as error:
             # KYVERNO: an item of a List does not invalidate the path.
             is_alone = document.item < 0
-            if is_alone and any(_invalidates_path(one, raw) for one in error.problems):
+            if is_alone and any(one.code in _INVALIDATING for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
             if error.code == KEY_TWICE:
                 found.unread.append(file)
+            if foreign_kind(raw):
+                found.foreign.append(found.failed_paths[-1])
+            if is_alone and error.code == "policy.unknown_kind" and _is_built_in(raw):
+                misplaced.append(error)
+    return misplaced
+
+
+def _is_built_in(raw: dict[str, Json]) -> bool:
+    api_version, kind = raw["apiVersion"], raw["kind"]
+    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
 
 def _refuse_misfits(document: RawDocument) -> None:
@@ -302,14 +270,6 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
         documents += [structs.replace(one, line=one.line + above) for one in loaded]
         above += part.count(b"\n")
     return documents
-
-
-def _invalidates_path(problem: Problem, raw: dict[str, Json]) -> bool:
-    """Return whether the path is invalid. KYVERNO: it is not for custom kinds."""
-    if problem.code != "policy.unknown_kind":
-        return problem.code in _INVALIDATING
-    api_version, kind = raw["apiVersion"], raw["kind"]
-    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
 
 def _add_document(

@@ -37,7 +37,8 @@ from kyverno_mp.cli.sources.payloads import (
     load_payload,
 )
 from kyverno_mp.cli.sources.plurals import plurals_of
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.cli.sources.resources import load_resources, parse
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
@@ -150,6 +151,9 @@ def _run_test(
             plurals_of(definitions),
             others,
             targets=targets,
+            # KYVERNO: there, a policy for existing objects has no result without
+            # targets.
+            is_target=not targets,
             is_cluster=bool(test.raw.get("clusterResources")),
             images=images,
             uses_docker=registry,

@@ -3,32 +3,37 @@
 Room: compiler. Takes: the spec of a MutatingPolicy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/mutating_policy.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/cel 7; Kyverno pkg/cel/policies/mpol/autogen.
+Source: docs/behaviour/cel 7; Kyverno pkg/cel/policies/mpol/autogen, which replaces
+text. Here, the tokens of the expression decide, so white space, literals, comments and
+constructors anywhere in an expression make no difference.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from kyverno_mp.compiler.autogen.cel import copied_constraints
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel.syntax.lex import Token, tokenize
 from kyverno_mp.policy.cel_kinds.admission_policy import Mutation
 from kyverno_mp.policy.cel_kinds.policies import MutatingPolicySpec
 
-_MOVED: Final = (
-    ("object.spec", "spec"),
-    ("Object.spec", "spec"),
-    ("object.metadata.labels", "metadata.labels"),
-    ("Object.metadata.labels", "metadata.labels"),
-    ("object.metadata.annotations", "metadata.annotations"),
-    ("Object.metadata.annotations", "metadata.annotations"),
-)
+_ROOTS: Final = frozenset({"object", "oldObject"})
+_TYPE: Final = "Object"
+_SELECTIONS: Final = frozenset({".", ".?"})
+_INDEXES: Final = frozenset({"[", "[?"})
+_OF_TEMPLATE: Final = frozenset({"labels", "annotations"})
+"""The metadata of a Pod that its template has; the rest is the controller's own."""
+
+_Edits = list[tuple[int, int, str]]
+"""(start, end, new text) of the parts to replace."""
 
 
 def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpec]]:
     """Yield (configuration name, spec) of each copy.
 
-    KYVERNO: JSON patches and variables are copied unchanged.
+    KYVERNO: JSON patches are copied unchanged.
     """
     wanted = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
@@ -38,58 +43,109 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
             # Without constraints the copy would match everything; upstream's process
             # panics.
             continue
-        conditions = tuple(
-            msgspec.structs.replace(one, expression=_moved(one.expression, prefix))
-            for one in spec.match_conditions
+        path = prefix.split(".")
+        replace = msgspec.structs.replace
+        conditions, variables = (
+            tuple(replace(one, expression=moved(one.expression, path)) for one in each)
+            for each in (spec.match_conditions, spec.variables)
         )
         yield (
             name,
-            msgspec.structs.replace(
+            replace(
                 spec,
                 match_constraints=constraints,
                 match_conditions=conditions,
-                mutations=tuple(_mutation(one, prefix) for one in spec.mutations),
+                variables=variables,
+                mutations=tuple(_mutation(one, path) for one in spec.mutations),
             ),
         )
 
 
-def _mutation(given: Mutation, prefix: str) -> Mutation:
+def _mutation(given: Mutation, path: Sequence[str]) -> Mutation:
     body = given.apply_configuration
     if body is None:
         return given
-    moved = msgspec.structs.replace(body, expression=_moved(body.expression, prefix))
-    return msgspec.structs.replace(given, apply_configuration=moved)
+    changed = msgspec.structs.replace(body, expression=moved(body.expression, path))
+    return msgspec.structs.replace(given, apply_configuration=changed)
 
 
-def _moved(text: str, prefix: str) -> str:
-    """Replace the paths of the Pod, and nest the constructed object."""
-    for path, rest in _MOVED:
-        root = path.partition(".")[0]
-        text = text.replace(path, f"{root}.{prefix}.{rest}")
-    stripped = text.strip()
-    if not stripped.startswith("Object{"):
-        return text
-    content = stripped.removeprefix("Object{")
-    end = _closing(content)
-    if not end:
-        return text
-    head, path = "", "Object"
-    fields = prefix.split(".")
-    for field in fields:
-        head += f"{path}{{{field}: "
-        path += f".{field}"
-    closing = "}" * (len(fields) + 1)
-    return f"{head}{path}{{{content[:end]}{closing}{content[end + 1 :]}"
+def moved(text: str, path: Sequence[str]) -> str:
+    """Return an expression on Pods as one on the objects that have the Pod at ``path``.
 
-
-def _closing(content: str) -> int:
-    """Return the position of the brace that closes the object, 0 if it is missing.
-
-    KYVERNO: braces within strings are counted, too.
+    An invalid expression is returned unchanged; the policy itself reports it.
     """
-    depth = 1
-    for place, char in enumerate(content):
-        depth += (char == "{") - (char == "}")
+    try:
+        tokens, problems = tokenize(text)
+    except ExpressionInvalid:
+        return text
+    if problems:
+        return text
+    edits: _Edits = []
+    for at, token in enumerate(tokens):
+        if token.kind != "ident":
+            continue
+        before = tokens[at - 1].kind if at else ""
+        if token.value in _ROOTS and (
+            before not in _SELECTIONS or _is_request(tokens, at)
+        ):
+            edits += _read(tokens, at, path)
+        elif token.value == _TYPE and before not in _SELECTIONS:
+            edits += _constructed(tokens, at, path)
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def _is_request(tokens: Sequence[Token], at: int) -> bool:
+    return at > 1 and tokens[at - 2].value == "request"
+
+
+def _read(tokens: Sequence[Token], at: int, path: Sequence[str]) -> _Edits:
+    """Return the edits of a read of the object, e.g. ``object.spec.x``."""
+    step, key, *rest = [*tokens[at + 1 : at + 5], *[tokens[-1]] * 4][:4]
+    if step.kind in _INDEXES and key.kind == "string":
+        following = [*tokens[at + 4 : at + 6], tokens[-1], tokens[-1]][:2]
+        if _moves(str(key.value), following):
+            inner = "".join(f'"{name}"][' for name in path)
+            return [(key.at, key.at, inner)]
+    elif step.kind in _SELECTIONS and _moves(str(key.value), rest):
+        return [(key.at, key.at, "".join(f"{name}." for name in path))]
+    return []
+
+
+def _moves(field: str, following: Sequence[Token]) -> bool:
+    """Return whether a field of the Pod is part of the template."""
+    if field == "spec":
+        return True
+    step, key = following
+    is_step = step.kind in _SELECTIONS or step.kind in _INDEXES
+    return field == "metadata" and is_step and key.value in _OF_TEMPLATE
+
+
+def _constructed(tokens: Sequence[Token], at: int, path: Sequence[str]) -> _Edits:
+    """Return the edits of a constructor: ``Object{...}`` or ``Object.spec{...}``."""
+    token, following = tokens[at], tokens[at + 1]
+    end = token.at + len(_TYPE)
+    if following.kind == ".":
+        return [(end, end, "".join(f".{name}" for name in path))]
+    closing = _closing(tokens, at + 1) if following.kind == "{" else None
+    if closing is None:
+        return []
+    head, name = "", _TYPE
+    for field in path:
+        head += f"{name}{{{field}: "
+        name += f".{field}"
+    return [
+        (token.at, end, head + name),
+        (closing.at, closing.at, "}" * len(path)),
+    ]
+
+
+def _closing(tokens: Sequence[Token], at: int) -> Token | None:
+    """Return the brace that closes the one at ``at``, None if it is missing."""
+    depth = 0
+    for token in tokens[at:]:
+        depth += (token.kind == "{") - (token.kind == "}")
         if not depth:
-            return place
-    return 0
+            return token
+    return None

@@ -8,6 +8,7 @@ Source: docs/behaviour/engine 4.3-4.5.
 from collections.abc import Callable
 
 from kyverno_mp.expr.conditions.numbers import (
+    as_amounts,
     as_durations,
     duration_text_ns,
     parse_float,
@@ -36,27 +37,11 @@ def equals(key: Json, value: Json) -> bool:
 
 
 def not_equals(key: Json, value: Json) -> bool:
-    """Return whether key NotEquals value; it is not always the negation of Equals."""
-    kind = type(key)
-    if kind is str:
-        # KYVERNO: a quantity is neither equal nor unequal to a string that is not a
-        # quantity (docs/behaviour/engine 4.5).
-        if (
-            type(value) is str
-            and value
-            and as_durations(key, value) is None
-            and parse_quantity(key) is not None
-            and parse_quantity(value) is None
-        ):
-            return False
-        return not _text_equals(key, value)
-    if kind is int and type(value) is float and not value.is_integer():
-        # KYVERNO: an int is neither equal nor unequal to a fraction
-        # (docs/behaviour/engine 4.5).
-        return False
-    if key is None:
-        return False
-    return not equals(key, value)
+    """Return whether key NotEquals value: the negation of Equals, but false for null.
+
+    As in 1.19; in 1.18, some unequal pairs are not NotEquals either.
+    """
+    return key is not None and not equals(key, value)
 
 
 def link_equality(value: Json, *, negated: bool) -> Callable[[Json], bool]:
@@ -86,7 +71,6 @@ def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
     """Compile the test for a string that is not a duration."""
     general = not_equals if negated else equals
     quantity = parse_quantity(value)
-    unlike_quantity = negated and not value
     plain = not contains_wildcard(value)
     match = compile_wildcard(value)
 
@@ -96,7 +80,7 @@ def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
         amount = parse_quantity(key)
         if amount is not None:
             if quantity is None:
-                return unlike_quantity
+                return negated
             return (amount == quantity) is not negated
         if plain:
             return (key == value) is not negated
@@ -110,7 +94,8 @@ def _text_equals(key: str, value: Json) -> bool:
     if durations is not None:
         return durations[0] == durations[1]
     if type(value) is not str:
-        return False
+        amounts = as_amounts(key, value)
+        return amounts is not None and amounts[0] == amounts[1]
     quantity = parse_quantity(key)
     if quantity is not None:
         other = parse_quantity(value)

@@ -11,8 +11,10 @@ from typing import Final
 from kyverno_mp.values.go import gofloat
 from kyverno_mp.values.go.duration import float_to_int64, parse_duration, wrap_int64
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.quantity import Quantity, parse_quantity
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
+_MILLI: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)m\Z")
 _INT64_DIGITS: Final = 1000
 _NUMBER_CHARACTERS_MAX: Final = 1000
 """The maximum length; real numbers are never longer."""
@@ -57,17 +59,43 @@ def as_durations(key: Json, value: Json) -> tuple[float, float] | None:
     """Return both sides in seconds if at least one is a duration text.
 
     The other side must be a duration text or a number; None otherwise
-    (docs/behaviour/engine 4.3).
+    (docs/behaviour/engine 4.3), and for ``as_amounts``.
     """
     key_ns, value_ns = duration_text_ns(key), duration_text_ns(value)
     if key_ns is None and value_ns is None:
         return None
     if key_ns is None:
-        if type(key) is not int and type(key) is not float:
+        if not _is_number(key) or _is_milli(value):
             return None
         key_ns = whole_seconds_ns(key)
     if value_ns is None:
-        if type(value) is not int and type(value) is not float:
+        if not _is_number(value) or _is_milli(key):
             return None
         value_ns = whole_seconds_ns(value)
     return seconds_of(key_ns), seconds_of(value_ns)
+
+
+def as_amounts(key: Json, value: Json) -> tuple[Quantity, Quantity] | None:
+    """Return a number and a text such as ``500m`` as quantities; None otherwise.
+
+    Beside a number, ``m`` is milli; beside a duration, it is minutes.
+    """
+    if _is_number(key) and _is_milli(value):
+        sides = parse_quantity(str(key)), parse_quantity(value)
+    elif _is_milli(key) and _is_number(value):
+        sides = parse_quantity(key), parse_quantity(str(value))
+    else:
+        return None
+    left, right = sides
+    return None if left is None or right is None else (left, right)
+
+
+def _is_number(value: Json) -> bool:
+    return type(value) is int or type(value) is float
+
+
+def _is_milli(value: Json) -> bool:
+    """Return whether a text is a quantity as well as a duration."""
+    if type(value) is not str or value[-1:] != "m":
+        return False
+    return len(value) <= _NUMBER_CHARACTERS_MAX and bool(_MILLI.match(value))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kyverno_mp.expr.conditions.numbers import (
+    as_amounts,
     as_durations,
     parse_float,
     parse_int,
@@ -32,7 +33,16 @@ COMPARATORS: Final[dict[str, Comparator]] = {
 
 
 def compare_numbers(compare: Comparator, key: Json, value: Json) -> bool:
-    """Compare numbers, durations, quantities or versions; false for anything else."""
+    """Compare numbers, durations, quantities or versions; false for anything else.
+
+    A list holds if any of its elements does.
+    """
+    if type(key) is list:
+        return any(_compare_scalars(compare, element, value) for element in key)
+    return _compare_scalars(compare, key, value)
+
+
+def _compare_scalars(compare: Comparator, key: Json, value: Json) -> bool:
     kind = type(key)
     if kind is int or kind is float:
         return _compare_number(compare, float(key), key, value)
@@ -41,6 +51,9 @@ def compare_numbers(compare: Comparator, key: Json, value: Json) -> bool:
     durations = as_durations(key, value)
     if durations is not None:
         return compare(*durations)
+    amounts = as_amounts(key, value)
+    if amounts is not None:
+        return compare(*amounts)
     if type(value) is str:
         left, right = parse_quantity(key), parse_quantity(value)
         if left is not None and right is not None:
@@ -58,9 +71,15 @@ def compare_numbers(compare: Comparator, key: Json, value: Json) -> bool:
 
 
 def compare_durations(compare: Comparator, key: Json, value: Json) -> bool:
-    """Compare two durations; numbers are whole seconds (docs/behaviour/engine 4.9)."""
-    left, right = _duration_ns(key), _duration_ns(value)
-    return left is not None and right is not None and compare(left, right)
+    """Compare two durations; numbers are whole seconds (docs/behaviour/engine 4.9).
+
+    A list holds if any of its elements does.
+    """
+    right = _duration_ns(value)
+    if right is None:
+        return False
+    durations = map(_duration_ns, key if type(key) is list else (key,))
+    return any(left is not None and compare(left, right) for left in durations)
 
 
 def _compare_number(compare: Comparator, number: float, key: Json, value: Json) -> bool:
@@ -72,6 +91,9 @@ def _compare_number(compare: Comparator, number: float, key: Json, value: Json) 
     durations = as_durations(key, value)
     if durations is not None:
         return compare(*durations)
+    amounts = as_amounts(key, value)
+    if amounts is not None:
+        return compare(*amounts)
     other: float | None = parse_float(value)
     if other is None:
         other = parse_int(value)

@@ -3,15 +3,29 @@
 Room: expr. Takes: text. Gives: FoundVariable records and their queries. Next: document,
 expand.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 3.1; Kyverno pkg/engine/variables/regex/vars.go.
+Source: docs/behaviour/engine 3.1; Kyverno pkg/engine/variables/regex/vars.go, which
+knows one level of braces in a query; with more, the variable is literal text there.
 """
 
 import re
 from typing import Final, NamedTuple
 
+_BRACES_DEEP: Final = 16
+"""The levels of braces in a query; beyond them, a text is not a variable."""
+
+
+def _query(levels: int) -> str:
+    """Return the expression of a text whose braces are balanced."""
+    found = "[^{}]*+"
+    for _ in range(levels):
+        # Two opening braces begin a variable inside, which is substituted first.
+        found = rf"(?:\{{(?!\{{){found}\}}|[^{{}}])*+"
+    return found
+
+
 # PERF: the alternatives start with different characters and are possessive (no
-# backtracking), so the scan is linear in the text.
-_VARIABLE: Final = re.compile(r"(\A|[^\\])(\{\{(?:\{[^{}]*\}|[^{}])*+\}\})")
+# backtracking), so the scan is linear in the text, for each level of braces.
+_VARIABLE: Final = re.compile(rf"(\A|[^\\])(\{{\{{{_query(_BRACES_DEEP)}\}}\}})")
 
 OPENING: Final = "{{"
 ESCAPED: Final = "\\{{"
@@ -42,7 +56,7 @@ def find_variables(text: str) -> list[FoundVariable]:
 
 def query_of(variable: str) -> tuple[str, bool]:
     """Return the query in the braces, and whether it is shallow (``{{- x }}``)."""
-    query = variable.replace("{{", "").replace("}}", "").strip()
+    query = variable.removeprefix(OPENING).removesuffix("}}").strip()
     if query.startswith("-"):
         return query[1:].strip(), True
     return query, False

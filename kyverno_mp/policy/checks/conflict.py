@@ -13,18 +13,19 @@ from kyverno_mp.values.wildcard import matches
 
 
 def covers_match(rule: Rule) -> bool:
-    """Return whether exclude covers match, as far as upstream can decide.
+    """Return whether exclude certainly covers match, so that nothing is left.
 
-    KYVERNO: with ``all``, the answer is always False; with two ``any`` lists, only
-    equal filters count; the inline form is compared criterion by criterion
-    (docs/behaviour/engine 10.5).
+    As upstream, False with ``all``; two ``any`` lists are compared filter by filter,
+    and inline forms criterion by criterion (docs/behaviour/engine 10.5). Upstream also
+    refuses rules that still match something: an inline match beside ``exclude.any``, or
+    where only some filters or some names are excluded.
     """
     match, exclude = rule.match, rule.exclude
     if exclude is None or exclude.all or match.all:
         return False
     if match.any and exclude.any:
-        return any(one == other for one in match.any for other in exclude.any)
-    if exclude == MatchResources():
+        return all(one in exclude.any for one in match.any)
+    if match.any or exclude.any or exclude == MatchResources():
         return False
     return _covers_inline(match, exclude)
 
@@ -35,19 +36,27 @@ def _covers_inline(match: MatchResources, exclude: MatchResources) -> bool:
         (match.roles, exclude.roles),
         (match.cluster_roles, exclude.cluster_roles),
         (match.subjects, exclude.subjects),
+        (ours.namespaces, theirs.namespaces),
+        (ours.kinds, theirs.kinds),
+        (ours.operations, theirs.operations),
     )
     if not all(_covers_list(one, other) for one, other in lists):
         return False
     if theirs.name and not matches(theirs.name, ours.name):
         return False
-    if theirs.names:
-        return any(matches(other, one) for one in ours.names for other in theirs.names)
     return (
-        _covers_list(ours.namespaces, theirs.namespaces)
-        and _covers_list(ours.kinds, theirs.kinds)
+        _covers_names(ours.names, theirs.names)
         and _covers_selector(ours.selector, theirs.selector)
         and _covers_selector(ours.namespace_selector, theirs.namespace_selector)
         and ours.annotations == theirs.annotations
+    )
+
+
+def _covers_names(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    if not theirs:
+        return True
+    return bool(ours) and all(
+        any(matches(other, one) for other in theirs) for one in ours
     )
 
 

@@ -197,7 +197,7 @@ class CelBody:
             raise
         except (ExpressionFailed, DependencyError) as error:
             text = f"error in parameterized resource: {error.message}"
-            return [Outcome(result.ERROR, text)]
+            return [Outcome(result.ERROR, text, code=error.code)]
         for outcome in self._evaluated(scope, params):
             return [outcome]
         return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]

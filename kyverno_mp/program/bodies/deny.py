@@ -41,7 +41,7 @@ class DenyBody:
             denied, text = self._evaluate(scope)
         except ExpressionFailed as error:
             text = f"failed to check deny conditions: {error.message}"
-            return [Outcome(result.ERROR, text)]
+            return [Outcome(result.ERROR, text, code=error.code)]
         if not denied:
             return [Outcome(result.PASS, f"validation rule '{self._rule}' passed.")]
         return [Outcome(result.FAIL, self._message.for_deny(scope, text))]

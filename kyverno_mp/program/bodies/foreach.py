@@ -239,7 +239,7 @@ class ForEachBody:
                         return [Outcome(outcome.status, text)]
                     applied = True
             except ExpressionFailed as error:
-                return [Outcome(result.ERROR, error.message)]
+                return [Outcome(result.ERROR, error.message, code=error.code)]
             finally:
                 scope.leave(token)
         if applied:
@@ -259,7 +259,7 @@ class ForEachBody:
                 scope.add_entries(entry.context)
             except ExpressionFailed as error:
                 text = f"failed to load context: {error.message}"
-                return Outcome(result.ERROR, text)
+                return Outcome(result.ERROR, text, code=error.code)
         if entry.preconditions is not None:
             try:
                 if not entry.preconditions.holds(scope):

@@ -64,7 +64,7 @@ class ManifestBody:
                     return [Outcome(result.FAIL, reason)]
                 reasons.append(reason)
         except ExpressionFailed as error:
-            return [Outcome(result.ERROR, _ERROR + error.message)]
+            return [Outcome(result.ERROR, _ERROR + error.message, code=error.code)]
         text = f"verified manifest signatures; {','.join(reasons)}"
         return [Outcome(result.PASS, text)]
 

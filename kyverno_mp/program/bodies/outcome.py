@@ -29,6 +29,8 @@ class Outcome(NamedTuple):
     message: str
     properties: dict[str, str] | None = None
     warns: bool = False
+    code: str = ""
+    """The code of the error that caused an error result."""
 
 
 def joined(message: str, *, rest: str) -> str:

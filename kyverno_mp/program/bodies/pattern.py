@@ -62,7 +62,8 @@ def _evaluated(
 
 
 def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
-    return [Outcome(result.ERROR, f"variable substitution failed: {error.message}")]
+    text = f"variable substitution failed: {error.message}"
+    return [Outcome(result.ERROR, text, code=error.code)]
 
 
 class PatternBody:

@@ -77,7 +77,7 @@ class PodSecurityBody:
                 spend=scope.runtime,
             )
         except ExpressionFailed as error:
-            return [Outcome(result.ERROR, error.message)]
+            return [Outcome(result.ERROR, error.message, code=error.code)]
         status = result.PASS if verdict.passed else result.FAIL
         return [Outcome(status, verdict.message, dict(verdict.properties))]
 

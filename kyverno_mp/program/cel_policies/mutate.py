@@ -10,7 +10,7 @@ of targets, annotations, server-side apply) v1.19.0.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.nodes import Expression
@@ -42,7 +42,6 @@ from kyverno_mp.program.validating_policy.constraints import (
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import (
-    NAMES,
     Facts,
     before_variables,
 )
@@ -53,7 +52,6 @@ from kyverno_mp.values.typed.schema import Schemas, built_in
 
 _EVERYTHING = ConstraintsIR()
 _NAMESPACE = "namespaceObject"
-_REQUEST: Final = NAMES.index("request")
 
 
 class Mutated(NamedTuple):
@@ -66,29 +64,6 @@ class Mutated(NamedTuple):
     result: RuleResult | None
     patched: dict[str, Json] | None = None
     is_dropped: bool = False
-
-
-class _Scope(PolicyScope):
-    """The variables of a MutatingPolicy.
-
-    KYVERNO: a missing ``object`` or ``oldObject`` of the request is an empty map here,
-    but null in other policy kinds (pkg/cel/policies/mpol/compiler/eval.go).
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        facts: Facts,
-        shared: Shared,
-        variables: dict[str, LinkedExpression],
-        namespace: str,
-    ) -> None:
-        super().__init__(facts, shared, variables, namespace)
-        request = self._values[_REQUEST]
-        if type(request) is dict:
-            given = {key: request.get(key) or {} for key in ("object", "oldObject")}
-            self.replace("request", {**request, **given})
 
 
 class _Mutation(NamedTuple):
@@ -210,7 +185,7 @@ class LinkedMutatingPolicy:
         )
 
     def _meets(self, body: _Body, facts: Facts, shared: Shared) -> bool:
-        scope = _Scope(facts, shared, body.variables, self.ir.policy.namespace)
+        scope = PolicyScope(facts, shared, body.variables, self.ir.policy.namespace)
         try:
             return met(body.conditions, scope)
         except ExpressionFailed:
@@ -247,13 +222,14 @@ class LinkedMutatingPolicy:
     ) -> Mutated:
         """Return the verdict on an object for which the conditions must be met."""
         namespace = self.ir.policy.namespace
-        scope = _Scope(facts, shared, body.variables, namespace)
-        scope.replace_object(facts.request.object)
+        scope = PolicyScope(facts, shared, body.variables, namespace)
+        scope.replace_object(facts.request.object or None)
         try:
             return self._decided(body, scope, facts, shared, conditions)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to evaluate policy: {error.message}"
-            found = RuleResult("evaluation", result.MUTATION, result.ERROR, text)
+            kind, code = result.MUTATION, error.code
+            found = RuleResult("evaluation", kind, result.ERROR, text, code=code)
             return Mutated(body.ir.copy, found)
 
     def _decided(

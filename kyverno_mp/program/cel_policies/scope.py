@@ -114,7 +114,7 @@ def exempting(
 
     def opened() -> PolicyScope:
         own = PolicyScope(facts, shared, {}, "")
-        own.replace_object(facts.request.object)
+        own.replace_object(facts.request.object or None)
         own.unset("exceptions")
         return own
 

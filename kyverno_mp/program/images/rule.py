@@ -184,7 +184,11 @@ class LinkedImageRule:
         try:
             images = self._selected(state, scope)
         except InputError as error:
-            return [self._result(scope, Outcome(result.ERROR, error.message))]
+            return [
+                self._result(
+                    scope, Outcome(result.ERROR, error.message, code=error.code)
+                )
+            ]
         if not images:
             return []
         try:
@@ -205,7 +209,7 @@ class LinkedImageRule:
             # kept.
             outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
-            outcomes.append(Outcome(result.ERROR, error.message))
+            outcomes.append(Outcome(result.ERROR, error.message, code=error.code))
             _record_failed(state, images)
         except Exception:
             _record_failed(state, images)
@@ -297,6 +301,7 @@ class LinkedImageRule:
             message=cut(outcome.message),
             properties=self._gate.report_properties(scope),
             warns=outcome.warns,
+            code=outcome.code,
         )
 
 

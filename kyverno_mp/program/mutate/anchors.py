@@ -37,6 +37,8 @@ _UNMET: Final = 1
 _GLOBALLY_UNMET: Final = 2
 
 _Map = dict[str, Json]
+_EMPTIED: Final = "\ud800"
+"""The key in a map that lost all its ``+()``; no text of a policy is equal to it."""
 _KEY_STEPS: Final = 6
 _CONDITION_STEPS: Final = 20
 
@@ -95,7 +97,7 @@ def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _M
                 continue
         if type(item) is dict:
             below = preprocess_adds(item, _field(resource, name), spend)
-            if below:
+            if below or not item:
                 out[name] = below
         else:
             out[name] = item
@@ -142,7 +144,7 @@ def _is_list_of_maps(value: Json) -> bool:
 
 
 def clean(prepared: Json) -> Json:
-    """Clean a patch without anchors as ``preprocess`` would: remove empty maps."""
+    """Clean a patch without anchors as ``preprocess`` would."""
     return _cleaned(_copy(prepared))
 
 
@@ -283,6 +285,8 @@ def _add_if_not_present(pattern: Json, resource: Json) -> int:
             del pattern[text]
         else:
             _rename(pattern, text, key)
+    if found and not pattern:
+        pattern[_EMPTIED] = None
     return len(found)
 
 
@@ -301,6 +305,8 @@ def _conditions_met(
         if type(wanted) is str:
             program = text_program(wanted)
         else:
+            if type(wanted) is dict and _EMPTIED in wanted:
+                wanted = {}
             program = cached_program(comparable(wanted))
         spend.charge(_CONDITION_STEPS)
         charge_size(value, spend)
@@ -381,6 +387,7 @@ def _append_named(
 
 
 def _cleaned(pattern: _Map) -> Json:
+    pattern.pop(_EMPTIED, None)
     for key in list(pattern):
         is_scalar_deleted = "(" in key and is_condition(key)
         if _delete_anchors(pattern[key], delete_scalar=is_scalar_deleted):
@@ -398,15 +405,19 @@ def cleaned_part(part: Json, *, delete_scalar: bool) -> Json:
 
 
 def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:
-    """Delete anchors below ``node``; return whether the node itself must be deleted."""
+    """Delete anchors below ``node``; return whether the node itself must be deleted.
+
+    A map without content in the policy is content; a map that lost its content is not.
+    """
     if type(node) is dict:
-        return _delete_in_map(node)
+        return _delete_in_map(node) if node else delete_scalar
     if type(node) is list:
         return _delete_in_list(node)
     return delete_scalar
 
 
 def _delete_in_map(node: _Map) -> bool:
+    node.pop(_EMPTIED, None)
     if "(" in "".join(node):
         left = []
         for text, key in _keys(node, _CONDITIONS):
@@ -418,7 +429,6 @@ def _delete_in_map(node: _Map) -> bool:
             _rename(node, text, key)
     must_go = True
     for key, item in list(node.items()):
-        # KYVERNO: therefore, an empty map in a patch is dropped, too.
         kind = type(item)
         if (kind is dict or kind is list) and _delete_anchors(
             item, delete_scalar=False

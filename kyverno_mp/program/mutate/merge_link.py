@@ -296,9 +296,9 @@ def _part(item: Json, shape: Shape, slots: _Slots | None) -> _Part | None:
     if isinstance(item, Hole):
         return _Part(hole(item.number), is_solid=True)
     if type(item) is dict:
+        if not item:
+            return _Part(mapping(map_merge((), ()), is_solid=True), is_solid=True)
         linked = _Map(item, shape, slots=slots)
-        if not linked.is_solid and not has_anchors(item):
-            return None
         constant = linked.constant(item)
         step = mapping(linked.merge, is_solid=linked.is_solid, constant=constant)
         rows = mapping(linked.merge_rows, is_solid=linked.is_solid, constant=constant)

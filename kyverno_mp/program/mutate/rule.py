@@ -189,7 +189,7 @@ class LinkedMutation:
                 scope.add_entries(target.context)
             except InputError as error:
                 text = f"failed to load context: {error.message}"
-                return self._result(scope, Outcome(result.ERROR, text))
+                return self._result(scope, Outcome(result.ERROR, text, code=error.code))
         if target.test is not None:
             refused = refused_by(target.test, scope)
             if refused is not None:
@@ -207,6 +207,7 @@ class LinkedMutation:
             status=outcome.status,
             message=outcome.message,
             properties=self._gate.report_properties(scope),
+            code=outcome.code,
         )
 
 

@@ -207,7 +207,9 @@ class LinkedValidatingPolicy:
             return self._decided(body, scope, self._matching(scope, facts, shared))
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to load context: {error.message}"
-            return _verdict(result.ERROR, text, "evaluation")
+            found = _verdict(result.ERROR, text, "evaluation")
+            found.code = error.code
+            return found
 
     def _matching(
         self, scope: KindScope, facts: Facts, shared: Shared

@@ -55,7 +55,6 @@ _ALWAYS_EQUAL: Final = frozenset({"object", "oldObject", "json", "yaml"})
 _NOT_SHARED: Final = frozenset(NAMES) - _ALWAYS_EQUAL | {"time", "random"}
 """Variables of one rule, and the namespaces of functions for random values and the
 clock."""
-_ABSENT: Final[dict[str, Json]] = {}
 """PERF: one value for all requests. Read-only."""
 
 
@@ -131,23 +130,6 @@ class Facts(NamedTuple):
     trigger: Request | None = None
 
 
-class KindShared(Shared):
-    """The values of a request that no API server sent, from a file or a scan.
-
-    KYVERNO: an absent ``object`` or ``oldObject`` is an empty map instead of null in
-    every kind of policies.kyverno.io (pkg/cel/policies/*/engine passes the address of
-    an empty Unstructured; docs/behaviour/cel 5).
-    """
-
-    __slots__ = ()
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self.object = self.object or _ABSENT
-        self.old_object = self.old_object or _ABSENT
-        self.values = (self.object, self.old_object, *self.values[2:])
-
-
 class PayloadShared(Shared):
     """The values of a JSON payload, which may be empty; there is no old object."""
 
@@ -155,7 +137,7 @@ class PayloadShared(Shared):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
-        self.object = self.object or _ABSENT
+        self.object = self.object or {}
         self.values = (self.object, *self.values[1:])
 
 
@@ -309,21 +291,19 @@ def _request(facts: Facts, shared: Shared) -> dict[str, Json]:
         return found
     found = request_value(request, own_namespace=True)
     found["dryRun"] = request.dry_run
-    # KYVERNO: an absent object is null here.
     found["object"] = shared.object or None
     found["oldObject"] = shared.old_object or None
     return found
 
 
 def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
-    """Return an object with the review's kind and namespace.
+    """Return an object with the review's kind and namespace; null if it is absent.
 
-    KYVERNO: an absent object is an empty map, as in KindShared. The object of a
-    subresource request has its own kind, e.g. PodExecOptions, and upstream writes the
-    namespace into it (pkg/utils/admission: ConvertResource).
+    KYVERNO: the object of a subresource request has its own kind, e.g. PodExecOptions,
+    and upstream writes the namespace into it (pkg/utils/admission: ConvertResource).
     """
     if not resource:
-        return _ABSENT
+        return None
     kind = (request.review_request or {}).get("kind") or {}
     group, version, name = (kind.get(key, "") for key in ("group", "version", "kind"))
     found = resource

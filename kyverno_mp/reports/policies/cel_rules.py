@@ -38,7 +38,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import key_of_names
@@ -172,7 +172,7 @@ class CelRules(Generic[SegmentT, IrT]):
                 facts = facts._replace(namespace=self._namespace(asked, runtime))
             except DependencyError as error:
                 problem = error
-        shared = KindShared(asked)
+        shared = Shared(asked)
         for one in policies:
             if problem is not None and one.reads_namespace:
                 yield one.ir, problem

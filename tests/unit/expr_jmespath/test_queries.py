@@ -121,7 +121,6 @@ def test_value_projection_starts_with_nulls() -> None:
     "text",
     [
         "contains(@, `{}`)",
-        'label_match(`{"a": []}`, `{"a": []}`)',
         "merge(`1`)",
         "@(a)",
     ],
@@ -129,6 +128,68 @@ def test_value_projection_starts_with_nulls() -> None:
 def test_panics_of_upstream_are_errors(text: str) -> None:
     with pytest.raises(ExpressionFailed):
         run(text, [{}])
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "number", "value"),
+    [
+        ("time_add('2021-01-02T15:04:05-07:00', `3`)", "time_add", 2, "3"),
+        ("length(`null`)", "length", 1, "<nil>"),
+        ("split(`[]`, ',')", "split", 1, "[]"),
+        ("split('a', `1`)", "split", 2, "1"),
+        ("replace('a', 'b', `true`, `1`)", "replace", 3, "true"),
+        ("to_upper(`1`)", "to_upper", 1, "1"),
+    ],
+)
+def test_errors_of_arguments_name_function_and_argument(
+    text: str, function: str, number: int, value: str
+) -> None:
+    with pytest.raises(ExpressionFailed) as caught:
+        run(text, {})
+    start = f"JMESPath function '{function}': argument #{number}: Invalid type for: "
+    assert caught.value.message.startswith(f"{start}{value}, expected: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('label_match(`{"a": {"b": "c"}}`, `{"a": {"b": "c"}}`)', True),
+        ('label_match(`{"a": {"b": "c"}}`, `{"a": {"b": "d"}}`)', False),
+        ('label_match(`{"a": ["b", 1]}`, `{"a": ["b", 1], "x": 2}`)', True),
+        ('label_match(`{"a": []}`, `{"a": {}}`)', False),
+    ],
+)
+def test_label_match_compares_deeply(text: str, *, wanted: bool) -> None:
+    assert run(text, {}) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("add('1m', '1s')", "1m1s"),
+        ("add('1s', '1m')", "1m1s"),
+        ("subtract('1h', '1m')", "59m0s"),
+        ("divide('1h', '30m')", 2),
+        ("divide('30m', '1h')", 0.5),
+        ("modulo('90s', '1m')", "30s"),
+        ("sum(['1m', '1m', '1s'])", "2m1s"),
+        ("sum(['500m', '500m', '1h'])", "17h40m0s"),
+        # Without another duration, "m" is milli.
+        ("add('5m', '5m')", "10m"),
+        ("add('500m', '500m')", "1"),
+        ("add('1m', '1')", "1001m"),
+        ("multiply('1m', `2`)", "2m"),
+        ("sum(['500m', '500m'])", "1"),
+    ],
+)
+def test_m_is_minutes_beside_a_duration(text: str, wanted: object) -> None:
+    assert run(text, {}) == wanted
+
+
+@pytest.mark.parametrize("text", ["add('1Gi', '1s')", "sum(['1Gi', '1m', '1s'])"])
+def test_quantities_are_not_durations(text: str) -> None:
+    with pytest.raises(ExpressionFailed, match="Types mismatch"):
+        run(text, {})
 
 
 def test_sort_by_does_not_modify_its_input() -> None:

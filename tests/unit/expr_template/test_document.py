@@ -59,6 +59,13 @@ def failure(document: Any, **root: Any) -> str:
         ("{{ l[{{ yes && '1' }}] }}", "x"),
         ("{{ {k: a} }}", {"k": "A"}),
         ("{{ m.{q: k}}}", {"q": "v"}),
+        # Braces may be nested, and close together.
+        ("{{ {x: {y: a}} }}", {"x": {"y": "A"}}),
+        ("{{ {x: {y: a}}}}", {"x": {"y": "A"}}),
+        ("{{{x: {y: {z: n}}}}} {{ n }}", '{"x":{"y":{"z":5}}} 5'),
+        ('{{ `{"x": {"y": {"z": "q"}}}` | x.y }}', {"z": "q"}),
+        ("{{ {x: {y: {{ 'a' }} }} }}", {"x": {"y": "A"}}),
+        ("{{ {x: {y: a} }", "{{ {x: {y: a} }"),
         # Variables in an inserted text are evaluated, those in a whole value are not.
         ("{{ nested }}", "{{ a }}"),
         ("x{{ nested }}", "xA"),

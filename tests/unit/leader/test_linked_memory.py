@@ -35,7 +35,7 @@ from kyverno_mp.program.image_policies.scope import Images
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.attach.followed import knows
@@ -431,7 +431,7 @@ def results(kind: str, encoded: EncodedPolicy) -> list[tuple[str, str]]:
         mutating = LinkedMutatingPolicy(
             msgspec.msgpack.decode(raw, type=MutatingPolicyIR)
         )
-        answers = mutating.evaluate(facts, KindShared(request))
+        answers = mutating.evaluate(facts, Shared(request))
     elif "Image" in kind:
         images = LinkedImagePolicy(
             msgspec.msgpack.decode(raw, type=ImageValidatingPolicyIR)
@@ -441,7 +441,7 @@ def results(kind: str, encoded: EncodedPolicy) -> list[tuple[str, str]]:
         validating = LinkedValidatingPolicy(
             msgspec.msgpack.decode(raw, type=ValidatingPolicyIR)
         )
-        answers = validating.evaluate(facts, KindShared(request))
+        answers = validating.evaluate(facts, Shared(request))
     return [(one.result.status, one.result.message) for one in answers if one.result]
 
 

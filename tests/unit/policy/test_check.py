@@ -198,6 +198,103 @@ def test_valid_policy_has_no_findings() -> None:
     assert (findings.problems, findings.warnings) == ((), ())
 
 
+INNER = {"name": "svc", "variable": {"jmesPath": "element.x", "default": "a"}}
+LOOP = {"list": "element.y", "context": [INNER], **deny({**EQUALS, "key": "{{ svc }}"})}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        # The context of an inner foreach, at any level.
+        policy(validate={"foreach": [{"list": "request.object.x", "foreach": [LOOP]}]}),
+        policy(
+            validate={
+                "foreach": [
+                    {
+                        "list": "request.object.x",
+                        "foreach": [{"list": "element.y", "foreach": [LOOP]}],
+                    }
+                ]
+            }
+        ),
+        policy(
+            validate=None,
+            mutate={
+                "foreach": [
+                    {
+                        "list": "request.object.x",
+                        "foreach": [
+                            {
+                                "list": "element.y",
+                                "context": [INNER],
+                                "patchStrategicMerge": {"spec": {"a": "{{ svc }}"}},
+                            }
+                        ],
+                    }
+                ]
+            },
+        ),
+        # Match and exclude that leave something to match.
+        policy(
+            match={"resources": {"kinds": ["Pod", "Service"]}},
+            exclude={"any": [{"resources": {"kinds": ["Service"]}}]},
+        ),
+        policy(
+            match=kinds("Pod"), exclude={"resources": {"kinds": ["Pod"], "name": "a"}}
+        ),
+        policy(
+            match={
+                "any": [
+                    {"resources": {"kinds": ["Pod"]}},
+                    {"resources": {"kinds": ["Service"]}},
+                ]
+            },
+            exclude=kinds("Service"),
+        ),
+        policy(
+            match={"resources": {"kinds": ["Pod"], "names": ["a", "b"]}},
+            exclude={"resources": {"kinds": ["Pod"], "names": ["a"]}},
+        ),
+        policy(
+            match={"resources": {"kinds": ["Pod"], "names": ["a"]}},
+            exclude={"resources": {"kinds": ["Service"], "names": ["a"]}},
+        ),
+        # A patch deletes a label with null.
+        policy(
+            validate=None,
+            mutate={"patchStrategicMerge": {"metadata": {"labels": {"old": None}}}},
+        ),
+        policy(
+            validate=None,
+            mutate={
+                "patchStrategicMerge": {"metadata": {"annotations": {"a/b": None}}}
+            },
+        ),
+    ],
+)
+def test_valid_policies_that_upstream_refuses(raw: dict[str, Any]) -> None:
+    assert check(decode(raw)).problems == ()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        policy(match=kinds("Pod"), exclude=kinds("Pod")),
+        policy(
+            match={"resources": {"kinds": ["Pod"], "names": ["ab", "ac"]}},
+            exclude={"resources": {"names": ["a*"]}},
+        ),
+        policy(
+            match={"resources": {"kinds": ["Pod"], "namespaces": ["a"]}},
+            exclude={"resources": {"kinds": ["Pod", "Service"]}},
+        ),
+    ],
+)
+def test_rules_that_match_nothing_are_refused(raw: dict[str, Any]) -> None:
+    problems = check(decode(raw)).problems
+    assert "Rule is matching an empty set" in [problem.reason for problem in problems]
+
+
 def test_structural_and_other_problems_are_reported_together() -> None:
     raw = policy(contxt=[], validate={"deny": {}, "message": "{{ a( }}"})
     raw["spec"]["rules"] += [{**raw["spec"]["rules"][0], "match": kinds("a/b/c/d/e")}]

@@ -27,7 +27,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.typed.custom import types_of_definitions
 from tests.unit.values.test_custom_types import API, KIND, definition
 
@@ -132,7 +132,7 @@ def mutated(
         document("MutatingPolicy", spec, match=match), exceptions
     )
     given = facts(resource)
-    return list(LinkedMutatingPolicy(ir).evaluate(given, KindShared(given.request)))
+    return list(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
 
 
 def first(spec: Any, **more: Any) -> Mutated:
@@ -305,6 +305,78 @@ def test_autogen_for_controllers() -> None:
     patched = answers["defaults"].patched
     assert patched is not None
     assert patched["spec"]["template"]["spec"]["hostPID"] is True
+
+
+POD_LABELS = "Object.metadata{labels: Object.metadata.labels{b: 'object.spec }'}}"
+
+
+@pytest.mark.parametrize(
+    ("expression", "spec", "labels"),
+    [
+        ("Object {\n spec : Object . spec {\n hostPID: true } }", True, None),
+        (f"Object{{metadata: {POD_LABELS}}}", False, "object.spec }"),
+        (
+            (
+                f"Object{{metadata: {POD_LABELS}, spec: Object.spec{{hostPID: true}}}}"
+                " // object.spec {"
+            ),
+            True,
+            "object.spec }",
+        ),
+        (
+            (
+                "has(object.spec.nothing) ? Object{}"
+                " : Object{spec: Object.spec{hostPID: has(object.spec.containers)}}"
+            ),
+            True,
+            None,
+        ),
+        (
+            (
+                "cel.bind(x, object.?metadata.?labels[?'a'].orValue('') == 'b',"
+                " Object{spec: Object.spec{hostPID: x}})"
+            ),
+            True,
+            None,
+        ),
+        (
+            (
+                "(Object{spec: Object.spec{hostPID: object['spec'].containers != []"
+                " && request.object.metadata.labels.a == 'b' && variables.v}})"
+            ),
+            True,
+            None,
+        ),
+    ],
+)
+def test_copies_come_from_the_parsed_expression(
+    expression: str,
+    spec: bool,  # noqa: FBT001 - a column
+    labels: str | None,
+) -> None:
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "shop"},
+        "spec": {"template": pod},
+    }
+    given = {
+        **apply_mutations(expression),
+        "matchConditions": [
+            {"name": "c", "expression": "has( object . spec.containers)"}
+        ],
+        "variables": [
+            {"name": "v", "expression": "object.spec.containers.size() == 1"}
+        ],
+    }
+    (answer,) = [one for one in mutated(given, deployment) if one.result]
+    assert verdict(answer)[1] == "pass"
+    assert answer.patched is not None
+    template = answer.patched["spec"]["template"]
+    assert template["spec"].get("hostPID", False) is spec
+    assert template["metadata"]["labels"].get("b") == labels
+    assert "labels" not in answer.patched["metadata"]
 
 
 def test_a_policy_without_constraints_matches_everything() -> None:
@@ -639,12 +711,8 @@ def test_some_kinds_have_the_user_library(kind: str) -> None:
             compile_deleting_policy(document(kind, {**spec, "schedule": "* * * * *"}))
 
 
-def test_absent_objects_are_empty_maps() -> None:
-    """The real program does the same.
-
-    Only in this kind, it applies to the request's objects too.
-    """
-    text = "string(oldObject == {}) + string(request.oldObject == {})"
+def test_absent_objects_are_null() -> None:
+    text = "string(oldObject == null) + string(request.oldObject == null)"
     spec = apply_mutations(
         f"Object{{metadata: Object.metadata{{labels: {{'x': {text}}}}}}}"
     )
@@ -668,7 +736,7 @@ def generated(
     )
     port = port or Generated()
     given = facts(generated=port)
-    return LinkedGeneratingPolicy(ir).evaluate(given, KindShared(given.request)), port
+    return LinkedGeneratingPolicy(ir).evaluate(given, Shared(given.request)), port
 
 
 def generates(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from kyverno_mp.program.validating_policy.evaluate import (
     Answer,
     LinkedValidatingPolicy,
 )
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -107,7 +107,7 @@ def answers(
     )
     asked = facts.pop("request", None) or request(resource)
     given = Facts(asked, runtime(), CelPorts(), **facts)
-    shared = Shared(asked) if given.is_payload else KindShared(asked)
+    shared = Shared(asked)
     return list(linked.evaluate(given, shared))
 
 
@@ -245,15 +245,20 @@ def test_exception_conditions_see_no_exceptions(text: str, wanted: str) -> None:
             validations("request.namespace == 'shop' && request.dryRun == false"),
             ("", "pass", "success"),
         ),
-        # The real program: an absent oldObject is an empty map, not null.
+        # As in the API server, an absent oldObject is null.
         (
             validations(
-                "oldObject != null && oldObject == {} && !has(oldObject.metadata)"
+                "oldObject == null && !has(oldObject.metadata)"
+                " && oldObject.?metadata.name.orValue('none') == 'none'"
             ),
             ("", "pass", "success"),
         ),
         (
             validations("oldObject == null || oldObject.metadata.name == 'x'"),
+            ("", "pass", "success"),
+        ),
+        (
+            validations("oldObject.metadata.name == 'x'"),
             ("evaluation", "error", "failed to load context: no such key: metadata"),
         ),
         (validations("namespaceObject == null"), ("", "pass", "success")),
@@ -708,7 +713,10 @@ _TERMS = st.sampled_from(
         "object.metadata.labels.app == 'web'",
         "request.namespace == 'shop'",
         "object.spec.containers.all(c, c.image == 'nginx')",
-        "object != null",  # an absent oldObject differs: it is null there
+        "object != null",
+        "oldObject == null",
+        "has(oldObject.metadata)",
+        "oldObject.?metadata.name.orValue('') == ''",
         "object.spec.?x.orValue(1) == 1",
         "variables.v == 3.0",
         "variables.bad == 1",

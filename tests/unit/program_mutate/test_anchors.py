@@ -33,7 +33,21 @@ TWO = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2
         ({"m": {"(a)": {"+(b)": 1}}}, {"m": {"a": {"c": 2}}}, {"m": {"a": {"b": 1}}}),
         # The top-level keys keep their anchors.
         ({"(a)": {"b": 1}, "c": 2}, {"a": {"b": 1}}, {"(a)": {"b": 1}, "c": 2}),
-        ({"a": {}, "b": []}, {}, {"b": []}),
+        # An empty map of the policy is a value; one emptied by its anchors is not.
+        ({"a": {}, "b": []}, {}, {"a": {}, "b": []}),
+        ({"v": [{"name": "t", "e": {}}]}, {}, {"v": [{"name": "t", "e": {}}]}),
+        ({"ingress": [{}]}, {}, {"ingress": [{}]}),
+        ({"+(a)": {}}, {}, {"a": {}}),
+        ({"m": {"+(a)": 1}, "b": {}}, {"m": {"a": 2}}, {"b": {}}),
+        ({"m": {"n": {"+(a)": 1}}}, {"m": {"n": {"a": 2}}}, {}),
+        ({"m": {"(a)": {}, "b": {}}}, {"m": {"a": {}}}, {"m": {"b": {}}}),
+        ({"m": {"(a)": {}}}, {"m": {"a": {}}}, {}),
+        ({"+(a)": 1}, {"a": 2}, {}),
+        (
+            {"containers": [{"(name)": "*", "s": {}}]},
+            TWO,
+            {"containers": [{"name": "a", "s": {}}, {"name": "b", "s": {}}]},
+        ),
         (
             {"containers": [{"(name)": "*", "p": 1}]},
             TWO,
@@ -73,10 +87,9 @@ def test_two_elements_with_anchors() -> None:
         preprocess(prepare(patch), TWO)
 
 
-def test_clean_drops_empty_maps() -> None:
-    assert clean(prepare({"a": {"b": {}}, "c": [{"d": {}, "e": 1}]})) == {
-        "c": [{"e": 1}]
-    }
+def test_clean_keeps_empty_maps() -> None:
+    patch = {"a": {"b": {}}, "c": [{"d": {}, "e": 1}]}
+    assert clean(prepare(patch)) == patch
 
 
 def _value(chance: random.Random, depth: int, keys: tuple[str, ...]) -> Any:

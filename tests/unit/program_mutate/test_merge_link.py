@@ -57,6 +57,30 @@ def test_maps(patch: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("patch", "spec"),
+    [
+        ({"spec": {"securityContext": {}}}, {"securityContext": {}}),
+        ({"spec": {"+(securityContext)": {}}}, {"securityContext": {}}),
+        (
+            {"spec": {"affinity": {"podAffinity": {}}}},
+            {"affinity": {"podAffinity": {}}},
+        ),
+        (
+            {"spec": {"volumes": [{"name": "t", "emptyDir": {}}]}},
+            {"volumes": [{"name": "t", "emptyDir": {}}]},
+        ),
+        ({"spec": {"m": {"(a)": {}}}}, {}),
+    ],
+)
+def test_empty_maps_of_a_patch_are_added(patch: Any, spec: Any) -> None:
+    linked = link_merge(patch, SHAPE)
+    assert linked is not None
+    assert linked.apply(POD, ())["spec"] == {**POD["spec"], **spec}
+    again = linked.apply(POD, ())
+    assert linked.apply(again, ()) is again
+
+
+@pytest.mark.parametrize(
     ("element", "wanted"),
     [
         ({"(name)": "*", "p": 1}, [("a", 1), ("b", 1)]),
@@ -90,7 +114,7 @@ def test_elements(element: Any, wanted: Any) -> None:
         {"metadata": {"(labels)": {"+(b)": "1"}}},
         {"metadata": {"labels": {"+(b)": "1", "b": "2"}}},
         {"(metadata)": {"name": "web"}, "spec": {"a": 1}},
-        {"metadata": {"labels": {"+(b)": {}}}},
+        {"metadata": {"labels": {"+(b)": None}}},
         ["no map"],
     ],
 )

@@ -35,7 +35,7 @@ from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.typed.custom import types_of_definitions
 from kyverno_mp.values.typed.schema import Schemas
@@ -75,6 +75,7 @@ class CelStages:
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
         self._targets = given.targets
+        self._is_target = given.is_target
 
     def _types(self, given: CelInput) -> Schemas | None:
         """Return the types of the CustomResourceDefinitions, None without any."""
@@ -96,7 +97,7 @@ class CelStages:
             return
         asked = self._asked(request, _of_bodies(self._mutating))
         facts = self._facts(asked, runtime)
-        shared = KindShared(facts.request)
+        shared = Shared(facts.request)
         answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
         current = facts
         for linked in self._mutating:
@@ -116,7 +117,8 @@ class CelStages:
 
         KYVERNO: the request does not have to match the policy (docs/behaviour/cli 8).
         """
-        if not (self._of_targets and self._targets):
+        targets = [request.object] if self._is_target else self._targets
+        if not (self._of_targets and targets):
             return
         trigger = self._asked(request, _of_bodies(self._of_targets))
         facts = self._facts(trigger, runtime)._replace(ports=self._target_ports)
@@ -125,7 +127,7 @@ class CelStages:
             id(linked): self._found_targets(linked, facts)
             for linked in self._of_targets
         }
-        for raw in self._targets:
+        for raw in targets:
             target = self._target_request(raw, trigger)
             current = facts._replace(request=target, namespace=None, trigger=trigger)
             answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
@@ -151,7 +153,7 @@ class CelStages:
             return
         asked = self._asked(request, _of_policies(self._generating))
         facts = self._facts(asked, runtime)
-        shared = KindShared(facts.request)
+        shared = Shared(facts.request)
         for linked in self._generating:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))

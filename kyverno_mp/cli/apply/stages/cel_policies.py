@@ -58,6 +58,8 @@ class CelInput(msgspec.Struct, frozen=True):
     """OCI image layout folder to read instead of registries."""
     definitions: Sequence[Json] = ()
     """CustomResourceDefinitions, which define the types of custom kinds."""
+    is_target: bool = False
+    """Whether each object of the run is itself an existing object to change."""
     payload_word: str = "json"
     """Word for a JSON payload in messages of DeletingPolicies."""
 
@@ -131,14 +133,11 @@ class CelPolicies:
         namespace: Json = None,
         is_payload: bool = False,
     ) -> Iterator[Verdict]:
-        from kyverno_mp.program.validating_policy.scope import (
-            Facts,
-            KindShared,
-            PayloadShared,
-        )
+        from kyverno_mp.program.context.cel_scope import Shared
+        from kyverno_mp.program.validating_policy.scope import Facts, PayloadShared
 
         facts = Facts(request, runtime, self._ports, namespace, is_payload)
-        shared = (PayloadShared if is_payload else KindShared)(request)
+        shared = (PayloadShared if is_payload else Shared)(request)
         for linked in policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))

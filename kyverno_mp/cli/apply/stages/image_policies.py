@@ -23,7 +23,7 @@ from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.image_policies.scope import Images
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import EMPTY_OBJECT, Request
-from kyverno_mp.program.validating_policy.scope import Facts, KindShared
+from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -67,7 +67,7 @@ class ImagePolicies:
         asked = self._asked(request)
         namespace = namespace_of(asked, self._values)
         facts = Facts(asked, runtime, self._ports, namespace)
-        shared, images = KindShared(asked), Images(self._begin)
+        shared, images = Shared(asked), Images(self._begin)
         verdicts = []
         for linked in self._policies:
             policy = linked.ir.policy

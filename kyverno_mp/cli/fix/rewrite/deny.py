@@ -34,8 +34,7 @@ _OPERATION: Final = re.compile(
 )
 _TESTS: Final = {
     "Equals": "x in {values}",
-    # KYVERNO: NotEquals is false for a quantity if the value is not a quantity.
-    "NotEquals": "!(x in {values}) && !(type(x) == string && isQuantity(x))",
+    "NotEquals": "!(x in {values})",
     "AnyIn": "{list}.exists(y, {is_in})",
     "AllIn": "{list}.all(y, {is_in})",
     "AnyNotIn": "type(x) != map && {list}.exists(y, !({is_in}))",

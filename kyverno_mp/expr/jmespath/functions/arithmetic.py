@@ -53,6 +53,24 @@ def _operand(runtime: Runtime, value: Json, function: str) -> Operand:
     raise function_error(function, "invalid operand")
 
 
+def _pair(
+    runtime: Runtime, left: Json, right: Json, function: str
+) -> tuple[Operand, Operand]:
+    """Return both operands; beside a duration, ``5m`` is minutes instead of milli."""
+    first = _operand(runtime, left, function)
+    second = _operand(runtime, right, function)
+    if type(first) is int:
+        return first, _beside_duration(second, right)
+    if type(second) is int:
+        return _beside_duration(first, left), second
+    return first, second
+
+
+def _beside_duration(operand: Operand, value: Json) -> Operand:
+    duration = parse_duration(value) if type(operand) is Quantity else None
+    return operand if duration is None else duration
+
+
 def _mismatch(function: str) -> NoReturn:
     raise function_error(function, "Types mismatch")
 
@@ -81,8 +99,7 @@ def _duration_of(seconds: float) -> str:
 
 
 def _add_values(runtime: Runtime, left: Json, right: Json, function: str) -> Json:
-    first = _operand(runtime, left, function)
-    second = _operand(runtime, right, function)
+    first, second = _pair(runtime, left, right, function)
     if type(first) is Quantity and type(second) is Quantity:
         return (first + second).text()
     if type(first) is int and type(second) is int:
@@ -102,6 +119,12 @@ def _sum(runtime: Runtime, values: Json) -> Json:
     if not values:
         raise function_error("sum", "at least one element in the array is required")
     runtime.charge(len(values))
+    operands = [_operand(runtime, value, "sum") for value in values]
+    if int in map(type, operands):
+        parts = map(_beside_duration, operands, values)
+        values = [duration_text(o) if type(o) is int else o for o in parts]
+        if any(type(value) is not str for value in values):
+            _mismatch("sum")
     total = values[0]
     for value in values[1:]:
         total = _add_values(runtime, total, value, "sum")
@@ -109,8 +132,7 @@ def _sum(runtime: Runtime, values: Json) -> Json:
 
 
 def _subtract(runtime: Runtime, left: Json, right: Json) -> Json:
-    first = _operand(runtime, left, "subtract")
-    second = _operand(runtime, right, "subtract")
+    first, second = _pair(runtime, left, right, "subtract")
     if type(first) is Quantity and type(second) is Quantity:
         return (first - second).text()
     if type(first) is int and type(second) is int:
@@ -136,8 +158,7 @@ def _multiply(runtime: Runtime, left: Json, right: Json) -> Json:
 
 
 def _divide(runtime: Runtime, left: Json, right: Json) -> Json:
-    first = _operand(runtime, left, "divide")
-    second = _operand(runtime, right, "divide")
+    first, second = _pair(runtime, left, right, "divide")
     if type(first) is Quantity:
         return _divide_quantity(first, second)
     if type(first) is int:
@@ -181,8 +202,7 @@ def _divide_duration(first: int, second: Operand) -> Json:
 
 
 def _modulo(runtime: Runtime, left: Json, right: Json) -> Json:
-    first = _operand(runtime, left, "modulo")
-    second = _operand(runtime, right, "modulo")
+    first, second = _pair(runtime, left, right, "modulo")
     if type(first) is Quantity and type(second) is Quantity:
         rest = _whole_modulo(first.approximate(), second.approximate())
         return Quantity(rest, 0, first.format).text()

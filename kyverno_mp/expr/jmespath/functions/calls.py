@@ -25,7 +25,6 @@ from kyverno_mp.expr.jmespath.functions import (
 from kyverno_mp.expr.jmespath.functions.entry import (
     FunctionEntry,
     Handler,
-    Kinds,
     check_argument,
     fast_types,
     weigh,
@@ -116,7 +115,7 @@ def link_call(
     if entry.optional:
         return _many(entry, arguments)
     if len(arguments) == 1:
-        return _one(entry.handler, arguments[0], entry.arguments[0])
+        return _one(entry, arguments[0])
     if len(arguments) == 2:  # noqa: PLR2004 - the common case, without a loop
         return _two(entry, arguments[0], arguments[1])
     return _many(entry, arguments)
@@ -147,7 +146,8 @@ def _unchecked(handler: Handler, arguments: tuple[Closure, ...]) -> Closure:
     return call
 
 
-def _one(handler: Handler, argument: Closure, kinds: Kinds) -> Closure:
+def _one(entry: FunctionEntry, argument: Closure) -> Closure:
+    handler, (kinds,) = entry.handler, entry.arguments
     if kinds == ("any",):
 
         def call_any(runtime: Runtime, current: Json) -> Json:
@@ -163,7 +163,7 @@ def _one(handler: Handler, argument: Closure, kinds: Kinds) -> Closure:
         runtime.charge()
         value = argument(runtime, current)
         if type(value) not in fast:
-            value = check_argument(runtime, value, kinds)
+            value = check_argument(runtime, value, entry, 0)
         weigh(runtime, value)
         return handler(runtime, value)
 
@@ -181,9 +181,9 @@ def _two(entry: FunctionEntry, first: Closure, second: Closure) -> Closure:
         value = first(runtime, current)
         other = second(runtime, current)
         if not any_kind and type(value) not in fast:
-            value = check_argument(runtime, value, kinds)
+            value = check_argument(runtime, value, entry, 0)
         if not other_any and type(other) not in other_fast:
-            other = check_argument(runtime, other, other_kinds)
+            other = check_argument(runtime, other, entry, 1)
         weigh(runtime, value)
         weigh(runtime, other)
         return handler(runtime, value, other)
@@ -201,7 +201,7 @@ def _many(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
         for index, value in enumerate(values):
             fast, kinds = checks[index]
             if kinds != ("any",) and type(value) not in fast:
-                values[index] = check_argument(runtime, value, kinds)
+                values[index] = check_argument(runtime, value, entry, index)
             weigh(runtime, values[index])
         return handler(runtime, *values)
 

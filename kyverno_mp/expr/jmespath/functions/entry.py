@@ -80,11 +80,14 @@ def fast_types(kinds: Kinds) -> frozenset[type]:
     return frozenset[type]().union(*(_FAST.get(kind, ()) for kind in kinds))
 
 
-def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
-    """Return a value whose type is not in ``fast_types``, or reject it.
+def check_argument(
+    runtime: Runtime, value: Json, entry: FunctionEntry, index: int
+) -> Json:
+    """Return an argument whose type is not in ``fast_types``, or reject it.
 
     Ints become floats if the runtime treats them as float64.
     """
+    kinds = entry.arguments[index]
     for kind in kinds:
         if kind == "number":
             number = as_number(runtime, value)
@@ -100,9 +103,10 @@ def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
             if all(type(item) is str for item in value):
                 return value
     quoted = ", ".join(f'"{kind}"' for kind in kinds)
-    raise fail(
-        f"Invalid type for: {show(runtime, value)}, "
-        f"expected: []jmespath.JpType{{{quoted}}}"
+    raise function_error(
+        entry.name,
+        f"argument #{index + 1}: Invalid type for: {show(runtime, value)}, "
+        f"expected: []jmespath.JpType{{{quoted}}}",
     )
 
 

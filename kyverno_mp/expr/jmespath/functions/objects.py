@@ -18,10 +18,9 @@ from kyverno_mp.expr.jmespath.functions.entry import (
     FunctionEntry,
     conversion_panic,
     function_error,
-    same_scalar,
 )
 from kyverno_mp.expr.jmespath.functions.sorting import charge_sorting
-from kyverno_mp.expr.jmespath.interim import GoInt, GoSlice, as_number, fail
+from kyverno_mp.expr.jmespath.interim import GoInt, GoSlice, as_number, equal, fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.go.gotext import float32_plain, float_g
 from kyverno_mp.values.jsonvalue import Json
@@ -112,7 +111,7 @@ def _charge_items(runtime: Runtime, count: int) -> None:
 def _label_match(runtime: Runtime, wanted: Json, labels: Json) -> Json:
     runtime.charge(2 * len(wanted))
     return all(
-        key in labels and same_scalar(runtime, labels[key], value)
+        key in labels and equal(runtime, labels[key], value)
         for key, value in wanted.items()
     )
 

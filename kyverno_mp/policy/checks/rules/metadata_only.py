@@ -64,11 +64,12 @@ def has_string_labels(rule: Rule) -> bool:
             else [one.patch_strategic_merge for one in given]
         )
         patches = [one for one in patches if type(one) is dict]
-        return _is_sound(patches[0]) if patches else True
+        return _is_sound(patches[0], deletes=True) if patches else True
     return True
 
 
-def _is_sound(pattern: dict[str, Json]) -> bool:
+def _is_sound(pattern: dict[str, Json], *, deletes: bool = False) -> bool:
+    """Return whether labels and annotations are strings; null deletes in a patch."""
     metadata = pattern.get("metadata")
     if type(metadata) is not dict:
         metadata = pattern
@@ -79,7 +80,8 @@ def _is_sound(pattern: dict[str, Json]) -> bool:
     for key in ("labels", "annotations"):
         values = metadata.get(key)
         if type(values) is dict and any(
-            type(one) is not str for one in values.values()
+            type(one) is not str and not (deletes and one is None)
+            for one in values.values()
         ):
             return False
     return True

@@ -22,6 +22,8 @@ from kyverno_mp.policy.checks.rules.subject import Problems, Subject, plain
 from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.context import ContextEntry
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
+from kyverno_mp.policy.fields.mutation import ForEachMutation
+from kyverno_mp.policy.fields.validation import ForEachValidation
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
@@ -311,16 +313,24 @@ def _context_patterns(rule: Rule) -> list[str]:
             for attestation in image.attestations
         ]
     inner: list[ContextEntry] = []
-    for check in (rule.validate and rule.validate.foreach) or ():
-        inner += check.context
+    if rule.validate is not None:
+        inner += _foreach_entries(rule.validate.foreach)
     if rule.mutate is not None:
-        for change in rule.mutate.foreach or ():
-            inner += change.context
+        inner += _foreach_entries(rule.mutate.foreach)
         for target in rule.mutate.targets or ():
             inner += target.context
     for made in (rule.generate and rule.generate.foreach) or ():
         inner += made.context
     return names + _names_of(inner)
+
+
+def _foreach_entries(
+    loops: Iterable[ForEachValidation | ForEachMutation] | None,
+) -> Iterator[ContextEntry]:
+    """Yield the entries of all levels; upstream knows only those of the first one."""
+    for loop in loops or ():
+        yield from loop.context
+        yield from _foreach_entries(loop.foreach)
 
 
 def _names_of(entries: Iterable[ContextEntry]) -> list[str]:

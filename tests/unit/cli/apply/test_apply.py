@@ -567,13 +567,53 @@ def test_generated_objects_are_listed_with_their_trigger(
     assert found[0][1] == found[1][1] != found[2][1] == found[3][1]
 
 
-def test_file_with_a_non_policy_document_is_skipped(
+def test_a_document_that_is_no_policy_costs_only_itself(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     policy_file.write_text(f"{pods_file.read_text()}\n---\n{policy_file.read_text()}")
     done = command("apply", policy_file, "-r", pods_file)
-    assert FAILED not in done.out
+    assert FAILED in done.out
     assert "policy type not supported v1, Kind=Pod" in done.err
+
+
+NOTHING = "{key: '{{ request.object.nothing }}', operator: Equals, value: x}"
+
+
+@pytest.mark.parametrize(
+    ("name", "validate", "reason"),
+    [
+        (
+            "deny",
+            f"deny: {{conditions: {{any: [{NOTHING}]}}}}",
+            'Unknown key "nothing" in path [expr.unknown_key]',
+        ),
+        (
+            "pattern",
+            "pattern: {metadata: {name: '{{ request.object.nothing }}'}}",
+            'Unknown key "nothing" in path',
+        ),
+    ],
+)
+def test_each_error_is_one_line_with_its_reason(
+    command: Command, tmp_path: Path, name: str, validate: str, reason: str
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        f"apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\n"
+        "spec: {background: false, rules: [{name: r, match: {any: [{resources:"
+        f" {{kinds: [ConfigMap]}}}}]}}, validate: {{message: m, {validate}}}}}]}}\n"
+    )
+    maps = tmp_path / "maps.yaml"
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: shop}\n"
+    maps.write_text("---\n".join(text % each for each in ("a", "b")))
+    done = command("apply", policy, "-r", maps)
+    assert done.code == 1
+    for line, resource in zip(done.err.splitlines(), ("a", "b"), strict=True):
+        assert line.startswith(
+            f"error: policy {name}, rule r, shop/ConfigMap/{resource}:"
+        )
+        assert reason in line
+        assert line.endswith("]")
 
 
 VERIFYING = """
@@ -602,7 +642,9 @@ def test_skipped_rules_never_pass(
     assert done.code == 1
     assert "error: 2" in done.out
     lacking = "verifyImages.attestations without attestors"
-    assert done.err == f"policy signed, rule by-us: not evaluated: {lacking}\n"
+    first, *errors = done.err.splitlines()
+    assert first == f"policy signed, rule by-us: not evaluated: {lacking}"
+    assert [lacking in error for error in errors] == [True, True]
 
 
 def test_skipped_rules_are_shown_in_tables(
@@ -742,3 +784,48 @@ def test_skipped_image_rules_concern_only_objects_with_their_images(
     policy.write_text(selected.replace("*:latest", "ghcr.io/*"))
     done = command("apply", policy, "-r", pods_file)
     assert "error: 0" in done.out
+
+
+BOTH = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: label}
+spec:
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod, Namespace]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {x: "1"}}}}
+  - name: v
+    match: {any: [{resources: {kinds: [Pod, Namespace]}}]}
+    validate: {message: m, pattern: {metadata: {labels: {y: "?*"}}}}
+  - name: g
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    generate:
+      {apiVersion: v1, kind: ConfigMap, name: m, namespace: apps, data: {data: {a: b}}}
+"""
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+@pytest.mark.parametrize("space", [False, True])
+def test_all_of_the_output_with_reports_is_documents(
+    command: Command, tmp_path: Path, pods_file: Path, form: str, *, space: bool
+) -> None:
+    """``report`` reads it, and skips the objects that rules changed or generated."""
+    (tmp_path / "p.yaml").write_text(BOTH)
+    if space:
+        pods_file.write_text("apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n")
+    arguments = (tmp_path / "p.yaml", "-r", pods_file, "-p", "--output-format", form)
+    done = command("apply", *arguments)
+    if form == "yaml":
+        documents = list(yaml.safe_load_all(done.out))
+    else:
+        documents = [json.loads(line) for line in done.out.splitlines()]
+    kinds = [one["kind"] for one in documents]
+    assert kinds[-1].endswith("Report")
+    assert ("Namespace" if space else "Pod") in kinds
+    assert ("ConfigMap" in kinds) is not space
+    output = tmp_path / "output.txt"
+    output.write_text(done.out)
+    shown = command("report", output)
+    assert shown.code == 0, shown.err
+    assert "label" in shown.out

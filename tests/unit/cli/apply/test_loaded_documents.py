@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 
 _CASES = json.loads(Path(__file__).with_name("loaded_documents.json").read_text())
 _NEIGHBOUR = """

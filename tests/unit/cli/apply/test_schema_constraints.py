@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.policy.crd.generate import definition
 from kyverno_mp.policy.crd.typed_kinds import KYVERNO_KINDS
 from kyverno_mp.values.jsonvalue import Json

@@ -56,9 +56,12 @@ def _scanned(
     data.write_text(payload)
     file = _policy(folder, {"rules": [{"name": "r", **rule}]})
     done = command("json", "scan", "--payload", data, "--policy", file)
-    assert (done.code, done.err) == (0, "")
+    assert done.err == ""
     lines = done.out.partition(") ...\n")[2].removesuffix("Done\n")
-    return lines.removeprefix("- p / r / ").strip()
+    line = lines.removeprefix("- p / r / ").strip()
+    # A pipeline must notice what is not PASSED.
+    assert done.code == int(any(word in line for word in ("FAILED", "ERROR")))
+    return line
 
 
 @pytest.mark.parametrize(

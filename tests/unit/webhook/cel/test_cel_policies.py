@@ -279,8 +279,24 @@ def test_many_keys_become_one_coarse_key(tmp_path: Path) -> None:
     assert server.ask("/vpol/team")["allowed"] is False
 
 
+@pytest.mark.parametrize("kind", ["object", "oldObject"])
+def test_absent_objects_are_null(tmp_path: Path, kind: str) -> None:
+    """As in the API server, for the API server's own guard against absence."""
+    guard = (
+        f"{kind} == null && !has({kind}.spec)"
+        f" && {kind}.?metadata.?name.orValue('none') == 'none'"
+        f" && request.{kind} == null"
+    )
+    rules = [PODS | {"operations": ["CREATE", "DELETE"]}]
+    server = Server(compiled(policy("n", {"expression": guard}, rules=rules)), tmp_path)
+    old = json.loads(review())["request"]["object"]
+    changes = {"operation": "DELETE", "object": None, "oldObject": old}
+    assert server.ask("/vpol/n")["allowed"] is (kind == "oldObject")
+    assert server.ask("/vpol/n", **changes)["allowed"] is (kind == "object")
+
+
 def test_deletion_has_the_old_object(tmp_path: Path) -> None:
-    kept = {"expression": "object == null && oldObject.metadata.name != 'p'"}
+    kept = {"expression": "object != null || oldObject.metadata.name != 'p'"}
     server = Server(
         compiled(policy("keep", kept, rules=[PODS | {"operations": ["DELETE"]}])),
         tmp_path,
