@@ -1,7 +1,8 @@
 """Recognise files and documents in a repository that are not policies.
 
 Room: cli. Takes: file names, raw documents. Gives: their kind, "" for a policy.
-Next: policies, cli/lint/command. May touch: names of files (Chart.yaml beside a folder of templates).
+Next: policies, cli/lint/command. May touch: names of files (Chart.yaml beside a
+folder of templates).
 Source: Helm, "Charts" (the layout of a chart); docs/behaviour/cli 4.
 """
 
