@@ -13,7 +13,6 @@ from typing import Final
 
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.field_diff import field_differences
-from kyverno_mp.cli.output.files import is_stream, write_in_folder, write_to_stream
 from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
@@ -118,6 +117,8 @@ class MutatedFiles:
     """``-o``: a file, truncated at the start, a stream, or a folder of files."""
 
     def __init__(self, output: str) -> None:
+        from kyverno_mp.cli.output.files import is_stream  # only with -o
+
         self._path = Path(output)
         self._is_stream = is_stream(self._path)
         self._is_file = self._is_stream or self._path.suffix in (".yml", ".yaml")
@@ -142,6 +143,8 @@ class MutatedFiles:
         self._append(f"{response.policy.name}-generated.yaml", text)
 
     def _append(self, name: str, text: str) -> None:
+        from kyverno_mp.cli.output.files import write_in_folder, write_to_stream
+
         path = self._path
         try:
             if self._is_stream:

@@ -19,7 +19,6 @@ from kyverno_mp.cli.output.progress import Advance, progress
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.shell.errors import read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
-from kyverno_mp.cli.sources.foreign import foreign_kind
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
 from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.reading import read_file, read_standard_input
@@ -203,8 +202,7 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]
         raw, is_item = document.raw, document.item >= 0
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
             found.failed_paths.append((file, "a document that is not an object"))
-            if foreign_kind(raw):
-                found.foreign.append(found.failed_paths[-1])
+            _note_foreign(found, raw)
             continue
         try:
             _refuse_misfits(document)
@@ -217,11 +215,17 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> list[DocumentInvalid]
             found.failed_paths.append((file, _reason(file, error)))
             if error.code == KEY_TWICE:
                 found.unread.append(file)
-            if foreign_kind(raw):
-                found.foreign.append(found.failed_paths[-1])
+            _note_foreign(found, raw)
             if is_alone and error.code == "policy.unknown_kind" and _is_built_in(raw):
                 misplaced.append(error)
     return misplaced
+
+
+def _note_foreign(found: PolicySet, raw: Json) -> None:
+    from kyverno_mp.cli.sources.foreign import foreign_kind  # rarely needed
+
+    if foreign_kind(raw):
+        found.foreign.append(found.failed_paths[-1])
 
 
 def _is_built_in(raw: dict[str, Json]) -> bool:

@@ -15,7 +15,6 @@ from kyverno_mp.webhook.triggers.sink import TriggerSink
 from tests.fuzz.bench import Bench, Recorded
 from tests.unit.background.world import stored
 from tests.unit.kube.fake_api import FakeApi
-from tests.waiting import still_ns
 
 Json = Any
 POOL = "system:serviceaccount:kyverno:kyverno-background-controller"
@@ -30,7 +29,7 @@ class User:
         self.api = api
         self.name = "alice"
         self.records = Recorded()
-        self._time_ns = still_ns()
+        self._time_ns = 1_760_000_000 * 10**9  # in 2025
         self._journal = Journal.claim(folder, most, TRIGGERS.ring_bytes)
         lost_folder = folder / "lost"
         lost_folder.mkdir(exist_ok=True)

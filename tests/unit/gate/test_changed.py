@@ -29,8 +29,8 @@ FILES = {
     "tests/unit/test_cli.py": 'command = [python, "-m", "kyverno_mp", "jp"]',
     "tests/unit/test_style.py": "import kyverno_mp.styles",
     "tests/unit/docs/test_pages.py": 'PAGES = (ROOT / "docs").rglob("*.md")',
-    "tests/unit/docs/test_one.py": 'PAGE = ROOT / "docs" / "one.md"; x = {"docs": 1}',
-    "tests/unit/docs/test_word.py": 'x = {"docs": "gone.md5"}',
+    "tests/unit/docs/test_one.py": 'P = ROOT / "docs" / "report.md"; x = {"docs": 1}',
+    "tests/unit/docs/test_word.py": 'x = {"docs": "cli.md5"}',
     "tests/unit/test_crds.py": 'CRDS = ROOT / "config" / "crds"',
     "tests/unit/test_set.py": 'SETS = ["config/sets"]',
     "tests/unit/test_tidy.py": 'MODULES = ROOT.rglob("*.py")',
@@ -99,9 +99,9 @@ def test_rig_reaches_the_tests_below_its_conftest(root: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "readers"),
     [
-        ("docs/one.md", {"docs/test_pages.py", "docs/test_one.py"}),
-        ("docs/deep/two.md", {"docs/test_pages.py"}),
-        ("docs/gone.md", {"docs/test_pages.py"}),
+        ("docs/report.md", {"docs/test_pages.py", "docs/test_one.py"}),
+        ("docs/behaviour/README.md", {"docs/test_pages.py"}),
+        ("docs/cli.md", {"docs/test_pages.py"}),
         ("config/crds/policy.yaml", {"test_crds.py"}),
         ("config/sets/a/b.yaml", {"test_set.py"}),
         ("kyverno_mp/style.css", {"test_style.py"}),

@@ -101,7 +101,7 @@ def test_json_scan(command: Command, tmp_path: Path) -> None:
     assert lines[6].startswith(" -> all[0].check.tags.(contains(keys(@), 'Team')): ")
     assert lines[7].startswith("- tags / tagged / broken ERROR: ")
     assert lines[8:] == ["Done"]
-    assert done.code == 0
+    assert done.code == 1
 
 
 def test_json_scan_of_nothing(command: Command, tmp_path: Path) -> None:

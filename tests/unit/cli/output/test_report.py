@@ -235,7 +235,7 @@ def test_table(command: Command, reports_file: Path) -> None:
     assert lines[-2] == "... and 3 more results (--limit 0: all)"
     assert lines[-1] == "fail: 1, error: 1, warn: 1, pass: 1, skip: 2"
     assert "\x1b" not in done.out
-    assert "<b>\ufffd[31mred second line|cell" in done.out
+    assert "<b>\\u001b[31mred second line|cell" in done.out
 
 
 def test_markdown_is_escaped(command: Command, reports_file: Path) -> None:
