@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import click
+
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options, echo_of
 from kyverno_mp.cli.apply.scene import Scene
@@ -126,6 +128,6 @@ def _wanted(options: Options) -> Wanted:
 
 def _print_loading(loading: Loading, options: Options) -> None:
     if options.show_performance:
-        say(loading.summary(), err=options.is_quiet)
+        click.echo(loading.summary(), err=options.is_quiet)
     for error in loading.errors:
         say(f"not listed: {error}", err=True)

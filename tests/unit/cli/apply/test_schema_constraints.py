@@ -232,7 +232,6 @@ def test_conditions_that_go_cannot_decode_lose_the_path(
         ("spec:\n  rules:", "spec:\n  failurePolicy: Never\n  rules:", 0),
         ("      any:", "      all: []\n      any:", 0),
         ("    validate:", "    context: [{name: a}]\n    validate:", 0),
-        ("  name: no-latest", "  name: no-latest\n  name: no-latest", 0),
         # The whole path is dropped.
         ("failureAction: Enforce", "failureAktion: Enforce", 0),
         ("    validate:", "    preconditions: {all: [1]}\n    validate:", 0),
