@@ -75,11 +75,11 @@ class _Search:
     """Time of the last read; 0 = never."""
 
     def is_due(self, now_ns: int, first_s: int) -> bool:
-        """Return whether an age of at least ``first_s`` has passed without a read."""
+        """Return whether an age has passed without a read; ``first_s``: the first."""
         start_ns = min(self.at_ns, self.since_ns)
         return any(
             self.read_ns < start_ns + age_s * _SECOND_NS <= now_ns
-            for age_s in RESULTS_READ_AGES_S
+            for age_s in {first_s, *RESULTS_READ_AGES_S}
             if age_s >= first_s
         )
 

@@ -4,6 +4,7 @@ Room: webhook. Takes: Settings, the paths in the runtime folder, certificate fil
 Gives: a Start, called in each worker after its fork. Next: attach/, wire, worker.
 May touch: maps files of the runtime folder, threads, the event loop's timer.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
+Over 400 lines: what a worker attaches, in the order in which it is attached.
 """
 
 import asyncio

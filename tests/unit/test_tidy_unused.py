@@ -18,6 +18,7 @@ PACKAGE = ROOT / "kyverno_mp"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 KEPT = {
+    "cli.output.screen.Screen.writelines": "libraries call it on sys.stdout",
     "cleanup.ttl.timers.Timers.work_due": "for tests that turn the clock",
     "compiler.autogen.rules.expand_for_kind": "upstream's view of one kind, for fuzz",
     "egress.registries.RegistryTransport.host_count": "its bound is seen only here",
@@ -32,6 +33,7 @@ KEPT = {
     "webhook.rest._PolicyReview.on_post": "Falcon calls it",
     "webhook.rest._Readiness.on_get": "Falcon calls it",
     "webhook.rest._Review.on_post": "Falcon calls it",
+    "webhook.rest._TtlReview.on_post": "Falcon calls it",
 }
 """Names that only tests or a library use, with the reason to keep them."""
 

@@ -18,13 +18,7 @@ from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
-from kyverno_mp.cli.apply.options import (
-    LISTS,
-    Options,
-    check,
-    echo_of,
-    split,
-)
+from kyverno_mp.cli.apply.options import LISTS, Options, check, echo_of, split
 from kyverno_mp.cli.apply.output import (
     needs_messages,
     needs_response,

@@ -14,7 +14,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.quantity import Quantity, parse_quantity
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
-_MILLI: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)m\Z")
+_MILLI: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)m\Z")
 _INT64_DIGITS: Final = 1000
 _NUMBER_CHARACTERS_MAX: Final = 1000
 """The maximum length; real numbers are never longer."""

@@ -101,7 +101,8 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
 
     def profile(_frame: FrameType, event: str, _argument: Any) -> None:
         nonlocal count
-        count += event == "call"
+        # The clock of the product is no Python function.
+        count += event == "call" and _frame.f_code is not still_ns.__code__
 
     sys.setprofile(profile)
     try:

@@ -29,7 +29,8 @@ from kyverno_mp.program.result import ERROR, PASS
         (
             "keys(request.object.metadata.name)",
             (
-                "JMESPath query failed: Invalid type for: x, expected:"
+                "JMESPath query failed: JMESPath function 'keys': argument #1: Invalid"
+                " type for: x, expected:"
                 ' []jmespath.JpType{"object"}'
             ),
         ),
