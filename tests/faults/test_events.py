@@ -49,6 +49,8 @@ class Served:
             "RUNTIME_DIR": str(folder / "run"),
             "TLS_KEY_ALGORITHM": "ECDSA",
             "EVENTS_QUEUED_MAX": str(QUEUED_MAX),
+            # These reviews come from the test, not from an API server.
+            "CALLER_PATH": "false",
         }
         given = {f"KYVERNO_MP_{name}": value for name, value in settings.items()}
         others = {k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k}

@@ -33,7 +33,7 @@ from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.start import make_start
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.stub import review
-from tests.waiting import wait_on_loop
+from tests.waiting import wait_for, wait_on_loop
 
 GIVEN = Settings(standalone=True)
 
@@ -171,7 +171,7 @@ def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
         forbids = encode_policy(compile_policy(_forbidding(name)))
         pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
         _until(pod, lambda: pod.serves() == 4)
-        _until(pod, partial(_freed, pod, name))
+        wait_for(partial(_freed, pod, name))
     finally:
         gc.enable()
 
