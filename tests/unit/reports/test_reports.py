@@ -299,7 +299,7 @@ def test_everything_is_evaluated_again_after_the_interval(api: FakeApi) -> None:
         one.settle()
         one.pass_s(599)
         assert one.evaluators.objects == 1
-        one.pass_s(1)
+        one.pass_s(2)
         assert one.evaluators.objects == 2
 
 
