@@ -72,6 +72,7 @@ def _pytest(name: str, lane: Lane, *arguments: str) -> Suite:
 _WORKERS: Final = str(len(os.sched_getaffinity(0)) + 1)
 """One more than cores, because some unit tests wait."""
 _RUNS_PODS: Final = (
+    "tests/e2e/pods/test_caller.py",
     "tests/e2e/pods/test_deploy.py",
     "tests/e2e/pods/test_rolling.py",
     "tests/e2e/pods/test_kubelet.py",
