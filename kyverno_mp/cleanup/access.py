@@ -10,7 +10,7 @@ SelfSubjectRulesReview; docs/behaviour/lessons 3.10 (resourceNames, Roles).
 import threading
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,16 @@ _CACHED_S: Final = 30.0
 _UNBOUND_NAMESPACE: Final = "kyverno-mp-no-such-namespace"
 """K8S: in a namespace without RoleBindings, only ClusterRoleBindings grant rules."""
 _AccessKey = tuple[str, str, str, str, str]
+
+
+class Rules(NamedTuple):
+    """Rules for resources, for each namespace of a question, equal if none changed.
+
+    ``is_complete``: False if an authorizer, such as a webhook, cannot list its rules.
+    """
+
+    listed: tuple[tuple[bytes, ...], ...]
+    is_complete: bool
 
 
 class OwnAccess:
@@ -82,20 +92,21 @@ class OwnAccess:
             self._answers.clear()
             self._forgotten += 1
 
-    def rules(self, bound: Iterable[str]) -> list[Json] | None:
+    def rules(self, bound: Iterable[str]) -> Rules:
         """Return the rules of all bindings, to detect changes.
 
-        ``bound``: namespaces with a RoleBinding. None if an authorizer cannot list its
-        rules. Raises: DependencyError.
+        ``bound``: namespaces with a RoleBinding. Raises: DependencyError.
         """
-        found = []
+        listed: list[tuple[bytes, ...]] = []
+        is_complete = True
         for namespace in (_UNBOUND_NAMESPACE, *islice(bound, ACCESS_RULES_MAX)):
             review = self._post("SelfSubjectRulesReview", {"namespace": namespace})
             status = review.get("status") or {}
-            if status.get("incomplete"):
-                return None
-            found.append(status)
-        return found
+            # K8S: the authorizer lists the bindings of its cache in random order.
+            rules = map(msgspec.json.encode, status.get("resourceRules") or ())
+            listed.append(tuple(sorted(rules)))
+            is_complete = is_complete and not status.get("incomplete")
+        return Rules(tuple(listed), is_complete)
 
     def _ask(self, verb: str, resource: Resource, namespace: str, name: str) -> bool:
         attributes = {

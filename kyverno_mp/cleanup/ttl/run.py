@@ -87,7 +87,9 @@ class TtlCleanup:
         ``discovers``: whether to ask for new kinds, not only for new permissions.
         """
         kinds = self._kinds
-        self.watches.refresh(kinds.refresh() if discovers else kinds.directory)
+        directory = kinds.refresh() if discovers else kinds.directory
+        # Three questions for each kind are too many every few seconds.
+        self.watches.refresh(directory, trusts_rules=not discovers)
 
     def _holds(self, dependencies: CleanupDependencies) -> "_Holds":
         return _Holds(dependencies, self._stopping)

@@ -63,12 +63,17 @@ class Watches:
         self._refreshed_for: object = None
         self._omitted = 0
 
-    def refresh(self, directory: Directory) -> None:
-        """Watch the resources that the account may watch. Raises: DependencyError."""
+    def refresh(self, directory: Directory, *, trusts_rules: bool = False) -> None:
+        """Watch the resources that the account may watch.
+
+        ``trusts_rules``: whether to ask for no permission again while the listed rules
+        stay, even if an authorizer does not list its own. Raises: DependencyError.
+        """
         bound = sorted(self._bound_namespaces())
         rules = self._access.rules(bound)
         inputs = (rules, directory, bound)
-        if rules is not None and inputs == self._refreshed_for:
+        is_known = rules.is_complete or trusts_rules
+        if is_known and inputs == self._refreshed_for:
             return
         self._access.forget()
         desired = self._desired(directory, bound, VERBS)

@@ -362,11 +362,27 @@ def test_refresh_without_changes_takes_few_calls(
 ) -> None:
     """Upstream sends three access reviews for each kind every minute."""
     serve_kinds(api)
+    api.rules = {"resourceRules": [{"verbs": ["get"]}, {"verbs": ["list"]}]}
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
         before = calls(api)
         clock.turn(600)
         one.cleanup.ttl.refresh()
         assert calls(api) - before == 3
+
+
+def test_rules_that_cannot_be_listed_are_asked_for_with_the_kinds(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """An authorization webhook lists no rules, as on many managed clusters."""
+    serve_kinds(api)
+    api.rules = {"resourceRules": [{"verbs": ["get"]}], "incomplete": True}
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        before = api.count("selfsubjectaccessreviews")
+        for _ in range(12):
+            one.cleanup.ttl.refresh(discovers=False)
+        assert api.count("selfsubjectaccessreviews") == before
+        one.cleanup.ttl.refresh()
+        assert api.count("selfsubjectaccessreviews") > before
 
 
 def test_watch_count_is_bounded(

@@ -353,7 +353,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _review(self, plural: str, body: Json) -> None:
         if plural == "selfsubjectrulesreviews":
-            status = self.api.rules
+            # K8S: the order of the rules is random.
+            rules = self.api.rules.get("resourceRules") or []
+            status = self.api.rules = {
+                **self.api.rules,
+                "resourceRules": [*rules[1:], *rules[:1]],
+            }
         else:
             status = {"allowed": self.api.may(body["spec"]["resourceAttributes"])}
         self._json(201, {**body, "status": status})
