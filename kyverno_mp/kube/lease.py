@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.errors import DependencyError, KubeConflict, LeaseLost
+from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.jsonvalue import Json
@@ -78,6 +78,8 @@ class Election:
         self._clock_ns = clock_ns
         self._wall = wall
         self._fence_ns = 0
+        self._written: Json | None = None
+        """The Lease as this replica stored it last."""
         self._seen: tuple[str, str, str] = ("", "", "")
         self._seen_ns = 0
         self.terms_held = 0
@@ -145,6 +147,8 @@ class Election:
 
     def _try_twice(self, started_ns: int) -> bool:
         """Try again after a conflict, which our own repeated write may have caused."""
+        if self._is_renewed():
+            return True
         try:
             return self._try(started_ns)
         except KubeConflict:
@@ -154,17 +158,33 @@ class Election:
         except KubeConflict:
             return False
 
+    def _is_renewed(self) -> bool:
+        """Renew what this replica stored last; return whether it was still that.
+
+        PERF: one call for a renewal. The write is conditional on the object's version.
+        """
+        known, self._written = self._written, None
+        if known is None or not self.holds():
+            return False
+        spec = self._renewed(known["spec"], self._terms.identity)
+        try:
+            self._written = self._objects.replace(LEASES, {**known, "spec": spec})
+        except (KubeConflict, KubeNotFound):
+            return False
+        return True
+
     def _try(self, started_ns: int) -> bool:
         terms = self._terms
         found = self._objects.find(LEASES, (terms.namespace, terms.name))
         if found is None:
-            self._objects.create(LEASES, self._new())
+            self._written = self._objects.create(LEASES, self._new())
             return True
         spec = found.get("spec") or {}
         holder = str(spec.get("holderIdentity") or "")
         if holder not in ("", terms.identity) and not self._may_take(spec, started_ns):
             return False
-        self._objects.replace(LEASES, {**found, "spec": self._renewed(spec, holder)})
+        renewed = {**found, "spec": self._renewed(spec, holder)}
+        self._written = self._objects.replace(LEASES, renewed)
         return True
 
     def _may_take(self, spec: Json, now_ns: int) -> bool:

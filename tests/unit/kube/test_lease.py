@@ -92,7 +92,8 @@ def test_api_server_outage_ends_the_lease_only_at_its_deadline(
     clock = Clock()
     one = election(api, "one", clock)
     one.step()
-    api.fault("GET", 403, 403)
+    api.fault("PUT", 403)
+    api.fault("GET", 403)
     clock.at_s += 5
     assert one.step()
     clock.at_s += 5.1
@@ -105,6 +106,31 @@ def test_repeated_successful_write_keeps_the_lease(api: FakeApi) -> None:
     one.step()
     api.fault("PUT", 409)
     assert one.step()
+
+
+def test_renewal_takes_one_call(api: FakeApi) -> None:
+    one = election(api, "one", Clock())
+    one.step()
+    for _ in range(3):
+        assert one.step()
+    assert api.count("PUT .*leases") == 3
+    assert api.count("GET .*leases") == 1
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_lease_that_others_changed_is_read_again(
+    api: FakeApi, *, is_deleted: bool
+) -> None:
+    one = election(api, "one", Clock())
+    one.step()
+    if is_deleted:
+        api.objects.clear()
+    else:
+        (raw,) = api.objects.values()
+        raw["metadata"]["resourceVersion"] = "9999"
+    assert one.step()
+    assert one.holds()
+    assert spec(api)["holderIdentity"] == "one"
 
 
 def test_released_lease_is_free_immediately(api: FakeApi) -> None:
