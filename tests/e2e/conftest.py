@@ -12,10 +12,9 @@ from typing import Final
 
 import pytest
 
-from kyverno_mp.controllers.webhook_config.options import MANAGED_BY
 from tests.e2e.api import Api
 from tests.e2e.binaries import find_binaries, find_kubectl
-from tests.e2e.chainsaw.sweep import sweep_policies
+from tests.e2e.chainsaw.sweep import sweep_policies, sweep_webhooks
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.kubeconfig import Access, read_kubeconfig
@@ -24,10 +23,6 @@ from tests.e2e.product import Product, log_ends
 FOLDER = Path(__file__).parent
 
 _PLANE: Final = pytest.StashKey[ControlPlane]()
-_WEBHOOKS: Final = tuple(
-    f"/apis/admissionregistration.k8s.io/v1/{plural}?labelSelector={MANAGED_BY}"
-    for plural in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-)
 
 
 @dataclass(frozen=True)
@@ -101,8 +96,7 @@ def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     plane = request.config.stash.get(_PLANE, None)
     if plane is not None:
         with Api(plane.access) as api:
-            for path in _WEBHOOKS:
-                api.delete(path)
+            sweep_webhooks(api)
             sweep_policies(api)
 
 

@@ -29,7 +29,7 @@ from tests.e2e.chainsaw.index import (
 from tests.e2e.chainsaw.read import read_test
 from tests.e2e.chainsaw.run import run_test
 from tests.e2e.chainsaw.surroundings import grant_cleanup, put_back, put_up
-from tests.e2e.chainsaw.sweep import sweep, sweep_certificates
+from tests.e2e.chainsaw.sweep import sweep, sweep_certificates, sweep_webhooks
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
@@ -75,6 +75,7 @@ class Products:
         if profile in self._running:
             return
         self.stop()
+        sweep_webhooks(self._api)
         sweep_certificates(self._api)
         folder = self._folder / (profile or "usual")
         folder.mkdir(exist_ok=True)

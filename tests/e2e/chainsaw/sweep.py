@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from kyverno_mp.controllers.webhook_config.options import MANAGED_BY
 from tests.e2e.api import Api
 
 _KINDS: Final = (
@@ -29,6 +30,10 @@ _MADE: Final = (
     "openreports.io/v1alpha1/clusterreports",
 )
 """Objects that pools create for themselves and for users, in every namespace."""
+_WEBHOOKS: Final = tuple(
+    f"/apis/admissionregistration.k8s.io/v1/{plural}?labelSelector={MANAGED_BY}"
+    for plural in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+)
 _GENERATED_BY: Final = "generate.kyverno.io/policy-name"
 _GENERATED: Final = (
     "/api/v1/configmaps",
@@ -95,6 +100,12 @@ def _delete_all(api: Api, collections: Sequence[str], query: str = "") -> bool:
             api.ask("DELETE", f"{base}{inner}/{plural}/{meta['name']}")
             found = True
     return found
+
+
+def sweep_webhooks(api: Api) -> None:
+    """Delete the webhook configurations, which call a product that has ended."""
+    for path in _WEBHOOKS:
+        api.delete(path)
 
 
 def sweep_certificates(api: Api) -> None:
