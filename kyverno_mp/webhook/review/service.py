@@ -242,8 +242,11 @@ class Service:
             return ()
         request = review.request
         hosts = registries_of(request.object or request.old_object)
-        # Otherwise, reviews of invented namespaces would get many shares.
-        namespace = request.namespace if request.namespace_known else OVERFLOW
+        # SAFETY: otherwise, reviews of invented namespaces would get many shares, and
+        # anyone could use up the share of a namespace.
+        is_believed = review.dependencies is self._dependencies
+        is_known = request.namespace_known and is_believed
+        namespace = request.namespace if is_known else OVERFLOW
         return (f"namespace {namespace}", *hosts)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:
