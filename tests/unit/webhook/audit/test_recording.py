@@ -298,6 +298,15 @@ def test_operator_keeps_values_plain(plain: str) -> None:
     assert len(missing) == 2
 
 
+@pytest.mark.parametrize("plain", ["annotations", "annotations,env"])
+def test_copy_of_an_object_does_not_keep_what_the_object_hides(plain: str) -> None:
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "a": "b"}
+    raw = json.loads(_review("Pod", {"metadata": {"annotations": annotations}}))
+    stored, _ = Redaction(plain=plain).review(raw["request"], "Pod")
+    kept = stored["object"]["metadata"]["annotations"]
+    assert list(kept.values()) == ["***", "b"]
+
+
 def test_recorded_review_is_complete_except_for_redacted_values(folder: Path) -> None:
     extra = {"authentication.kubernetes.io/pod-name": ["p"]}
     user = {"username": "ann", "groups": ["dev"], "extra": extra}
