@@ -26,6 +26,7 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.tally import Labels, Tally
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.recording.denying import denies
 from kyverno_mp.webhook.recording.files import RecordingFiles
 from kyverno_mp.webhook.recording.format import Answer, Line
@@ -103,7 +104,7 @@ class ReviewRecorder:
             is_written = self._files.write(line)
             self._counts.add((WRITTEN if is_written else TOO_LARGE,))
 
-        self._queue.put(write, request.size)
+        self._queue.put(write, request.size, space_of(request))
 
     def drain(self) -> Mapping[Labels, int]:
         """Return the counts by outcome since the last call."""

@@ -34,6 +34,7 @@ from kyverno_mp.queues.triggers import (
 )
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.ports import Records
 from kyverno_mp.webhook.triggers.lost import LostPolicies
 
@@ -70,13 +71,13 @@ class TriggerSink:
         content = encode_trigger(record)
         if len(content) > TRIGGER_RECORD_BYTES_MAX:
             self._lost(TOO_LARGE, record.wanted)
-        elif not self._journal.append(content):
+        elif not self._journal.append(content, space_of(request)):
             self._lost(JOURNAL_FULL, record.wanted)
 
     def changed(self, request: Request, change: Change) -> None:
         """Record that an allowed request changes a source or a generated object."""
         record = change_record(request, change, self._now_ns())
-        if not self._journal.append(encode_trigger(record)):
+        if not self._journal.append(encode_trigger(record), space_of(request)):
             self._lost(JOURNAL_FULL, record.wanted)
 
     def without_proof(self, knows: Callable[[str], bool]) -> "UnprovedTriggers":
