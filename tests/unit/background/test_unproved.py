@@ -129,7 +129,7 @@ def test_invented_reviews_start_nothing(eve: User) -> None:
         assert requests_left(api) == []
 
 
-NEEDS_REVIEW = {
+NEEDS_REVIEW: dict[str, Json] = {
     "subjects": {"match": {"subjects": [{"kind": "User", "name": "alice"}]}},
     "roles": {"match": {"clusterRoles": ["admin"]}},
     "exclude": {"exclude": {"any": [{"subjects": [{"kind": "User", "name": "x"}]}]}},
