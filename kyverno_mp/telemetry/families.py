@@ -529,7 +529,8 @@ RECORDED_REVIEWS: Final = Family(
     "counter",
     ("outcome",),
     "Number of reviews chosen for the recording, by outcome: written, dropped (too many"
-    " waited), too_large, failed (not written, see the log).",
+    " waited, or too many of one namespace), too_large, failed (not written, see the"
+    " log).",
 )
 RECORDING_FILES_DELETED: Final = Family(
     "kyverno_mp_recording_files_deleted_total",
