@@ -1316,6 +1316,11 @@ RECORDING_FILE_SHARE = 4
 """The part of a recording's bytes that open files can take. The rest is for closed
 files; when it is full, the oldest one is deleted."""
 
+RECORDING_SHARE_S = 60
+"""In this time, one namespace fills at most half of a worker's file; more is dropped
+and counted. So reviews of one namespace do not delete all others within seconds. Half
+of a file of 16 MiB holds about 16,000 reviews."""
+
 RECORDING_LINE_BYTES_MAX = 16 * 1024 * 1024
 """Maximum length of a line in a recording: a review, its JSON patch and its labels. A
 longer line is not from a recorder, and reading it would exhaust the memory."""

@@ -8,6 +8,7 @@ Source: docs/behaviour/controllers 5.7.
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -124,3 +125,22 @@ def listed_triggers(
 
     list_all(client, scope, take, restart=found.clear)
     return found
+
+
+def written_ns(raw: Json) -> int:
+    """Return the time of the last write that an object's metadata shows.
+
+    An object without times counts as newer than anything.
+    """
+    metadata = raw.get("metadata") or {}
+    times = [metadata.get("creationTimestamp")]
+    times += [one.get("time") for one in metadata.get("managedFields") or ()]
+    return max((_ns(one) for one in times if one), default=_ns(""))
+
+
+def _ns(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.max.replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 10**9 if moment.tzinfo else 0

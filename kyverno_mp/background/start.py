@@ -140,7 +140,7 @@ class Background:
                     downstream.guard,
                 ),
                 Changes(triggers, downstream),
-                LostTriggers(self.policies, existing, downstream),
+                LostTriggers(self.policies, existing, downstream, dependencies),
                 self.generating.generating,
                 self.generating.events.lost,
                 self._count_defect,

@@ -28,6 +28,7 @@ CHANGED: Final = "kyverno-mp.io/changed-object"
 """Annotation: the clone source or generated object that the reviewed request
 changes."""
 LOST_SINCE: Final = "kyverno-mp.io/lost-since"
+UNPROVED: Final = "kyverno-mp.io/unproved"
 """Annotation: the time since which triggers of the policy are lost, in nanoseconds."""
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
@@ -196,6 +197,11 @@ class StoredRequest(msgspec.Struct):
         """Return when triggers of the policy began to be lost; 0 = none were lost."""
         text = (self.metadata.annotations or {}).get(LOST_SINCE, "")
         return int(text) if text.isdecimal() else 0
+
+    @property
+    def is_unproved(self) -> bool:
+        """Whether the reviews that may have triggered the policy had no proof."""
+        return UNPROVED in (self.metadata.annotations or {})
 
     def tasks(self) -> Iterator["Task"]:
         """Yield the tasks of the request, in order."""

@@ -5,7 +5,9 @@ raise. Next: kube/rest.py, kube/watch.py. May touch: nothing outside its argumen
 Source: Kubernetes API concepts (Status); k8s.io/apimachinery/pkg/api/errors.
 
 Foreign messages are truncated. Our queries, headers and bodies are omitted, because
-they may contain secrets.
+they may contain secrets. So is the secret segment of our webhooks' paths: if the API
+server cannot reach us for a write of ours, its error names the path, and would stand in
+Events and statuses that tenants read.
 """
 
 import re
@@ -26,6 +28,7 @@ from kyverno_mp.errors import (
     KubeUnavailable,
 )
 from kyverno_mp.limits import KUBE_MESSAGE_CHARACTERS_MAX
+from kyverno_mp.snapshot.callers import without_segments
 
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
@@ -118,8 +121,8 @@ def is_failed_webhook(error: Error) -> bool:
 
 
 def cut(text: str) -> str:
-    """Truncate a foreign message and put it on one line."""
-    flat = " ".join(text.split())
+    """Truncate a foreign message, and put it on one line without our secret paths."""
+    flat = without_segments(" ".join(text.split()))
     if len(flat) <= KUBE_MESSAGE_CHARACTERS_MAX:
         return flat
     return flat[: KUBE_MESSAGE_CHARACTERS_MAX - 3] + "..."

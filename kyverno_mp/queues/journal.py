@@ -43,6 +43,7 @@ from kyverno_mp.limits import (
     RESULT_JOURNAL_BYTES_MAX,
     TRIGGER_JOURNAL_BYTES_MAX,
 )
+from kyverno_mp.queues.fair import FairRing
 
 FOLDER: Final = "journals"
 """Name of the folder of all channels below the runtime folder."""
@@ -133,6 +134,7 @@ class Journal(_Mapped):
         super().__init__(path, descriptor)
         self._records_max = records_max
         self._lock = threading.Lock()
+        self._fair = FairRing(records_max, self._ring_bytes)
         numbers = self._numbers
         if (numbers[0], numbers[1]) != (_MAGIC, _LAYOUT):
             for place in range(_WRITTEN, _GIVEN_UP + 1):
@@ -175,17 +177,21 @@ class Journal(_Mapped):
             return cls(path, descriptor, records_max)
         raise AssertionError(f"{_JOURNALS_MAX} living writers")
 
-    def append(self, record: bytes) -> bool:
+    def append(self, record: bytes, namespace: str | None = None) -> bool:
         """Add a record; return False when it was dropped for lack of space.
 
+        ``namespace``: whose record it is, so that one namespace leaves room to others.
         Cost: about two microseconds; no system call, no wait for the reader.
         """
         frame = _FRAME.pack(len(record), zlib.crc32(record)) + record
         numbers = self._numbers
         with self._lock:
-            written = numbers[_WRITTEN]
-            free = self._ring_bytes - (written - numbers[_TAKEN])
-            if len(frame) > free or self.waiting >= self._records_max:
+            entries, size = self.waiting, len(frame)
+            written, taken = numbers[_WRITTEN], numbers[_TAKEN]
+            fits = size <= self._ring_bytes - (written - taken)
+            if fits and entries < self._records_max and namespace is not None:
+                fits = self._fair.admits(namespace, size, entries, written, taken)
+            if not fits or entries >= self._records_max:
                 numbers[_DROPPED] += 1
                 return False
             at = written % self._ring_bytes

@@ -13,15 +13,18 @@ import msgspec
 from kyverno_mp.errors import StateError
 
 _GENERATE: Final = "generate"
-_CEL_MUTATE: Final = "cel-mutate"
+_OF_CEL: Final = frozenset({"cel-generate", "cel-mutate"})
 LOST_ROLE: Final = "lost"
 """Role of a record without a trigger: some of the policy's triggers were lost."""
+UNPROVED_ROLE: Final = "unproved"
+"""Role of a record without a trigger: reviews may trigger the policy, and nobody has
+proved that the API server sent them."""
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
     """The content of one UpdateRequest.
 
-    ``type``: generate, mutate or cel-mutate. ``policy``: the key of the policy.
+    ``type``: generate, mutate, cel-generate or cel-mutate. ``policy``: its key.
     ``with_objects``: the request carries the objects of the review, because they cannot
     be read later. ``unchecked``: the conditions of the policy were not evaluated.
     """
@@ -91,15 +94,21 @@ class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
             return _UID.decode(self.review).uid
         return trigger.uid or trigger.name
 
+    @property
+    def is_of_policy(self) -> bool:
+        """Whether the pool has to find the triggers of the policy itself."""
+        return self.role in (LOST_ROLE, UNPROVED_ROLE)
 
-def lost_record(policy: str, at_ns: int, kind: str = _GENERATE) -> TriggerRecord:
+
+def lost_record(
+    policy: str, at_ns: int, kind: str = _GENERATE, role: str = LOST_ROLE
+) -> TriggerRecord:
     """Return the record of a policy that lost triggers; "" = all policies.
 
-    ``kind``: type of the lost tasks; all types except cel-mutate are recorded as
-    generate.
+    ``kind``: type of the lost tasks. ``role``: LOST_ROLE or UNPROVED_ROLE.
     """
-    wanted = Wanted(kind if kind == _CEL_MUTATE else _GENERATE, policy, ())
-    return TriggerRecord(at_ns, (wanted,), TriggerObject("", ""), "", role=LOST_ROLE)
+    wanted = Wanted(kind if kind in _OF_CEL else _GENERATE, policy, ())
+    return TriggerRecord(at_ns, (wanted,), TriggerObject("", ""), "", role=role)
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: Callers. Gives: the values of the data segment ``callers``, and
 Callers decoded from it; the form of a path segment. Next: leader/callers.py publishes
-it, webhook/http/callers.py checks requests.
+it, webhook/http/callers.py checks requests, kube/translate.py hides it in errors.
 May touch: nothing outside its arguments.
 Source: docs/SECURITY.md (the caller).
 
@@ -68,6 +68,14 @@ def split_path(path: str) -> tuple[str, str]:
     if _SEGMENT.fullmatch(first):
         return first, f"{slash}{rest}"
     return "", path
+
+
+def without_segments(text: str) -> str:
+    """Return a text of the API server without the segments of paths in it.
+
+    K8S: the error of a call that failed names the path of the webhook.
+    """
+    return _SEGMENT.sub(f"{PREFIX}***", text) if PREFIX in text else text
 
 
 def is_segment(text: str) -> bool:

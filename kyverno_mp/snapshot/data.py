@@ -97,6 +97,15 @@ class DataSegment:
             self._kept_bytes -= dropped_bytes
 
 
+def projection_key(entry: str, projection: str) -> str:
+    """Return the key of a GlobalContextEntry's projection; "" stands for the others.
+
+    SAFETY: no entry has a name with ``/``, but one can have a name with a dot, which
+    must not be read as a projection of another entry.
+    """
+    return f"{entry}/{projection}"
+
+
 def opened_key(entry: str, namespace: str) -> str:
     """Return the key of a GlobalContextEntry that is opened to a namespace.
 

@@ -423,7 +423,8 @@ BACKGROUND_REQUESTS: Final = Family(
     " outcome: done, failed (it is retried), dropped_absent (the trigger was missing"
     " for 30 s), dropped_present (the object to delete still exists or is still"
     " wanted), dropped_contested (while many wait, others keep changing the object),"
-    " dropped_failing (the last attempt failed).",
+    " dropped_failing (the last attempt failed), dropped_without_review (only the"
+    " review would tell who wrote the trigger).",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",
@@ -528,7 +529,8 @@ RECORDED_REVIEWS: Final = Family(
     "counter",
     ("outcome",),
     "Number of reviews chosen for the recording, by outcome: written, dropped (too many"
-    " waited), too_large, failed (not written, see the log).",
+    " waited, or too many of one namespace), too_large, failed (not written, see the"
+    " log).",
 )
 RECORDING_FILES_DELETED: Final = Family(
     "kyverno_mp_recording_files_deleted_total",

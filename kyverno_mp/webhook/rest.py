@@ -20,6 +20,7 @@ import orjson
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, patched
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.webhook.http.asgi import IS_PROVED
 from kyverno_mp.webhook.http_errors import code_of
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
@@ -105,7 +106,8 @@ class _TtlReview:
 class _PolicyReview:
     """A webhook that reviews policies, exceptions and similar kinds."""
 
-    def __init__(self, reviewers: Reviewers, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(self, reviewers: Reviewers, answer: Callable[..., bytes]) -> None:
+        """``answer`` takes a body, and ``is_proved``."""
         self._reviewers = reviewers
         self._answer = answer
 
@@ -113,8 +115,10 @@ class _PolicyReview:
         self, req: falcon.asgi.Request, resp: falcon.asgi.Response
     ) -> None:
         body = await req.stream.read()
+        is_proved = req.scope.get("state", {}).get(IS_PROVED, False)
+        answer = partial(self._answer, is_proved=is_proved)
         try:
-            resp.data = await self._reviewers.run(self._answer, body)
+            resp.data = await self._reviewers.run(answer, body)
         except RequestInvalid as error:
             raise _NoReview(error) from error
         resp.content_type = _REVIEWED

@@ -14,7 +14,7 @@ from kyverno_mp.errors import ExpressionFailed, SnapshotUnusable
 from kyverno_mp.limits import SHARED_ANSWERS_MAX
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.program.request import UNREAD_LABELS
-from kyverno_mp.snapshot.data import DataSegment, opened_key
+from kyverno_mp.snapshot.data import DataSegment, opened_key, projection_key
 from kyverno_mp.values.jsonvalue import Json
 
 Current = Callable[[], DataSegment | None]
@@ -74,10 +74,10 @@ class SharedClusterData:
         """
         entry, _, rest = name.partition(".")
         projection = rest.partition(".")[0]
-        key = f"{entry}.{projection}" if projection else entry
+        key = projection_key(entry, projection) if projection else entry
         found = _get(self._global_context, key)
         if found is None:
-            found = _get(self._global_context, f"{entry}.")
+            found = _get(self._global_context, projection_key(entry, ""))
         if found is None:
             known = _get(self._global_context, entry) is not None
             text = f'projection "{projection}" not found'
@@ -96,10 +96,10 @@ class SharedClusterData:
         Raises: ExpressionFailed for an entry that is not ready, and for a projection
         that does not exist.
         """
-        key = f"{name}.{projection}" if projection else name
+        key = projection_key(name, projection) if projection else name
         found = _get(self._global_context, key)
         if found is None:
-            found = _get(self._global_context, f"{name}.")
+            found = _get(self._global_context, projection_key(name, ""))
         if found is None:
             if not projection or _get(self._global_context, name) is None:
                 return None

@@ -377,6 +377,7 @@ def _dependencies(
     policies, journals, live = attached.policies, attached.journals, attached.live
     records = PageRecords(attached.recorder, loop)
     evaluate = SnapshotEvaluate(policies.planner, policies.knows)
+    triggers = journals.trigger_sink(records)
     return RoleDependencies(
         evaluate=evaluate,
         is_ready=evaluate.is_ready,
@@ -384,7 +385,8 @@ def _dependencies(
         view=live.view if live else None,
         reviewers=attached.reviewers,
         sink=journals.event_sink(records, loop, attached.records_successes),
-        triggers=journals.trigger_sink(records),
+        triggers=triggers,
+        unproved_triggers=triggers and triggers.without_proof(policies.has),
         results=journals.result_sink(records, attached.reporting),
         background_user=background_user(settings),
         recording=attached.counts.recording,

@@ -77,6 +77,7 @@ class RoleDependencies:
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
+    unproved_triggers: Triggers | None = None
     results: Results | None = None
     background_user: str = ""
     recording: ReviewRecorder | None = None
@@ -174,6 +175,7 @@ def wire(
             slow_audit_queue=slow_audit_queue,
             sink=role.sink,
             triggers=role.triggers,
+            unproved_triggers=role.unproved_triggers,
             results=role.results,
             background_user=role.background_user,
             recording=role.recording,

@@ -104,6 +104,8 @@ class Bench:
         monotonic_ns: Callable[[], int] = still_ns,
         timeout_s: float = 10.0,
         triggers: Triggers | None = None,
+        unproved_triggers: Triggers | None = None,
+        is_proved: bool = True,
         background_user: str | None = None,
         long_lane: Any = None,
     ) -> None:
@@ -114,6 +116,7 @@ class Bench:
         planner = ValidationPlanner(engine, source, background_user)
         mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
         self.records = Recorded()
+        self._is_proved = is_proved
         self.handlers = handlers_of(
             SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
         )
@@ -125,6 +128,7 @@ class Bench:
                 namespaces=namespaces,
                 roles=roles,
                 triggers=triggers,
+                unproved_triggers=unproved_triggers,
                 background_user=background_user or "",
                 long_lane=long_lane,
             ),
@@ -136,7 +140,8 @@ class Bench:
 
         The answer must be strict JSON in UTF-8 with the review's uid.
         """
-        answer = self._service.answer(SHARED[path], b"", body)
+        proof = self._is_proved
+        answer = self._service.answer(SHARED[path], b"", body, is_proved=proof)
         assert isinstance(answer, bytes)
         response: dict[str, Any] = orjson.loads(answer)["response"]
         assert type(response["allowed"]) is bool

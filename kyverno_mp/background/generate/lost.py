@@ -10,15 +10,16 @@ Objects generated for triggers that are gone or no longer match are deleted.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.background.existing import Existing
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import Existing, written_ns
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.labels import rule_selector, trigger_of
-from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
+from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
+from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
@@ -30,10 +31,18 @@ from kyverno_mp.background.update_request import (
 )
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.program.generate.labels import Origin
+from kyverno_mp.program.generate.requester import needs_review
+from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
+DROPPED: Final = "dropped_without_review"
+_LEFT_OUT: Final = (
+    "it is not run for new objects, because only their reviews tell who wrote them"
+    " and what they were before, and the reviews were not proved or not recorded;"
+    " number of objects"
+)
 CLOCK_SKEW_NS: Final = 60 * 10**9
 """The largest tolerated difference between the clocks of replicas and the API
 server."""
@@ -46,6 +55,7 @@ class LostTriggers:
     policies: StoredPolicies
     existing: Existing
     downstream: Downstream
+    dependencies: BackgroundDependencies
 
     def tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
         """Yield the tasks of the lost triggers.
@@ -83,13 +93,24 @@ class LostTriggers:
 
         for rule in ready.generates.values():
             triggers = self._of_downstream(Origin(name, rule.name), rule, refusals)
-            triggers |= self.existing.triggers(ready.ir, rule, is_newer, refusals.add)
+            newer = self.existing.triggers(ready.ir, rule, is_newer, refusals.add)
+            if needs_review(rule.linked.ir):
+                leave_out(self.dependencies, ready.stored, rule.name, newer)
+            else:
+                triggers |= newer
             for trigger in triggers.values():
                 yield Task(
                     *(GENERATE, name, rule.name, trigger), request=one, is_whole=True
                 )
         for mutation in ready.mutates.values():
             found = self.existing.triggers(ready.ir, mutation, is_newer, refusals.add)
+            # A mutation that is repeated may have another result.
+            if one.is_unproved or needs_review(mutation.linked.ir):
+                leave_out(
+                    *(self.dependencies, ready.stored, mutation.name, found),
+                    mutates=True,
+                )
+                continue
             for trigger in found.values():
                 yield Task(MUTATE, name, mutation.name, trigger, request=one)
 
@@ -108,20 +129,19 @@ class LostTriggers:
         return triggers
 
 
-def written_ns(raw: Json) -> int:
-    """Return the time of the last write that an object's metadata shows.
-
-    An object without times counts as newer than anything.
-    """
-    metadata = raw.get("metadata") or {}
-    times = [metadata.get("creationTimestamp")]
-    times += [one.get("time") for one in metadata.get("managedFields") or ()]
-    return max((_ns(one) for one in times if one), default=_ns(""))
-
-
-def _ns(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = datetime.max.replace(tzinfo=UTC)
-    return int(moment.timestamp()) * 10**9 if moment.tzinfo else 0
+def leave_out(
+    dependencies: BackgroundDependencies,
+    policy: StoredPolicy,
+    rule: str,
+    triggers: Mapping[str, Trigger],
+    *,
+    mutates: bool = False,
+) -> None:
+    """Report a rule that cannot be run for triggers without their reviews."""
+    if not triggers:
+        return
+    recorder = PolicyRecorder(policy, dependencies.events, dependencies.metrics)
+    first, count = next(iter(triggers.values())), len(triggers)
+    recorder.failed(rule, first, f"{_LEFT_OUT}: {count}", mutates=mutates)
+    kind = MUTATE if mutates else GENERATE
+    dependencies.metrics.count(BACKGROUND_REQUESTS, (kind, DROPPED))

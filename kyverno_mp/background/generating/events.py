@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, leave_out
 from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.labels import owner_of, policy_selector
 from kyverno_mp.background.generating.policies import (
@@ -35,6 +36,7 @@ from kyverno_mp.background.update_request import (
     Trigger,
 )
 from kyverno_mp.errors import InputError
+from kyverno_mp.program.generate.requester import needs_review
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.telemetry.log import fields
 
@@ -127,7 +129,7 @@ class GeneratingEvents:
 
         Raises: DependencyError.
         """
-        name = one.spec.policy
+        name, since_ns = one.spec.policy, one.lost_since_ns - CLOCK_SKEW_NS
         refusals = Refusals()
         for known in [name] if name else self._policies.names():
             try:
@@ -137,17 +139,23 @@ class GeneratingEvents:
                 continue
             if ready is None:
                 continue
-            yield from self.all_tasks(ready, refusals)
+            yield from self.all_tasks(ready, refusals, since_ns)
         refusals.raise_first()
 
-    def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
+    def all_tasks(
+        self, ready: ReadyGenerating, refusals: Refusals, since_ns: int = 0
+    ) -> Iterator[Task]:
         """Yield a task for each current or former trigger of the policy.
 
-        ``refusals`` collects the rejected lists. Raises: other DependencyErrors.
+        ``refusals`` collects the rejected lists. ``since_ns``: only triggers written
+        since then, whose reviews are lost. Raises: other DependencyErrors.
         """
         claims: Claims = {}
         triggers = self._of_downstream(ready, refusals, claims)
-        existing = self._existing.triggers(ready, refusals.add)
+        existing = self._existing.triggers(ready, refusals.add, since_ns)
+        if since_ns and needs_review(ready.ir):
+            leave_out(self._dependencies, ready.stored, ready.ir.policy.name, existing)
+            existing = {}
         yield from _tasks(ready, triggers, existing, claims)
 
     def _record(self, ready: ReadyGenerating) -> None:

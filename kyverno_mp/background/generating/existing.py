@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.existing import listed_triggers
+from kyverno_mp.background.existing import listed_triggers, written_ns
 from kyverno_mp.background.generating.policies import ReadyGenerating
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import identity_of, request_of
@@ -41,9 +41,12 @@ class ExistingTriggers:
     kinds: Kinds
 
     def triggers(
-        self, policy: ReadyGenerating, on_refused: Callable[[DependencyError], None]
+        self,
+        policy: ReadyGenerating,
+        on_refused: Callable[[DependencyError], None],
+        since_ns: int = 0,
     ) -> dict[str, Trigger]:
-        """List the objects that the constraints match, by key.
+        """List the objects written since a time that the constraints match, by key.
 
         ``on_refused`` is called with the error of each rejected list. Raises:
         DependencyError.
@@ -58,16 +61,20 @@ class ExistingTriggers:
                 found |= listed_triggers(
                     self.dependencies.client,
                     scope,
-                    partial(self._matches, policy, resource),
+                    partial(self._matches, policy, resource, since_ns),
                 )
             except (KubeRefused, KubeNotFound) as error:
                 _log.warning(error.message, extra=fields(policy=policy.name))
                 on_refused(error)
         return found
 
-    def _matches(self, policy: ReadyGenerating, resource: Resource, raw: Json) -> bool:
+    def _matches(
+        self, policy: ReadyGenerating, resource: Resource, since_ns: int, raw: Json
+    ) -> bool:
         constraints = policy.ir.constraints
         assert constraints is not None
+        if written_ns(raw) < since_ns:
+            return False
         task = Task(CEL_GENERATE, "", "", identity_of(raw))
         try:
             request = request_of(

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import written_ns
 from kyverno_mp.background.failure import Failure
-from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, written_ns
+from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS
 from kyverno_mp.background.mutate.cel_policies import (
     ReadyMutatingPolicy,
     StoredMutatingPolicies,

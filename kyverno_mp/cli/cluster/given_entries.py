@@ -62,15 +62,14 @@ class GivenEntries:
     def entry(self, name: str) -> Json:
         """Return the data of ``entry`` or ``entry.projection``.
 
+        KYVERNO: an entry with a dot in its name cannot be read, as in a cluster.
         Raises: ExpressionFailed.
         """
-        head, _, projection = name.rpartition(".")
-        if name not in self.by_name and head in self.by_name:
-            return self.reference(head, projection)
-        if name not in self.by_name:
-            text = f"failed to fetch entry key={name}"
+        entry, _, rest = name.partition(".")
+        if entry not in self.by_name:
+            text = f"failed to fetch entry key={entry}"
             raise ExpressionFailed("context.global_entry", text)
-        return self.by_name[name].data
+        return self.reference(entry, rest.partition(".")[0])
 
 
 def with_entries(

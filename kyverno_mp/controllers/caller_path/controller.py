@@ -101,7 +101,7 @@ class CallerPathController:
         self._holding_since_s: float | None = None
         """Since when, by the monotonic clock, every call carries a proof."""
         self._exposures: dict[str, int] | None = None
-        """The failed calls by replica; None while this replica only follows."""
+        """The failed calls by replica that the Secret accounts for; None at first."""
         self._problem = ""
         self.is_read = False
         """Whether the Secret was read, or may not be read."""
@@ -144,11 +144,30 @@ class CallerPathController:
         if not paths.known and self._paths.known:
             # Somebody deleted it, perhaps to get another segment; without a gap, too.
             paths = msgspec.structs.replace(self._paths, exposed=True)
-        if not self._election.holds():
-            self._exposures = None
-            return paths
         others = self._inputs.others()
-        serials = [one.serial for one in (self._inputs.own(), *others.values())]
+        counts = {name: one.exposures for name, one in others.items()}
+        counts[""] = self._inputs.own().exposures
+        if not self._election.holds():
+            # What the lease holder has not stored when it ends is left to us.
+            if self._exposures is None or paths != self._paths:
+                self._exposures = counts
+            return paths
+        planned = self._planned(paths, can_keep, is_complete, self._is_exposed(counts))
+        if planned != paths_in(raw):
+            self._write(raw, planned)
+        # Afterwards: failures that could not be stored are still to be stored.
+        self._exposures = counts
+        return planned
+
+    def _planned(
+        self,
+        paths: Paths,
+        can_keep: bool,  # noqa: FBT001
+        is_complete: bool,  # noqa: FBT001
+        is_exposed: bool,  # noqa: FBT001
+    ) -> Paths:
+        known = (self._inputs.own(), *self._inputs.others().values())
+        serials = [one.serial for one in known]
 
         def all_know(serial: int) -> bool:
             return is_complete and all(
@@ -160,33 +179,26 @@ class CallerPathController:
             can_keep,
             all_know,
             lambda segment: self._inputs.registered() == {segment},
-            self._is_exposed(others),
+            is_exposed,
         )
-        planned = plan(
+        return plan(
             paths,
             facts,
             new_segment,
             overlap_s=self._rules.overlap_s,
             rotate_s=self._rules.rotate_s,
         )
-        if planned != paths_in(raw):
-            self._write(raw, planned)
-        return planned
 
-    def _is_exposed(self, others: Mapping[str, Known]) -> bool:
-        """Return whether calls have failed since the last look.
+    def _is_exposed(self, counts: Mapping[str, int]) -> bool:
+        """Return whether calls have failed that the Secret does not account for.
 
-        So did those to a replica that has died. The first holder of the lease without
-        another replica may follow an outage.
+        So did those to a replica that has died or was restarted, and those before this
+        process began to lead: an outage may have preceded it.
         """
-        counts = {name: one.exposures for name, one in others.items()}
-        counts[""] = self._inputs.own().exposures
-        before, self._exposures = self._exposures, counts
-        if before is None:
-            return not others
-        if not self._inputs.silent().isdisjoint(before):
+        before = self._exposures
+        if before is None or not self._inputs.silent().isdisjoint(before):
             return True
-        return any(count > before.get(name, 0) for name, count in counts.items())
+        return any(count != before.get(name, 0) for name, count in counts.items())
 
     def _replicas(self) -> tuple[bool, bool]:
         """Return whether all replicas understand segments, and whether all report.

@@ -1,7 +1,7 @@
 """Compute the values of GlobalContextEntries: the data and each projection.
 
 Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` and by
-``<entry>.<projection>``; ``<entry>.`` answers for every other projection; the keys of
+snapshot/data.projection_key, with "" for every other projection; the keys of
 snapshot/data.opened_key for the namespaces whose policies may read the entry.
 Next: leader/cluster_data.py (canned answers), leader/context/sources.py (a
 cluster).
@@ -27,7 +27,7 @@ from kyverno_mp.policy.documents.global_context_entry import (
     opened_to,
 )
 from kyverno_mp.policy.reading.decode import decode
-from kyverno_mp.snapshot.data import opened_key
+from kyverno_mp.snapshot.data import opened_key, projection_key
 from kyverno_mp.values.jsonvalue import Json
 
 _Values = dict[str, Json]
@@ -38,7 +38,7 @@ _PROJECTING_NS_MAX: Final = 10 * 10**9
 def failed_values(name: str, text: str) -> dict[str, bytes]:
     """Return the values of an entry without data, for which every read fails."""
     error = msgspec.json.encode({"error": text})
-    return {name: error, f"{name}.": error}
+    return {name: error, projection_key(name, ""): error}
 
 
 def opened_values(entry: GlobalContextEntry) -> dict[str, bytes]:
@@ -65,7 +65,9 @@ def call_values(
     for one in projections:
         found = _projected(one.jmes_path, data, ints_are_numbers=True)
         if found is not None:
-            values[f"{name}.{one.name}"] = msgspec.json.encode({"data": found})
+            values[projection_key(name, one.name)] = msgspec.json.encode(
+                {"data": found}
+            )
     return values
 
 
@@ -86,7 +88,7 @@ def resource_values(
         except Error as error:
             problem = f'failed to apply projection "{one.name}": {error.message}'
             continue
-        values[f"{name}.{one.name}"] = msgspec.json.encode({"data": found})
+        values[projection_key(name, one.name)] = msgspec.json.encode({"data": found})
     return values, problem
 
 
@@ -102,7 +104,7 @@ def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
     opened: _Values = dict.fromkeys(opened_values(entry), True)
     value = _source(entry, answers)
     if "error" in value:
-        return {name: value, f"{name}.": value, **opened}
+        return {name: value, projection_key(name, ""): value, **opened}
     body, projections = msgspec.json.encode(value["data"]), entry.spec.projections
     try:
         if entry.spec.api_call is not None:

@@ -14,7 +14,12 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.queues.triggers import LOST_ROLE, TriggerObject, TriggerRecord, Wanted
+from kyverno_mp.queues.triggers import (
+    UNPROVED_ROLE,
+    TriggerObject,
+    TriggerRecord,
+    Wanted,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 UPDATE_REQUESTS: Final = Resource(
@@ -30,6 +35,8 @@ CHANGED: Final = "kyverno-mp.io/changed-object"
 identity, its ``role``, the ``operation``, and its previous ``version``."""
 LOST_SINCE: Final = "kyverno-mp.io/lost-since"
 """Annotation: the time since when the policy's triggers are lost, in nanoseconds."""
+UNPROVED: Final = "kyverno-mp.io/unproved"
+"""Annotation: the reviews that may have triggered the policy had no proof."""
 UNCHECKED: Final = "kyverno-mp.io/unchecked"
 """Annotation: the conditions of a policy without rules were not evaluated."""
 _MUTATE: Final = "mutate"
@@ -77,8 +84,10 @@ def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:
         annotations[CHANGED] = msgspec.json.encode(_changed(record)).decode()
     if wanted.unchecked:
         annotations[UNCHECKED] = "true"
-    if record.role == LOST_ROLE:
+    if record.is_of_policy:
         annotations[LOST_SINCE] = str(record.at_ns)
+    if record.role == UNPROVED_ROLE:
+        annotations[UNPROVED] = "true"
     return {
         "apiVersion": UPDATE_REQUESTS.api_version,
         "kind": UPDATE_REQUESTS.kind,

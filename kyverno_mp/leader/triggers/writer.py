@@ -41,7 +41,6 @@ from kyverno_mp.limits import (
 from kyverno_mp.queues.ahead import Ahead, Held
 from kyverno_mp.queues.journal import JournalReader
 from kyverno_mp.queues.triggers import (
-    LOST_ROLE,
     TriggerRecord,
     Wanted,
     decode_trigger,
@@ -243,7 +242,7 @@ class TriggerWriter:
         for wanted in decoded.wanted:
             name = name_of(decoded, wanted)
             is_stored = self._rejections.is_stored(name, decoded.at_ns)
-            if is_stored and decoded.role != LOST_ROLE:
+            if is_stored and not decoded.is_of_policy:
                 continue
             try:
                 self._store(decoded, wanted)
@@ -273,7 +272,7 @@ class TriggerWriter:
             _check_size(decoded, wanted)
             self._put(document_of(decoded, wanted, self._namespace))
         except KubeRefused as error:
-            if not _is_refusal(error) or decoded.role == LOST_ROLE:
+            if not _is_refusal(error) or decoded.is_of_policy:
                 raise
             lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
             self._store(lost, lost.wanted[0])

@@ -10,16 +10,16 @@ it, because no answer should wait for such a call.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
-from kyverno_mp.expr.template.nodes import Variable
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
+from kyverno_mp.program.generate.requester import OLD_OBJECT, mentions
 from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.recall.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
@@ -33,7 +33,6 @@ CEL_GENERATE: Final = "cel-generate"
 """A GeneratingPolicy; its single rule has the policy's name."""
 _SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
 _DELETE: Final = "DELETE"
-_OLD_OBJECT: Final = "oldObject"
 
 
 class Triggered(msgspec.Struct, frozen=True):
@@ -79,7 +78,7 @@ class _Rule:
         self.is_plain = self.gate.is_open and not (self.is_slow or ir.exceptions)
         """Whether the rule's match alone decides."""
         self.lists_delete = any(_DELETE in one.operations for one in ir.match.filters)
-        self.reads_old = _reads_old(ir)
+        self.reads_old = mentions(ir, (OLD_OBJECT,), with_users=False)
         self.synchronize = ir.generate is not None and ir.generate.synchronize
         """Whether the generated objects are synchronised with the trigger."""
         kind = GENERATE if ir.rule_type == GENERATE else MUTATE
@@ -88,27 +87,6 @@ class _Rule:
             for deletes in (False, True)
         }
         """The Triggered records if no other rule of the policy applies."""
-
-
-def _reads_old(ir: RuleIR) -> bool:
-    """Return whether a rule's text mentions the old object."""
-    waiting: list[Any] = [ir]
-    while waiting:
-        value = waiting.pop()
-        if type(value) is str:
-            if _OLD_OBJECT in value:
-                return True
-        elif isinstance(value, Variable):
-            # A query for DELETE always reads the old object, which a deletion includes
-            # anyway.
-            waiting.append(value.lookup)
-        elif isinstance(value, msgspec.Struct):
-            waiting += [getattr(value, name) for name in value.__struct_fields__]
-        elif isinstance(value, tuple | list):
-            waiting += value
-        elif isinstance(value, dict):
-            waiting += [*value, *value.values()]
-    return False
 
 
 _Applies = tuple[_Rule, bool]

@@ -89,6 +89,11 @@ class FollowedClusterPolicies:
         if linked is not None:
             self._context.ahead.link((linked.source, linked.mutating), None)
 
+    def has(self, key: str) -> bool:
+        """Return whether a policy exists in the newest generation."""
+        linked = self.follower.current()
+        return linked is not None and linked.segment.knows(key)
+
     def knows(self, key: str) -> bool:
         """Return whether a policy exists, or existed at the last request for it."""
         return knows_or_waits(self.follower, self._aside, self._asked, key)

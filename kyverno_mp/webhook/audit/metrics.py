@@ -23,10 +23,10 @@ from kyverno_mp.program.result import IMAGE_VERIFY, PolicyResponse, SharedRespon
 from kyverno_mp.telemetry.families import (
     IMAGE_POLICY_RESULTS,
     MUTATING_RESULTS,
-    OVERFLOW,
     VALIDATING_RESULTS,
 )
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
     GPOL,
@@ -114,7 +114,7 @@ class PageRecords:
             return
         labels = (
             request.kind,
-            _space(request),
+            space_of(request),
             _LOWER[request.operation],
             "true" if allowed else "false",
             _WEBHOOK[webhook],
@@ -146,7 +146,7 @@ class PageRecords:
                 observe(_cel_labels(request, response), share)
             return
         outcome = responses.outcome
-        key = (outcome, request.kind, _space(request), request.operation)
+        key = (outcome, request.kind, space_of(request), request.operation)
         known = self._cel_labels.get(key)
         if known is None:
             known = [_cel_labels(request, one) for one in responses]
@@ -169,7 +169,7 @@ class PageRecords:
                 policy.namespace or "-",
                 policy.name,
                 request.kind,
-                _space(request),
+                space_of(request),
                 _LOWER[request.operation],
                 "admission_request",
                 response.results[0].status,
@@ -198,7 +198,7 @@ class PageRecords:
         """
         key: _Outcome = (
             request.kind,
-            _space(request),
+            space_of(request),
             request.operation,
             request.dry_run,
             webhook,
@@ -239,11 +239,6 @@ class PageRecords:
             self._loop.call_soon_threadsafe(count)
 
 
-def _space(request: Request) -> str:
-    """Return the namespace for labels; all that do not exist share one series."""
-    return request.namespace if request.namespace_known else OVERFLOW
-
-
 def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
     policy = response.policy
     return (
@@ -252,7 +247,7 @@ def _cel_labels(request: Request, response: PolicyResponse) -> tuple[str, ...]:
         policy.namespace or "-",
         policy.name,
         request.kind,
-        _space(request),
+        space_of(request),
         _LOWER[request.operation],
         "admission_request",
         response.results[0].status,
@@ -298,7 +293,7 @@ def _rows(
             policy.namespace or "-",
             policy.name,
             request.kind,
-            _space(request),
+            space_of(request),
             _LOWER[request.operation],
             rule,
             status,

@@ -19,11 +19,17 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.records import ObjectRecord, PolicyRecord, RuleRecord
+from kyverno_mp.telemetry.families import OVERFLOW
 
 WithMessages = Callable[[PolicyResponse], PolicyResponse]
 """Adds the results of the rules that the fast program evaluated."""
 _EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
 _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
+
+
+def space_of(request: Request) -> str:
+    """Return the namespace for labels and shares; all that do not exist share one."""
+    return request.namespace if request.namespace_known else OVERFLOW
 
 
 def object_record(request: Request) -> ObjectRecord | None:

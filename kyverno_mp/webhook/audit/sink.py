@@ -36,6 +36,7 @@ from kyverno_mp.webhook.audit.records import (
     merged,
     object_record,
     policy_records,
+    space_of,
 )
 from kyverno_mp.webhook.ports import Records
 from kyverno_mp.webhook.route import VALIDATE
@@ -152,7 +153,7 @@ class JournalSink:
             record = ReviewRecord(
                 self._options.now_ns(), request.uid, about, blocked, policies
             )
-            self._journal.append(encode_record(record))
+            self._journal.append(encode_record(record), space_of(request))
 
     def _encoded(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool

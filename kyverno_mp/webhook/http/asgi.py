@@ -8,13 +8,14 @@ paths), with Falcon's routing and error responses.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from kyverno_mp.webhook.http_errors import INTERNAL_ERROR, error_text
 
 _LOG = logging.getLogger(__name__)
 
+IS_PROVED: Final = "is_proved"
 Message = dict[str, Any]
 App = Callable[
     [
@@ -27,10 +28,20 @@ App = Callable[
 Headers = list[tuple[bytes, bytes]]
 
 
-async def call_app(
-    app: App, method: bytes, path: bytes, query: bytes, headers: Headers, body: bytes
+async def call_app(  # noqa: PLR0913 - the parts of a request
+    app: App,
+    method: bytes,
+    path: bytes,
+    query: bytes,
+    headers: Headers,
+    body: bytes,
+    *,
+    is_proved: bool,
 ) -> tuple[int, Headers, bytes]:
-    """Return ``(status, headers, body)``; 500 if the app fails."""
+    """Return ``(status, headers, body)``; 500 if the app fails.
+
+    The app finds ``is_proved`` in its scope (webhook/http/callers.py).
+    """
     received = False
 
     async def receive() -> Message:
@@ -69,6 +80,7 @@ async def call_app(
         "headers": headers,
         "server": None,
         "client": None,
+        "state": {IS_PROVED: is_proved},
     }
     try:
         await app(scope, receive, send)

@@ -67,6 +67,14 @@ def is_review(exchange: Exchange) -> bool:
     return route_of(exchange.path) is not None
 
 
+def announces_body(exchange: Exchange) -> bool:
+    """Return whether the head says that a body follows."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0)
+        for name, value in exchange.headers
+    )
+
+
 def bytes_of(exchange: Exchange) -> int:
     """Return the approximate size of a request while it waits."""
     head = len(exchange.target) + len(exchange.headers) * HEADER_BYTES

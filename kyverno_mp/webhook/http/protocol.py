@@ -43,6 +43,7 @@ from kyverno_mp.webhook.http.exchange import (
     HEADER_BYTES,
     JSON,
     Exchange,
+    announces_body,
     bytes_of,
     is_review,
     response_head,
@@ -104,7 +105,7 @@ class Protocol(asyncio.Protocol):
         """Remove the connection; the evaluation of a review continues."""
         del exc
         self._transport = None
-        if self.state == ANSWERING and self._answers_proved:
+        if self._owes_proved():
             self._connections.gave_up()
         self._waiting.clear()
         self._enter(CLOSING)
@@ -114,6 +115,14 @@ class Protocol(asyncio.Protocol):
         # MiB before the garbage collector runs.
         del self._parser
         self._connections.closed(self)
+
+    def _owes_proved(self) -> bool:
+        """Return whether a proved request has arrived, at least in part, unanswered."""
+        return (
+            self._exchange.is_proved
+            or (self.state == ANSWERING and self._answers_proved)
+            or any(one.is_proved for one in self._waiting)
+        )
 
     def pause_writing(self) -> None:
         """Stop reading and answering while the client does not read."""
@@ -264,8 +273,8 @@ class Protocol(asyncio.Protocol):
             self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
 
     def _admits(self, exchange: Exchange) -> bool:
-        """Return whether to read the body of a request; only GET needs no proof."""
-        if exchange.method != b"POST":
+        """Return whether to read on; without a body, only a POST needs a proof."""
+        if exchange.method != b"POST" and not announces_body(exchange):
             return True
         code = self._connections.callers.refusal(
             is_proved=exchange.is_proved, certified=self._certified
@@ -478,7 +487,10 @@ class Protocol(asyncio.Protocol):
     def _call_app(self, exchange: Exchange) -> None:
         """Pass a request that is not a review to the Falcon app."""
         self._enter(ANSWERING)
-        self._answers_proved = exchange.is_proved and exchange.method == b"POST"
+        is_review = exchange.method == b"POST"
+        self._answers_proved = exchange.is_proved and is_review
+        if is_review and not exchange.is_proved:
+            self._connections.service.refused(http_errors.UNPROVED)
         self._task = self._connections.loop.create_task(self._relay(exchange))
 
     async def _relay(self, exchange: Exchange) -> None:
@@ -489,6 +501,7 @@ class Protocol(asyncio.Protocol):
             exchange.query,
             exchange.headers,
             bytes(exchange.body),
+            is_proved=exchange.is_proved,
         )
         self._task = None
         if self.state == ANSWERING:
@@ -547,6 +560,9 @@ class Protocol(asyncio.Protocol):
         Closing while the client still sends would reset the connection, and the client
         might not be able to read the answer.
         """
+        if self._exchange.is_proved:
+            # The answer was early: the client may not read it, but fail to send.
+            self._connections.gave_up()
         self._enter(CLOSING)
         self._exchange, self._body = Exchange(), b""
         self._release()

@@ -16,6 +16,7 @@ import os
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from kyverno_mp import __version__
-from kyverno_mp.limits import RECORDING_FILE_SHARE
+from kyverno_mp.limits import RECORDING_FILE_SHARE, RECORDING_SHARE_S
 from kyverno_mp.telemetry.page import start_ticks
 from kyverno_mp.webhook.recording.format import (
     OPEN_SUFFIX,
@@ -74,15 +75,26 @@ class RecordingFiles:
         self._on_delete = on_delete
         self._now_s = now_s
         self._open: _Open | None = None
+        self._shared_since_s = 0.0
+        self._written: Counter[str] = Counter()
+        """Bytes by namespace since then."""
         pid = os.getpid()
         self._mark = f"{pid}-{start_ticks(pid)}"
+
+    def admits(self, namespace: str) -> bool:
+        """Return whether a namespace leaves room in the folder to others."""
+        now_s = self._now_s()
+        if not 0 <= now_s - self._shared_since_s < RECORDING_SHARE_S:
+            self._shared_since_s = now_s
+            self._written.clear()
+        return self._written[namespace] < self.file_bytes // 2
 
     def prepare(self) -> None:
         """Create the folder. Raises: OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def write(self, line: bytes) -> bool:
-        """Append a line, in a new file if the current one is full.
+    def write(self, line: bytes, namespace: str = "") -> bool:
+        """Append a line of a namespace, in a new file if the current one is full.
 
         Returns False if it does not fit into a file. Raises: OSError, e.g. without free
         space; the next line then starts a new file.
@@ -96,9 +108,11 @@ class RecordingFiles:
             if current.file.tell() + worst > self.file_bytes:
                 self.close()
                 current = self._begin()
+            before = current.file.tell()
             current.stream.write(line + b"\n")
             # The file of a killed worker, or a copy of the folder, contains every line.
             current.stream.flush(zlib.Z_SYNC_FLUSH)
+            self._written[namespace] += current.file.tell() - before
         except OSError:
             self._abandon()
             raise

@@ -26,6 +26,7 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.tally import Labels, Tally
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.recording.denying import denies
 from kyverno_mp.webhook.recording.files import RecordingFiles
 from kyverno_mp.webhook.recording.format import Answer, Line
@@ -93,17 +94,20 @@ class ReviewRecorder:
         if request.size > RECORDING_REVIEW_BYTES_MAX:
             self._counts.add((TOO_LARGE,))
             return
-        time_ms = self._time_ms()
+        time_ms, namespace = self._time_ms(), space_of(request)
 
         def write() -> None:
+            if not self._files.admits(namespace):
+                self._counts.add((DROPPED,))
+                return
             denied = [one for one in responses if not allowed and denies(one)]
             policies = sorted({one.policy.key for one in denied})
             answer = Answer(allowed, policies, list(patch), failed)
             line = self._line(request, raw, path, time_ms, answer)
-            is_written = self._files.write(line)
+            is_written = self._files.write(line, namespace)
             self._counts.add((WRITTEN if is_written else TOO_LARGE,))
 
-        self._queue.put(write, request.size)
+        self._queue.put(write, request.size, namespace)
 
     def drain(self) -> Mapping[Labels, int]:
         """Return the counts by outcome since the last call."""

@@ -161,16 +161,15 @@ class Redaction:
             return True
         if ARGS in self._hidden and not _ARGUMENTS.isdisjoint((parent, name)):
             return True
-        return (
-            ANNOTATIONS in self._hidden
-            and (grandparent, parent) == _ANNOTATIONS
-            and not _is_known(name)
-        )
+        if (grandparent, parent) != _ANNOTATIONS or not self._hidden:
+            return False
+        # A copy of the object contains everything that is hidden in the object.
+        return name in COPIES or (ANNOTATIONS in self._hidden and not _is_known(name))
 
 
 def _is_known(annotation: str) -> bool:
     domain, slash, _ = annotation.rpartition("/")
-    if not slash or annotation in COPIES:
+    if not slash:
         return False
     return any(
         domain == one or domain.endswith(f".{one}") for one in _KNOWN_ANNOTATIONS

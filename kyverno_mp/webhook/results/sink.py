@@ -34,6 +34,7 @@ from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.reports.entries import Subject, public_row_of, row_facts
 from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.ports import Records
 
 JOURNAL_FULL: Final = "webhook.results_full"
@@ -129,7 +130,7 @@ class ResultSink:
             content = encode_results(at_ns, subject, part)
             if len(content) > RESULT_RECORD_BYTES_MAX:
                 self._records.error(TOO_LARGE)
-            elif not self._journal.append(content):
+            elif not self._journal.append(content, space_of(request)):
                 self._records.error(JOURNAL_FULL)
 
     def _row(self, policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:

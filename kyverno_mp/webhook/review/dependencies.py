@@ -49,6 +49,8 @@ class Dependencies:
     sink: AuditSink | None = None
     triggers: Triggers | None = None
     """None if no background pool runs."""
+    unproved_triggers: Triggers | None = None
+    """For reviews that anyone could have sent."""
     results: Results | None = None
     """None if no reports pool runs."""
     recording: Recording | None = None
@@ -75,7 +77,8 @@ class Dependencies:
 def without_effects(dependencies: Dependencies) -> Dependencies:
     """Return the dependencies of reviews that must have no effect but their answer.
 
-    SAFETY: no handler can reach what starts, stores or counts something.
+    SAFETY: no handler can reach what starts, stores or counts something, except that
+    the pool is told which policies to synchronize with the cluster.
     """
     return replace(
         dependencies,
@@ -83,7 +86,7 @@ def without_effects(dependencies: Dependencies) -> Dependencies:
         audit_queue=None,
         slow_audit_queue=None,
         sink=None,
-        triggers=None,
+        triggers=dependencies.unproved_triggers,
         results=None,
         recording=None,
     )

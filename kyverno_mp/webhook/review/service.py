@@ -36,6 +36,7 @@ from kyverno_mp.queues.turns import Shares
 from kyverno_mp.telemetry.families import OVERFLOW
 from kyverno_mp.values.kubernetes.image import registries_of
 from kyverno_mp.values.kubernetes.selector import labels_of
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
 from kyverno_mp.webhook.review.dependencies import Dependencies, without_effects
@@ -242,8 +243,10 @@ class Service:
             return ()
         request = review.request
         hosts = registries_of(request.object or request.old_object)
-        # Otherwise, reviews of invented namespaces would get many shares.
-        namespace = request.namespace if request.namespace_known else OVERFLOW
+        # SAFETY: otherwise, reviews of invented namespaces would get many shares, and
+        # anyone could use up the share of a namespace.
+        is_believed = review.dependencies is self._dependencies
+        namespace = space_of(request) if is_believed else OVERFLOW
         return (f"namespace {namespace}", *hosts)
 
     def _asks_for(self, request: Request, plan: PlanOf) -> bool:

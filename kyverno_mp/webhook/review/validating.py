@@ -21,6 +21,7 @@ from kyverno_mp.program.changes import change_of
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request, unread_labels
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
 
@@ -320,7 +321,7 @@ def _audit_later(
     waiting = dependencies.audit_queue
     if plan.needs_io and dependencies.slow_audit_queue is not None:
         waiting = dependencies.slow_audit_queue
-    waiting.put(audit, review.size_bytes)
+    waiting.put(audit, review.size_bytes, space_of(request))
 
 
 def _note_left_out(review: Review, plan: Plan) -> None:

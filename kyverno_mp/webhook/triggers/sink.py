@@ -10,7 +10,7 @@ loses nothing. Objects are recorded only if they cannot be read later, and they 
 never logged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from kyverno_mp.program.generate.triggers import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.triggers import (
+    UNPROVED_ROLE,
     TriggerObject,
     TriggerRecord,
     Wanted,
@@ -33,14 +34,18 @@ from kyverno_mp.queues.triggers import (
 )
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
+from kyverno_mp.webhook.audit.records import space_of
 from kyverno_mp.webhook.ports import Records
 from kyverno_mp.webhook.triggers.lost import LostPolicies
 
 JOURNAL_FULL: Final = "webhook.triggers_full"
 TOO_LARGE: Final = "webhook.trigger_too_large"
+TRIGGER_UNPROVED: Final = "webhook.trigger_unproved"
 _OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 _MANAGED: Final = "managedFields"
 _LEFT_OUT: Final = frozenset({"object", "oldObject", "options"})
+_GENERATING: Final = frozenset({GENERATE, CEL_GENERATE})
+_WRITES: Final = frozenset({"CREATE", "UPDATE"})
 _GOING: Final = frozenset({"DELETE", "CONNECT"})
 
 
@@ -66,20 +71,68 @@ class TriggerSink:
         content = encode_trigger(record)
         if len(content) > TRIGGER_RECORD_BYTES_MAX:
             self._lost(TOO_LARGE, record.wanted)
-        elif not self._journal.append(content):
+        elif not self._journal.append(content, space_of(request)):
             self._lost(JOURNAL_FULL, record.wanted)
 
     def changed(self, request: Request, change: Change) -> None:
         """Record that an allowed request changes a source or a generated object."""
         record = change_record(request, change, self._now_ns())
-        if not self._journal.append(encode_trigger(record)):
+        if not self._journal.append(encode_trigger(record), space_of(request)):
             self._lost(JOURNAL_FULL, record.wanted)
+
+    def without_proof(self, knows: Callable[[str], bool]) -> "UnprovedTriggers":
+        """Return the sink of reviews that anyone could have sent.
+
+        ``knows`` returns whether a policy of kyverno.io exists, by its key.
+        """
+        return UnprovedTriggers(self._lost_policies, self._records, knows)
 
     def _lost(self, code: str, wanted: Sequence[Wanted]) -> None:
         self._records.error(code)
         self._lost_policies.add(
             sorted({(lost_type(one), one.policy) for one in wanted})
         )
+
+
+class UnprovedTriggers:
+    """Lets the pool find the triggers itself; nothing of a review is recorded.
+
+    SAFETY: generating is safe to repeat, and the pool reads the triggers live. What it
+    cannot read starts nothing: users, old objects, subresources, and deleted triggers
+    of rules that list DELETE. Nor does changing existing objects, which a repetition
+    can change twice.
+    """
+
+    def __init__(
+        self, lost: LostPolicies, records: Records, knows: Callable[[str], bool]
+    ) -> None:
+        self._lost_policies = lost
+        self._records = records
+        self._knows = knows
+
+    def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
+        """Record the policies, which are few, so that anyone may repeat a review."""
+        is_alive = request.operation in _WRITES
+        readable = [
+            (one.type, one.policy)
+            for one in found
+            if one.type in _GENERATING
+            and (is_alive or one.deletes)
+            and not request.subresource
+        ]
+        self._add(readable, is_whole=len(readable) == len(found))
+
+    def changed(self, request: Request, change: Change) -> None:
+        """Record the policy of a generated object, or all policies for a source."""
+        del request
+        policy = "" if change.origin is None else change.origin.policy
+        is_known = not policy or self._knows(policy)
+        self._add([(GENERATE, policy)] if is_known else [], is_whole=is_known)
+
+    def _add(self, policies: Iterable[tuple[str, str]], *, is_whole: bool) -> None:
+        if not is_whole:
+            self._records.error(TRIGGER_UNPROVED)
+        self._lost_policies.add(sorted(set(policies)), UNPROVED_ROLE)
 
 
 def lost_type(wanted: Wanted) -> str:

@@ -33,6 +33,8 @@ POLICY: Final = {
     "kind": "ClusterPolicy",
     "metadata": {"name": "grants"},
     "spec": {
+        # The rule reads the user.
+        "background": False,
         "rules": [
             {
                 "name": "grant",
@@ -45,7 +47,7 @@ POLICY: Final = {
                     "data": {"data": {"to": "{{ request.userInfo.username }}"}},
                 },
             }
-        ]
+        ],
     },
 }
 

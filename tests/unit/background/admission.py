@@ -13,7 +13,7 @@ from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal, JournalReader
 from kyverno_mp.webhook.triggers.lost import LostPolicies
 from kyverno_mp.webhook.triggers.sink import TriggerSink
 from tests.fuzz.bench import Bench, Recorded
-from tests.unit.background.world import stored
+from tests.unit.background.world import POLICIES, stored
 from tests.unit.kube.fake_api import FakeApi
 
 Json = Any
@@ -28,6 +28,8 @@ class User:
         folder.mkdir(exist_ok=True)
         self.api = api
         self.name = "alice"
+        self.is_proved = True
+        """Whether reviews prove that the API server sends them."""
         self.records = Recorded()
         self._time_ns = 1_760_000_000 * 10**9  # in 2025
         self._journal = Journal.claim(folder, most, TRIGGERS.ring_bytes)
@@ -93,9 +95,12 @@ class User:
 
     def review(self, operation: str, new: Json, old: Json) -> None:
         """Let the webhook answer a review; its records wait in the journal."""
+        sink = self.sink()
         bench = Bench(
             self._policies(),
-            triggers=self.sink(),
+            triggers=sink,
+            unproved_triggers=sink.without_proof(self._exists),
+            is_proved=self.is_proved,
             background_user=POOL,
         )
         shown = new or old
@@ -109,7 +114,7 @@ class User:
             userInfo={"username": self.name, "groups": []},
         )
         assert answer["allowed"]
-        assert bench.records.errors == []
+        assert bench.records.errors == ["webhook.unproved"] * (not self.is_proved)
 
     def sink(self) -> TriggerSink:
         """Return a worker's sink; all sinks use the same journals."""
@@ -123,6 +128,9 @@ class User:
     def _now_ns(self) -> int:
         self._time_ns += 1
         return self._time_ns
+
+    def _exists(self, policy: str) -> bool:
+        return stored(self.api, f"{POLICIES}/{policy}") is not None
 
     def _policies(self) -> str:
         with self.api.lock:

@@ -277,6 +277,43 @@ def test_failed_call_replaces_the_segment_soon(api: FakeApi, whose: str) -> None
     assert before not in one.callers.segments
 
 
+def test_failed_call_is_not_forgotten_if_it_cannot_be_stored(api: FakeApi) -> None:
+    """An outage of the API server fails calls and writes alike."""
+    cluster, one, _ = settled(api)
+    before = segment_of(cluster)
+    cluster.pass_s(300)
+    one.exposures += 1
+    api.fault("PUT .*secrets", 409)
+    cluster.step()
+    assert not api.faults
+    cluster.settle(10)
+    assert segment_of(cluster) != before
+
+
+def test_failed_call_is_not_forgotten_if_the_holder_ends(api: FakeApi) -> None:
+    cluster, one, two = settled(api)
+    before = segment_of(cluster)
+    cluster.pass_s(300)
+    cluster.step()
+    two.exposures += 1
+    one.election.release()
+    two.election.step()
+    assert two.election.holds()
+    cluster.settle(10)
+    assert segment_of(cluster) != before
+
+
+def test_restarted_replica_may_have_failed_calls(api: FakeApi) -> None:
+    """It counts from zero again."""
+    cluster, _, two = settled(api)
+    two.exposures = 5
+    cluster.settle(300)
+    before = segment_of(cluster)
+    two.exposures = 1
+    cluster.settle(10)
+    assert segment_of(cluster) != before
+
+
 def test_many_failed_calls_do_not_replace_it_endlessly(api: FakeApi) -> None:
     cluster, one, _ = settled(api)
     seen: set[str] = set()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kyverno_mp.controllers.caller_path.controller import new_segment
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
@@ -158,6 +159,22 @@ def test_messages_contain_no_secrets(api: FakeApi) -> None:
         api.client(access).get("/api/v1/pods", [("password", "s3cret")])
     assert "s3cret" not in raised.value.message.replace("password=s3cret", "")
     assert len(raised.value.message) < 700
+
+
+@pytest.mark.parametrize("code", [400, 403, 404, 409, 410, 422, 500, 503, 504])
+def test_no_error_names_the_secret_path_of_our_webhook(api: FakeApi, code: int) -> None:
+    """Errors of writes stand in Events and statuses that tenants read."""
+    segment = new_segment()
+    message = (
+        'failed calling webhook "validate.kyverno.svc-fail": failed to call webhook:'
+        f' Post "https://kyverno-svc.kyverno.svc:443/{segment}/validate/fail": EOF'
+    )
+    api.fault("POST", {"code": code, "message": message})
+    with pytest.raises(DependencyError) as raised:
+        api.client().send(Call(method="POST", path=PODS, body=b"{}"))
+    assert "failed calling webhook" in raised.value.message
+    assert "/validate/fail" in raised.value.message
+    assert segment not in raised.value.message
 
 
 def test_silent_reused_connection_takes_only_part_of_the_time(

@@ -107,13 +107,13 @@ def test_resource_is_listed_watched_and_projected(
         (one,) = decoded(context)["pods"]["data"]
         assert (one["apiVersion"], one["kind"]) == ("v1", "Pod")
         assert "managedFields" not in one["metadata"]
-        assert decoded(context)["pods.names"] == {"data": ["one"]}
+        assert decoded(context)["pods/names"] == {"data": ["one"]}
         api.put("/api/v1/namespaces/b/pods/two")
-        wait_for(lambda: decoded(context)["pods.names"] == {"data": ["one", "two"]})
+        wait_for(lambda: decoded(context)["pods/names"] == {"data": ["one", "two"]})
         api.remove("/api/v1/namespaces/a/pods/one")
-        wait_for(lambda: decoded(context)["pods.names"] == {"data": ["two"]})
+        wait_for(lambda: decoded(context)["pods/names"] == {"data": ["two"]})
         # A failed projection is absent, and the entry gives the reason.
-        assert "pods.bad" not in decoded(context)
+        assert "pods/bad" not in decoded(context)
         ready, message, _ = context.states()["pods"]
         assert not ready
         assert message.startswith('failed to apply projection "bad": ')
@@ -129,11 +129,11 @@ def test_empty_resource_is_an_empty_list(api: FakeApi, services: Services) -> No
 def test_call_returns_data_and_projections(api: FakeApi, services: Services) -> None:
     put(api, "version", VERSION, major="major", none="`null`")
     with kept(api.client(), services) as context:
-        wait_for(lambda: "version.major" in decoded(context))
+        wait_for(lambda: "version/major" in decoded(context))
         assert decoded(context) == {
             "version": {"data": {"major": "1"}},
-            "version.major": {"data": "1"},
-            "version.": NO_DATA,
+            "version/major": {"data": "1"},
+            "version/": NO_DATA,
         }
         ready, message, refreshed = context.states()["version"]
         assert ready
@@ -163,7 +163,7 @@ def test_failing_projection_fails_every_read(api: FakeApi, services: Services) -
     with kept(api.client(), services) as context:
         wait_for(lambda: bool(context.poll() and context.states()))
         values = decoded(context)
-        assert set(values) == {"version", "version."}
+        assert set(values) == {"version", "version/"}
         assert "Invalid type" in values["version"]["error"]
 
 
@@ -279,7 +279,7 @@ def test_oversized_entry_fails_alone(
     with kept(api.client(), services) as context:
         wait_for(lambda: "pods" in decoded(context) and len(context.states()) == 3)
         values = decoded(context)
-        for name in ("big", "pods", "big.", "pods."):
+        for name in ("big", "pods", "big/", "pods/"):
             assert "the data has more than" in values[name]["error"]
         assert values["version"] == {"data": {"major": "1"}}
         lists = api.count("GET /api/v1/pods")

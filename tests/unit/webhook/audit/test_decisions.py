@@ -128,6 +128,10 @@ def test_decisions_about_policies_are_logged(
         }
         path = "/exceptionvalidate"
         reviewer.answer(path, json.dumps({"request": request}).encode())
+        # Anyone could have sent this one: its user is invented.
+        request["userInfo"] = {"username": "eve"}
+        body = json.dumps({"request": request}).encode()
+        reviewer.answer(path, body, is_proved=False)
     found = lines(caplog)
     assert [text for text, _ in found] == ["review denied", "review allowed"][:count]
     assert {line["user"] for _, line in found} == {"ann"}

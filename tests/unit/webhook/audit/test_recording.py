@@ -298,6 +298,15 @@ def test_operator_keeps_values_plain(plain: str) -> None:
     assert len(missing) == 2
 
 
+@pytest.mark.parametrize("plain", ["annotations", "annotations,env"])
+def test_copy_of_an_object_does_not_keep_what_the_object_hides(plain: str) -> None:
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "a": "b"}
+    raw = json.loads(_review("Pod", {"metadata": {"annotations": annotations}}))
+    stored, _ = Redaction(plain=plain).review(raw["request"], "Pod")
+    kept = stored["object"]["metadata"]["annotations"]
+    assert list(kept.values()) == ["***", "b"]
+
+
 def test_recorded_review_is_complete_except_for_redacted_values(folder: Path) -> None:
     extra = {"authentication.kubernetes.io/pod-name": ["p"]}
     user = {"username": "ann", "groups": ["dev"], "extra": extra}
@@ -449,6 +458,33 @@ def test_killed_worker_keeps_every_line(folder: Path) -> None:
     files.write(b"{}")
     assert sorted(one.suffix for one in folder.iterdir()) == [".gz", ".part"]
     files.close()
+
+
+def test_one_namespace_does_not_delete_the_reviews_of_others(folder: Path) -> None:
+    """It gets half of a file in a minute, however fast it is."""
+    now_s = [1e9]
+    deleted: list[int] = []
+    files = RecordingFiles(
+        folder, MIB, 1, on_delete=lambda: deleted.append(1), now_s=lambda: now_s[0]
+    )
+
+    def write(namespace: str) -> bool:
+        noise = os.urandom(5000).hex()
+        line = json.dumps({"of": namespace, "noise": noise}).encode()
+        return files.admits(namespace) and files.write(line, namespace)
+
+    assert all(write(f"other-{number}") for number in range(30))
+    flood = sum(write("flood") for _ in range(2000))
+    assert 5000 * (flood - 1) <= files.file_bytes // 2
+    assert not deleted
+    assert write("other-0")
+    now_s[0] += 60
+    assert write("flood")
+    now_s[0] -= 3600
+    assert write("flood"), "a clock that was set back stops nothing"
+    files.close()
+    kept = {one["of"] for one in lines_of(folder)}
+    assert kept == {"flood", *(f"other-{number}" for number in range(30))}
 
 
 def _members(file: Path) -> Iterator[bytes]:

@@ -322,8 +322,23 @@ def test_full_journal_only_increases_the_drop_count(bench: Bench) -> None:
     responses = (PolicyResponse(policy(), [rule("fail")]),)
     for _ in range(1500):
         bench.sink.answered(request(), responses, blocked=True)
-    assert bench.journal.dropped == 500
-    assert len(bench.events()) == 1000
+    assert bench.journal.dropped == 625, "an eighth is for other namespaces"
+    assert len(bench.events()) == 875
+
+
+def test_no_namespace_displaces_the_events_of_another(bench: Bench) -> None:
+    """Namespaces that do not exist count as one, however many are invented."""
+    responses = (PolicyResponse(policy(), [rule("fail")]),)
+    for number in range(1500):
+        flood = request(namespace=f"invented-{number}", namespace_known=False)
+        bench.sink.answered(flood, responses, blocked=True)
+    for number in range(100):
+        named = {"metadata": {"name": f"n{number}", "namespace": "team"}}
+        about = request(namespace="team", object={**POD, **named})
+        bench.sink.answered(about, responses, blocked=True)
+    known = sum(event.note.startswith("Pod team/") for event in bench.events())
+    # A third of what the flood leaves: the rest stays for the namespaces that follow.
+    assert known == 42
 
 
 def test_audited_policies_are_counted(bench: Bench) -> None:

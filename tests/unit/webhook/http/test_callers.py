@@ -30,7 +30,7 @@ from kyverno_mp.limits import CALLER_TARGETS_KEPT_MAX
 from kyverno_mp.process.startup.certificate import make
 from kyverno_mp.snapshot.callers import Callers
 from kyverno_mp.webhook.http.callers import CallerCheck
-from kyverno_mp.webhook.http.connections import ANSWERING, Connections
+from kyverno_mp.webhook.http.connections import ANSWERING, READING, Connections
 from kyverno_mp.webhook.http.protocol import Protocol
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.rest import make_app
@@ -174,6 +174,29 @@ def test_judged_without_proof_while_a_caller_may_have_none() -> None:
     talk(story, callers=check(OLD, required=False))
 
 
+def test_policies_are_judged_without_proof_and_counted() -> None:
+    async def story(client: Client) -> None:
+        for proof, counted in (("", [UNPROVED]), (f"/{OLD}", [UNPROVED])):
+            path = f"{proof}/policyvalidate"
+            assert (await client.ask(post(path=path)))[0] == 200
+            assert errors_of(client) == counted
+
+    talk(story, callers=check(OLD, required=False))
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH"])
+@pytest.mark.parametrize("body", ["Content-Length: 9000", "Transfer-Encoding: chunked"])
+def test_no_body_is_read_without_proof(method: str, body: str) -> None:
+    """Probes have none; stored bodies would displace those of the API server."""
+
+    async def story(client: Client) -> None:
+        lines = f"{method} /health/liveness HTTP/1.1", "Host: k", body, "", ""
+        assert (await client.ask("\r\n".join(lines).encode()))[0] == 404
+        assert errors_of(client) == [UNKNOWN]
+
+    talk(story, callers=check(OLD))
+
+
 def test_segment_is_understood_where_it_is_not_required() -> None:
     """Replicas whose setting differs get the calls of the same configuration."""
     assert statuses(CallerCheck(), f"/{OLD}/validate/fail", "/validate/fail") == [
@@ -182,39 +205,71 @@ def test_segment_is_understood_where_it_is_not_required() -> None:
     ]
 
 
-def test_caller_that_leaves_before_the_answer_is_reported() -> None:
+class CountedPeers:
+    """Counts the calls that failed."""
+
+    exposed = 0
+
+    def report(self, connections: int) -> None: ...
+
+    def others(self) -> list[int]:
+        return []
+
+    def expose(self) -> None:
+        self.exposed += 1
+
+
+@pytest.mark.parametrize("proof", [f"/{OLD}", ""])
+def test_caller_that_leaves_before_the_answer_is_reported(proof: str) -> None:
     """The API server shows the path of such a call to the requester."""
+    peers, left = CountedPeers(), threading.Event()
+    plan = StubPlan(needs_io=True, work=partial(waits, left))
 
-    class Peers:
-        exposed = 0
+    async def story(client: Client) -> None:
+        ended = client.connections.ended
+        client.writer.write(post(path=f"{proof}/validate/fail"))
+        await client.writer.drain()
+        await until(
+            lambda: any(one.state == ANSWERING for one in client.connections.open)
+        )
+        client.writer.transport.abort()
+        await until(lambda: client.connections.ended > ended)
+        left.set()
 
-        def report(self, connections: int) -> None: ...
+    talk(story, plan=plan, callers=check(OLD, required=False), peers=peers)
+    assert peers.exposed == bool(proof)
 
-        def others(self) -> list[int]:
-            return []
 
-        def expose(self) -> None:
-            self.exposed += 1
+@pytest.mark.parametrize("proof", [f"/{OLD}", ""])
+def test_call_that_fails_while_it_arrives_is_reported(proof: str) -> None:
+    peers = CountedPeers()
 
-    for path, exposed in ((f"/{OLD}/validate/fail", 1), ("/validate/fail", 0)):
-        peers, left = Peers(), threading.Event()
-        plan = StubPlan(needs_io=True, work=partial(waits, left))
+    async def story(client: Client) -> None:
+        ended = client.connections.ended
+        client.writer.write(post(path=f"{proof}/validate/fail")[:-1])
+        await client.writer.drain()
+        await until(
+            lambda: any(one.state == READING for one in client.connections.open)
+        )
+        client.writer.transport.abort()
+        await until(lambda: client.connections.ended > ended)
 
-        async def story(
-            client: Client, path: str = path, left: threading.Event = left
-        ) -> None:
-            ended = client.connections.ended
-            client.writer.write(post(path=path))
-            await client.writer.drain()
-            await until(
-                lambda: any(one.state == ANSWERING for one in client.connections.open)
-            )
-            client.writer.transport.abort()
-            await until(lambda: client.connections.ended > ended)
-            left.set()
+    talk(story, callers=check(OLD, required=False), peers=peers)
+    assert peers.exposed == bool(proof)
 
-        talk(story, plan=plan, callers=check(OLD, required=False), peers=peers)
-        assert peers.exposed == exposed
+
+@pytest.mark.parametrize("proof", [f"/{OLD}", ""])
+def test_call_that_is_rejected_while_it_arrives_is_reported(proof: str) -> None:
+    """Its client may fail to send the rest instead of reading the answer."""
+    peers = CountedPeers()
+
+    async def story(client: Client) -> None:
+        head = post(b"", f"{proof}/policyvalidate")
+        status, _, _ = await client.ask(head.replace(b": 0", b": 999999999"))
+        assert status == 413
+
+    talk(story, callers=check(OLD, required=False), peers=peers)
+    assert peers.exposed == bool(proof)
 
 
 class Authority:

@@ -586,7 +586,7 @@ def test_policy_reviews_are_bounded_and_delay_no_lease() -> None:
             "object": raw,
         }
         body = json.dumps({"request": request}).encode()
-        return call_app(app, b"POST", path.encode(), b"", [], body)
+        return call_app(*(app, b"POST", path.encode(), b"", [], body), is_proved=True)
 
     async def story() -> None:
         held = [
