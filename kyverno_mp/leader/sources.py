@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.status import Status
 
 
 class PolicySource(Protocol):
@@ -60,6 +61,10 @@ def _ignore(_generation: int) -> None:
     """Ignore a generation."""
 
 
+def _untold(_status: Status) -> None:
+    """Ignore a status, which others read from its file."""
+
+
 def _never(_wake: Callable[[], None]) -> None:
     """Never call ``wake``, because changes are found by polling."""
 
@@ -70,7 +75,8 @@ class Sources:
 
     ``are_complete`` returns whether all sources were read at least once. ``published``
     is called after each poll with the generation of its policies. ``on_change``
-    registers a callback, called in any thread when something changed.
+    registers a callback, called in any thread when something changed. ``tell`` gets
+    each status, for threads of this process.
     """
 
     policies: PolicySource | None
@@ -79,3 +85,4 @@ class Sources:
     are_complete: Callable[[], bool] = _always
     published: Callable[[int], None] = _ignore
     on_change: Callable[[Callable[[], None]], None] = _never
+    tell: Callable[[Status], None] = _untold

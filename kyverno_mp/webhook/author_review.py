@@ -55,7 +55,9 @@ def author_refusal(request: Request, document: Any, view: ClusterView | None) ->
 
     Raises: DependencyError if the API server does not answer.
     """
-    if view is None or view.authors is None or not _is_checked(request):
+    if view is None or view.authors is None:
+        return ""
+    if not (is_of_tenant(request) and has_changed(request)):
         return ""
     questions = _questions(document, view.kinds)
     if not questions:
@@ -83,11 +85,9 @@ def author_refusal(request: Request, document: Any, view: ClusterView | None) ->
     )
 
 
-def _is_checked(request: Request) -> bool:
-    """Return whether the review is of new content of a namespaced policy."""
-    if request.kind not in _NAMESPACED and not request.kind.startswith("Namespaced"):
-        return False
-    return has_changed(request)
+def is_of_tenant(request: Request) -> bool:
+    """Return whether the review is of a namespaced policy."""
+    return request.kind in _NAMESPACED or request.kind.startswith("Namespaced")
 
 
 def has_changed(request: Request) -> bool:

@@ -95,11 +95,12 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
     metrics = LeaderMetrics(client, settings.service_account_name or ACCOUNT)
+    status = StatusReader(runtime_dir)
     leader = ClusterLeader(
         ReplicaContext(
             settings=settings,
             runtime_dir=runtime_dir,
-            status=StatusReader(runtime_dir),
+            status=status,
             page=ControlPage.open(runtime_dir / loop.SNAPSHOT),
             serve_with=lambda secrets: _serve_with(cert, key, secrets),
         ),
@@ -133,6 +134,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         ),
         leader.published,
         lambda wake: _wake_on_change(wake, policies, cluster_data),
+        status.tell,
     )
     leader.start()
     try:
@@ -307,15 +309,19 @@ def _wake_on_change(
 
 
 def _serve_with(cert: Path, key: Path, secrets: CertificateSecrets) -> None:
-    _replace(key, secrets.key)
-    _replace(cert, secrets.certificate)
+    # Both are complete before the first is replaced: in a full folder, workers would
+    # otherwise load a key without its certificate.
+    pairs = [(key, secrets.key), (cert, secrets.certificate)]
+    new = [(_written(path, data), path) for path, data in pairs]
+    for temporary, path in new:
+        temporary.replace(path)
     _log.info("serving with the certificate of the cluster")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically; umask and mode make it 0600."""
-    temporary = path.with_suffix(".new")
+def _written(path: Path, data: bytes) -> Path:
+    """Write a file beside ``path``, and return it; umask and mode make it 0600."""
+    temporary = path.with_suffix(f"{path.suffix}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-    temporary.replace(path)
+    return temporary
