@@ -1059,6 +1059,24 @@ AUTHOR_CHECKS_MAX = 64
 """SubjectAccessReviews in one review of a namespaced policy; with more different
 permissions, its author needs all permissions in the namespace."""
 
+AUTHOR_BYTES_MAX = 16 * 1024
+"""The record of a policy's author, with all groups: some hundred. The annotations of an
+object may take 256 KiB."""
+
+AUTHOR_CHECK_AGAIN_S = 3600.0
+"""How often the author of a stored policy is checked again, and so for how long a
+policy can outlive its author's right. A check takes some SubjectAccessReviews."""
+
+AUTHOR_RETRY_S = 60.0
+"""Pause after a check that the API server did not answer."""
+
+AUTHORS_KEPT_MAX = 10_000
+"""Policies whose author's verdict a pool keeps: some MiB."""
+
+AUTHOR_POLL_S = 5.0
+"""How often stored policies are searched for one that is due: reading the names of
+10,000 takes milliseconds."""
+
 SCHEDULE_CHARACTERS_MAX = 1_000
 """Characters of a clean-up schedule: a list of all 60 minutes has 170. A longer one
 could take seconds to parse."""

@@ -86,7 +86,8 @@ class Leader:
         sources = sources or _folders_of(settings)
         self._policies, self._cluster_data = sources.policies, sources.cluster_data
         self._configuration = sources.configuration
-        self._tell = sources.tell
+        self._tell, self._lost_now = sources.tell, sources.lost
+        self._lost = sources.lost()
         room = TenantRoom.measured(runtime_dir, linking_processes(settings))
         self._policy_store = PolicyStore(
             exception_filter(settings),
@@ -136,9 +137,13 @@ class Leader:
         problems = changes.problems
         generation = self._status.generation
         damaged = not _OF_POLICIES.isdisjoint(again)
+        before, self._lost = self._lost, self._lost_now()
+        damaged = damaged or before is not self._lost
         if changes or first or damaged or self._policy_set.waiting:
             self._policy_set = self._policy_store.update(
-                changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
+                changes,
+                lambda: time.monotonic() - started_s > COMPILE_SLICE_S,
+                self._lost,
             )
             self._count(self._policy_set)
             if is_first and self.has_pending and not self._is_late(self._began_s):

@@ -19,11 +19,12 @@ import msgspec
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.leader.cel_kinds import CEL_KINDS, CEL_SEGMENTS
+from kyverno_mp.leader.cel_kinds import CEL_KINDS
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
 from kyverno_mp.leader.documents.linked_memory import LinkedMemory
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
+from kyverno_mp.leader.documents.without_rights import without_rights
 from kyverno_mp.leader.exceptions import (
     EXCEPTIONS,
     AnyException,
@@ -68,13 +69,10 @@ class PolicySet:
     keys: Mapping[str, tuple[Key, ...]] = field(default_factory=dict)
     """The keys of the policies of each segment, in their order."""
     packed: Mapping[Key, bytes] = field(default_factory=dict)
-    """The documents of the policies in force, as JSON."""
 
     def by_segment(self, segment: str) -> dict[Key, EncodedPolicy]:
         """Return the policies of a segment by key."""
-        policies = (
-            self.cel.get(segment, ()) if segment in CEL_SEGMENTS else self.encoded
-        )
+        policies = self.encoded if segment == POLICIES else self.cel.get(segment, ())
         return dict(zip(self.keys.get(segment, ()), policies, strict=True))
 
 
@@ -138,9 +136,14 @@ class PolicyStore:
         self._exceptions_digest: dict[str, bytes] = {}
 
     def update(
-        self, changes: Changes, out_of_time: Callable[[], bool] = _never
+        self,
+        changes: Changes,
+        out_of_time: Callable[[], bool] = _never,
+        lost: Mapping[Key, str] | None = None,
     ) -> PolicySet:
         """Apply changes and return the new policy set.
+
+        ``lost``: the policies that must not be carried out, and why.
 
         After ``out_of_time`` returns True, the remaining policies wait for the next
         update. Cost: proportional to the changes, plus one pass over all names.
@@ -157,6 +160,7 @@ class PolicyStore:
         ordered = sorted(self._entries.items())
         published = {key: (entry.encoded, entry.status) for key, entry in ordered}
         limited = self._memory.limit(published)
+        limited |= without_rights(published, lost or {})
         published |= {key: one[:2] for key, one in limited.items()}
         by_segment: dict[str, dict[Key, EncodedPolicy]] = {}
         for key, (policy, _) in published.items():

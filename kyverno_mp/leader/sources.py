@@ -6,10 +6,11 @@ leader/cluster.py satisfy its Protocols. Next: leader/loop.py. May touch: nothin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.status import Status
+from kyverno_mp.leader.stored_document import Key
 
 
 class PolicySource(Protocol):
@@ -53,6 +54,9 @@ class ConfigurationSource(Protocol):
         """Return the content of the segment ``settings``."""
 
 
+_NONE: Final[Mapping[Key, str]] = {}
+
+
 def _always() -> bool:
     return True
 
@@ -76,7 +80,8 @@ class Sources:
     ``are_complete`` returns whether all sources were read at least once. ``published``
     is called after each poll with the generation of its policies. ``on_change``
     registers a callback, called in any thread when something changed. ``tell`` gets
-    each status, for threads of this process.
+    each status, for threads of this process. ``lost`` returns the policies whose author
+    has lost a right that they use, a new object after each change.
     """
 
     policies: PolicySource | None
@@ -86,3 +91,4 @@ class Sources:
     published: Callable[[int], None] = _ignore
     on_change: Callable[[Callable[[], None]], None] = _never
     tell: Callable[[Status], None] = _untold
+    lost: Callable[[], Mapping[Key, str]] = lambda: _NONE

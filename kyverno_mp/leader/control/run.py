@@ -32,7 +32,9 @@ from typing import Any, Final
 from kyverno_mp import __version__
 from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.deregister import deregister
+from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.egress.clients import open_calls
+from kyverno_mp.egress.kinds import LiveKinds, published_rows
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
@@ -41,6 +43,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader import loop
+from kyverno_mp.leader.authors import AuthorWatch
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
@@ -122,6 +125,11 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     metrics.informers = [*informers, context.informer, *policies.cel_informers]
     for informer in metrics.informers:
         informer.start()
+    authors = AuthorWatch(
+        policies.of_tenants,
+        LiveKinds(published_rows(lambda: leader.wired.discovery.directory), client),
+        LivePermissions(client),
+    )
     sources = Sources(
         policies,
         cluster_data,
@@ -133,13 +141,17 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
             and (leader.callers.is_set or not settings.runs_webhook)
         ),
         leader.published,
-        lambda wake: _wake_on_change(wake, policies, cluster_data),
+        lambda wake: _wake_on_change(wake, policies, cluster_data, authors),
         status.tell,
+        lambda: authors.lost,
     )
+    if settings.check_policy_authors:
+        authors.start()
     leader.start()
     try:
         loop.run(settings, runtime_dir, sources, leader.gauges, leader.count)
     finally:
+        authors.stop()
         leader.stop()
         context.stop()
         for informer in (*informers, *policies.cel_informers):
@@ -302,9 +314,13 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 
 def _wake_on_change(
-    wake: Callable[[], None], policies: ClusterPolicies, cluster_data: LiveClusterData
+    wake: Callable[[], None],
+    policies: ClusterPolicies,
+    cluster_data: LiveClusterData,
+    authors: AuthorWatch,
 ) -> None:
     policies.on_change(wake)
+    authors.on_change(wake)
     cluster_data.on_change(wake)
 
 

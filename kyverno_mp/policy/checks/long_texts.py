@@ -16,8 +16,9 @@ from kyverno_mp.policy.problems import Problem, rule_name
 from kyverno_mp.values.jsonvalue import Json
 
 LONG_TEXT: Final = "policy.long_text"
-_CONTENT: Final = "generate"
-"""The field with objects to create, whose strings are their content."""
+_OTHERS: Final = frozenset({"generate", "schedule"})
+"""Fields with objects to create, whose strings are their content, and with a limit of
+their own."""
 _SHOWN: Final = 63
 """Characters of a key that a path shows."""
 
@@ -35,7 +36,7 @@ def long_texts(raw: Json) -> Iterator[Problem]:
             waiting += [(f"{path}[{at}]", one) for at, one in enumerate(value)]
         elif type(value) is dict:
             for key, one in value.items():
-                if key != _CONTENT:
+                if key not in _OTHERS:
                     waiting += [(path, key), (f"{path}.{key[:_SHOWN]}", one)]
 
 
