@@ -405,6 +405,43 @@ SEGMENT_BYTES_MAX = 1 << 30
 """One snapshot segment; 10,000 policies take about 30 MB, and the directory is in
 memory."""
 
+ROOM_KEPT_BYTES_MAX = 4 * 1024 * 1024
+ROOM_KEPT_DIVISOR = 16
+"""Bytes of the runtime folder that segments, cached images and metric series leave free
+for the files of status and health, and the part of a smaller folder. A status of 10,000
+policies has about 4 MiB, all other files together less than 1 MiB."""
+
+TENANT_TEXT_BYTES_MAX = 64 * 1024
+"""One string of a namespaced policy's messages and patterns. The longest in public
+policies have some KiB, and messages are cut at MESSAGE_CHARACTERS_MAX anyway."""
+
+PUBLISHED_SHARE_DIVISOR = 4
+"""The part of the runtime folder that all compiled policies together can take. While a
+publication replaces another, the folder and the workers have up to three of them."""
+
+TENANTS_PUBLISHED_DIVISOR = 8
+"""The part of PUBLISHED_SHARE_DIVISOR's that namespaced policies have however much the
+administrators' policies take."""
+
+TENANTS_MEMORY_DIVISOR = 4
+"""The part of the pod's memory for the linked namespaced policies of all processes
+together. The estimate is about twice the real size."""
+
+POLICIES_MEMORY_DIVISOR = 4
+"""The part of the pod's memory that counts as its runtime folder, which may be on a
+disk, or in memory without a limit of its own."""
+
+COMPILED_KEPT_DIVISOR = 16
+"""The part of the runtime folder for stored compiled policies, which a writer has
+twice."""
+
+UNLINKED_SHARE_DIVISOR = 4
+"""The part of a namespace's share for the stubs of its policies without a share."""
+
+PUBLISH_RETRY_S = 5.0
+"""Pause before a publication that found no room is tried again: encoding 10,000
+policies takes a second."""
+
 DATA_CACHE_ENTRIES_MAX = 1024
 """Number of values of one data segment that a worker keeps decoded."""
 
@@ -1021,6 +1058,24 @@ have some 8,000 more."""
 AUTHOR_CHECKS_MAX = 64
 """SubjectAccessReviews in one review of a namespaced policy; with more different
 permissions, its author needs all permissions in the namespace."""
+
+AUTHOR_BYTES_MAX = 16 * 1024
+"""The record of a policy's author, with all groups: some hundred. The annotations of an
+object may take 256 KiB."""
+
+AUTHOR_CHECK_AGAIN_S = 3600.0
+"""How often the author of a stored policy is checked again, and so for how long a
+policy can outlive its author's right. A check takes some SubjectAccessReviews."""
+
+AUTHOR_RETRY_S = 60.0
+"""Pause after a check that the API server did not answer."""
+
+AUTHORS_KEPT_MAX = 10_000
+"""Policies whose author's verdict a pool keeps: some MiB."""
+
+AUTHOR_POLL_S = 5.0
+"""How often stored policies are searched for one that is due: reading the names of
+10,000 takes milliseconds."""
 
 SCHEDULE_CHARACTERS_MAX = 1_000
 """Characters of a clean-up schedule: a list of all 60 minutes has 170. A longer one

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kyverno_mp.background.results import RuleResults
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.policy.configuration import UPDATE_REQUEST_THRESHOLD
 from kyverno_mp.pool.sinks import EventSink, Metrics
@@ -46,4 +47,6 @@ class BackgroundDependencies:
     """Records results for reports; None if no reports are written."""
     threshold: Callable[[], int] = lambda: UPDATE_REQUEST_THRESHOLD
     """Returns updateRequestThreshold."""
+    author_reason: Callable[[Resource, Key], str] = lambda _resource, _key: ""
+    """Returns the right that a policy uses and its author lacks, or ""."""
     clock: Clock = field(default_factory=Clock)

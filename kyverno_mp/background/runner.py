@@ -23,13 +23,17 @@ from kyverno_mp.background.failure import (
 from kyverno_mp.background.generate.changes import Changes
 from kyverno_mp.background.generate.generator import Generator
 from kyverno_mp.background.generate.lost import LostTriggers
-from kyverno_mp.background.generating.policies import ReadyGenerating
+from kyverno_mp.background.generating.policies import (
+    NAMESPACED_GENERATING_POLICIES,
+    ReadyGenerating,
+)
 from kyverno_mp.background.generating.run import Generating
+from kyverno_mp.background.mutate.cel_policies import NAMESPACED_MUTATING_POLICIES
 from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.outage import is_outage
 from kyverno_mp.background.outcome import SETTLES, Outcome
-from kyverno_mp.background.policies import ReadyPolicy
+from kyverno_mp.background.policies import POLICIES, ReadyPolicy, policy_key
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
@@ -42,8 +46,11 @@ from kyverno_mp.errors import (
     DependencyError,
     InputError,
     LeaseLost,
+    PolicyInvalid,
     SnapshotUnusable,
+    Where,
 )
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -65,6 +72,8 @@ class Runner:
     """Yields the tasks for the lost triggers of GeneratingPolicies."""
     on_defect: Callable[[], None]
     """Called after each unexpected error."""
+    author_reason: Callable[[Resource, Key], str] = lambda _resource, _key: ""
+    """Returns the right that a policy uses and its author lacks, or ""."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -126,6 +135,7 @@ class Runner:
                 continue
             try:
                 policy = self.policies.with_rule(task.policy, task.rule)
+                self._require_author(task, POLICIES)
                 runner = self.mutator if task.type == MUTATE else self.generator
                 outcome = runner.run(task, policy)
             except (InputError, DependencyError) as error:
@@ -149,6 +159,7 @@ class Runner:
         policy: ReadyGenerating | None = None
         try:
             policy = self.generating.policies.newest(task.policy)
+            self._require_author(task, NAMESPACED_GENERATING_POLICIES)
             return None, self.generating.run(task, policy)
         except (InputError, DependencyError) as error:
             if is_outage(error):
@@ -163,6 +174,7 @@ class Runner:
     def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
         """Run a MutatingPolicy. Raises: outages; LeaseLost."""
         try:
+            self._require_author(task, NAMESPACED_MUTATING_POLICIES)
             return None, self.mutating.run(task)
         except (InputError, DependencyError) as error:
             if is_outage(error):
@@ -172,6 +184,14 @@ class Runner:
             raise
         except Exception:  # noqa: BLE001 - one task must not stop the others
             return self._defect(task, None), None
+
+    def _require_author(self, task: Task, resource: Resource) -> None:
+        """Check the author of a namespaced policy. Raises: PolicyInvalid."""
+        key = policy_key(task.policy)
+        reason = self.author_reason(resource, key) if key[0] else ""
+        if reason:
+            where = Where(policy=task.policy, rule=task.rule)
+            raise PolicyInvalid("background.author_rights", reason, where)
 
     def _defect(
         self, task: Task, policy: ReadyPolicy | ReadyGenerating | None

@@ -144,6 +144,7 @@ class Background:
                 self.generating.generating,
                 self.generating.events.lost,
                 self._count_defect,
+                dependencies.author_reason,
             ),
             downstream.guard,
             self._add_trigger,

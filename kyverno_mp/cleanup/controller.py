@@ -20,7 +20,7 @@ from kyverno_mp.cleanup.status import Claim, End, Statuses
 from kyverno_mp.errors import KubeRefused, LeaseLost, PolicyInvalid, StateError
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import CLEANUP_NAMESPACES_AT_A_TIME
+from kyverno_mp.limits import AUTHOR_RETRY_S, CLEANUP_NAMESPACES_AT_A_TIME
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.telemetry.families import CLEANUP_HALTED, RECONCILED
 
@@ -140,6 +140,10 @@ class CleanupController:
         except PolicyInvalid as error:
             self._refuse(stored, "Invalid", error.message)
             return Result()
+        reason = self._dependencies.author_reason(stored.resource, stored.key)
+        if reason:
+            self._refuse(stored, "AuthorLacksRights", reason)
+            return Result(after_s=AUTHOR_RETRY_S)
         due_s = policy.due_s(stored)
         if due_s is None and not stored.is_running:
             schedule = policy.plan.schedule

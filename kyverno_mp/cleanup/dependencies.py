@@ -8,6 +8,7 @@ Source: docs/architecture.md 2; docs/behaviour/controllers 7.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import MissingRights
 from kyverno_mp.pool.sinks import EventSink, Metrics
@@ -43,4 +44,6 @@ class CleanupDependencies:
     """Namespaces with a RoleBinding of the clean-up account."""
     rights: MissingRights = field(default_factory=MissingRights)
     """Gets the permissions that TTL labels need and the account lacks."""
+    author_reason: Callable[[Resource, Key], str] = lambda _resource, _key: ""
+    """Returns the right that a policy uses and its author lacks, or ""."""
     clock: Clock = field(default_factory=Clock)

@@ -59,6 +59,10 @@ _COMMANDS = {
         "commands.migrate",
         "Stores custom resources in their storage version.",
     ),
+    "authors": (
+        "commands.authors",
+        "Lists namespaced policies whose author lacks the rights that they use.",
+    ),
     "snapshot": ("commands.snapshot", "Shows the content of snapshot files."),
     "crds": ("commands.crds", "Writes the CustomResourceDefinitions."),
     "serve": ("serve", "Runs the service."),

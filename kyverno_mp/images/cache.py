@@ -29,6 +29,7 @@ from kyverno_mp.limits import (
     IMAGE_FLIGHT_WAIT_S,
     IMAGE_TOO_LARGE_MAX,
 )
+from kyverno_mp.snapshot.room import has_room
 from kyverno_mp.values.jsonvalue import Json
 
 HIT: Final = "hit"
@@ -100,6 +101,9 @@ class ImageCache:
             return
         part = self._path(key, f".{os.getpid()}.{time.monotonic_ns()}{_PART}")
         try:
+            if not has_room(self._options.folder, len(content)):
+                self._on_event(FAILED)
+                return
             held = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(held, "wb") as file:
                 file.write(hashlib.sha256(content).digest() + content)

@@ -161,6 +161,15 @@ class ClusterPolicies:
         """The informers of policies, but not of exceptions."""
         return [*self.informers[:2], *self.cel_informers[: len(CEL_RESOURCES)]]
 
+    def of_tenants(self) -> dict[tuple[str, str, str], bytes]:
+        """Return the namespaced policies by plural, namespace and name."""
+        return {
+            (informer.scope.resource.plural, *key): text
+            for informer in self.policy_informers
+            if informer.scope.resource.namespaced
+            for key, text in informer.snapshot().items()
+        }
+
     def exception(self, key: Key) -> bytes | None:
         """Return a PolicyException from the cache."""
         return self.informers[2].get(key) if self.informers else None

@@ -52,7 +52,12 @@ _DECODER: Final = msgspec.msgpack.Decoder(CompileOutcome)
 class CompileCache:
     """Outcomes by digest: the previous leader's, and those used since."""
 
-    def __init__(self, before: Mapping[bytes, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        before: Mapping[bytes, bytes] | None = None,
+        bytes_max: int = COMPILED_KEPT_BYTES_MAX,
+    ) -> None:
+        self._bytes_max = bytes_max
         self._before = dict(before or {})
         self._used: dict[bytes, bytes] = {}
         self._bytes = 0
@@ -85,31 +90,34 @@ class CompileCache:
         return self._used
 
     def _use(self, identity: bytes, content: bytes) -> None:
-        if identity in self._used:
+        if identity in self._used or len(content) > self._bytes_max:
             return
         self._bytes += len(content)
         # Drop the oldest: policies that change constantly leave many outcomes.
-        while self._bytes > COMPILED_KEPT_BYTES_MAX and self._used:
+        while self._bytes > self._bytes_max and self._used:
             oldest = next(iter(self._used))
             self._bytes -= len(self._used.pop(oldest))
         self._used[identity] = content
 
 
-def read_compile_cache(directory: Path) -> CompileCache:
+def read_compile_cache(
+    directory: Path, bytes_max: int = COMPILED_KEPT_BYTES_MAX
+) -> CompileCache:
     """Read the previous leader's cache; it is empty after a version change."""
     path = directory / segment_file(_NAME)
+    empty = CompileCache(bytes_max=bytes_max)
     if not path.exists():
-        return CompileCache()
+        return empty
     try:
         segment = Segment.attach(path, _NAME)
         if bytes(segment.get(_VERSION) or b"") != _PROGRAM:
-            return CompileCache()
+            return empty
         found = {key: bytes(segment.get(key) or b"") for key in segment.list_keys()}
     except SnapshotUnusable as error:
         _log.info("no compiled policies to reuse: %s", error.message)
-        return CompileCache()
+        return empty
     del found[_VERSION]
-    return CompileCache(found)
+    return CompileCache(found, bytes_max)
 
 
 def write_compile_cache(directory: Path, outcomes: Mapping[bytes, bytes]) -> None:

@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,17 +20,18 @@ from kyverno_mp.leader.cel_kinds import CEL_SEGMENTS
 from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
+from kyverno_mp.leader.data_segments import DataSegments
+from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.folder import Changes, Folder
-from kyverno_mp.leader.policy_segments import PolicySegments, names_of
+from kyverno_mp.leader.policy_segments import PolicySegments
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
-from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
+from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S, PUBLISH_RETRY_S
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
-from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import Publisher, segment_file
 from kyverno_mp.telemetry.log import fields
@@ -86,21 +86,26 @@ class Leader:
         sources = sources or _folders_of(settings)
         self._policies, self._cluster_data = sources.policies, sources.cluster_data
         self._configuration = sources.configuration
+        self._tell, self._lost_now = sources.tell, sources.lost
+        self._lost = sources.lost()
+        room = TenantRoom.measured(runtime_dir, linking_processes(settings))
         self._policy_store = PolicyStore(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
             # Only pods with a webhook report that no pool handles a policy.
             has_background=settings.has_background_pool or not settings.runs_webhook,
             on_progress=beat,
-            cache=read_compile_cache(runtime_dir / SNAPSHOT),
+            cache=read_compile_cache(runtime_dir / SNAPSHOT, room.kept),
+            room=room,
         )
         self._outcomes_written: frozenset[bytes] = frozenset()
         self._began_s: float | None = None
         self._segments = PolicySegments(publisher)
-        self._given: dict[str, Mapping[str, bytes]] = {}
+        self._data = DataSegments(publisher)
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
         self._policy_set = PolicySet((), (), (), ())
+        self._retry_s = 0.0
 
     def step(self, *, force: bool = False) -> bool:
         """Poll once; publish after changes, or if nothing was published yet.
@@ -112,48 +117,51 @@ class Leader:
         started_s = time.monotonic()
         if self._began_s is None:
             self._began_s = started_s
-        first = self._status.generation == 0
+        failed = self.unpublished
+        is_retry = bool(failed) and started_s >= self._retry_s
+        is_first = self._status.generation == 0
+        first = is_first and (is_retry or not failed)
         corrupt = self._publisher.corrupt_segments()
         if corrupt:
             _log.error(
                 "snapshot corrupt, publishing again", extra=fields(files=corrupt)
             )
         configured = self._configuration.poll()
-        if configured or first or SETTINGS in corrupt:
-            values = self._configuration.values()
-            self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
+        again = {*corrupt, *(failed if is_retry else ())}
+        if configured or first or SETTINGS in again:
+            self._data.publish(SETTINGS, self._configuration.values())
         cluster_data_changed = self._cluster_data.poll(now_ns, force=force)
-        if cluster_data_changed or first or set(corrupt) - _OTHERS:
-            self._publish_cluster_data(corrupt)
+        if cluster_data_changed or first or again - _OTHERS:
+            self._data.publish_changed(self._cluster_data.segments(), again)
         changes = self._poll_policies(now_ns, force=force)
         problems = changes.problems
         generation = self._status.generation
-        damaged = not _OF_POLICIES.isdisjoint(corrupt)
+        damaged = not _OF_POLICIES.isdisjoint(again)
+        before, self._lost = self._lost, self._lost_now()
+        damaged = damaged or before is not self._lost
         if changes or first or damaged or self._policy_set.waiting:
-            before = self._policy_set
             self._policy_set = self._policy_store.update(
-                changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
+                changes,
+                lambda: time.monotonic() - started_s > COMPILE_SLICE_S,
+                self._lost,
             )
             self._count(self._policy_set)
-            if first and self.has_pending and not self._is_late(self._began_s):
+            if is_first and self.has_pending and not self._is_late(self._began_s):
                 # An incomplete set could allow requests that the missing policies deny.
                 return False
             # If a policy is rejected again, only the status changes.
-            if self._segments.publish_cel(
-                self._policy_set, None if first else before, corrupt
-            ):
-                moved = True
-            else:
-                moved = self._policy_set.encoded != before.encoded or (
-                    names_of(self._policy_set) != names_of(before)
-                )
-            if first or moved or POLICIES in corrupt:
-                generation = self._segments.publish(self._policy_set)
+            if self._segments.publish(self._policy_set, corrupt):
+                generation = self._segments.generation
             if not self.has_pending:
                 self._save_outcomes()
         elif problems == self._folder_problems and not (
             cluster_data_changed or configured
         ):
+            return False
+        if self.unpublished:
+            self._retry_s = time.monotonic() + PUBLISH_RETRY_S
+        if not generation:
+            # The last leader's snapshot and its status stay in force.
             return False
         self._folder_problems = problems
         self._report_status(generation)
@@ -186,12 +194,10 @@ class Leader:
         """The generation of the last published policies, 0 before the first."""
         return self._status.generation
 
-    def _publish_cluster_data(self, corrupt: Sequence[str]) -> None:
-        """Publish the segments that changed since the last publication."""
-        for name, values in self._cluster_data.segments().items():
-            if self._given.get(name) is not values or name in corrupt:
-                self._publisher.publish(name, partial(_encode_data, name, values))
-                self._given[name] = values
+    @property
+    def unpublished(self) -> Mapping[str, str]:
+        """The segments whose last version stays in force for lack of room, and why."""
+        return {**self._data.unpublished, **self._segments.unpublished}
 
     def _poll_policies(self, now_ns: int, *, force: bool) -> Changes:
         if self._policies is None:
@@ -203,24 +209,31 @@ class Leader:
     def _report_status(self, generation: int) -> None:
         policy_set, before = self._policy_set, self._status
         same = generation == before.generation
+        unpublished = [
+            f"{name} is not published, its last version stays in force: {reason}"
+            for name, reason in self.unpublished.items()
+        ]
         unread = (
             *self._folder_problems,
             *policy_set.unread,
             *self._cluster_data.problems,
+            *unpublished,
         )
         self._status = Status(
             generation=generation,
             published_ns=before.published_ns if same else time.monotonic_ns(),
             snapshot_bytes=self._size(),
-            policies=policy_set.policies,
+            policies=self._segments.statuses(policy_set),
             problems=(
                 *self._folder_problems,
                 *self._configuration.problems,
                 *policy_set.problems,
                 *self._cluster_data.problems,
+                *unpublished,
             ),
             unread=unread,
         )
+        self._tell(self._status)
         write_status(self._runtime_dir, self._status)
         self._log_problems(before.problems)
 
@@ -237,8 +250,9 @@ class Leader:
             )
 
     def _size(self) -> int:
-        """Return the size of the segment of policies. Unit: bytes."""
-        return (self._runtime_dir / SNAPSHOT / segment_file(POLICIES)).stat().st_size
+        """Return the size of the segment of policies, 0 if it is lost. Unit: bytes."""
+        path = self._runtime_dir / SNAPSHOT / segment_file(POLICIES)
+        return path.stat().st_size if path.exists() else 0
 
     def _count(self, policy_set: PolicySet) -> None:
         for change, policy in policy_set.changes:
@@ -254,12 +268,6 @@ class Leader:
                         reason=policy.message,
                     ),
                 )
-
-
-def _encode_data(
-    name: str, values: Mapping[str, bytes], generation: int, salt: bytes
-) -> bytearray:
-    return encode_data(name, values, generation=generation, salt=salt)
 
 
 def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:
@@ -288,6 +296,12 @@ def exception_filter(settings: Settings) -> Callable[[str], bool]:
     """Return a predicate: whether PolicyExceptions of a namespace apply."""
     honoured = settings.exceptions_in
     return lambda namespace: honoured in ("*", namespace)
+
+
+def linking_processes(settings: Settings) -> int:
+    """Return how many processes of this pod link policies."""
+    pool = min(1, settings.background_workers)
+    return settings.webhook_workers + pool + settings.reports_workers
 
 
 def run(
@@ -328,7 +342,9 @@ def run(
         count(recorder)
         complete = sources is None or sources.are_complete()
         stepped = complete and leader.step(force=force)
-        if complete and sources is not None and not leader.has_pending:
+        page.set_gauge("unpublished_segments", len(leader.unpublished))
+        is_whole = not (leader.has_pending or leader.unpublished)
+        if complete and sources is not None and is_whole:
             sources.published(leader.generation)
         if stepped and not leader.has_pending:
             # PERF: ten thousand policies leave many small objects without cycles. The

@@ -11,7 +11,6 @@ partly written: all its policies stay. Only changes are compiled, in time slices
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +23,8 @@ from kyverno_mp.leader.cel_kinds import CEL_KINDS
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
 from kyverno_mp.leader.documents.linked_memory import LinkedMemory
+from kyverno_mp.leader.documents.tenant_room import TenantRoom
+from kyverno_mp.leader.documents.without_rights import without_rights
 from kyverno_mp.leader.exceptions import (
     EXCEPTIONS,
     AnyException,
@@ -38,15 +39,13 @@ from kyverno_mp.leader.stored_document import (
     digest_of,
     documents_of,
     policy_key,
+    refuse_unstorable,
 )
-from kyverno_mp.limits import POLICY_RULES_MAX
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
-from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.snapshot.policies import POLICIES
 
 _STAYS = "; the last valid version stays in force"
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
-_NAME_LENGTH_MAX = 253
 _INTERNAL_ERROR = "leader.defect"
 _log = logging.getLogger(__name__)
 
@@ -67,6 +66,14 @@ class PolicySet:
     """The policies in CEL, by the name of their segment."""
     missed: frozenset[Key] = frozenset()
     """Policies without a stub, so the reviews that ask for them must fail."""
+    keys: Mapping[str, tuple[Key, ...]] = field(default_factory=dict)
+    """The keys of the policies of each segment, in their order."""
+    packed: Mapping[Key, bytes] = field(default_factory=dict)
+
+    def by_segment(self, segment: str) -> dict[Key, EncodedPolicy]:
+        """Return the policies of a segment by key."""
+        policies = self.encoded if segment == POLICIES else self.cel.get(segment, ())
+        return dict(zip(self.keys.get(segment, ()), policies, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +111,14 @@ class PolicyStore:
         has_background: bool = False,
         on_progress: Callable[[], None] = _nothing,
         cache: CompileCache | None = None,
+        room: TenantRoom | None = None,
     ) -> None:
         """``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
 
         ``force_ignore``: every policy has failurePolicy Ignore, like its webhook.
         ``has_background``: a background pool executes the tasks of triggers.
         ``on_progress`` is called repeatedly. ``cache`` contains results of an earlier
-        policy store.
+        policy store. ``room`` is that of all namespaced policies together.
         """
         self._on_progress = on_progress
         self._cache = cache or CompileCache()
@@ -122,15 +130,20 @@ class PolicyStore:
         self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
-        self._memory = LinkedMemory()
+        self._memory = LinkedMemory(room)
         self._exceptions: dict[Key, AnyException] = {}
         self._exceptions_read: dict[bytes, AnyException] = {}
         self._exceptions_digest: dict[str, bytes] = {}
 
     def update(
-        self, changes: Changes, out_of_time: Callable[[], bool] = _never
+        self,
+        changes: Changes,
+        out_of_time: Callable[[], bool] = _never,
+        lost: Mapping[Key, str] | None = None,
     ) -> PolicySet:
         """Apply changes and return the new policy set.
+
+        ``lost``: the policies that must not be carried out, and why.
 
         After ``out_of_time`` returns True, the remaining policies wait for the next
         update. Cost: proportional to the changes, plus one pass over all names.
@@ -147,15 +160,20 @@ class PolicyStore:
         ordered = sorted(self._entries.items())
         published = {key: (entry.encoded, entry.status) for key, entry in ordered}
         limited = self._memory.limit(published)
+        limited |= without_rights(published, lost or {})
         published |= {key: one[:2] for key, one in limited.items()}
-        by_segment: dict[str, list[EncodedPolicy]] = {}
-        for (kind, _, _), (policy, _) in published.items():
+        by_segment: dict[str, dict[Key, EncodedPolicy]] = {}
+        for key, (policy, _) in published.items():
             if policy is not None:
-                segment = CEL_KINDS[kind].segment if kind in CEL_KINDS else ""
-                by_segment.setdefault(segment, []).append(policy)
+                known = CEL_KINDS.get(key[0])
+                segment = known.segment if known else POLICIES
+                by_segment.setdefault(segment, {})[key] = policy
+        keys = {segment: tuple(found) for segment, found in by_segment.items()}
         return PolicySet(
-            encoded=tuple(by_segment.pop("", ())),
-            cel={segment: tuple(found) for segment, found in by_segment.items()},
+            encoded=tuple(by_segment.pop(POLICIES, {}).values()),
+            cel={name: tuple(found.values()) for name, found in by_segment.items()},
+            keys=keys,
+            packed={key: entry.packed for key, entry in ordered if entry.packed},
             policies=tuple(status for _, status in published.values()),
             problems=tuple(problems),
             unread=tuple(self._file_problems.values()),
@@ -378,23 +396,3 @@ def _refusal_of(error: Exception, key: Key) -> InputError:
     _log.error("internal error while reading %s", "/".join(key), exc_info=error)
     text = f"cannot be read or compiled: {type(error).__name__}"
     return PolicyInvalid(_INTERNAL_ERROR, text, Where(policy=policy_key(key)))
-
-
-def refuse_unstorable(raw: Json, key: Key) -> None:
-    """Reject documents that an API server would never store, before they cost time."""
-    _, namespace, name = key
-    for text in filter(None, (namespace, name)):
-        if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
-            raise PolicyInvalid(
-                "leader.name",
-                f"metadata: {clip(text)!r} is not a lowercase RFC 1123 subdomain",
-                Where(path="metadata.name"),
-            )
-    spec = raw.get("spec") if isinstance(raw, dict) else None
-    rules = spec.get("rules") if isinstance(spec, dict) else None
-    if isinstance(rules, list) and len(rules) > POLICY_RULES_MAX:
-        raise PolicyInvalid(
-            "leader.rules",
-            f"spec.rules: more than {POLICY_RULES_MAX} rules",
-            Where(path="spec.rules"),
-        )

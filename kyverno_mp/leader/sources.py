@@ -6,9 +6,11 @@ leader/cluster.py satisfy its Protocols. Next: leader/loop.py. May touch: nothin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.status import Status
+from kyverno_mp.leader.stored_document import Key
 
 
 class PolicySource(Protocol):
@@ -52,12 +54,19 @@ class ConfigurationSource(Protocol):
         """Return the content of the segment ``settings``."""
 
 
+_NONE: Final[Mapping[Key, str]] = {}
+
+
 def _always() -> bool:
     return True
 
 
 def _ignore(_generation: int) -> None:
     """Ignore a generation."""
+
+
+def _untold(_status: Status) -> None:
+    """Ignore a status, which others read from its file."""
 
 
 def _never(_wake: Callable[[], None]) -> None:
@@ -70,7 +79,9 @@ class Sources:
 
     ``are_complete`` returns whether all sources were read at least once. ``published``
     is called after each poll with the generation of its policies. ``on_change``
-    registers a callback, called in any thread when something changed.
+    registers a callback, called in any thread when something changed. ``tell`` gets
+    each status, for threads of this process. ``lost`` returns the policies whose author
+    has lost a right that they use, a new object after each change.
     """
 
     policies: PolicySource | None
@@ -79,3 +90,5 @@ class Sources:
     are_complete: Callable[[], bool] = _always
     published: Callable[[int], None] = _ignore
     on_change: Callable[[Callable[[], None]], None] = _never
+    tell: Callable[[Status], None] = _untold
+    lost: Callable[[], Mapping[Key, str]] = lambda: _NONE

@@ -10,6 +10,14 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.snapshot.room import replace_record
+
+OVER_SHARE: Final = "leader.policies_share"
+"""Code of a policy whose matches are errors, because the namespaced policies of the
+cluster, or those of its namespace, take more than their share of this pod."""
+UNPUBLISHED: Final = "leader.unpublished"
+"""Code of a policy whose newest version is not in force, because its segment could not
+be written."""
 UNLINKED: Final = "leader.linked_memory"
 """Code of a policy whose matches are errors, because it would take too much memory when
 linked (leader/documents/linked_memory.py)."""
@@ -65,14 +73,23 @@ class Status(msgspec.Struct, frozen=True):
 
 NOTHING = Status()
 _NAME = "status.json"
+_SOME: Final = "{}"
+"""Stands for an earlier version in the file."""
 _DECODER = msgspec.json.Decoder(Status)
 
 
-def write_status(directory: Path, status: Status) -> None:
-    """Replace the record atomically."""
-    temporary = directory / (_NAME + ".new")
-    temporary.write_bytes(msgspec.json.encode(status))
-    temporary.replace(directory / _NAME)
+def write_status(directory: Path, status: Status) -> bool:
+    """Replace the record; return False if it stays, because the folder is full.
+
+    Other processes read only whether an earlier version is in force. Its document would
+    let a tenant fill the folder with rejected versions of large policies.
+    """
+    policies = tuple(
+        msgspec.structs.replace(one, in_force=_SOME) if one.in_force else one
+        for one in status.policies
+    )
+    written = msgspec.structs.replace(status, policies=policies)
+    return replace_record(directory / _NAME, msgspec.json.encode(written))
 
 
 class StatusReader:
@@ -82,9 +99,19 @@ class StatusReader:
         self._path = directory / _NAME
         self._seen: tuple[int, int] = (0, 0)
         self._status = NOTHING
+        self._is_told = False
+
+    def tell(self, status: Status) -> None:
+        """Take the status from the leader of this process, instead of its file.
+
+        It is complete and always current; the file may be old if the folder is full.
+        """
+        self._status, self._is_told = status, True
 
     def read(self) -> Status:
         """Return the last status, NOTHING before the first."""
+        if self._is_told:
+            return self._status
         try:
             facts = self._path.stat()
             seen = (facts.st_mtime_ns, facts.st_ino)

@@ -8,13 +8,14 @@ Packed bytes take a tenth of the memory of objects; equal digests mean equal doc
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid, Where
-from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
+from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
@@ -24,6 +25,8 @@ from kyverno_mp.policy.reading.decode import is_known_kind
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.values.jsonvalue import Json
 
+_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
+_NAME_LENGTH_MAX: Final = 253
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
 _NAMESPACED = frozenset({"Policy", "PolicyException", "CleanupPolicy"})
@@ -135,3 +138,24 @@ def policy_key(key: Key) -> str:
     if kind in SERVED_CEL_KINDS:
         return f"{kind} {name}"
     return f"{namespace}/{name}" if kind == "Policy" else name
+
+
+def refuse_unstorable(raw: Json, key: Key) -> None:
+    """Reject documents that an API server would never store, before they cost time."""
+    _, namespace, name = key
+    for text in filter(None, (namespace, name)):
+        if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
+            shown = repr(text[:_NAME_LENGTH_MAX])
+            raise PolicyInvalid(
+                "leader.name",
+                f"metadata: {shown} is not a lowercase RFC 1123 subdomain",
+                Where(path="metadata.name"),
+            )
+    spec = raw.get("spec") if isinstance(raw, dict) else None
+    rules = spec.get("rules") if isinstance(spec, dict) else None
+    if isinstance(rules, list) and len(rules) > POLICY_RULES_MAX:
+        raise PolicyInvalid(
+            "leader.rules",
+            f"spec.rules: more than {POLICY_RULES_MAX} rules",
+            Where(path="spec.rules"),
+        )

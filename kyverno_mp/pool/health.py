@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from kyverno_mp.snapshot.room import replace_record
+
 
 class PoolHealth(msgspec.Struct, frozen=True):
     """Health of one pool of this pod. ``reasons``: its problems; empty = healthy."""
@@ -22,11 +24,8 @@ _DECODER = msgspec.json.Decoder(PoolHealth)
 
 
 def write_pool_health(directory: Path, health: PoolHealth) -> None:
-    """Replace the file atomically; a reader never sees a partial file."""
-    path = _path(directory, health.name)
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(msgspec.json.encode(health))
-    temporary.replace(path)
+    """Replace the file; in a full folder, the old one stays."""
+    replace_record(_path(directory, health.name), msgspec.json.encode(health))
 
 
 def read_pool_health(directory: Path, name: str) -> PoolHealth | None:

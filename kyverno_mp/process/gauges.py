@@ -11,14 +11,17 @@ from dataclasses import dataclass
 import psutil
 
 from kyverno_mp import __version__
-from kyverno_mp.leader.status import UNLINKED, PolicyStatus, Status
+from kyverno_mp.leader.status import OVER_SHARE, UNLINKED, PolicyStatus, Status
 from kyverno_mp.process.supervision.status import SupervisorStatus
+from kyverno_mp.snapshot.room import NO_ROOM, FolderRoom
 from kyverno_mp.telemetry.families import (
     AGE,
     CERTIFICATE_ENDS,
     CPU,
     CRASH_LOOP,
     EVENTS_DROPPED,
+    FOLDER_FREE,
+    FOLDER_SIZE,
     GAUGED,
     GENERATION,
     HELD,
@@ -38,6 +41,7 @@ from kyverno_mp.telemetry.families import (
     SERVED,
     SIZE,
     UNLINKED_POLICIES,
+    UNPUBLISHED_SEGMENTS,
     USS,
     Family,
 )
@@ -54,6 +58,8 @@ class Pod:
     """Unix time at which the served certificate expires."""
     policies_heard_ns: int
     """When the API server last confirmed the policies, monotonic."""
+    room: FolderRoom = NO_ROOM
+    """Of the runtime folder."""
 
 
 Gauges = dict[Family, dict[tuple[str, ...], float]]
@@ -79,6 +85,9 @@ def measure(
         gauges[CERTIFICATE_ENDS][()] = pod.certificate_ends_s
     if pod.policies_heard_ns:
         gauges[POLICIES_AGE][()] = max(0, now_ns - pod.policies_heard_ns) / 1e9
+    if pod.room.size:
+        gauges[FOLDER_SIZE][()] = pod.room.size
+        gauges[FOLDER_FREE][()] = pod.room.free
     living = [page for page in pages if page.alive()]
     _of_pages(gauges, living, queues)
     _of_status(gauges, status, now_ns, rule_series_max)
@@ -102,6 +111,9 @@ def _of_pages(
     gauges[EVENTS_DROPPED][()] = sum(
         page.gauge("events_queue_dropped") for page in living
     )
+    gauges[UNPUBLISHED_SEGMENTS][()] = sum(
+        page.gauge("unpublished_segments") for page in living
+    )
     for page in living:
         for queue in queues.get(page.role, ()):
             depth = page.gauge(f"{queue}_queue_depth")
@@ -124,7 +136,7 @@ def _of_status(
         gauges[AGE][()] = max(0, now_ns - status.published_ns) / 1e9
     gauges[POLICIES] = {("true",): 0.0, ("false",): 0.0}
     gauges[UNLINKED_POLICIES][()] = sum(
-        policy.code == UNLINKED for policy in status.policies
+        policy.code in (UNLINKED, OVER_SHARE) for policy in status.policies
     )
     gauges[LARGE_EXCEPTIONS][()] = sum(
         policy.large_exceptions for policy in status.policies

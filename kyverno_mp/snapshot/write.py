@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.errors import SnapshotUnusable, Where
+from kyverno_mp.snapshot.room import FolderRoom
 
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -40,8 +41,10 @@ def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
     """Write ``directory/name`` completely or not at all; return its path.
 
     Raises: SnapshotUnusable (e.g. no space); in this case, the old file stays.
+    ``snapshot.no_room``: it would take the room kept for status and health files.
     """
     path = directory / name
+    _require_room(path, len(content))
     temporary = directory / f".{name}.{os.getpid()}{_TEMPORARY_SUFFIX}"
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -56,6 +59,26 @@ def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
             "snapshot.write", f"cannot write: {error}", Where(file=str(path))
         ) from error
     return path
+
+
+def _require_room(path: Path, size: int) -> None:
+    try:
+        room = FolderRoom.of(path.parent)
+    except OSError as error:
+        raise SnapshotUnusable(
+            "snapshot.write", f"cannot write: {error}", Where(file=str(path))
+        ) from error
+    if room.free - size < room.kept:
+        raise SnapshotUnusable(
+            "snapshot.no_room",
+            f"{path.name} takes {_kib(size)} KiB, but of the {_kib(room.size)} KiB of"
+            f" the runtime folder, {_kib(max(0, room.free - room.kept))} KiB are free",
+            Where(file=str(path)),
+        )
+
+
+def _kib(size: int) -> int:
+    return -(-size // 1024)
 
 
 def remove_leftovers(directory: Path) -> None:

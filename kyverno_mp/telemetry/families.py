@@ -756,8 +756,27 @@ UNLINKED_POLICIES: Final = Family(
     "kyverno_mp_policies_unlinked",
     "gauge",
     (),
-    "Number of policies whose rules are errors, because the linked rules would exceed"
-    " the memory limit of their namespace.",
+    "Number of policies whose rules are errors, because they exceed the memory limit of"
+    " their namespace, or its share of the pod.",
+)
+UNPUBLISHED_SEGMENTS: Final = Family(
+    "kyverno_mp_segments_unpublished",
+    "gauge",
+    (),
+    "Number of snapshot segments whose last version stays in force, because the newest"
+    " one cannot be written to the runtime folder; /healthz has the reasons.",
+)
+FOLDER_SIZE: Final = Family(
+    "kyverno_mp_runtime_folder_size_bytes",
+    "gauge",
+    (),
+    "Size of the file system with the runtime folder, in bytes.",
+)
+FOLDER_FREE: Final = Family(
+    "kyverno_mp_runtime_folder_free_bytes",
+    "gauge",
+    (),
+    "Free space in the runtime folder, in bytes.",
 )
 LARGE_EXCEPTIONS: Final = Family(
     "kyverno_mp_exceptions_too_large",
@@ -795,7 +814,7 @@ CERTIFICATE_ENDS: Final = Family(
 GAUGED: Final = (
     *(RULE_INFO, INFO, READY, PROBLEMS, CERTIFICATE_ENDS, POLICIES_AGE),
     *(GENERATION, SERVED, AGE, SIZE, POLICIES, UNLINKED_POLICIES, LINKED, HELD),
-    LARGE_EXCEPTIONS,
+    *(LARGE_EXCEPTIONS, UNPUBLISHED_SEGMENTS, FOLDER_SIZE, FOLDER_FREE),
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
     REFUSED,
 )

@@ -30,6 +30,7 @@ import msgspec
 
 from kyverno_mp.errors import StateError
 from kyverno_mp.limits import BUCKET_TABLES_MAX
+from kyverno_mp.snapshot.room import has_room
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
 _LAYOUT: Final = 4
@@ -69,6 +70,7 @@ GAUGES: Final = (
     "held_bytes",
     "controllers_queue_depth",
     "controllers_queue_dropped",
+    "unpublished_segments",
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, which all processes
 share."""
@@ -153,9 +155,8 @@ class Page:
         ``table``: number of the boundaries of a histogram, as ``table_of`` returned it.
         """
         cell = self._header[_CELLS_USED]
-        at = _HEADER_BYTES + cell * 8
-        if cell + cell_count > CELL_COUNT or not _has_memory(
-            self._descriptor, at, cell_count * 8
+        if cell + cell_count > CELL_COUNT or not _may_grow(
+            self._descriptor, _HEADER_BYTES, cell * 8, cell_count * 8
         ):
             return -1
         if not self._add_record(cell, family, table, labels):
@@ -205,7 +206,9 @@ class Page:
         key = msgspec.json.encode(labels)
         size = _RECORD.size + len(key)
         at = _KEYS_AT + used
-        if used + size > _KEY_BYTES_MAX or not _has_memory(self._descriptor, at, size):
+        if used + size > _KEY_BYTES_MAX or not _may_grow(
+            self._descriptor, _KEYS_AT, used, size
+        ):
             return False
         self._map[at : at + size] = _RECORD.pack(cell, family, table, len(key)) + key
         self._header[_KEYS_USED] = used + size
@@ -235,6 +238,13 @@ def _has_memory(descriptor: int, at: int, size: int) -> bool:
     except OSError as error:
         return error.errno not in _NO_MEMORY
     return True
+
+
+def _may_grow(descriptor: int, start: int, used: int, size: int) -> bool:
+    """Reserve memory for a new series, which must not take the room that is kept."""
+    is_reserved = used + size <= _RESERVED_BYTES
+    may_grow = is_reserved or has_room(descriptor, size)
+    return may_grow and _has_memory(descriptor, start + used, size)
 
 
 class View:

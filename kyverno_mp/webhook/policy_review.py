@@ -56,6 +56,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 )
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.cleanup import run_warnings
+from kyverno_mp.policy.checks.long_texts import long_texts
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
@@ -65,7 +66,11 @@ from kyverno_mp.policy.reading.decode import Decoded, Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.webhook.author_review import author_refusal, has_changed
+from kyverno_mp.webhook.author_review import (
+    author_refusal,
+    has_changed,
+    is_of_tenant,
+)
 
 AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
@@ -144,6 +149,10 @@ class PolicyReview:
             # K8S: an object that is being deleted must stay writable, so that its
             # finalizers can be removed. SAFETY: it stays in force until then.
             return allowed(request.uid)
+        if is_of_tenant(request) and has_changed(request):
+            problems = list(long_texts(request.object))
+            if problems:
+                return denied(request.uid, "; ".join(map(str, problems)))
         if request.group == "policies.kyverno.io":
             return self._answer_cel(request)
         if request.kind not in KINDS_OF_PATH[path]:

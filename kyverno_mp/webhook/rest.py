@@ -20,6 +20,8 @@ import orjson
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, patched
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.webhook.author_review import author_patch
 from kyverno_mp.webhook.http.asgi import IS_PROVED
 from kyverno_mp.webhook.http_errors import code_of
 from kyverno_mp.webhook.policy_review import (
@@ -124,9 +126,12 @@ class _PolicyReview:
         resp.content_type = _REVIEWED
 
 
-def _allow(body: bytes) -> bytes:
-    """Allow, for a webhook that Kyverno registers but that has no effect."""
-    return allowed(decode(body).uid)
+def _record_author(view: ClusterView | None, body: bytes) -> bytes:
+    """Record the author of a namespaced policy; Kyverno's webhook has no effect."""
+    request = decode(body)
+    is_checked = view is not None and view.authors is not None
+    patch = list(author_patch(request)) if is_checked else []
+    return patched(request.uid, patch) if patch else allowed(request.uid)
 
 
 def _stamp(body: bytes) -> bytes:
@@ -177,9 +182,10 @@ def make_app(
     app.set_error_serializer(_problem)
     app.add_route("/health/liveness", _Liveness())
     app.add_route("/health/readiness", _Readiness(is_ready))
-    app.add_route("/policymutate", _Review(_allow))
-    app.add_route("/verifymutate", _Review(_stamp))
     options = options or ReviewOptions()
+    record_author = partial(_record_author, options.view)
+    app.add_route("/policymutate", _Review(record_author))
+    app.add_route("/verifymutate", _Review(_stamp))
     app.add_route("/verifyttl", _TtlReview(TtlReview(options.view)))
     policies = PolicyReview(options)
     threads = reviewers or Reviewers()

@@ -46,7 +46,7 @@ _CLUSTER: Final = Resource(
     kind="MutatingPolicy",
     namespaced=False,
 )
-_NAMESPACED: Final = Resource(
+NAMESPACED_MUTATING_POLICIES: Final = Resource(
     group=_GROUP,
     version=_VERSION,
     plural="namespacedmutatingpolicies",
@@ -87,7 +87,7 @@ class StoredMutatingPolicies:
         Raises: PolicyInvalid, DependencyError.
         """
         namespace, _, name = key.rpartition("/")
-        resource = _NAMESPACED if namespace else _CLUSTER
+        resource = NAMESPACED_MUTATING_POLICIES if namespace else _CLUSTER
         raw = find_defined(self._client, resource, (namespace, name))
         if raw is None:
             return None

@@ -45,8 +45,8 @@ from kyverno_mp.compiler.expression_faults import (
     expression_faults,
 )
 from kyverno_mp.errors import InputError, PolicyInvalid
-from kyverno_mp.leader.policy_store import refuse_unstorable
 from kyverno_mp.leader.servable import NO_BACKGROUND, UNSUPPORTED
+from kyverno_mp.leader.stored_document import refuse_unstorable
 from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.admission_policy import (
     MutatingAdmissionPolicy,

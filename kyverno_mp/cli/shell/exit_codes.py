@@ -187,6 +187,12 @@ EXITS: Final = {
         (INPUT, "a policy that cannot be used, or no kubeconfig"),
         (STATE, "the cluster cannot be reached or rejects the request"),
     ),
+    "authors": _exits(
+        (OK, "no known author lacks a right"),
+        (FAILED, "an author lacks a right, or a flag is wrong"),
+        (INPUT, "no kubeconfig, or a context that it does not have"),
+        (STATE, "the cluster cannot be reached or rejects the request"),
+    ),
     "migrate": _exits(
         (OK, "all objects are stored in the storage version"),
         (FAILED, "an object could not be written, or a flag is wrong"),

@@ -22,6 +22,13 @@ _KYVERNO: Final = "kyverno.io"
 _POLICIES: Final = "policies.kyverno.io"
 _SINCE_ALPHA: Final = ("v1alpha1", "v1beta1", "v1")
 _SINCE_BETA: Final = ("v1beta1", "v1")
+_NAMESPACED_IN_CEL: Final = (
+    "namespacedvalidatingpolicies",
+    "namespacedmutatingpolicies",
+    "namespacedimagevalidatingpolicies",
+    "namespacedgeneratingpolicies",
+    "namespaceddeletingpolicies",
+)
 
 
 def admission_configurations(options: WebhookOptions) -> list[Json]:
@@ -147,10 +154,15 @@ def _review_policies(options: WebhookOptions) -> Json:
 
 
 def _mutate_policies(options: WebhookOptions) -> Json:
+    # Upstream's webhook has no effect; ours records the author of namespaced policies.
+    others = [
+        _rule(_KYVERNO, ("v2beta1",), ("cleanuppolicies",)),
+        *(_rule(_POLICIES, _SINCE_BETA, (name,)) for name in _NAMESPACED_IN_CEL),
+    ]
     return {
         "name": "mutate-policy.kyverno.svc",
         "clientConfig": client_config(options, "/policymutate"),
-        "rules": [_OF_POLICIES],
+        "rules": [_OF_POLICIES, *others],
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "sideEffects": "NoneOnDryRun",

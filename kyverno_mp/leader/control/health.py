@@ -17,6 +17,7 @@ import msgspec
 from kyverno_mp.controllers.global_context_status import State
 from kyverno_mp.limits import ENTRIES_SHOWN_MAX
 from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.snapshot.room import replace_record
 
 NAME: Final = "leader-health"
 ALL: Final = "all"
@@ -68,10 +69,8 @@ class LeaderHealthController:
 
 
 def write_leader_health(directory: Path, health: LeaderHealth) -> None:
-    """Replace the file atomically; a reader never reads a partial file."""
-    temporary = directory / (_NAME + ".new")
-    temporary.write_bytes(msgspec.json.encode(health))
-    temporary.replace(directory / _NAME)
+    """Replace the file; in a full folder, the old one stays."""
+    replace_record(directory / _NAME, msgspec.json.encode(health))
 
 
 def read_leader_health(directory: Path) -> LeaderHealth | None:

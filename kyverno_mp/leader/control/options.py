@@ -79,6 +79,8 @@ _SERVED: Final = frozenset(
         "namespacedgeneratingpolicies",
         "imagevalidatingpolicies",
         "namespacedimagevalidatingpolicies",
+        "deletingpolicies",
+        "namespaceddeletingpolicies",
         "policyexceptions",
     }
 )

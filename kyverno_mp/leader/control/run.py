@@ -32,7 +32,9 @@ from typing import Any, Final
 from kyverno_mp import __version__
 from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.deregister import deregister
+from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.egress.clients import open_calls
+from kyverno_mp.egress.kinds import LiveKinds, published_rows
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
@@ -41,6 +43,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader import loop
+from kyverno_mp.leader.authors import AuthorWatch
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
@@ -95,11 +98,12 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
     metrics = LeaderMetrics(client, settings.service_account_name or ACCOUNT)
+    status = StatusReader(runtime_dir)
     leader = ClusterLeader(
         ReplicaContext(
             settings=settings,
             runtime_dir=runtime_dir,
-            status=StatusReader(runtime_dir),
+            status=status,
             page=ControlPage.open(runtime_dir / loop.SNAPSHOT),
             serve_with=lambda secrets: _serve_with(cert, key, secrets),
         ),
@@ -121,6 +125,11 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     metrics.informers = [*informers, context.informer, *policies.cel_informers]
     for informer in metrics.informers:
         informer.start()
+    authors = AuthorWatch(
+        policies.of_tenants,
+        LiveKinds(published_rows(lambda: leader.wired.discovery.directory), client),
+        LivePermissions(client),
+    )
     sources = Sources(
         policies,
         cluster_data,
@@ -132,12 +141,17 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
             and (leader.callers.is_set or not settings.runs_webhook)
         ),
         leader.published,
-        lambda wake: _wake_on_change(wake, policies, cluster_data),
+        lambda wake: _wake_on_change(wake, policies, cluster_data, authors),
+        status.tell,
+        lambda: authors.lost,
     )
+    if settings.check_policy_authors:
+        authors.start()
     leader.start()
     try:
         loop.run(settings, runtime_dir, sources, leader.gauges, leader.count)
     finally:
+        authors.stop()
         leader.stop()
         context.stop()
         for informer in (*informers, *policies.cel_informers):
@@ -300,22 +314,30 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 
 def _wake_on_change(
-    wake: Callable[[], None], policies: ClusterPolicies, cluster_data: LiveClusterData
+    wake: Callable[[], None],
+    policies: ClusterPolicies,
+    cluster_data: LiveClusterData,
+    authors: AuthorWatch,
 ) -> None:
     policies.on_change(wake)
+    authors.on_change(wake)
     cluster_data.on_change(wake)
 
 
 def _serve_with(cert: Path, key: Path, secrets: CertificateSecrets) -> None:
-    _replace(key, secrets.key)
-    _replace(cert, secrets.certificate)
+    # Both are complete before the first is replaced: in a full folder, workers would
+    # otherwise load a key without its certificate.
+    pairs = [(key, secrets.key), (cert, secrets.certificate)]
+    new = [(_written(path, data), path) for path, data in pairs]
+    for temporary, path in new:
+        temporary.replace(path)
     _log.info("serving with the certificate of the cluster")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically; umask and mode make it 0600."""
-    temporary = path.with_suffix(".new")
+def _written(path: Path, data: bytes) -> Path:
+    """Write a file beside ``path``, and return it; umask and mode make it 0600."""
+    temporary = path.with_suffix(f"{path.suffix}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-    temporary.replace(path)
+    return temporary

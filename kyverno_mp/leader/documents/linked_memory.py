@@ -6,10 +6,12 @@ Source: docs/architecture.md 1 (promise 4); limits.LINKED_NAMESPACE_BYTES_MAX.
 
 Policies are sorted by size, then by name. A policy that a tenant adds affects only
 larger policies of the same namespace, and all replicas decide alike. Cluster policies
-have no budget. PolicyExceptions count toward the budgets of their own namespaces.
+have no budget. PolicyExceptions count toward the budgets of their own namespaces. All
+namespaces together share the pod's room (leader/documents/tenant_room.py).
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -26,15 +28,20 @@ from kyverno_mp.leader.documents.linked_exceptions import (
     dropped_exceptions,
     why_dropped,
 )
-from kyverno_mp.leader.status import UNLINKED, PolicyStatus
+from kyverno_mp.leader.documents.tenant_room import TenantRoom, fair_share
+from kyverno_mp.leader.status import OVER_SHARE, UNLINKED, PolicyStatus
 from kyverno_mp.leader.stored_document import Key
 from kyverno_mp.limits import (
     LINKED_NAMESPACE_BYTES_MAX,
     LINKED_POLICY_BYTES_MAX,
     UNLINKED_NAMESPACE_BYTES_MAX,
+    UNLINKED_SHARE_DIVISOR,
 )
 
 _RULES_FAIL = "; its rules are errors where they match"
+_EQUAL_PART = "its part of what all namespaces may take of the"
+_ENTRY_BYTES = 64
+"""An index entry in a segment: most are shared by many rules."""
 _ALL_FAIL = (
     "; the namespace has too many such policies, so with failurePolicy Fail each of its"
     " objects that is reviewed is an error"
@@ -62,12 +69,14 @@ class _Weighed:
         "_of_all",
         "_without",
         "encoded",
+        "published",
         "size",
     )
 
     def __init__(self, encoded: EncodedPolicy, kind: str, namespace: str) -> None:
         self.encoded = encoded
         self.size = 0
+        self.published = published_bytes(encoded)
         if namespace:
             exceptions = sum(size for _, size in encoded.exceptions)
             self.size = linked_bytes(encoded) - exceptions
@@ -104,9 +113,10 @@ class _Weighed:
 
 
 class _Stubs:
-    """The stubs of each namespace, and their memory."""
+    """The stubs of each namespace, and their memory, at most ``bytes_max``."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: float) -> None:
+        self._bytes_max = bytes_max
         self._used: dict[str, int] = {}
         self._replaced: set[str] = set()
         """Namespaces with a policy that fails for every object."""
@@ -116,12 +126,12 @@ class _Stubs:
     ) -> tuple[EncodedPolicy | None, str, bool]:
         """Return the replacement to publish, if any, its effect, and ``is_missed``."""
         used = self._used.get(namespace, 0)
-        if used <= UNLINKED_NAMESPACE_BYTES_MAX:
+        if used <= self._bytes_max:
             found = policy.instead()
             if found is not None:
                 used += linked_bytes(found)
                 self._used[namespace] = used
-            if used <= UNLINKED_NAMESPACE_BYTES_MAX:
+            if used <= self._bytes_max:
                 return found, _RULES_FAIL, False
         found = None
         if namespace not in self._replaced:
@@ -131,10 +141,69 @@ class _Stubs:
         return found, _ALL_FAIL, policy.is_missed()
 
 
+class _Shares:
+    """What each namespace may take, and what it has taken."""
+
+    def __init__(
+        self, room: TenantRoom | None, weighed: Mapping[Key, _Weighed], cluster: int
+    ) -> None:
+        """``cluster``: what the administrators' policies publish. Unit: bytes."""
+        self._linked: dict[str, int] = {}
+        self._published: dict[str, int] = {}
+        self._room = room
+        self.linked_max: float = inf
+        self.published_max: float = inf
+        if room is None:
+            return
+        for key, policy in weighed.items():
+            if key[1] and policy.size <= LINKED_POLICY_BYTES_MAX:
+                self._add(policy, key[1])
+        linked = [min(one, LINKED_NAMESPACE_BYTES_MAX) for one in self._linked.values()]
+        self.linked_max = fair_share(linked, room.linked)
+        total = room.of_tenants(cluster)
+        self.published_max = fair_share(self._published.values(), total)
+        self._linked, self._published = {}, {}
+
+    @property
+    def stubs_max(self) -> float:
+        """Return the most that a namespace's stubs may take."""
+        share = self.linked_max // UNLINKED_SHARE_DIVISOR
+        return min(UNLINKED_NAMESPACE_BYTES_MAX, share)
+
+    def take(self, policy: _Weighed, namespace: str) -> tuple[str, str]:
+        """Charge a policy; return the error's code, and its text, or "" if it fits."""
+        size, linked = policy.size, self._linked.get(namespace, 0) + policy.size
+        what = f"all policies of namespace {namespace} may take"
+        costs = f"it would take about {_mib(size)} MiB of memory in every process;"
+        most = LINKED_NAMESPACE_BYTES_MAX
+        if size > LINKED_POLICY_BYTES_MAX:
+            most = LINKED_POLICY_BYTES_MAX
+            return UNLINKED, f"{costs} one policy may take {_mib(most)} MiB"
+        if linked > most:
+            return UNLINKED, f"{costs} {what} {_mib(most)} MiB"
+        if linked > self.linked_max:
+            share = f"{what} {int(self.linked_max) >> 10} KiB"
+            return OVER_SHARE, f"{costs} {share}, {_EQUAL_PART} memory of this pod"
+        published = self._published.get(namespace, 0) + policy.published
+        if published > self.published_max:
+            costs = f"it takes {policy.published >> 10} KiB, compiled;"
+            share = f"{what} {int(self.published_max) >> 10} KiB"
+            return OVER_SHARE, f"{costs} {share}, {_EQUAL_PART} folder of this pod"
+        self._add(policy, namespace)
+        return "", ""
+
+    def _add(self, policy: _Weighed, namespace: str) -> None:
+        self._linked[namespace] = self._linked.get(namespace, 0) + policy.size
+        published = self._published.get(namespace, 0) + policy.published
+        self._published[namespace] = published
+
+
 class LinkedMemory:
     """The budgets of all namespaces; each version of a policy is weighed once."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: TenantRoom | None = None) -> None:
+        """``room``: None without totals."""
+        self._room = room
         self._weighed: dict[Key, _Weighed] = {}
 
     def limit(
@@ -143,33 +212,26 @@ class LinkedMemory:
         """Return the policies that exceed a budget, or whose exceptions do."""
         self._weigh(policies)
         found = self._without_exceptions(policies)
-        used: dict[str, int] = {}
-        stubs = _Stubs()
+        cluster = sum(
+            published_bytes(one)
+            for key, (one, _) in policies.items()
+            if one is not None and not key[1]
+        )
+        shares = _Shares(self._room, self._weighed, cluster)
+        stubs = _Stubs(shares.stubs_max)
         sizes = [(one.size, key) for key, one in self._weighed.items() if key[1]]
-        for size, key in sorted(sizes):
-            namespace = key[1]
-            total = used.get(namespace, 0) + size
-            if size > LINKED_POLICY_BYTES_MAX:
-                most, what = LINKED_POLICY_BYTES_MAX, "one policy"
-            elif total > LINKED_NAMESPACE_BYTES_MAX:
-                most = LINKED_NAMESPACE_BYTES_MAX
-                what = f"all policies of namespace {namespace}"
-            else:
-                used[namespace] = total
+        for _, key in sorted(sizes):
+            code, why = shares.take(self._weighed[key], key[1])
+            if not code:
                 continue
-            encoded, then, is_missing = stubs.take(self._weighed[key], namespace)
-            text = (
-                f"it would take about {_mib(size)} MiB of memory in every process;"
-                f" {what} may take {_mib(most)} MiB{then}"
-            )
+            encoded, then, is_missing = stubs.take(self._weighed[key], key[1])
             status = policies[key][1]
+            text = f"{why}{then}"
             if not status.ready:
                 text = f"{status.message}; {text}"
             found[key] = Limited(
                 encoded,
-                msgspec.structs.replace(
-                    status, ready=False, code=UNLINKED, message=text
-                ),
+                msgspec.structs.replace(status, ready=False, code=code, message=text),
                 is_missing,
             )
         return found
@@ -204,6 +266,11 @@ class LinkedMemory:
             if known is None or known.encoded is not encoded:
                 known = _Weighed(encoded, key[0], key[1])
             self._weighed[key] = known
+
+
+def published_bytes(encoded: EncodedPolicy) -> int:
+    """Return about how many bytes a policy takes in a segment."""
+    return len(encoded.content) + _ENTRY_BYTES * sum(map(len, encoded.entries))
 
 
 def _mib(size: int) -> int:

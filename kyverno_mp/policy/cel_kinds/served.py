@@ -8,6 +8,8 @@ Source: docs/behaviour/cel 1, 2.
 
 from typing import Final
 
+import msgspec
+
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     IMAGE_POLICY_KINDS,
     ImageValidatingPolicy,
@@ -29,6 +31,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     decode_validating_policy,
     is_validating_policy,
 )
+from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.values.jsonvalue import Json
 
 SERVED_CEL_KINDS: Final = frozenset(
@@ -68,3 +71,15 @@ def decode_served(
     found = decode_cel_policy(raw, file=file)
     assert isinstance(found, MutatingPolicy | GeneratingPolicy)
     return found
+
+
+def decode_policy(raw: dict[str, Json]) -> msgspec.Struct | None:
+    """Decode a policy of any kind; None if its structure is invalid.
+
+    Raises: DocumentInvalid for the kinds in CEL.
+    """
+    if is_served(raw):
+        return decode_served(raw)
+    if is_cel_policy(raw):
+        return decode_cel_policy(raw)
+    return examine(raw).document

@@ -15,6 +15,7 @@ from kyverno_mp.background.results import RuleResults
 from kyverno_mp.background.start import run as work_in_background
 from kyverno_mp.limits import RESULTS_WAITING_MAX
 from kyverno_mp.pool.coordinator import Tools
+from kyverno_mp.process.roles.pool_authors import author_reason
 from kyverno_mp.process.roles.pool_data import PoolData
 from kyverno_mp.process.roles.pool_start import run_pool
 from kyverno_mp.process.startup.start import Start
@@ -58,6 +59,7 @@ def _work(
     work_in_background(
         BackgroundDependencies(
             client=tools.client,
+            author_reason=author_reason(tools),
             cluster_data=data.cluster_data,
             events=tools.events,
             metrics=tools.metrics,

@@ -12,6 +12,7 @@ from typing import Final
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.start import run as clean_up
 from kyverno_mp.pool.coordinator import Tools
+from kyverno_mp.process.roles.pool_authors import author_reason
 from kyverno_mp.process.roles.pool_data import PoolData
 from kyverno_mp.process.roles.pool_start import run_pool
 from kyverno_mp.process.startup.start import Start
@@ -31,6 +32,7 @@ def _work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
     clean_up(
         CleanupDependencies(
             client=tools.client,
+            author_reason=author_reason(tools),
             cluster_data=data.cluster_data,
             events=tools.events,
             metrics=tools.metrics,

@@ -40,6 +40,7 @@ from kyverno_mp.process.supervision.readiness import (
     pod_health,
     with_pools,
     without_policies,
+    without_room,
 )
 from kyverno_mp.process.supervision.status import read_supervisor_status
 from kyverno_mp.settings.settings import Settings
@@ -48,6 +49,7 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.snapshot.room import FolderRoom
 from kyverno_mp.telemetry.bound import ExposedSeries
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import Format, PlainText, format_for, render
@@ -189,6 +191,7 @@ class Reporter:
                 is_ready=not self._health().unready,
                 certificate_ends_s=self._certificate.ends_s(),
                 policies_heard_ns=leader_health.confirmed_ns if leader_health else 0,
+                room=FolderRoom.of(self._runtime_dir),
             ),
             now_ns=now_ns,
             rule_series_max=self._settings.metrics_series_max,
@@ -235,7 +238,8 @@ class Reporter:
         )
         status, settings = self._status.read(), self._settings
         unread = status.unread[:_PROBLEMS_MAX]
-        health = replace(health, degraded=(*health.degraded, *unread))
+        full = without_room(FolderRoom.of(self._runtime_dir))
+        health = replace(health, degraded=(*health.degraded, *unread, *full))
         if settings.standalone:
             if not settings.allow_empty:
                 reasons = without_policies(status.policies)

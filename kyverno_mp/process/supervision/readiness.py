@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.pool.health import PoolHealth
 from kyverno_mp.process.supervision.status import SupervisorStatus
+from kyverno_mp.snapshot.room import FolderRoom
 
 WEBHOOK = "webhook"
 LEADER = "leader"
@@ -109,6 +110,18 @@ def without_policies(policies: Sequence[PolicyStatus]) -> tuple[str, ...]:
     if not policies or any(one.ready or one.in_force or one.rules for one in policies):
         return ()
     return (f"all {len(policies)} policies are rejected, none is in force",)
+
+
+def without_room(room: FolderRoom) -> tuple[str, ...]:
+    """Return why the runtime folder takes no new policies, () if it does.
+
+    The status files may be old then, so this does not depend on them.
+    """
+    if not room.is_full:
+        return ()
+    free, size = room.free >> 10, room.size >> 10
+    text = "the runtime folder is full, so the last policies and results stay in force"
+    return (f"{text}: {free} KiB of {size} KiB are free",)
 
 
 class LagTimes:

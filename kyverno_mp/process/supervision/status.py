@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from kyverno_mp.snapshot.room import replace_record
+
 
 class ProcessState(msgspec.Struct, frozen=True):
     """One supervised process. ``pid`` is 0 while it waits for its next start."""
@@ -33,11 +35,9 @@ _NAME = "supervisor_status.json"
 _DECODER = msgspec.json.Decoder(SupervisorStatus)
 
 
-def write_supervisor_status(directory: Path, supervisor: SupervisorStatus) -> None:
-    """Replace the file atomically; a reader never reads a partial file."""
-    temporary = directory / (_NAME + ".new")
-    temporary.write_bytes(msgspec.json.encode(supervisor))
-    temporary.replace(directory / _NAME)
+def write_supervisor_status(directory: Path, supervisor: SupervisorStatus) -> bool:
+    """Replace the file; return False if it stays, because the folder is full."""
+    return replace_record(directory / _NAME, msgspec.json.encode(supervisor))
 
 
 def read_supervisor_status(directory: Path) -> SupervisorStatus | None:

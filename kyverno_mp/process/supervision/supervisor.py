@@ -207,8 +207,10 @@ class Supervisor:
             ),
             refused=self._refused,
         )
-        if supervisor != self._status:
-            write_supervisor_status(self.runtime_dir, supervisor)
+        # If the folder is full, the next turn tries again.
+        if supervisor != self._status and write_supervisor_status(
+            self.runtime_dir, supervisor
+        ):
             self._status = supervisor
 
     def _drain(self) -> None:

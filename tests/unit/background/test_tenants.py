@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.background.objects import names
+from kyverno_mp.kube.resource import Key, Resource
 from tests.unit.background.admission import User
 from tests.unit.background.world import (
     CONFIG_MAPS,
@@ -186,3 +187,26 @@ def test_remembered_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known.name(places[0], "u98") == "n"
     assert known.name(places[8], "v") == ""
     assert not known.is_absent(places[0], "u1")
+
+
+def test_policy_of_an_author_without_rights_is_not_carried_out(user: User) -> None:
+    """It stays as it is, and works again once its author has the right."""
+    api = user.api
+    _policy(api, _rule())
+    asked: list[tuple[str, Key]] = []
+    lacking = ["eve may not create configmaps"]
+
+    def reason(resource: Resource, key: Key) -> str:
+        asked.append((resource.plural, key))
+        return "".join(lacking)
+
+    with term(api, author_reason=reason) as one:
+        user.create(f"{SECRETS.format('a')}/t", **_secret("a", "v"))
+        one.settle()
+        assert stored(api, _OUT) is None
+        # The reason itself is withheld, because the trigger is a Secret.
+        assert any("author_rights" in note for note in one.recorded.notes())
+        lacking.clear()
+        one.pass_s(120)
+        assert stored(api, _OUT) is not None
+    assert set(asked) == {("policies", ("a", "p"))}

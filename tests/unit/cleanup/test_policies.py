@@ -7,6 +7,7 @@ import pytest
 
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import KUBE_PAGE_OBJECTS
 from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.settings.settings import Settings
@@ -994,3 +995,32 @@ def test_ended_holder_leaves_no_alert(
         assert recorded.counts[key] == 1
         one.cleanup.leave()
         assert recorded.counts[key] == 0
+
+
+def test_policy_of_an_author_without_rights_deletes_nothing(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Its status says why, and it runs again once the author has the right."""
+    serve_kinds(api)
+    policy(api, namespace="a")
+    policy(api, "other", namespace="b")
+    for namespace in ("a", "b"):
+        config_map(api, "one", namespace=namespace)
+    lacking = {"cleanuppolicies": ("a", "p")}
+
+    def reason(resource: Resource, key: Key) -> str:
+        is_lacking = lacking.get(resource.plural) == key
+        return "eve may not delete configmaps" if is_lacking else ""
+
+    dependencies = dependencies_of(api, recorded, clock.clock, author_reason=reason)
+    with controller(api, dependencies) as one:
+        clock.turn(61)
+        one.settle()
+        assert names(api) == ["a/one"]
+        condition = condition_of(api, namespace="a")
+        assert condition["reason"] == "AuthorLacksRights"
+        assert "eve may not delete" in condition["message"]
+        lacking.clear()
+        clock.turn(121)
+        one.settle()
+        assert names(api) == []

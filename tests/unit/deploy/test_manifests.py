@@ -309,6 +309,7 @@ def test_background_role_can_write_only_required_kinds(
         "updaterequests/status": {"patch"},
         "events": {"create", "patch"},
         "ephemeralreports": {"create", "update"},
+        "subjectaccessreviews": {"create"},
         "leases": changes,
     }
 
@@ -326,6 +327,7 @@ def test_reports_role_can_write_only_required_kinds(
         "ephemeralreports": {"delete", "update"},
         "clusterephemeralreports": {"delete", "update"},
         "events": {"create", "patch"},
+        "subjectaccessreviews": {"create"},
         "leases": patched,
     }
 
@@ -340,6 +342,7 @@ def test_cleanup_role_can_write_only_required_kinds(
     assert writes_of(objects, "cleanup") == {
         **dict.fromkeys(statuses, frozenset({"update"})),
         "events": {"create", "patch"},
+        "subjectaccessreviews": {"create"},
         "leases": {"create", "delete", "patch", "update"},
     }
 

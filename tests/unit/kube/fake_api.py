@@ -25,7 +25,11 @@ _OBJECT = re.compile(
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?\Z"
 )
-_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews")
+_REVIEWS = (
+    "selfsubjectaccessreviews",
+    "selfsubjectrulesreviews",
+    "subjectaccessreviews",
+)
 
 
 class FakeApi:
@@ -45,8 +49,7 @@ class FakeApi:
         self.answers: dict[str, Json] = {}
         """Fixed answers of GET by path, e.g. discovery documents."""
         self.may: Callable[[Json], bool] = lambda _attributes: True
-        """Answers of SelfSubjectAccessReviews, computed from their
-        resourceAttributes."""
+        """Answers of access reviews, computed from their resourceAttributes."""
         self.rules: Json = {"resourceRules": [], "incomplete": False}
         """The status of SelfSubjectRulesReviews."""
         self.on_request: Callable[[str, str], None] = lambda _method, _target: None

@@ -99,11 +99,12 @@ class Leader:
         terms = Terms(namespace="kyverno", name="kyverno", identity="one")
         # The lease is held until it is released, however slow this machine is.
         self.election = Election(self.objects, terms, clock_ns=lambda: 1)
+        self.status = StatusReader(folder)
         self.wired = Wired(
             ReplicaContext(
                 settings=settings,
                 runtime_dir=folder,
-                status=StatusReader(folder),
+                status=self.status,
                 page=self.page,
                 serve_with=lambda _kept: None,
                 clock=self.turned.clock,
@@ -188,6 +189,7 @@ class Leader:
         """Publish as the leader's loop does."""
         self.policies.poll(0)
         status = Status(generation, published_ns=10**18, policies=policies)
+        self.status.tell(status)
         write_status(self.folder, status)
         self.wired.published(generation)
 

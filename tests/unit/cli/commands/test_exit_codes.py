@@ -116,6 +116,9 @@ cleanup | --cluster x --kubeconfig UNREACHABLE | 3
 generate | --cluster GONE --kubeconfig GONE | 2
 generate | --unknown | 1
 generate | --cluster x --kubeconfig UNREACHABLE | 3
+authors | --kubeconfig GONE | 2
+authors | --unknown | 1
+authors | --kubeconfig UNREACHABLE | 3
 migrate | | 0
 migrate | --unknown | 1
 migrate | --resource x.y --kubeconfig GONE | 2
@@ -137,6 +140,7 @@ ELSEWHERE = {
     ("serve", 0): "tests/faults, a stop by SIGTERM",
     ("serve", 3): "tests/unit/process, runtime folders that cannot be used",
     ("snapshot inspect", 0): "tests/unit/snapshot, which writes one",
+    ("authors", 0): "tests/unit/cli/commands/test_authors.py, with a fake API server",
     ("cleanup", 0): "tests/unit/cli/commands/test_cleanup.py, with a fake API server",
     ("generate", 0): "tests/unit/cli/commands/test_generate.py, with a fake API server",
     (

@@ -42,7 +42,7 @@ HEAVY = {
 ENGINE = ("values", "expr", "compiler", "program", "admission", "egress")
 HELP = """
 apply; test; lint; explain; bench; jp; jp query; json; json scan; fix; fix policy;
-generate; cleanup; create; create test; oci; oci push; migrate; snapshot;
+generate; cleanup; create; create test; oci; oci push; migrate; authors; snapshot;
 snapshot inspect; crds; docs; completion; help; version
 """
 

@@ -1,0 +1,126 @@
+"""``authors``: list namespaced policies whose author lacks a right, or is unknown.
+
+Room: cli. Takes: a cluster. Gives: rows, as a table or JSON.
+May touch: the API server through kube/ and egress/, standard output.
+Source: docs/operate.md (the author of a namespaced policy).
+"""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.cli.cluster.access import open_cluster
+from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.egress.access_reviews import LivePermissions
+from kyverno_mp.egress.author_rights import author_of, lacking_rights, needs_rights
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.errors import InputError, KubeNotFound
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.policy.cel_kinds.served import decode_policy
+from kyverno_mp.policy.ports import Authors, Kinds
+from kyverno_mp.values.jsonvalue import Json
+
+UNKNOWN: Final = "unknown"
+LACKS: Final = "lacks rights"
+INVALID: Final = "invalid"
+_CEL: Final = "policies.kyverno.io"
+RESOURCES: Final = (
+    Resource(group="kyverno.io", version="v1", plural="policies", kind="Policy"),
+    Resource(
+        group="kyverno.io", version="v2", plural="cleanuppolicies", kind="CleanupPolicy"
+    ),
+    *(
+        Resource(
+            group=_CEL,
+            version="v1beta1",
+            plural=f"namespaced{kind.lower()}policies",
+            kind=f"Namespaced{kind}Policy",
+        )
+        for kind in (
+            *("Validating", "Mutating", "ImageValidating"),
+            *("Generating", "Deleting"),
+        )
+    ),
+)
+"""The kinds of namespaced policies."""
+
+
+class Row(NamedTuple):
+    """A policy that an operator should look at."""
+
+    kind: str
+    namespace: str
+    name: str
+    author: str
+    state: str
+    reason: str
+
+
+def rows(client: Client, kinds: Kinds, authors: Authors) -> Iterator[Row]:
+    """Yield the policies without a known author who has the rights.
+
+    Raises: DependencyError.
+    """
+    for resource in RESOURCES:
+        found: list[Json] = []
+        take = partial(_take, found)
+        try:
+            list_all(client, WatchScope(resource=resource), take, restart=found.clear)
+        except KubeNotFound:
+            # An older installation does not serve this kind.
+            continue
+        for raw in found:
+            raw.update(apiVersion=resource.api_version, kind=resource.kind)
+            row = _row(raw, kinds, authors)
+            if row is not None:
+                yield row
+
+
+def _take(found: list[Json], raw: msgspec.Raw) -> None:
+    found.append(msgspec.json.decode(raw))
+
+
+def _row(raw: Json, kinds: Kinds, authors: Authors) -> Row | None:
+    metadata = raw["metadata"]
+    namespace = metadata["namespace"]
+    author = author_of(metadata.get("annotations"))
+    named = author.name if author is not None else ""
+    place = (raw["kind"], namespace, metadata["name"], named)
+    try:
+        document = decode_policy(raw)
+    except InputError as error:
+        return Row(*place, INVALID, error.message)
+    if document is None:
+        return Row(*place, INVALID, "it cannot be read")
+    if not needs_rights(document, kinds):
+        return None
+    if author is None:
+        return Row(*place, UNKNOWN, "")
+    reason = lacking_rights(document, namespace, author, kinds, authors)
+    return Row(*place, LACKS, reason) if reason else None
+
+
+def called(output: str, kubeconfig: str, context: str) -> None:
+    """Print the rows; raises CommandFailed if an author lacks a right."""
+    with open_cluster(kubeconfig, context) as cluster:
+        client = cluster.client
+        found = list(
+            rows(client, LiveKinds(lambda: None, client), LivePermissions(client))
+        )
+    if output == "json":
+        say(json.dumps([one._asdict() for one in found]))
+    else:
+        for one in found:
+            author = f" (author: {one.author})" if one.author else ""
+            text = f"{one.kind} {one.namespace}/{one.name}{author}: {one.state}"
+            say(f"{text}: {one.reason}" if one.reason else text)
+        if not found:
+            say("every policy that uses permissions has an author who has them")
+    if any(one.state == LACKS for one in found):
+        raise CommandFailed("authors lack rights that their policies use")
