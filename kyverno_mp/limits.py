@@ -352,9 +352,14 @@ policy, and of all. Each rule that an exception names has a copy; one that match
 namespace and name takes about 8 KiB. Exceptions over a budget exempt nothing. The
 background pool and DeletingPolicies apply only the first budget."""
 
-RELINKING_REVIEWS_MAX = 1024
-"""Reviews between two attempts to link a rule that ended in internal errors. Linking
-takes up to seconds, in a thread."""
+RELINKING_PAUSE_NS = 1_000_000_000
+RELINKING_PAUSE_NS_MAX = 60_000_000_000
+"""The first and the longest pause between two attempts of a worker to link a policy or
+a rule whose linking ended in an internal error. Most such errors do not recur."""
+
+RELINKING_SHARE = 32
+"""A pause is this many times as long as the attempt: linking takes up to seconds, in a
+thread, and a policy that never links takes 3 % of a core."""
 
 UNLINKED_POLICY_BYTES_MAX = 256 * 1024
 """Estimated memory of a policy that is not linked. Its rules still match, and each

@@ -1,8 +1,8 @@
 """Know the permissions that an account lacks for what it was told to do.
 
 Room: kube. Takes: rejections of calls, permissions that a check has found missing.
-Gives: MissingRights. Next: kube/rest.py reports each rejection, pool/coordinator.py
-shows the result in health and metrics. May touch: the clock.
+Gives: MissingRights. Next: kube/rest.py reports each rejection, pool/coordinator.py and
+kube/shared_rights.py show the result in health and metrics. May touch: the clock.
 Source: Kubernetes authorization (messages of denied requests); docs/operate.md.
 
 Every call of an account passes here, so no room has to remember to report a missing
@@ -20,6 +20,7 @@ from kyverno_mp.kube.queries import right_of
 from kyverno_mp.limits import RIGHTS_MISSING_MAX, RIGHTS_REFUSED_S, RIGHTS_SHOWN_MAX
 from kyverno_mp.values.kubernetes.grants import grant_commands
 
+ADMISSION_ACCOUNT: Final = "kyverno-admission-controller"
 _DENIED: Final = re.compile(
     r'(?:\S+ )?(?:"[^"]*" )?is forbidden: User "[^"]+" cannot ([a-z]+) resource "'
 )
@@ -100,18 +101,22 @@ class MissingRights:
 
     def problems(self) -> list[str]:
         """Return one text for each missing permission, with the way to grant it."""
-        grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for right, effect in sorted(self.missing().items()):
-            group = grouped.setdefault((right.resource, right.verb), [])
-            group.append((right.namespace, effect))
-        texts = [
-            self._text(verb, resource, parts)
-            for (resource, verb), parts in grouped.items()
-        ]
+        texts = [*self.texts().values()]
         if len(texts) > RIGHTS_SHOWN_MAX:
             more = len(texts) - RIGHTS_SHOWN_MAX
             texts[RIGHTS_SHOWN_MAX:] = [f"{more} more permissions are missing"]
         return texts
+
+    def texts(self) -> dict[tuple[str, str], str]:
+        """Return the texts of all, by resource and verb."""
+        grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for right, effect in sorted(self.missing().items()):
+            group = grouped.setdefault((right.resource, right.verb), [])
+            group.append((right.namespace, effect))
+        return {
+            (resource, verb): self._text(verb, resource, parts)
+            for (resource, verb), parts in grouped.items()
+        }
 
     def gauges(self) -> Iterable[tuple[tuple[str, str], float]]:
         """Yield (verb, resource) and 1, or 0 for those no longer missing."""

@@ -281,6 +281,7 @@ RIGHTS_MISSING: Final = Family(
     ("account", "verb", "resource"),
     "1 while an account lacks a permission for what policies, labels or settings tell"
     " it to do; /healthz has the namespaces and the commands that grant it.",
+    unbounded=("resource",),
 )
 REPORTED_REPORTS: Final = Family(
     "kyverno_mp_ephemeral_reports",

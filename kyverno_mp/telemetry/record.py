@@ -268,3 +268,6 @@ class Recorder:
             elif (series := self._by_number.get(number)) is not None:
                 labels = tuple(msgspec.json.decode(text, type=list[str]))
                 series.take_over(labels, cell, table)
+                if series.family.kind == "gauge":
+                    # It described the former owner.
+                    self.page.cells[cell] = 0.0

@@ -30,6 +30,7 @@ from kyverno_mp.images.access import ReadSecret
 from kyverno_mp.kube.queries import Labels
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.rights import MissingRights
 from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import (
     ApiCalls,
@@ -78,17 +79,19 @@ def live_ports(
     kinds: Callable[[], Json | None],
     on_query: Callable[[Labels], None],
     on_failure: Callable[[str], None] = lambda _code: None,
+    rights: MissingRights | None = None,
 ) -> Live | None:
     """Return the ports of this worker. Raises: SettingInvalid.
 
     ``kinds`` returns the discovery rows that the leader published. ``on_query``
     receives each call to the API server, in any thread. ``on_failure`` receives the
-    codes of failures that cause only warnings, in any thread.
+    codes of failures that cause only warnings, in any thread. ``rights`` gets each
+    answer of the API server.
     """
     if settings.standalone:
         return None
     client = open_client(settings)
-    client.on_query = on_query
+    client.on_query, client.rights = on_query, rights
     known = LiveKinds(kinds, client)
     namespace = settings.namespace
     schemas = LiveSchemas(client, on_failure)

@@ -22,6 +22,8 @@ from typing import Any, Final
 from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.egress.kinds import KINDS
 from kyverno_mp.errors import Preempted, SnapshotUnusable
+from kyverno_mp.kube.rights import ADMISSION_ACCOUNT
+from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.limits import LINKED_AHEAD_ALONE_NS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.reports.travel import reporting_of
@@ -112,6 +114,7 @@ class _Attached:
             None if self.journals.results is None else reporting_of(settings)
         )
         self.counts = Counts(settings, self.recorder, loop.time)
+        self._rights = SharedRights(places.pages, ADMISSION_ACCOUNT)
         # A separate thread, because reviews of policies, which can be many and slow,
         # must not delay a changed policy.
         self._attacher = ThreadPoolExecutor(1, thread_name_prefix="attach")
@@ -124,6 +127,7 @@ class _Attached:
             self._kinds,
             self.counts.queries.add,
             PageRecords(self.recorder, loop).error,
+            self._rights.rights,
         )
         self._follow_policies(files, _images(settings, places, self.live, self.counts))
 
@@ -222,6 +226,7 @@ class _Attached:
     def _poll(self) -> None:
         self._follow()
         self.counts.write(self.configuration.compiled().configured.metrics)
+        self._rights.write()
         self._loop.call_later(self._poll_s, self._poll)
 
     def _follow(self) -> None:

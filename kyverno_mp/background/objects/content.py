@@ -27,6 +27,7 @@ OF_THE_SERVER: Final = (
     "deletionGracePeriodSeconds",
 )
 _OF_NO_OBJECT: Final = "1"
+_ABSENT: Final = object()
 _OF_OTHERS: Final = ("finalizers", "ownerReferences")
 """Fields set by other controllers; an update keeps them unless the rule sets them."""
 
@@ -74,6 +75,69 @@ def bare(raw: Json, wanted: Json) -> Json:
 def has_same_content(live: Json, other: Json, wanted: Json) -> bool:
     """Return whether two objects are equal in the parts that a rule determines."""
     return same(bare(live, wanted), bare(other, wanted))
+
+
+def is_applied(live: Json, raw: Json, manager: str) -> bool:
+    """Return whether applying an object again would change nothing.
+
+    K8S: ``managedFields`` has the fields of the last apply of each manager. They must
+    be the object's fields, because an apply also removes those it no longer has, and
+    the stored values must be its values. In doubt, e.g. for a list element that is
+    identified by a default value, the answer is no.
+    """
+    entries = [
+        entry
+        for entry in live["metadata"].get("managedFields") or ()
+        if (entry.get("manager"), entry.get("operation")) == (manager, "Apply")
+        and not entry.get("subresource")
+    ]
+    if len(entries) != 1 or entries[0].get("apiVersion") != raw["apiVersion"]:
+        return False
+    applied = {
+        name: value for name, value in raw.items() if name not in ("apiVersion", "kind")
+    }
+    metadata = {
+        name: value
+        for name, value in raw["metadata"].items()
+        if name not in (*OF_THE_SERVER, "name", "namespace")
+    }
+    applied.pop("metadata")
+    if metadata:
+        applied["metadata"] = metadata
+    return _is_owned(entries[0].get("fieldsV1") or {}, applied, live)
+
+
+def _is_owned(fields: Json, applied: Json, live: Json) -> bool:
+    """Return whether a manager's fields are those of a value, and have its content."""
+    parts = {key: below for key, below in fields.items() if key != "."}
+    if not parts:
+        return same(applied, live)
+    if type(applied) is not type(live) or type(applied) not in (dict, list):
+        return False
+    if len(parts) != len(applied):
+        return False
+    return all(
+        (found := _part(key, applied)) is not _ABSENT
+        and (stored := _part(key, live)) is not _ABSENT
+        and _is_owned(below, found, stored)
+        for key, below in parts.items()
+    )
+
+
+def _part(key: str, value: Json) -> Json:
+    """Return the part of an object or a list that a key of ``fieldsV1`` names."""
+    form, _, text = key.partition(":")
+    if form == "f" and type(value) is dict:
+        return value.get(text, _ABSENT)
+    if form not in ("k", "v") or type(value) is not list:
+        return _ABSENT
+    wanted = msgspec.json.decode(text)
+    for item in value:
+        if form == "v" and same(item, wanted):
+            return item
+        if form == "k" and type(item) is dict and wanted.items() <= item.items():
+            return item
+    return _ABSENT
 
 
 def digest(raw: Json) -> bytes:

@@ -20,6 +20,7 @@ import msgspec
 from kyverno_mp.background.objects.content import (
     at_version,
     has_same_content,
+    is_applied,
     last_manager,
     over,
     shown,
@@ -218,10 +219,10 @@ class Downstream:
         """Apply an object server-side: create it, or take ownership of its fields."""
         for _ in range(_ATTEMPTS):
             live = self._objects.find(resource, key_of(raw))
-            if live is not None and (
-                not synchronizes or self._written.is_as_written(live, raw)
-            ):
-                return Done(KEPT)
+            if live is not None:
+                self._written.not_deleted(live["metadata"].get("uid"))
+                if not synchronizes or self._is_applied(live, raw):
+                    return Done(KEPT)
             if live is not None and not self._is_owned(live, raw, owned):
                 return Done(OTHERS)
             try:
@@ -295,6 +296,11 @@ class Downstream:
         if self._written.is_as_written(live, raw):
             return True
         return has_same_content(live, over(live, raw), raw)
+
+    def _is_applied(self, live: Json, raw: Json) -> bool:
+        if self._written.is_as_written(live, raw):
+            return True
+        return is_applied(live, raw, _MANAGER)
 
     def _done(
         self, action: str, made: Json, raw: Json, live: Json | None = None

@@ -23,14 +23,13 @@ from kyverno_mp.compiler.cel_kinds.index import (
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.cel_policies.mutate import expressions_of as mutating_texts
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.cel_sources import mutating_source, validating_source
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.scans import expressions_of
-from kyverno_mp.program.validating_policy.source import CelPolicySource, CelSource
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
@@ -130,7 +129,7 @@ class CelReplay:
             segment=CEL_POLICIES,
         )
         segment = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
-        source = CelPolicySource(engine, segment)
+        source = validating_source(engine, segment, segment.validating_policy)
         planner = CelPlanner(engine, source, lambda _key: True)
         known = self._policies.validating
         made = _Planner(planner, source.candidates, self._names(known), self)
@@ -145,11 +144,7 @@ class CelReplay:
             segment=MUTATING_POLICIES,
         )
         segment = MutatingPolicySegment(Segment.from_bytes(content, MUTATING_POLICIES))
-        source = CelSource(
-            engine,
-            segment,
-            lambda at: LinkedMutatingPolicy(segment.mutating_policy(at)),
-        )
+        source = mutating_source(engine, segment, segment.mutating_policy)
         planner = MutatingPlanner(engine, source, lambda _key: True)
         known = self._policies.mutating
         made = _Planner(planner, source.candidates, self._names(known), self)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.rights import MissingRights
+from kyverno_mp.kube.rights import ADMISSION_ACCOUNT, MissingRights
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.cluster import CEL_GROUP, is_not_served
 from kyverno_mp.leader.control.health import FailingResource
@@ -30,7 +30,6 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
-ACCOUNT: Final = "kyverno-admission-controller"
 _IN_A_ROW_MAX: Final = 10
 """Longer series of failures share one label; upstream stops retrying at this number."""
 
@@ -38,7 +37,7 @@ _IN_A_ROW_MAX: Final = 10
 class LeaderMetrics:
     """Counts of the leader's threads; thread-safe except ``write`` and ``failing``."""
 
-    def __init__(self, client: Client, account: str = ACCOUNT) -> None:
+    def __init__(self, client: Client, account: str = ADMISSION_ACCOUNT) -> None:
         """``account``: the name of the client's ServiceAccount."""
         self._queries = Tally()
         self._reconciled = Tally()

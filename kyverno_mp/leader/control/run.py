@@ -42,6 +42,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.rights import ADMISSION_ACCOUNT
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.authors import AuthorWatch
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
@@ -50,7 +51,7 @@ from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
-from kyverno_mp.leader.control.metrics import ACCOUNT, LeaderMetrics
+from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
@@ -97,7 +98,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
-    metrics = LeaderMetrics(client, settings.service_account_name or ACCOUNT)
+    metrics = LeaderMetrics(client, settings.service_account_name or ADMISSION_ACCOUNT)
     status = StatusReader(runtime_dir)
     leader = ClusterLeader(
         ReplicaContext(

@@ -26,6 +26,8 @@ from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History, Series
 from kyverno_mp.dashboard.results import Results
 from kyverno_mp.dashboard.site import HTML, Response, Site, busy
 from kyverno_mp.dashboard.watch import ReportWatch
+from kyverno_mp.kube.rights import MissingRights
+from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.leader.loop import PAGES
 from kyverno_mp.limits import DASHBOARD_CONNECTIONS_MAX, DASHBOARD_PAGES_MAX
 from kyverno_mp.pool.account import open_client_as
@@ -54,7 +56,8 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
     assert listener is not None
     settings = start.settings
     results = Results(time.monotonic)
-    watch = _watch(settings, results)
+    shared = SharedRights(start.runtime_dir / PAGES, reports.ACCOUNT)
+    watch = _watch(settings, results, shared.rights)
     if watch is not None:
         watch.start()
     reporter = Reporter(settings, start.runtime_dir, {}, pools)
@@ -83,6 +86,7 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
         """Take a sample when one is due."""
         sampler.take_due(time.monotonic(), time.time())
         left_out.hold((), float(results.left_out))
+        shared.write()
 
     serve_pages(site, listener, lambda one: requests.count((one,)), tick)
 
@@ -161,10 +165,13 @@ def serve_pages(
     asyncio.run(work())
 
 
-def _watch(settings: Settings, results: Results) -> ReportWatch | None:
+def _watch(
+    settings: Settings, results: Results, rights: MissingRights
+) -> ReportWatch | None:
     if settings.standalone:
         return None
     client = open_client_as(settings, reports.ACCOUNT)
+    client.rights = rights
     kinds = OPEN_REPORTS if settings.reports_open else POLICY_REPORTS
     return ReportWatch(client, kinds, results)
 

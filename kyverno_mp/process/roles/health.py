@@ -11,14 +11,16 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from kyverno_mp import __version__
+from kyverno_mp.kube.shared_rights import read_rights
 from kyverno_mp.leader.control.health import (
     read_leader_health,
     reasons_against,
@@ -26,6 +28,7 @@ from kyverno_mp.leader.control.health import (
 )
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.limits import RIGHTS_MISSING_MAX
 from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.process.gauges import Pod, measure
 from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
@@ -53,6 +56,7 @@ from kyverno_mp.snapshot.room import FolderRoom
 from kyverno_mp.telemetry.bound import ExposedSeries
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import Format, PlainText, format_for, render
+from kyverno_mp.telemetry.families import RIGHTS_MISSING
 from kyverno_mp.telemetry.page import is_running
 
 _log = logging.getLogger(__name__)
@@ -84,6 +88,7 @@ class Reporter:
         self._queues = queues
         self._exposed = ExposedSeries(settings.metrics_lines_max)
         self._pools = pools
+        self._rights_shown: set[tuple[str, ...]] = set()
         self._certificate = CertificateExpiry(cert)
         self._settings = settings
         self._runtime_dir = runtime_dir
@@ -133,7 +138,9 @@ class Reporter:
         """Respond with every problem, as JSON."""
         health = self._health()
         supervisor = read_supervisor_status(self._runtime_dir)
-        bad = (*health.unready, *health.degraded)
+        missing = (one.problems() for one in read_rights(self._runtime_dir / PAGES))
+        known = (*health.unready, *health.degraded)
+        bad = tuple(dict.fromkeys((*known, *chain.from_iterable(missing))))
         body = {
             "status": "degraded" if bad else "ok",
             "reasons": bad,
@@ -198,9 +205,27 @@ class Reporter:
             queues=self._queues,
         )
         shown = (self._configured.current() or Configured()).metrics
-        recorded = self._exposed.bounded(merge(pages, shown), shown)
+        merged = merge(pages, shown)
+        for labels in self._missing_rights():
+            merged[RIGHTS_MISSING][labels] = [1.0]
+        recorded = self._exposed.bounded(merged, shown)
         text = render(recorded, gauges, shown, form)
         return HTTPStatus.OK, form.content_type, text.encode()
+
+    def _missing_rights(self) -> Iterator[tuple[str, ...]]:
+        """Yield the labels of RIGHTS_MISSING for the workers' missing permissions.
+
+        Policies choose the resources, so only a number of them ever have a series.
+        """
+        shown = self._rights_shown
+        for account in read_rights(self._runtime_dir / PAGES):
+            for right, _ in account.gauges():
+                labels = account.account, *right
+                if labels not in shown and len(shown) >= RIGHTS_MISSING_MAX:
+                    yield RIGHTS_MISSING.overflow_of(labels)
+                    continue
+                shown.add(labels)
+                yield labels
 
     def _workers(self) -> list[WorkerFacts]:
         self._control.clear_stale(is_running)

@@ -19,7 +19,8 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.leader.loop import SNAPSHOT
+from kyverno_mp.kube.shared_rights import SharedRights
+from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.limits import (
     REPORTS_BATCH_S_MAX,
     REPORTS_IMAGE_THREADS,
@@ -113,6 +114,8 @@ def run_evaluator(start: Start) -> None:
     """Evaluate batches from the coordinator until SIGTERM."""
     settings, snapshot = start.settings, start.runtime_dir / SNAPSHOT
     client = open_client_as(settings, ACCOUNT)
+    shared = SharedRights(start.runtime_dir / PAGES, ACCOUNT)
+    client.rights = shared.rights
     cached, called = Tally(), Tally()
     images = served_images(
         settings,
@@ -145,6 +148,14 @@ def run_evaluator(start: Start) -> None:
             for labels, number in tally.drain().items():
                 yield family.name, labels, number
 
+    def then_shared(answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+        def handle(batch: bytes) -> bytes:
+            found = answer(batch)
+            shared.write()
+            return found
+
+        return handle
+
     def verify() -> None:
         """Verify images of objects, one at a time."""
         verifier = ImageEvaluator(
@@ -158,7 +169,7 @@ def run_evaluator(start: Start) -> None:
         )
         socket = start.runtime_dir / _IMAGES_SOCKET
         try:
-            evaluate(socket, verifier.answer, threading.Event())
+            evaluate(socket, then_shared(verifier.answer), threading.Event())
         except Exception:  # noqa: BLE001 - another thread works on
             _log.exception("unexpected error, this evaluator ends")
             # If only this thread ended, the process would live on without verifying
@@ -167,7 +178,8 @@ def run_evaluator(start: Start) -> None:
 
     for number in range(REPORTS_IMAGE_THREADS):
         threading.Thread(target=verify, name=f"images-{number}", daemon=True).start()
-    evaluate(start.runtime_dir / _SOCKET, evaluator.answer, threading.Event())
+    handle = then_shared(evaluator.answer)
+    evaluate(start.runtime_dir / _SOCKET, handle, threading.Event())
 
 
 class _Published:

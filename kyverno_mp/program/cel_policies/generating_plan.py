@@ -65,8 +65,11 @@ class LinkedGeneratingTrigger:
         "reads_namespace",
     )
 
-    def __init__(self, ir: GeneratingPolicyIR) -> None:
-        self.ir = ir
+    def __init__(
+        self, ir: GeneratingPolicyIR, *, of: GeneratingPolicyIR | None = None
+    ) -> None:
+        """``of``: the whole policy, if ``ir`` is only a part of it."""
+        self.ir = of or ir
         self._constraints = ir.constraints
         self._followed = _followed(ir.constraints) if ir.synchronizes else None
         followed = (self._followed, self._followed)
@@ -74,7 +77,9 @@ class LinkedGeneratingTrigger:
         """Includes the cost of matching the old object, a possible former trigger."""
         rules = () if ir.constraints is None else ir.constraints.rules
         self._lists_delete = any(_DELETE in one.operations for one in rules)
-        self._reads_old = any(_OLD_OBJECT in one.text for one in expressions_of(ir))
+        self._reads_old = of is not None or any(
+            _OLD_OBJECT in one.text for one in expressions_of(ir)
+        )
         self.reads_namespace = (
             ir.constraints is not None and ir.constraints.namespace_selector is not None
         )

@@ -33,6 +33,7 @@ from kyverno_mp.program.context.cel_scope import (
     link,
     link_variables,
 )
+from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
     MatchingCost,
@@ -108,9 +109,18 @@ class LinkedMutatingPolicy:
         "reads_namespace",
     )
 
-    def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
-        """``schemas``: the schemas of all kinds; None: only built-in kinds."""
-        self.ir = ir
+    def __init__(
+        self,
+        ir: MutatingPolicyIR,
+        schemas: Schemas | None = None,
+        *,
+        of: MutatingPolicyIR | None = None,
+    ) -> None:
+        """``schemas``: the schemas of all kinds; None: only built-in kinds.
+
+        ``of``: the whole policy, if ``ir`` is only a part of it.
+        """
+        self.ir = of or ir
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]
@@ -120,8 +130,15 @@ class LinkedMutatingPolicy:
         self._target = None
         if targets is not None and targets.expression is not None:
             self._target = link(targets.expression, dialect)
-        self.reads_namespace = _reads_namespace(ir)
+        self.reads_namespace = _reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
+
+    def may_match(self, request: Request) -> bool:
+        """Return whether a copy matches, or has a bad selector."""
+        return any(
+            fault_or_match(body.ir.constraints or _EVERYTHING, request) != (False, "")
+            for body in self._bodies
+        )
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
         """Yield the verdict of the original policy, then its copies' verdicts.

@@ -85,8 +85,11 @@ class LinkedImagePolicy:
         "reads_namespace",
     )
 
-    def __init__(self, ir: ImageValidatingPolicyIR) -> None:
-        self.ir = ir
+    def __init__(
+        self, ir: ImageValidatingPolicyIR, *, of: ImageValidatingPolicyIR | None = None
+    ) -> None:
+        """``of``: the whole policy, if ``ir`` is only a part of it."""
+        self.ir = of or ir
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         namespace = ir.policy.namespace
         self._dialect = dialect_of(namespaced=bool(namespace))
@@ -95,7 +98,7 @@ class LinkedImagePolicy:
         ]
         early = of_conditions(self._dialect)
         self._exceptions = link_exceptions(ir.exceptions, early)
-        self.reads_namespace = reads_namespace(ir)
+        self.reads_namespace = reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
 
     def may_match(self, request: Request) -> bool:
@@ -104,6 +107,10 @@ class LinkedImagePolicy:
             not is_by_kind(body.ir.constraints) or matches(body.ir.constraints, request)
             for body in self._bodies
         )
+
+    def matches(self, facts: Facts) -> bool:
+        """Return whether a copy matches, or has a bad selector."""
+        return any(self._matched(body, facts) != (False, None) for body in self._bodies)
 
     def evaluate(
         self,

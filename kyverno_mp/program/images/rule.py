@@ -227,6 +227,10 @@ class LinkedImageRule:
             if not _is_unchanged(image, state.given, now):
                 state.forget(image.text)
 
+    def record_failed(self, scope: RuleContext, state: ImageState) -> None:
+        """Record failures if the rule cannot run. Raises: InputError."""
+        _record_failed(state, self._selected(state, scope))
+
     def _selected(self, state: ImageState, scope: RuleContext) -> list[Image]:
         """Return the images that blocks select, repeated for each block.
 

@@ -49,6 +49,7 @@ from kyverno_mp.program.matching.rule_ref import (
     RuleRef,
 )
 from kyverno_mp.program.matching.subject import criterion_namespace, resource_name
+from kyverno_mp.program.relinking import StandIn
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
@@ -247,11 +248,14 @@ class SegmentSource(Generic[T]):
         return [ref.linked for refs in known.values() for ref in refs]
 
     def linked(self) -> dict[bytes, Sequence[RuleRef[T]]]:
-        """Return the linked rules of each policy, by the digest of its record."""
+        """Return the linked rules of each policy, by the digest of its record.
+
+        Stand-ins are left out: the next generation links their rules at once.
+        """
         refs: defaultdict[int, list[RuleRef[T]]] = defaultdict(list)
         # Copy first: another thread may be linking at the same time.
         for ref in list(self._refs.values()):
-            if ref.is_linked:
+            if ref.is_linked and not isinstance(ref.linked, StandIn):
                 refs[ref.position].append(ref)
         return {self._index.digest(at): rules for at, rules in refs.items()}
 

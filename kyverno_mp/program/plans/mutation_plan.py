@@ -54,16 +54,23 @@ from kyverno_mp.program.recall.mutations import (
 )
 from kyverno_mp.program.recall.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
+from kyverno_mp.program.unlinked_rule import unlinked_change
 
 Changing: TypeAlias = LinkedMutation | LinkedImageRule | None
 """A rule that the mutating webhook can run; None for any other rule."""
 
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
-    """Link one rule; rule sources call it when a rule is first needed."""
-    if rule.verify_images is not None and not rule.unsupported:
-        return LinkedImageRule(policy, rule)
-    return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
+    """Link one rule; rule sources call it when a rule is first needed.
+
+    SAFETY: a rule that cannot be linked becomes a separate error, as in ``link_rule``.
+    """
+    try:
+        if rule.verify_images is not None and not rule.unsupported:
+            return LinkedImageRule(policy, rule)
+        return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        return unlinked_change(policy, rule, error)
 
 
 _NO_REGISTRY = RegistryUnavailable("registry.none", "registries are not read here")

@@ -119,8 +119,11 @@ class LinkedValidatingPolicy:
         "reads_namespace",
     )
 
-    def __init__(self, ir: ValidatingPolicyIR) -> None:
-        self.ir = ir
+    def __init__(
+        self, ir: ValidatingPolicyIR, *, of: ValidatingPolicyIR | None = None
+    ) -> None:
+        """``of``: the whole policy, if ``ir`` is only a part of it."""
+        self.ir = of or ir
         given = [one.constraints for one in ir.bodies]
         self.grouping = MatchingCost(one for one in given if is_by_kind(one))
         """The cost of ``bodies_for``, once per RequestKind."""
@@ -130,7 +133,7 @@ class LinkedValidatingPolicy:
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, before_variables(dialect))
-        self.reads_namespace = _reads_namespace(ir)
+        self.reads_namespace = _reads_namespace(self.ir)
         """The result depends on the Namespace's labels or content."""
         self._is_derived: bool | None = None
         self._is_pure = ir.effects == EFFECT_PURE
@@ -152,6 +155,10 @@ class LinkedValidatingPolicy:
             for body in self._bodies
             if not body.is_by_kind or matches(body.ir.constraints, request)
         )
+
+    def may_match(self, body: Body, request: Request) -> bool:
+        """Return whether a copy matches, or has a bad selector."""
+        return self._matched(body, request) != (False, None)
 
     def results(
         self, bodies: Sequence[Body], facts: Facts, shared: Shared

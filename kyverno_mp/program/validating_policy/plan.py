@@ -56,7 +56,7 @@ from kyverno_mp.program.validating_policy.group import (
     verdict,
 )
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
-from kyverno_mp.program.validating_policy.source import CelPolicySource
+from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.values.jsonvalue import Json
 
 WARN: Final = "Warn"
@@ -195,7 +195,10 @@ class CelPlanner:
     __slots__ = ("_engine", "_groups", "_kept", "_knows", "_outcomes", "_source")
 
     def __init__(
-        self, engine: Engine, source: CelPolicySource, knows: Callable[[str], bool]
+        self,
+        engine: Engine,
+        source: CelSource[LinkedValidatingPolicy],
+        knows: Callable[[str], bool],
     ) -> None:
         """``knows`` returns whether a policy key exists or existed until recently."""
         self._engine = engine

@@ -1,7 +1,7 @@
 """Find the CEL policies that may apply to a request, and link them when needed.
 
-Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelPolicySource,
-CelSource for any kind. Next: plan.py; program/cel_policies/plan.py.
+Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelSource. Next:
+program/cel_sources.py, which has the kinds; plan.py; program/cel_policies/plan.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3; keys are chosen by
 compiler/cel_kinds/index.py.
@@ -16,7 +16,6 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.index import ANY_OPERATION, BY_NAMESPACE, BY_NOTHING, SelectorRow
 from kyverno_mp.ir.match import KindIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import (
     CANDIDATE_PLANS_MAX,
     INLINE_LINK_BYTES_MAX,
@@ -25,8 +24,8 @@ from kyverno_mp.limits import (
 from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.rule_ref import Ahead
+from kyverno_mp.program.relinking import Relinking, StandIn
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
 _Asked: TypeAlias = tuple[str, str, str, str, str]
 """(group, resource, subresource, operation, namespace of namespaced policies)."""
@@ -62,25 +61,26 @@ class CelIndex(Protocol):
         """Return the postings of which one review may need many policies at once."""
 
 
-class ValidatingIndex(CelIndex, Protocol):
-    """A rule index of ValidatingPolicies, with their records."""
-
-    def validating_policy(self, position: int) -> ValidatingPolicyIR:
-        """Return the policy at a position in policy order."""
-
-
 class CelSource(Generic[LinkedT]):
     """The policies of one snapshot segment; safe to share between threads."""
 
-    __slots__ = ("_engine", "_found", "_index", "_link_at", "_linked")
+    __slots__ = ("_engine", "_found", "_index", "_link_at", "_linked", "_stand_in")
 
     def __init__(
-        self, engine: Engine, index: CelIndex, link: Callable[[int], LinkedT]
+        self,
+        engine: Engine,
+        index: CelIndex,
+        link: Callable[[int], LinkedT],
+        stand_in: Callable[[int, Relinking[LinkedT]], LinkedT],
     ) -> None:
-        """``link`` links the policy at a position in policy order."""
+        """``link`` links the policy at a position in policy order.
+
+        ``stand_in`` returns what stands for it if that fails.
+        """
         self._engine = engine
         self._index = index
         self._link_at = link
+        self._stand_in = stand_in
         self._found: dict[_Asked, tuple[int, ...]] = {}
         self._linked: dict[int, LinkedT] = {}
 
@@ -135,10 +135,17 @@ class CelSource(Generic[LinkedT]):
             yield from self._unlinked(at >> 16 for at in posting)
 
     def linked(self) -> dict[bytes, LinkedT]:
-        """Return the policies that are linked, by the digest of their record."""
+        """Return the policies that are linked, by the digest of their record.
+
+        Stand-ins are left out: the next generation links their policies at once.
+        """
         # Copy first: another thread may be linking at the same time.
         linked = list(self._linked.items())
-        return {self._index.digest(at): policy for at, policy in linked}
+        return {
+            self._index.digest(at): policy
+            for at, policy in linked
+            if not isinstance(policy, StandIn)
+        }
 
     def asked(self) -> tuple[_Asked, ...]:
         """Return the kinds and operations of the requests so far."""
@@ -150,7 +157,14 @@ class CelSource(Generic[LinkedT]):
                 yield Ahead(self._index.bytes_of(at), partial(self._link_now, at))
 
     def _link_now(self, position: int) -> None:
-        self._linked[position] = self._link_at(position)
+        self._linked[position] = self._linked_or_stand_in(position)
+
+    def _linked_or_stand_in(self, position: int) -> LinkedT:
+        try:
+            return self._link_at(position)
+        except Exception as error:  # noqa: BLE001 - the exit for internal errors
+            link = partial(self._link_at, position)
+            return self._stand_in(position, Relinking(link, error))
 
     def _positions(self, asked: _Asked) -> tuple[int, ...]:
         group, resource, subresource, operation, namespace = asked
@@ -186,26 +200,11 @@ class CelSource(Generic[LinkedT]):
             if known is None:
                 if len(self._linked) >= LINKED_RULES_MAX:
                     self._linked.clear()
-                known = self._linked[position] = self._link_at(position)
+                known = self._linked[position] = self._linked_or_stand_in(position)
             return known
         finally:
             if lock is not None:
                 lock.release()
-
-
-class CelPolicySource(CelSource[LinkedValidatingPolicy]):
-    """The ValidatingPolicies of one snapshot segment."""
-
-    __slots__ = ()
-
-    def __init__(self, engine: Engine, index: ValidatingIndex) -> None:
-        def link(position: int) -> LinkedValidatingPolicy:
-            linked = LinkedValidatingPolicy(index.validating_policy(position))
-            # Computed here, so that the first review does not wait for all policies.
-            _ = linked.is_derived
-            return linked
-
-        super().__init__(engine, index, link)
 
 
 def _selects(row: KindIR, group: str, resource: str, subresource: str) -> bool:

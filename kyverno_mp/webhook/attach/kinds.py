@@ -5,18 +5,18 @@ Next: followed. May touch: nothing outside its arguments.
 Source: docs/architecture.md 3.
 """
 
-from kyverno_mp.program.cel_policies.generating_plan import (
-    GeneratingPlanner,
-    LinkedGeneratingTrigger,
-)
-from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.cel_sources import (
+    generating_source,
+    image_source,
+    mutating_source,
+    validating_source,
+)
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.program.validating_policy.source import CelPolicySource, CelSource
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
 from kyverno_mp.snapshot.image_policies import ImagePolicySegment
@@ -30,7 +30,7 @@ def link_validating(
 ) -> Linked[CelPlanner]:
     """Link ValidatingPolicies."""
     policies = CelPolicySegment(segment)
-    source = CelPolicySource(engine, policies)
+    source = validating_source(engine, policies, policies.validating_policy)
     planner = CelPlanner(engine, source, knows)
     return Linked(policies, (source, planner), planner)
 
@@ -40,9 +40,7 @@ def link_mutating(
 ) -> Linked[MutatingPlanner]:
     """Link MutatingPolicies."""
     policies = MutatingPolicySegment(segment)
-    source = CelSource(
-        engine, policies, lambda at: LinkedMutatingPolicy(policies.mutating_policy(at))
-    )
+    source = mutating_source(engine, policies, policies.mutating_policy)
     return Linked(
         policies, (source,), MutatingPlanner(engine, source, knows, background_user)
     )
@@ -53,11 +51,7 @@ def link_generating(
 ) -> Linked[GeneratingPlanner]:
     """Link the triggers of GeneratingPolicies."""
     policies = GeneratingPolicySegment(segment)
-    source = CelSource(
-        engine,
-        policies,
-        lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
-    )
+    source = generating_source(engine, policies, policies.generating_policy)
     return Linked(
         policies, (source,), GeneratingPlanner(source, knows, background_user)
     )
@@ -68,7 +62,5 @@ def link_images(
 ) -> Linked[ImagePlanner]:
     """Link ImageValidatingPolicies; ``begin`` starts the verification of a review."""
     policies = ImagePolicySegment(segment)
-    source = CelSource(
-        engine, policies, lambda at: LinkedImagePolicy(policies.image_policy(at))
-    )
+    source = image_source(engine, policies, policies.image_policy)
     return Linked(policies, (source,), ImagePlanner(engine, source, knows, begin))

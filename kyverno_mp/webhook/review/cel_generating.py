@@ -44,6 +44,7 @@ class CelGeneratingHandler:
                 raise
             except Exception as error:  # noqa: BLE001 - the exit for internal errors
                 review.note(error)
+                found = plan.unchecked()
         if review.is_abandoned():
             return ABANDONED
         answer = review.allow([], [])

@@ -101,6 +101,40 @@ def test_fields_of_other_managers(user: User) -> None:
         assert all("force=true" in target for target in applied)
 
 
+def test_a_new_holder_applies_only_what_differs(user: User) -> None:
+    """Otherwise, each take-over sends a PATCH for every object of such rules."""
+    api = user.api
+    policy(api, rule(data=_data("1")), useServerSideApply=True)
+    with term(api) as one:
+        one.settle()
+        _create(user)
+        one.settle()
+    found = stored(api, _OUT)
+    assert found is not None
+    labels = {f"f:{name}": {} for name in found["metadata"]["labels"]}
+    entry = {
+        "manager": "kyverno-generate",
+        "operation": "Apply",
+        "apiVersion": "v1",
+        "fieldsV1": {
+            "f:metadata": {"f:labels": labels},
+            "f:data": {"f:from": {}},
+        },
+    }
+    # What the API server writes itself.
+    user.update(_OUT, metadata={**found["metadata"], "managedFields": [entry]})
+    with term(api) as two:
+        two.settle()
+        two.pass_s(4000)
+        assert api.count(f"PATCH .*{_OUT}") == 1
+    user.update(_OUT, data={"from": "2"})
+    with term(api) as three:
+        three.settle()
+        three.pass_s(4000)
+        assert (stored(api, _OUT) or {})["data"] == {"from": "1"}
+        assert api.count(f"PATCH .*{_OUT}") == 2
+
+
 def test_an_apply_that_conflicts(user: User) -> None:
     """The object is read again; another writer's change is not lost."""
     api = user.api

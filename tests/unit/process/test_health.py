@@ -17,6 +17,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kyverno_mp import __version__
+from kyverno_mp.kube.rights import Right
+from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.leader.control.health import (
     FailingResource,
     LeaderHealth,
@@ -272,6 +274,28 @@ def held(port: int, count: int, data: bytes) -> list[socket.socket]:
 def server_cpu_s() -> float:
     """Return the CPU time of the server, which is independent of the machine's load."""
     return sum(sum(one.cpu_times()[:2]) for one in psutil.Process().children())
+
+
+def test_missing_permissions_of_workers_are_named(port: int, tmp_path: Path) -> None:
+    """In /healthz with the command that grants them, and as a metric; still ready."""
+    shared = SharedRights(tmp_path / "pages", "kyverno-admission-controller")
+    shared.rights.hold("x", {Right("list", "pods", "a"): ""})
+    shared.write()
+    status, text = ask(port, "GET", "/healthz")
+    (reason,) = json.loads(text)["reasons"]
+    assert status == 503
+    assert reason.startswith("kyverno-admission-controller may not list pods in a; to")
+    line = (
+        'kyverno_mp_missing_permissions{account="kyverno-admission-controller",'
+        'verb="list",resource="pods"} 1'
+    )
+    assert line in ask(port, "GET", "/metrics")[1]
+    assert ask(port, "GET", "/health/readiness")[0] == 200
+    assert ask(port, "GET", "/health/liveness")[0] == 200
+    shared.rights.hold("x", {})
+    shared.write()
+    assert ask(port, "GET", "/healthz")[0] == 200
+    assert line not in ask(port, "GET", "/metrics")[1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,13 @@ import pytest
 from kyverno_mp.errors import StateError
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.telemetry.collect import merge, refit, views
-from kyverno_mp.telemetry.families import ADMISSION, ERRORS, OVERFLOW, RESULTS
+from kyverno_mp.telemetry.families import (
+    ADMISSION,
+    ERRORS,
+    OVERFLOW,
+    RESULTS,
+    RIGHTS_MISSING,
+)
 from kyverno_mp.telemetry.page import Page, View
 from kyverno_mp.telemetry.record import Recorder
 
@@ -31,6 +37,18 @@ def test_the_next_owner_continues_counting(tmp_path: Path) -> None:
     cells = merge(views(tmp_path))[ADMISSION][LABELS]
     assert cells[2] == 2.0
     assert abs(cells[-1] - 0.04) < 1e-9
+
+
+def test_the_next_owner_keeps_no_gauge(tmp_path: Path) -> None:
+    """Otherwise an alert of a process that was restarted never ends."""
+    labels = ("kyverno-admission-controller", "list", "pods")
+    page = Page.claim(tmp_path, "leader")
+    Recorder(page, 100).series(RIGHTS_MISSING).hold(labels, 1.0)
+    page.close()
+    recorder = Recorder(Page.claim(tmp_path, "leader"), 100)
+    assert merge(views(tmp_path))[RIGHTS_MISSING][labels] == [0.0]
+    recorder.series(RIGHTS_MISSING).hold(labels, 1.0)
+    assert merge(views(tmp_path))[RIGHTS_MISSING][labels] == [1.0]
 
 
 def test_two_live_owners_have_two_pages(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from kyverno_mp.limits import (
     RECALL_MESSAGES_CHARACTERS_MAX,
     REVIEW_MESSAGES_CHARACTERS_MAX,
 )
+from kyverno_mp.program.cel_sources import validating_source
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.program.validating_policy import evaluate
 from kyverno_mp.program.validating_policy.group import Group
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.program.validating_policy.source import CelPolicySource
 from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.reports.records import decode_results
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
@@ -122,7 +122,9 @@ class Server:
         self.segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
         engine = Engine(ClusterData(cel=ports or CelPorts()), CLOCK)
         planner = CelPlanner(
-            engine, CelPolicySource(engine, self.segment), self.segment.knows
+            engine,
+            validating_source(engine, self.segment, self.segment.validating_policy),
+            self.segment.knows,
         )
         self.records = StubRecords()
         self.service = Service(
@@ -490,7 +492,9 @@ def test_policy_that_arrives_meanwhile_is_evaluated(tmp_path: Path) -> None:
 
     def current() -> CelPlanner:
         """Return the planner of the old snapshot once."""
-        found = CelPlanner(engine, CelPolicySource(engine, served[0]), new.knows)
+        old = served[0]
+        source = validating_source(engine, old, old.validating_policy)
+        found = CelPlanner(engine, source, new.knows)
         served[0] = new
         return found
 

@@ -14,14 +14,13 @@ import pytest
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.program.cel_policies.generating_plan import (
     GeneratingPlanner,
-    LinkedGeneratingTrigger,
 )
+from kyverno_mp.program.cel_sources import generating_source
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.snapshot.generating_policies import (
     GENERATING_POLICIES,
     GeneratingPolicySegment,
@@ -98,10 +97,8 @@ class Server:
         path.chmod(0o600)
         segment = GeneratingPolicySegment(Segment.attach(path, GENERATING_POLICIES))
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
-        source = CelSource(
-            Engine(ClusterData(), clock),
-            segment,
-            lambda at: LinkedGeneratingTrigger(segment.generating_policy(at)),
+        source = generating_source(
+            Engine(ClusterData(), clock), segment, segment.generating_policy
         )
         planner = GeneratingPlanner(source, segment.knows, BACKGROUND)
         self.triggers = Recorded()

@@ -18,14 +18,13 @@ from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.cel_policies import mutate
-from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.cel_policies.plan import MutatingPlan, MutatingPlanner
+from kyverno_mp.program.cel_sources import mutating_source
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
     MutatingPolicySegment,
@@ -130,11 +129,7 @@ class Server:
         segment = MutatingPolicySegment(Segment.attach(path, MUTATING_POLICIES))
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
-        source = CelSource(
-            engine,
-            segment,
-            lambda at: LinkedMutatingPolicy(segment.mutating_policy(at)),
-        )
+        source = mutating_source(engine, segment, segment.mutating_policy)
         planner = MutatingPlanner(engine, source, segment.knows, POOL)
         self.records, self.triggers = StubRecords(), Recorded()
         self.service = Service(

@@ -24,13 +24,12 @@ from kyverno_mp.images.policies.review import PolicyReview as ImagesOfReview
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.limits import IMAGE_REASON_CHARACTERS_MAX, IMAGE_REASONS_MAX
+from kyverno_mp.program.cel_sources import image_source
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.ports import ImageQuery, PolicyImages
 from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.ports import CelPorts, ClusterData
-from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
 from kyverno_mp.settings.settings import Settings
@@ -145,9 +144,7 @@ class Server:
         segment = ImagePolicySegment(Segment.attach(path, IMAGE_POLICIES))
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=real_ns)
         engine = Engine(data or ClusterData(), clock, threading.Lock())
-        source = CelSource(
-            engine, segment, lambda at: LinkedImagePolicy(segment.image_policy(at))
-        )
+        source = image_source(engine, segment, segment.image_policy)
         planner = ImagePlanner(engine, source, segment.knows, begin)
         self.records, self.slow, self.images = StubRecords(), Lane(), Lane()
         self.service = Service(

@@ -123,7 +123,7 @@ def _link_policies(bench: Bench, pace: Pace, padding: bytes = b"") -> None:
         bench.step()
         return (position,)
 
-    source = CelSource(bench.engine, index, link)
+    source = CelSource(bench.engine, index, link, lambda at, _: (at,))
     assert len(source.candidates(REQUEST, "", pace)) == STEPS
 
 

@@ -1,0 +1,196 @@
+"""Provide the linked policies of each kind in CEL, and what stands for unlinked ones.
+
+Room: program. Takes: an Engine, an index of policies, their records. Gives: a CelSource
+for each kind. Next: relinking.py,
+program/validating_policy/source.py. May touch: nothing
+outside its arguments.
+
+A policy that could not be linked still matches, and is an error. SAFETY: without a
+stand-in, the whole review would fail, so the author of one policy could lift the
+denials of all others whose failures are ignored.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.cel_policies.generating_plan import LinkedGeneratingTrigger
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.image_policies.evaluate import Answer, LinkedImagePolicy
+from kyverno_mp.program.image_policies.scope import Images
+from kyverno_mp.program.relinking import Relinking, StandIn
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.evaluate import (
+    Body,
+    LinkedValidatingPolicy,
+)
+from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.source import CelIndex, CelSource
+from kyverno_mp.values.kubernetes.image import ImageSettings
+from kyverno_mp.values.patches.json_diff import Operation
+
+RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+_KEPT: Final = frozenset({"bodies", "actions"})
+
+
+def _bare(record: RecordT) -> RecordT:
+    """Return the record without its lists: all expressions are in them."""
+    lists = {
+        name: ()
+        for name in record.__struct_fields__
+        if name not in _KEPT and type(getattr(record, name)) is tuple
+    }
+    bodies = getattr(record, "bodies", None)
+    if bodies is not None:
+        lists["bodies"] = tuple(map(_bare, bodies))
+    return msgspec.structs.replace(record, **lists)
+
+
+class UnlinkedValidatingPolicy(LinkedValidatingPolicy, StandIn):
+    """Stands for a ValidatingPolicy."""
+
+    __slots__ = ("_relinking",)
+
+    def __init__(
+        self, ir: ValidatingPolicyIR, relinking: Relinking[LinkedValidatingPolicy]
+    ) -> None:
+        super().__init__(_bare(ir), of=ir)
+        # An error recurs in no scan, and no verdict may be cached.
+        self._is_derived, self.reads = False, None
+        self._relinking = relinking
+
+    def results(
+        self, bodies: Sequence[Body], facts: Facts, shared: Shared
+    ) -> list[RuleResult]:
+        """Return the results of the linked policy. Raises: as Relinking.linked."""
+        if not any(self.may_match(body, facts.request) for body in bodies):
+            return []
+        whole = self._relinking.linked(facts.runtime)
+        return whole.results(whole.bodies_for(facts.request), facts, shared)
+
+
+class UnlinkedMutatingPolicy(LinkedMutatingPolicy, StandIn):
+    """Stands for a MutatingPolicy."""
+
+    __slots__ = ("_relinking",)
+
+    def __init__(
+        self, ir: MutatingPolicyIR, relinking: Relinking[LinkedMutatingPolicy]
+    ) -> None:
+        bare = msgspec.structs.replace(_bare(ir), targets=None)
+        super().__init__(bare, of=ir)
+        self._relinking = relinking
+
+    def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
+        """Yield the verdicts of the linked policy. Raises: as Relinking.linked."""
+        if self.may_match(facts.request):
+            whole = self._relinking.linked(facts.runtime)
+            yield from whole.evaluate(facts, shared)
+
+    def triggers(self, facts: Facts, shared: Shared) -> bool:
+        """Return what the linked policy returns. Raises: as Relinking.linked."""
+        if not self.may_match(facts.request):
+            return False
+        return self._relinking.linked(facts.runtime).triggers(facts, shared)
+
+
+class UnlinkedImagePolicy(LinkedImagePolicy, StandIn):
+    """Stands for an ImageValidatingPolicy."""
+
+    __slots__ = ("_relinking",)
+
+    def __init__(
+        self, ir: ImageValidatingPolicyIR, relinking: Relinking[LinkedImagePolicy]
+    ) -> None:
+        super().__init__(_bare(ir), of=ir)
+        self._relinking = relinking
+
+    def evaluate(
+        self,
+        facts: Facts,
+        shared: Shared,
+        images: Images,
+        *,
+        of_files: bool = False,
+        has_exceptions: bool = True,
+    ) -> Iterator[Answer]:
+        """Yield the answers of the linked policy. Raises: as Relinking.linked."""
+        if self.matches(facts):
+            yield from self._relinking.linked(facts.runtime).evaluate(
+                facts, shared, images, of_files=of_files, has_exceptions=has_exceptions
+            )
+
+    def pins(
+        self, facts: Facts, shared: Shared, images: Images, settings: ImageSettings
+    ) -> Iterator[tuple[list[Operation], RuleResult | None]]:
+        """Yield the digests of the linked policy. Raises: as Relinking.linked."""
+        if self.matches(facts):
+            whole = self._relinking.linked(facts.runtime)
+            yield from whole.pins(facts, shared, images, settings)
+
+
+class UnlinkedGeneratingTrigger(LinkedGeneratingTrigger, StandIn):
+    """Stands for a GeneratingPolicy; its trigger needs no expression."""
+
+    __slots__ = ()
+
+    def __init__(self, ir: GeneratingPolicyIR) -> None:
+        super().__init__(_bare(ir), of=ir)
+
+
+def validating_source(
+    engine: Engine, index: CelIndex, record: Callable[[int], ValidatingPolicyIR]
+) -> CelSource[LinkedValidatingPolicy]:
+    """Return the ValidatingPolicies; ``record``: by position in policy order."""
+
+    def link(position: int) -> LinkedValidatingPolicy:
+        linked = LinkedValidatingPolicy(record(position))
+        # Computed here, so that the first review does not wait for all policies.
+        _ = linked.is_derived
+        return linked
+
+    return CelSource(
+        engine, index, link, lambda at, it: UnlinkedValidatingPolicy(record(at), it)
+    )
+
+
+def mutating_source(
+    engine: Engine, index: CelIndex, record: Callable[[int], MutatingPolicyIR]
+) -> CelSource[LinkedMutatingPolicy]:
+    """Return the MutatingPolicies; ``record`` as in ``validating_source``."""
+    return CelSource(
+        engine,
+        index,
+        lambda at: LinkedMutatingPolicy(record(at)),
+        lambda at, it: UnlinkedMutatingPolicy(record(at), it),
+    )
+
+
+def generating_source(
+    engine: Engine, index: CelIndex, record: Callable[[int], GeneratingPolicyIR]
+) -> CelSource[LinkedGeneratingTrigger]:
+    """Return the triggers of GeneratingPolicies; ``record`` as above."""
+    return CelSource(
+        engine,
+        index,
+        lambda at: LinkedGeneratingTrigger(record(at)),
+        lambda at, _: UnlinkedGeneratingTrigger(record(at)),
+    )
+
+
+def image_source(
+    engine: Engine, index: CelIndex, record: Callable[[int], ImageValidatingPolicyIR]
+) -> CelSource[LinkedImagePolicy]:
+    """Return the ImageValidatingPolicies; ``record`` as above."""
+    return CelSource(
+        engine,
+        index,
+        lambda at: LinkedImagePolicy(record(at)),
+        lambda at, it: UnlinkedImagePolicy(record(at), it),
+    )
