@@ -36,15 +36,6 @@ def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
                 yield path, reason
 
 
-def query_faults(value: Json) -> Iterator[tuple[str, str]]:
-    """Yield (path, reason) of each query that does not parse."""
-    for query, path in _queries(value, ""):
-        try:
-            parse(query)
-        except ExpressionInvalid as error:
-            yield path, f"{query}: {error.message}"
-
-
 def _queries(value: Json, path: str) -> Iterator[tuple[str, str]]:
     if type(value) is dict:
         for key, item in value.items():

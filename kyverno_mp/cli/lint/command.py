@@ -58,6 +58,9 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
 )
 from kyverno_mp.policy.check import check
+from kyverno_mp.policy.checks.exception import (
+    condition_faults as exception_condition_faults,
+)
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
@@ -268,6 +271,9 @@ class _Linter:
             return
         yield from self._of_concerns(expression_concerns(raw))
         if isinstance(policy, PolicyException):
+            faults = list(exception_condition_faults(policy))
+            yield from self._errors(faults)
+            is_sound = is_sound and not faults
             known.exceptions.append((policy, self.finding("", "", "")))
         if self.for_server:
             yield from self._refusals(refused_by_webhook(raw) if is_sound else ())

@@ -54,6 +54,7 @@ class TestRun:
     """Missing features that the test needs; if there are any, the test was not run."""
     unread: list[str] = field(default_factory=list)
     """Folders of objects, or files in these folders, that could not be read."""
+    warnings: int = 0
 
     def add_check(self, row: Row) -> None:
         """Add the row of an entry of ``checks``."""

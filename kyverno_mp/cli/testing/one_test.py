@@ -19,6 +19,7 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     Payload,
 )
 from kyverno_mp.cli.cluster.data import cluster_definitions, load_cluster_data
+from kyverno_mp.cli.output.warned import warn, warnings_kept
 from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -29,7 +30,11 @@ from kyverno_mp.cli.sources.compiled import (
     compile_others,
     require_valid,
 )
-from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
+from kyverno_mp.cli.sources.exceptions import (
+    Exceptions,
+    load_exceptions,
+    warn_of_conditions,
+)
 from kyverno_mp.cli.sources.payloads import (
     ContextFile,
     load_check_request,
@@ -74,13 +79,16 @@ def run_test(
     change the input of other policies.
     """
     try:
-        return _run_test(test, echo, registry=registry, layout=layout, strict=strict)
+        with warnings_kept() as warnings:
+            run = _run_test(test, echo, registry=registry, layout=layout, strict=strict)
     except NotEvaluated as error:
         echo(f"  Skipped: {error.message}")
         return not_run(test, [error.message.partition(": ")[2]])
     except CommandFailed as error:
         text = f"failed to run test ({error.message})"
         raise CommandFailed(text, error.exit_code) from error
+    run.warnings = len(warnings)
+    return run
 
 
 def _run_test(
@@ -124,6 +132,7 @@ def _run_test(
         cluster_data = mocked(test, cluster_data)
     echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"), are_arguments=False)
+    warn_of_conditions(exceptions)
     is_validating = any(one.kind == VALIDATING for one in policies.admission)
     if exceptions.of_rules and is_validating:
         raise CommandFailed(
@@ -342,7 +351,8 @@ def _objects(
         api_version, kind, namespace, name = key_of(raw)
         key = (api_version.rpartition("/")[0], kind, namespace, name)
         if key in found:
-            echo(f"  warning: found duplicated resource {kind} {name} {namespace}")
+            text = f"found duplicated resource {kind} {name} {namespace}"
+            warn(f"  warning: {text}", echo)
         else:
             found[key] = raw
     return list(found.values())
