@@ -1,7 +1,8 @@
 """Print the warnings of a run, and count them for ``--warnings-as-errors``.
 
 Room: cli. Takes: texts. Gives: lines on standard error, and CommandFailed at the end.
-Next: apply/command, testing/command. May touch: standard error, a context variable.
+Next: cli/apply/command, cli/testing/command.
+May touch: standard error, a context variable.
 Source: Kyverno 1.19.1 (``--warnings-as-errors``, there for deprecations only).
 """
 
