@@ -140,9 +140,9 @@ def _copies(document: MutatingPolicy) -> Iterator[Concern]:
         for _, constraints, prefix in copied_constraints(spec.match_constraints, wanted)
         if constraints is not None
     ]
-    for text, path, is_variable in _copied(document):
+    for text, path, was_kept in _copied(document):
         for prefix in prefixes:
-            before = text if is_variable else _by_text(text, prefix)
+            before = text if was_kept else _by_text(text, prefix)
             if _values(before) != _values(moved(text, prefix.split("."))):
                 said = "the copies for Pod controllers differ from those of 1.18"
                 yield Concern(AUTOGEN, path, "", said, "note")
@@ -150,17 +150,22 @@ def _copies(document: MutatingPolicy) -> Iterator[Concern]:
 
 
 def _copied(document: MutatingPolicy) -> Iterator[tuple[str, str, bool]]:
-    """Yield (expression, path, whether it is a variable's) of what copies change."""
+    """Yield (expression, path, whether 1.18 keeps it) of what copies change."""
     spec = document.spec
     for index, one in enumerate(spec.match_conditions):
         yield one.expression, f"spec.matchConditions[{index}].expression", False
     for index, one in enumerate(spec.variables):
         yield one.expression, f"spec.variables[{index}].expression", True
     for index, mutation in enumerate(spec.mutations):
-        body = mutation.apply_configuration
+        path = f"spec.mutations[{index}]"
+        body, patch = mutation.apply_configuration, mutation.json_patch
         if body is not None:
-            path = f"spec.mutations[{index}].applyConfiguration.expression"
-            yield body.expression, path, False
+            yield body.expression, f"{path}.applyConfiguration.expression", False
+        if patch is not None:
+            yield patch.expression, f"{path}.jsonPatch.expression", True
+    for index, note in enumerate(spec.audit_annotations):
+        path = f"spec.auditAnnotations[{index}].valueExpression"
+        yield note.value_expression, path, True
 
 
 def _values(text: str) -> object:

@@ -105,6 +105,12 @@ def mutating(expression: str, variable: str = "1") -> dict[str, Json]:
     )
 
 
+def json_patching(pointer: str) -> dict[str, Json]:
+    patch = f'[JSONPatch{{op: "add", path: "{pointer}", value: true}}]'
+    mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}
+    return of_cel("MutatingPolicy", ["CREATE"], mutations=[mutation])
+
+
 def excluding(match: Json, exclude: Json) -> dict[str, Json]:
     return ruled(match, exclude=exclude, validate={"message": "m", "deny": {}})
 
@@ -199,6 +205,7 @@ NAMED: dict[str, list[dict[str, Json]]] = {
         ),
         mutating(_LABELS, "object.spec.hostNetwork"),
         mutating("Object{metadata: Object.metadata{labels: {'a': 'object.spec'}}}"),
+        json_patching("/spec/hostPID"),
     ],
 }
 """Code -> documents that 1.18 answers otherwise."""
@@ -235,6 +242,7 @@ SILENT: list[dict[str, Json]] = [
     mutating(_LABELS),
     mutating("Object{\n  spec: Object.spec{ hostNetwork: false }\n}"),
     mutating(_LABELS, "object.metadata.name"),
+    json_patching("/metadata/finalizers/-"),
 ]
 
 
