@@ -1232,6 +1232,10 @@ REGISTRY_REDIRECTS_MAX = 5
 MATCH_CONDITIONS_MAX = 63
 """Match conditions of one webhook: the API server accepts 64, and one can be ours."""
 
+EXCEPTION_CONDITIONS_MAX = 64
+"""Conditions of a PolicyException for policies in CEL, as in Kyverno 1.19.1: as many as
+the API server accepts in one policy of its own."""
+
 WEBHOOK_PATH_CHARACTERS_MAX = 4096
 """Length of the names of policies in CEL in the path of one webhook: far below our
 limit for a request's head, and below the limits of proxies."""

@@ -64,6 +64,7 @@ from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
 from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS
+from kyverno_mp.telemetry.families import UPDATE_REQUESTS as UPDATE_REQUEST_COUNT
 
 _log = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(least_s=0.5, most_s=60.0)
@@ -255,9 +256,10 @@ class Background:
 
     def hold_gauges(self) -> None:
         """Set the gauges, and report the kinds that are not watched."""
-        self._dependencies.metrics.hold(
-            BACKGROUND_WAITING, (), float(self.requests.waiting)
-        )
+        metrics, waiting = self._dependencies.metrics, float(self.requests.waiting)
+        namespace = self._dependencies.settings.namespace
+        metrics.hold(BACKGROUND_WAITING, (), waiting)
+        metrics.hold(UPDATE_REQUEST_COUNT, (namespace,), waiting)
         self.generating.report_unwatched()
 
     def _claim(

@@ -190,7 +190,7 @@ def _listed(values: Sequence[str]) -> list[str]:
 @click.option("-n", "--name", default="test-name", help="Name of the test.")
 @_many("-p", "--policy", "policies", text="Policy files.")
 @_many("-r", "--resource", "resources", text="Resource files.")
-@click.option("-f", "--values-file", default="", help="Values file.")
+@click.option("-f", "--values", "--values-file", default="", help="Values file.")
 @_many(
     "--pass",
     "passing",
@@ -203,7 +203,7 @@ def test(  # noqa: PLR0913 - one parameter for each flag
     name: str,
     policies: tuple[str, ...],
     resources: tuple[str, ...],
-    values_file: str,
+    values: str,
     *,
     passing: tuple[str, ...],
     failing: tuple[str, ...],
@@ -218,8 +218,8 @@ def test(  # noqa: PLR0913 - one parameter for each flag
         "policies": _listed(policies),
         "resources": _listed(resources),
     }
-    if values_file:
-        document["variables"] = values_file
+    if values:
+        document["variables"] = values
     document["results"] = [
         _result(text, word)
         for texts, word in ((passing, "pass"), (failing, "fail"), (skipping, "skip"))

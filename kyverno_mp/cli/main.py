@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import click
 
+from kyverno_mp import UPSTREAM_VERSION, __version__
 from kyverno_mp.cli.commands.declare import PLUGIN, PROGRAM, Example, Group
 from kyverno_mp.cli.output.screen import screens
 from kyverno_mp.cli.shell.errors import CommandFailed
@@ -125,11 +126,27 @@ def _root() -> None:
         click.echo(context.get_help())
 
 
+def _version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
+    if value:
+        click.echo(f"{PROGRAM} {__version__} (follows Kyverno {UPSTREAM_VERSION})")
+        ctx.exit()
+
+
 cli = _LazyGroup(
     "",
     _EXAMPLES,
     callback=_root,
     invoke_without_command=True,
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_version,
+            help="Print the version and exit.",
+        )
+    ],
     help="Kyverno, the Kubernetes policy engine, as a multi-process Python service.",
 )
 

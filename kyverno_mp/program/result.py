@@ -53,6 +53,8 @@ class RuleResult:
     """Reasons why attestors of an ImageValidatingPolicy were rejected."""
     code: str = ""
     """The code of the error that caused an error result, "" if it has none."""
+    validation: int = -1
+    """The index of the validation of a ValidatingPolicy that failed, -1: none."""
 
 
 @dataclass(slots=True)

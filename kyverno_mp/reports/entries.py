@@ -50,6 +50,7 @@ _SOURCES: Final = {
     "ValidatingPolicy": VALIDATING,
 }
 """The source of a policy's rows, by the policy's kind."""
+_VALIDATION_INDEX: Final = "cel.validationIndex"
 _BOUND: Final = frozenset({"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"})
 """Sources of rows whose properties only name bindings."""
 
@@ -187,6 +188,9 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
     properties = dict(rule.properties)
     process = "background scan" if policy.background else "admission review"
     properties["process"] = process if policy.background or policy.admission else ""
+    if rule.validation >= 0:
+        # As in 1.19; an audit annotation of this name wins.
+        properties.setdefault(_VALIDATION_INDEX, str(rule.validation))
     if rule.exceptions:
         properties["exceptions"] = ",".join(
             key.rpartition("/")[2] for key in rule.exceptions

@@ -440,6 +440,13 @@ BACKGROUND_WAITING: Final = Family(
     (),
     "Number of stored UpdateRequests that are not done yet.",
 )
+UPDATE_REQUESTS: Final = Family(
+    "kyverno_updaterequest_total",
+    "gauge",
+    ("resource_namespace",),
+    "Number of UpdateRequests in Kyverno's namespace that this pool processes or"
+    " removes, as in Kyverno 1.19.",
+)
 REPORTS_EVALUATED: Final = Family(
     "kyverno_mp_reports_evaluated_total",
     "counter",
@@ -614,7 +621,7 @@ RECORDED: Final = (
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(DELETED, DELETING_ERRORS),
-    *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
+    *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING, UPDATE_REQUESTS),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     RIGHTS_MISSING,
     *(REPORTED_REPORTS, REPORTED_BACKLOG, REPORTED_BACKLOG_AGE),

@@ -20,7 +20,10 @@ from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.cel_kinds.exception_review import cost_problem
+from kyverno_mp.compiler.cel_kinds.exception_review import (
+    condition_problems,
+    cost_problem,
+)
 from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
 from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
 from kyverno_mp.compiler.cel_kinds.review import entry_problems
@@ -61,11 +64,12 @@ from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Ru
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView, closed
-from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import Decoded, Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.author_review import (
     author_refusal,
     has_changed,
@@ -189,6 +193,7 @@ class PolicyReview:
                 document = decode_served({**raw, "metadata": metadata})
                 if isinstance(document, CelPolicyException):
                     problem = cost_problem(document)
+                    problem = problem or _new_faults(request, document)
                     if problem:
                         return denied(request.uid, problem)
                     namespace = request.namespace or document.metadata.namespace
@@ -276,6 +281,8 @@ class PolicyReview:
             verdict.warnings[:0] = self._exception_warnings(namespace)
         if not verdict.error:
             verdict.error = _why_not_servable(document, check_time)
+        if isinstance(document, PolicyException) and not verdict.error:
+            verdict.error = _new_faults(request, document)
         if not verdict.error:
             verdict.error = author_refusal(request, document, view)
         if isinstance(document, ClusterPolicy | Policy) and not verdict.error:
@@ -323,6 +330,30 @@ def _newly_ignored(new: Decoded, old: Decoded | None) -> list[str]:
     """
     known = {problem.path for problem in old.ignored} if old is not None else ()
     return [str(problem) for problem in new.ignored if problem.path not in known]
+
+
+def _new_faults(
+    request: Request, document: PolicyException | CelPolicyException
+) -> str:
+    """Return the conditions that do not compile, except those of the stored version.
+
+    So a stored exception can still be changed; until then it exempts nothing.
+    """
+    faults = condition_problems(document)
+    if faults and request.old_object:
+        known = _stored_faults(request.old_object)
+        faults = [one for one in faults if one not in known]
+    return "; ".join(f"{one} [{one.code}]" for one in faults)
+
+
+def _stored_faults(raw: Json) -> list[Problem]:
+    try:
+        found = decode_served(raw) if is_served(raw) else examine(raw).document
+    except DocumentInvalid:
+        return []
+    if isinstance(found, PolicyException | CelPolicyException):
+        return condition_problems(found)
+    return []
 
 
 def _judged(

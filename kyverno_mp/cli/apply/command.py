@@ -23,6 +23,7 @@ from kyverno_mp.cli.apply.output import (
     needs_messages,
     needs_response,
     print_errors,
+    print_invalid,
     print_objects,
     print_responses,
 )
@@ -35,7 +36,8 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     Payload,
 )
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.output.screen import one_line, say
+from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.output.warned import refuse_warnings, warn, warnings_kept
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -46,7 +48,11 @@ from kyverno_mp.cli.sources.compiled import (
     compile_others,
     require_valid,
 )
-from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
+from kyverno_mp.cli.sources.exceptions import (
+    Exceptions,
+    load_exceptions,
+    warn_of_conditions,
+)
 from kyverno_mp.cli.sources.git import GitAccess
 from kyverno_mp.cli.sources.plurals import load_definitions, plurals_of
 from kyverno_mp.cli.sources.policies import load_policies
@@ -54,10 +60,8 @@ from kyverno_mp.cli.sources.policy_set import PolicySet
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
-from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.documents.exception import PolicyException
-from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program import result
 
@@ -73,12 +77,19 @@ _LAST = {
     "ClusterCleanupPolicy": 3,
 }
 _GLOBAL_ENTRY = "GlobalContextEntry"
-_DIVIDER = "-" * 70
 
 
 def run(options: Options) -> int:
     """Run ``apply``, print the results, and return the exit code."""
     check(options)
+    with warnings_kept() as warnings:
+        code = _run(options)
+    if not code:
+        refuse_warnings(len(warnings), as_errors=options.warnings_as_errors)
+    return code
+
+
+def _run(options: Options) -> int:
     user = _user(options)
     values = _values(options)
     git = GitAccess(options.git_branch, options.username, options.password)
@@ -99,6 +110,7 @@ def _run_in(
     user: UserInfo | None,
 ) -> int:
     exceptions = _exceptions(options, policies, scene.given)
+    warn_of_conditions(exceptions)
     compiled = compile_all(
         policies.documents, exceptions.of_rules, policies.cleanups, verifies=True
     )
@@ -151,7 +163,7 @@ def _run_in(
     print_objects([response for response, _ in located], options)
     if options.continue_on_fail:
         _print_failed_deletions([response for response, _ in located], options)
-    _print_invalid(compiled, _printer(options))
+    print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
     print_errors(located)
     if options.require_valid:
@@ -182,7 +194,7 @@ def _scene(
             objects.append(Payload(load_payload(Path(path))))
             locations.append(Location(path, 0, -1, 1))
     targets = load(options.target_resources)
-    definitions = load_definitions(options.crd_path)
+    definitions = load_definitions(options.crd_paths)
     plurals = plurals_of(definitions)
     cluster_data = load_cluster_data(
         (),
@@ -256,7 +268,7 @@ def _user(options: Options) -> UserInfo | None:
         text = f"failed to load request info ({error.message})"
         raise CommandFailed(text) from error
     if user.deprecated:
-        _printer(options)(deprecation("user infos", options.user_info))
+        warn(deprecation("user infos", options.user_info), _printer(options))
     return user
 
 
@@ -324,36 +336,6 @@ def _banner(
     click.echo(
         f"\nApplying {rules} policy rule(s) to {len(given)} resource(s){tail}..."
     )
-
-
-def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
-    if not compiled.invalid:
-        return
-    # KYVERNO: the error text selects one of the two headings (docs/behaviour/cli 4).
-    # As in 1.19, each policy has its own reason.
-    headings: dict[str, list[str]] = {"Invalid Policies:": [], "Policies Skipped:": []}
-    names = list(headings)
-    for name, error in compiled.invalid:
-        invalid = _is_called_invalid(error)
-        reason = one_line(error.message)
-        headings[names[0 if invalid else 1]].append(f"{one_line(name)}: {reason}")
-        say(f"policy {name}: {error.message}", err=True)
-    for heading in reversed(names):
-        if headings[heading]:
-            echo(_DIVIDER)
-            echo(heading)
-            for index, line in enumerate(headings[heading], 1):
-                echo(f"{index}. {line}")
-            echo(_DIVIDER)
-
-
-def _is_called_invalid(error: PolicyInvalid) -> bool:
-    """Return whether upstream lists the policy as invalid, by its first message."""
-    text = error.message
-    if isinstance(error, DocumentInvalid):
-        texts = (one.upstream for one in error.problems if one.upstream)
-        text = next(texts, "")
-    return text.startswith("variable 'element.name'")
 
 
 def _exit_code(

@@ -178,6 +178,8 @@ class Evaluator:
             self._image_policies = image_policies.ImagePolicies(
                 cel, values, user, cluster_data
             )
+        self.operation = ""
+        """The operation of all requests, "" for that of the values file."""
         self._values = values
         self._user = user
         self._engine = Engine(with_manifests(cluster_data, policies), clock)
@@ -430,6 +432,8 @@ class Evaluator:
         return Response(policy.ir, resource, answer.results, answer.action)
 
     def _request(self, resource: dict[str, Json], dotted: dict[str, Json]) -> Request:
+        if self.operation:
+            dotted = {**dotted, "request.operation": self.operation}
         operation = str(dotted.get("request.operation", "CREATE"))
         kept = operation if operation in _KEPT_OPERATIONS else "CREATE"
         namespace = metadata_text(resource, "namespace")

@@ -1,7 +1,7 @@
 """Define the flags of ``apply``, and reject flags that contradict each other.
 
 Room: cli. Takes: the arguments that click parsed. Gives: Options. Next: command.
-May touch: file names (``--crd-path``). Source: docs/behaviour/cli 2.
+May touch: file names (``--crd-paths``). Source: docs/behaviour/cli 2.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +35,7 @@ class Options(msgspec.Struct):
     warn_exit_code: int = 0
     warn_no_pass: bool = False
     require_valid: bool = False
+    warnings_as_errors: bool = False
     remove_color: bool = False
     detailed_results: bool = False
     table: bool = False
@@ -44,7 +45,7 @@ class Options(msgspec.Struct):
     git_branch: str = ""
     username: str = ""
     password: str = ""
-    crd_path: str = ""
+    crd_paths: tuple[str, ...] = ()
     target_resources: tuple[str, ...] = ()
     parameter_resources: tuple[str, ...] = ()
     payloads: tuple[str, ...] = ()
@@ -86,6 +87,7 @@ LISTS = (
     "payloads",
     "http_payloads",
     "envoy_payloads",
+    "crd_paths",
 )
 """Options that can be repeated or given as comma-separated lists."""
 
@@ -119,20 +121,21 @@ def check(options: Options) -> None:
         )
     if not (options.resources or payloads or options.cluster):
         raise CommandFailed("resource file(s) or cluster required")
-    if options.crd_path and options.kubeconfig:
+    if options.crd_paths and options.kubeconfig:
         raise CommandFailed(
-            "crdpath and kubeconfig flags are mutually exclusive, please use only one"
+            "crd-paths and kubeconfig flags are mutually exclusive, please use only one"
             " of them"
         )
     _check_ours(options)
 
 
 def _check_ours(options: Options) -> None:
-    if options.crd_path:
-        # KYVERNO: a file, not a folder (docs/behaviour/cli 5).
-        file = Path(options.crd_path)
-        if file.suffix not in (".yaml", ".yml") or not file.is_file():
-            raise CommandFailed(f"--crd-path {file}: expected one YAML file")
+    for path in options.crd_paths:
+        # KYVERNO: files, not folders (docs/behaviour/cli 5).
+        if Path(path).suffix.lower() not in (".yaml", ".yml"):
+            raise CommandFailed(f"--crd-paths {path}: expected YAML files")
+        if not Path(path).is_file():
+            raise CommandFailed(f"--crd-paths {path}: no such file")
 
 
 def echo_of(options: Options) -> Callable[[str], None]:

@@ -6,7 +6,7 @@ Source: docs/behaviour/cli 10.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import click
@@ -25,11 +25,15 @@ from kyverno_mp.cli.apply.mutated import (
 from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.stages.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.words import LocatedResponses, result_word
-from kyverno_mp.cli.output.screen import one_line
+from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.table import render as render_table
+from kyverno_mp.cli.sources.compiled import Compiled
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program import result
 
+_DIVIDER = "-" * 70
 _RULED = ("ClusterPolicy", "Policy")
 _NAMING_ALL = ("junit", "tap")
 _NO_CODE = "rule.error"
@@ -190,3 +194,34 @@ def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
                 )
             )
     return rows
+
+
+def print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
+    """Print the policies that were left out, each with its reason."""
+    if not compiled.invalid:
+        return
+    # KYVERNO: the error text selects one of the two headings (docs/behaviour/cli 4).
+    # As in 1.19, each policy has its own reason.
+    headings: dict[str, list[str]] = {"Invalid Policies:": [], "Policies Skipped:": []}
+    names = list(headings)
+    for name, error in compiled.invalid:
+        invalid = _is_called_invalid(error)
+        reason = one_line(error.message)
+        headings[names[0 if invalid else 1]].append(f"{one_line(name)}: {reason}")
+        say(f"policy {name}: {error.message}", err=True)
+    for heading in reversed(names):
+        if headings[heading]:
+            echo(_DIVIDER)
+            echo(heading)
+            for index, line in enumerate(headings[heading], 1):
+                echo(f"{index}. {line}")
+            echo(_DIVIDER)
+
+
+def _is_called_invalid(error: PolicyInvalid) -> bool:
+    """Return whether upstream lists the policy as invalid, by its first message."""
+    text = error.message
+    if isinstance(error, DocumentInvalid):
+        texts = (one.upstream for one in error.problems if one.upstream)
+        text = next(texts, "")
+    return text.startswith("variable 'element.name'")

@@ -109,6 +109,11 @@ _OPTIONS_OF_OUTPUT: Final = (
         help="Exit with the code of --warn-exit-code if nothing passed.",
     ),
     click.Option(
+        ["--warnings-as-errors"],
+        **_FLAG,
+        help="Exit with 1 if a warning was printed.",
+    ),
+    click.Option(
         ["--require-valid"],
         **_FLAG,
         help="Fail if a policy or a policy file cannot be used, instead of skipping.",
@@ -142,7 +147,9 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(["--username"], **_TEXT, help="User name for git repositories."),
     click.Option(["--password"], **_TEXT, help="Password for git repositories."),
     click.Option(
-        ["--crd-path"], **_TEXT, help="One file with CustomResourceDefinitions."
+        ["--crd-paths", "--crd-path", "crd_paths"],
+        **_MANY,
+        help="Files with CustomResourceDefinitions.",
     ),
     click.Option(
         ["--jobs"],

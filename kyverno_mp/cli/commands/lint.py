@@ -33,7 +33,7 @@ command = Command(
         ),
         Example(
             "Find misspelt kinds, also of custom kinds",
-            "lint policies/ --crd-path crds.yaml",
+            "lint policies/ --crd-paths crds.yaml",
         ),
         Example(
             "Ignore one kind of finding",
@@ -57,9 +57,9 @@ command = Command(
             " that it rejects or skips are errors or warnings.",
         ),
         click.Option(
-            ["--crd-path"],
+            ["--crd-paths", "--crd-path", "crd_paths"],
             multiple=True,
-            help="One file with CustomResourceDefinitions, whose kinds are known.",
+            help="Files with CustomResourceDefinitions, whose kinds are known.",
         ),
         click.Option(
             ["--cluster"], is_flag=True, help="Only the kinds of the cluster are known."

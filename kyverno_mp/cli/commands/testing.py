@@ -71,6 +71,11 @@ command = Command(
         ),
         click.Option(["--require-tests"], is_flag=True, help="Fail if no test exists."),
         click.Option(
+            ["--warnings-as-errors"],
+            is_flag=True,
+            help="Exit with 1 if a warning was printed.",
+        ),
+        click.Option(
             ["--require-valid"],
             is_flag=True,
             help="Fail if a policy file or a policy of a test cannot be used.",

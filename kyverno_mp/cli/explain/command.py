@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.explain.cleanup import describe_cleanup
+from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
 from kyverno_mp.cli.output.counted import counted
-from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -310,6 +311,9 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
                 "; ".join(notes),
             )
         console.print(table)
+        for one in policy["corrected"]:
+            text = f"{one['reason']} ({one['path']}) [{one['code']}]"
+            click.echo(f"differs from Kyverno 1.18: {one_line(text)}")
 
 
 def called(
@@ -336,6 +340,7 @@ def called(
         describe_cleanup(one, _kinds(one.match.filters), _EFFECT_WORDS)
         for one in compiled.cleanups
     ]
+    _add_corrections(found, policies)
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
@@ -348,6 +353,22 @@ def called(
     if refused:
         raise CommandFailed("\n".join(refused))
     return 0
+
+
+def _add_corrections(found: PolicySet, policies: list[dict[str, Json]]) -> None:
+    """Add to each policy what Kyverno 1.18 answers wrongly in it."""
+    documents = (*found.documents, *found.cleanups)
+    of_cel = (*found.validating, *found.images, *found.cel)
+    by_name: dict[tuple[str, str], list[dict[str, Json]]] = {}
+    for document in (*documents, *of_cel):
+        namespace, name = document.metadata.namespace, document.metadata.name
+        key = f"{namespace}/{name}" if namespace else name
+        by_name[document.kind, key] = [
+            {"code": one.code, "path": one.path, "reason": one.text}
+            for one in corrections(document)
+        ]
+    for shown in policies:
+        shown["corrected"] = by_name.get((shown["kind"], shown["policy"]), [])
 
 
 def _not_served(

@@ -25,7 +25,7 @@ _OTHER_DIALECT: Final = frozenset({"assert"})
 def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
     """Yield (path below the rule, reason) of failing calls, without duplicates."""
     seen: set[tuple[str, str]] = set()
-    for query, path in _queries(rule, ""):
+    for query, path in queries_in(rule, ""):
         try:
             root = parse(query)
         except ExpressionInvalid:
@@ -36,26 +36,18 @@ def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
                 yield path, reason
 
 
-def query_faults(value: Json) -> Iterator[tuple[str, str]]:
-    """Yield (path, reason) of each query that does not parse."""
-    for query, path in _queries(value, ""):
-        try:
-            parse(query)
-        except ExpressionInvalid as error:
-            yield path, f"{query}: {error.message}"
-
-
-def _queries(value: Json, path: str) -> Iterator[tuple[str, str]]:
+def queries_in(value: Json, path: str) -> Iterator[tuple[str, str]]:
+    """Yield (query, path) of each query, also of those that do not parse."""
     if type(value) is dict:
         for key, item in value.items():
             place = f"{path}.{key}"
             if key in _QUERIES and type(item) is str and "{{" not in item:
                 yield item, place
             elif key not in _OTHER_DIALECT:
-                yield from _queries(item, place)
+                yield from queries_in(item, place)
     elif type(value) is list:
         for index, item in enumerate(value):
-            yield from _queries(item, f"{path}[{index}]")
+            yield from queries_in(item, f"{path}[{index}]")
     elif type(value) is str:
         yield from ((query, path) for query in queries_of(value))
 

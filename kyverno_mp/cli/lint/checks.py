@@ -9,8 +9,7 @@ docs/behaviour/cli 18.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.cli.lint.calls import call_faults, query_faults
-from kyverno_mp.cli.output import sarif
+from kyverno_mp.cli.lint.calls import call_faults
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.checks.rules.kinds import kinds_of
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy, Rule
@@ -103,17 +102,11 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
 
 
 def expression_concerns(raw: dict[str, Json]) -> Iterator[Concern]:
-    """Yield the concerns of the expressions of an exception or a clean-up policy.
-
-    The checks of clean-up policies report queries that do not parse.
-    """
+    """Yield the concerns of the expressions of an exception or a clean-up policy."""
     spec = raw.get("spec")
     for place, operator in _operators(spec, "spec"):
         text = f"operator {operator} is deprecated: use {_OLD_OPERATORS[operator]}"
         yield Concern("lint.deprecated_operator", place, "", text)
-    is_checked = raw.get("kind") != "PolicyException"
-    for place, reason in () if is_checked else query_faults(spec):
-        yield Concern("policy.expression", f"spec{place}", "", reason, sarif.ERROR)
     for place, reason in call_faults(spec):
         text = f"{reason}; an evaluation fails when this call runs"
         yield Concern("lint.call", f"spec{place}", "", text)

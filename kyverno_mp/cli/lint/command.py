@@ -14,6 +14,7 @@ from typing import Any
 from kyverno_mp.cli.lint.across import Known, across
 from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
 from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
+from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.kinds import KnownKinds
 from kyverno_mp.cli.lint.known_kinds import known_kinds
 from kyverno_mp.cli.lint.output import render
@@ -58,6 +59,9 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
 )
 from kyverno_mp.policy.check import check
+from kyverno_mp.policy.checks.exception import (
+    condition_faults as exception_condition_faults,
+)
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
@@ -208,6 +212,7 @@ class _Linter:
             if self.for_server:
                 yield from self._errors(review(policy))
                 yield from self._errors(entry_problems(policy))
+        yield from self._of_concerns(corrections(policy))
         if self.for_server and (kinds := unserved(policy)):
             text = f"the server does not evaluate {kinds}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
@@ -256,6 +261,7 @@ class _Linter:
         yield from self._errors(
             one for one in storage_problems(raw) if one.path not in already
         )
+        yield from self._of_concerns(corrections(policy))
         checked = check(policy)
         yield from self._errors(
             one for one in checked.problems if one not in decoded.problems
@@ -268,6 +274,9 @@ class _Linter:
             return
         yield from self._of_concerns(expression_concerns(raw))
         if isinstance(policy, PolicyException):
+            faults = list(exception_condition_faults(policy))
+            yield from self._errors(faults)
+            is_sound = is_sound and not faults
             known.exceptions.append((policy, self.finding("", "", "")))
         if self.for_server:
             yield from self._refusals(refused_by_webhook(raw) if is_sound else ())

@@ -1,7 +1,7 @@
 """Find kinds and resources that no cluster serves, with the likely name.
 
 Room: cli. Takes: a policy as written; the known kinds: the built-in ones, those of
-``--crd-path`` or of a cluster. Gives: Concerns. Next: command.
+``--crd-paths`` or of a cluster. Gives: Concerns. Next: command.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.3 (selectors of kinds); the deprecation guide of
 Kubernetes (versions that are no longer served).
@@ -77,7 +77,7 @@ class KnownKinds:
             "the cluster does not serve it"
             if is_cluster
             else "if it is a custom kind, name its CustomResourceDefinition with"
-            " --crd-path, or check with --cluster"
+            " --crd-paths, or check with --cluster"
         )
 
     def concerns(self, raw: dict[str, Json]) -> Iterator[Concern]:

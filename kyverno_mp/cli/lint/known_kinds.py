@@ -1,12 +1,13 @@
 """Read the kinds that ``lint`` knows besides the built-in ones.
 
 Room: cli. Takes: the flags of lint. Gives: KnownKinds. Next: command.
-May touch: the files of ``--crd-path``, the API server with ``--cluster``.
+May touch: the files of ``--crd-paths``, the API server with ``--cluster``.
 Source: docs/behaviour/cli 5 (REST mapper).
 """
 
 from collections.abc import Iterator, Sequence
 
+from kyverno_mp.cli.apply.options import split
 from kyverno_mp.cli.lint.kinds import KnownKinds
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.plurals import load_definitions
@@ -15,15 +16,14 @@ from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
 
 
 def known_kinds(
-    crd_path: Sequence[str], *, cluster: bool, kubeconfig: str, context: str
+    crd_paths: Sequence[str], *, cluster: bool, kubeconfig: str, context: str
 ) -> KnownKinds:
     """Return the known kinds. Raises: CommandFailed, DependencyError."""
     if (kubeconfig or context) and not cluster:
         raise CommandFailed("--kubeconfig and --context need --cluster")
     defined = [
         resource
-        for path in crd_path
-        for raw in load_definitions(path)
+        for raw in load_definitions(split(crd_paths))
         for resource in _resources(raw["spec"])
     ]
     if cluster:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from kyverno_mp.cli.lint.checks import CODES
+from kyverno_mp.cli.lint.corrected.report import CORRECTED
 from kyverno_mp.cli.output import github, sarif
 from kyverno_mp.cli.output.sarif import Explained, Finding
 from kyverno_mp.cli.output.screen import one_line
@@ -18,7 +19,8 @@ from kyverno_mp.cli.output.screen import one_line
 def render(findings: Sequence[Finding], output: str) -> str:
     """Return the findings as text, json (a list of objects), sarif or github."""
     if output == "sarif":
-        return sarif.render(findings, {c: Explained(t) for c, t in CODES.items()})
+        codes = CODES | CORRECTED
+        return sarif.render(findings, {c: Explained(t) for c, t in codes.items()})
     if output == "json":
         return json.dumps([asdict(f) for f in findings], indent=2) + "\n"
     if output == "github":
@@ -48,7 +50,10 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-def _same(finding: Finding) -> tuple[str, str]:
+def _same(finding: Finding) -> tuple[str, ...]:
+    if finding.code in CORRECTED:
+        # Each policy is named.
+        return finding.code, finding.message, finding.file, finding.subject
     return finding.code, finding.message
 
 

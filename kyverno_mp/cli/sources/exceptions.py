@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kyverno_mp.cli.output.warned import warn
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
@@ -16,6 +17,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     decode_validating_policy,
     is_validating_policy,
 )
+from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import decode, where_of
@@ -75,6 +77,19 @@ def load_exceptions(paths: Sequence[str], *, are_arguments: bool = True) -> Exce
         except InputError as error:
             raise CommandFailed(f"failed to load exceptions ({error})") from error
     return found
+
+
+def warn_of_conditions(exceptions: Exceptions) -> None:
+    """Print a warning for each condition that fails in every evaluation.
+
+    A policy in CEL whose exception does not compile is an error instead.
+    """
+    for exception in exceptions.of_rules:
+        for fault in condition_faults(exception):
+            warn(
+                f"exception {exception.key}: {fault}; it exempts nothing when this"
+                " query is evaluated"
+            )
 
 
 def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:

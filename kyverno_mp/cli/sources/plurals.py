@@ -1,12 +1,12 @@
 """Look up the resource names of kinds, like a REST mapper.
 
-Room: cli. Takes: CustomResourceDefinitions, such as the file of ``--crd-path``. Gives:
+Room: cli. Takes: CustomResourceDefinitions, such as the file of ``--crd-paths``. Gives:
 Plurals, and the resource name of an object. Next: the stages in cli/apply/stages,
 cli/cluster/given_cel.
-May touch: the file of ``--crd-path``. Source: docs/behaviour/cli 5 (REST mapper).
+May touch: the file of ``--crd-paths``. Source: docs/behaviour/cli 5 (REST mapper).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,19 +32,31 @@ def plurals_of(definitions: Iterable[Json]) -> Plurals:
     return found
 
 
-def load_definitions(path: str) -> list[Json]:
-    """Return the CustomResourceDefinitions in a file, [] without a file."""
-    if not path:
+def load_definitions(paths: Sequence[str]) -> list[Json]:
+    """Return the CustomResourceDefinitions in files, also those in lists."""
+    if not paths:
         return []
     from kyverno_mp.cli.sources.strict import read_documents  # rarely needed
 
-    found = list(read_documents(Path(path), is_argument=True))
-    for raw in found:
-        spec = raw.get("spec") if type(raw) is dict else None
-        names = spec.get("names") if type(spec) is dict else None
-        if type(spec) is not dict or type(names) is not dict:
-            raise CommandFailed(f"--crd-path {path}: not a CustomResourceDefinition")
+    found: list[Json] = []
+    for path in paths:
+        for document in read_documents(Path(path), is_argument=True):
+            for raw in _items_of(document):
+                spec = raw.get("spec") if type(raw) is dict else None
+                names = spec.get("names") if type(spec) is dict else None
+                if type(spec) is not dict or type(names) is not dict:
+                    text = f"--crd-paths {path}: not a CustomResourceDefinition"
+                    raise CommandFailed(text)
+                found.append(raw)
     return found
+
+
+def _items_of(document: Json) -> list[Json]:
+    """Return the items of a list, as kubectl prints it; otherwise the document."""
+    if type(document) is dict and str(document.get("kind", "")).endswith("List"):
+        items = document.get("items")
+        return items if type(items) is list else []
+    return [document]
 
 
 def known_plurals(more: Plurals | None) -> Plurals:
@@ -109,6 +121,6 @@ def _unknown_kind(request: Request) -> RequestInvalid:
         "cli.unknown_kind",
         f"failed to map gvk to gvr {group}/{version}, Kind={kind} (no matches for kind"
         f' "{kind}" in version "{api_version}"): name its CustomResourceDefinition'
-        " with --crd-path, or in a test under spec.crds of a file of"
+        " with --crd-paths, or in a test under spec.crds of a file of"
         " clusterResources\n",
     )

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import structs
 
 from kyverno_mp.cli.output.progress import Advance, progress
-from kyverno_mp.cli.output.screen import say
+from kyverno_mp.cli.output.warned import warn
 from kyverno_mp.cli.shell.errors import read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
@@ -77,7 +77,7 @@ def load_policies(
     with progress("Reading policies", 0, "files") as advance:
         found = _load(paths, git, advance, are_arguments=are_arguments)
     for text in found.warnings:
-        say(f"warning: {text}", err=True)
+        warn(text)
     return found
 
 

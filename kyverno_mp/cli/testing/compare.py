@@ -54,6 +54,7 @@ class TestRun:
     """Missing features that the test needs; if there are any, the test was not run."""
     unread: list[str] = field(default_factory=list)
     """Folders of objects, or files in these folders, that could not be read."""
+    warnings: int = 0
 
     def add_check(self, row: Row) -> None:
         """Add the row of an entry of ``checks``."""
@@ -124,6 +125,10 @@ def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
     """Return the keys that a result selects, or all keys if none matches (cli 15)."""
     found: list[Key] = []
     for name in expected.resources or []:
+        payloads = [key for key in keys if key == ("", "", "", name)]
+        if payloads:
+            found += payloads
+            continue
         namespace, slash, bare = name.partition("/")
         if slash and "/" in bare:
             continue
@@ -141,17 +146,23 @@ def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
 
 
 def compare(
-    test: TestFile, trigger: dict[Key, list[Response]], invalid: Mapping[str, str]
+    test: TestFile,
+    trigger: Mapping[str, dict[Key, list[Response]]],
+    invalid: Mapping[str, str],
 ) -> TestRun:
     """Compare all results of a test.
 
-    ``invalid``: policies that did not compile, with the reason.
+    ``trigger``: operation of the results -> the responses by object. ``invalid``:
+    policies that did not compile, with the reason.
     """
     run = TestRun()
-    responses = _Responses(trigger, _by_target(trigger))
+    responses = {
+        operation: _Responses(found, _by_target(found))
+        for operation, found in trigger.items()
+    }
     for expected in test.results:
         comparing = _Comparing(run, expected, test.folder)
-        _compare_result(comparing, responses, invalid)
+        _compare_result(comparing, responses[expected.operation], invalid)
         entry = f"results[{expected.index}]"
         run.origins += [entry] * (len(run.rows) - len(run.origins))
     return run
@@ -308,11 +319,20 @@ def _verdict(
             is_wanted = expected.result == "fail" and found[0] == DIFFERENT
             return ("Ok", found[1]) if is_wanted else found
     if expected.generated:
-        path = folder / expected.generated
-        found = difference(compared or {}, path, "generated")
+        paths = [folder / path for path in expected.generated]
+        found = _from_all(compared or {}, paths)
         if found is not None:
             return found
     word = report_word(response, rule, audit_warn=False)
     if word != expected.result:
         return f"Want {expected.result}, got {word}", rule.message
     return "Ok", rule.message
+
+
+def _from_all(actual: dict[str, Json], paths: Sequence[Path]) -> tuple[str, str] | None:
+    """Compare a generated object with several files, one of which has to have it."""
+    found = [difference(actual, path, "generated") for path in paths]
+    if None in found:
+        return None
+    wrong = [one for one in found if one is not None]
+    return next((one for one in wrong if one[0] == DIFFERENT), wrong[-1])

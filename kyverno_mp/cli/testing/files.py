@@ -46,6 +46,7 @@ _RESULT: Final = Struct(
                 "isMutatingPolicy": BOOL,
                 "result": TEXT,
                 "kind": TEXT,
+                "operation": TEXT,
                 "patchedResources": TEXT,
                 "generatedResource": TEXT,
                 "cloneSourceResource": TEXT,
@@ -54,10 +55,15 @@ _RESULT: Final = Struct(
         ),
         Struct(
             "TestResultData",
-            {"resources": TEXTS, "resourceSpecs": Many(_RESOURCE_SPEC)},
+            {
+                "resources": TEXTS,
+                "resourceSpecs": Many(_RESOURCE_SPEC),
+                "generatedResources": TEXTS,
+            },
         ),
     ),
 )
+_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
 _MATCH: Final = Struct("CheckMatch", {"resource": FREE, "policy": FREE, "rule": FREE})
 _CHECK: Final = Struct("CheckResult", {"match": _MATCH, "assert": FREE, "error": FREE})
 _API_RESPONSE: Final = Struct(
@@ -89,6 +95,7 @@ _TEST: Final = Struct(
         "policies": TEXTS,
         "resources": TEXTS,
         "jsonPayload": TEXT,
+        "jsonPayloads": TEXTS,
         "httpPayloads": TEXTS,
         "envoyPayloads": TEXTS,
         "targetResources": TEXTS,
@@ -118,7 +125,9 @@ class Expected:
     resource_specs: list[dict[str, Json]]
     result: str
     patched: str = ""
-    generated: str = ""
+    generated: tuple[str, ...] = ()
+    """Files of which one has each generated object."""
+    operation: str = ""
     clone_source: str = ""
     fails_on_missing: bool = False
     """Whether an object that is missing in the file of patched objects is a failure."""
@@ -230,8 +239,30 @@ def _expected(item: dict[str, Json], index: int) -> Expected:
         resource_specs=item.get("resourceSpecs", []),
         result=item.get("result", ""),
         patched=item.get("patchedResources", ""),
-        generated=item.get("generatedResource", ""),
+        generated=_generated(item),
+        operation=_operation(item),
         clone_source=item.get("cloneSourceResource", ""),
         fails_on_missing=item.get("failOnMissingResources", False),
         index=index,
     )
+
+
+def _generated(item: dict[str, Json]) -> tuple[str, ...]:
+    """Return the files of generated objects; a list replaces the single file."""
+    single = item.get("generatedResource", "")
+    return tuple(item.get("generatedResources", ())) or ((single,) if single else ())
+
+
+def _operation(item: dict[str, Json]) -> str:
+    """Return the operation of a result, "" for the run's. Raises: CommandFailed."""
+    operation: str = item.get("operation", "")
+    reason = ""
+    if operation and operation not in _OPERATIONS:
+        listed = ", ".join(_OPERATIONS)
+        reason = f'invalid operation "{operation}", must be one of {listed}'
+    elif operation and item.get("isDeletingPolicy"):
+        reason = "operation is not supported for deleting policies"
+    if reason:
+        policy = item.get("policy", "")
+        raise CommandFailed(f"invalid test result for policy {policy}: {reason}")
+    return operation

@@ -6,7 +6,7 @@ May touch: the files that the test names, the clock.
 Source: docs/behaviour/cli 14, 15.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from kyverno_mp.cli.apply.stages.cel_policies import (
     Payload,
 )
 from kyverno_mp.cli.cluster.data import cluster_definitions, load_cluster_data
+from kyverno_mp.cli.output.warned import warn, warnings_kept
 from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -29,7 +30,11 @@ from kyverno_mp.cli.sources.compiled import (
     compile_others,
     require_valid,
 )
-from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
+from kyverno_mp.cli.sources.exceptions import (
+    Exceptions,
+    load_exceptions,
+    warn_of_conditions,
+)
 from kyverno_mp.cli.sources.payloads import (
     ContextFile,
     load_check_request,
@@ -74,13 +79,16 @@ def run_test(
     change the input of other policies.
     """
     try:
-        return _run_test(test, echo, registry=registry, layout=layout, strict=strict)
+        with warnings_kept() as warnings:
+            run = _run_test(test, echo, registry=registry, layout=layout, strict=strict)
     except NotEvaluated as error:
         echo(f"  Skipped: {error.message}")
         return not_run(test, [error.message.partition(": ")[2]])
     except CommandFailed as error:
         text = f"failed to run test ({error.message})"
         raise CommandFailed(text, error.exit_code) from error
+    run.warnings = len(warnings)
+    return run
 
 
 def _run_test(
@@ -104,7 +112,7 @@ def _run_test(
     echo("  Loading resources ...")
     unread: list[str] = []
     resources = _objects(test, "resources", echo, unread)
-    name, payload = _payloads(test, echo)
+    payloads = _payloads(test, echo)
     if test.raw.get("clusterResources"):
         echo("Loading Kubernetes resources ...")
     targets = _objects(test, "targetResources", echo, unread)
@@ -124,6 +132,7 @@ def _run_test(
         cluster_data = mocked(test, cluster_data)
     echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"), are_arguments=False)
+    warn_of_conditions(exceptions)
     is_validating = any(one.kind == VALIDATING for one in policies.admission)
     if exceptions.of_rules and is_validating:
         raise CommandFailed(
@@ -162,13 +171,16 @@ def _run_test(
             payload_word="resource",
         ),
     )
-    responses: dict[Key, list[Response]] = {}
-    for resource in resources:
-        responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
-    if payload is not None:
-        key = ("", "", "", name)
-        responses.setdefault(key, []).extend(evaluator.apply(payload))
-    flat = [one for listed in responses.values() for one in listed]
+    responses = _responses(test, evaluator, resources)
+    for name, payload in payloads.items():
+        found = responses[""].setdefault(("", "", "", name), [])
+        found.extend(evaluator.apply(payload))
+    flat = [
+        one
+        for of_operation in responses.values()
+        for listed in of_operation.values()
+        for one in listed
+    ]
     for line in _failed_deletions(flat):
         echo(line)
     echo("  Checking results ...")
@@ -180,6 +192,21 @@ def _run_test(
         run.add_check(row)
     run.unread = unread
     return run
+
+
+def _responses(
+    test: TestFile, evaluator: Evaluator, resources: Sequence[dict[str, Json]]
+) -> dict[str, dict[Key, list[Response]]]:
+    """Return the responses by the operation that results name; "" is the run's."""
+    found: dict[str, dict[Key, list[Response]]] = {}
+    for operation in ("", *sorted({one.operation for one in test.results} - {""})):
+        evaluator.operation = operation
+        of_operation = found[operation] = {}
+        for resource in resources:
+            key = key_of(resource)
+            of_operation.setdefault(key, []).extend(evaluator.apply(resource))
+    evaluator.operation = ""
+    return found
 
 
 def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
@@ -232,22 +259,22 @@ def _context(test: TestFile) -> ContextFile | None:
     return load_context(test.folder / given) if given else None
 
 
-def _payloads(test: TestFile, echo: Echo) -> tuple[str, Payload | None]:
-    """Return the name and content of the JSON payload; check HTTP and Envoy payloads.
+def _payloads(test: TestFile, echo: Echo) -> dict[str, Payload]:
+    """Return the JSON payloads by name; check HTTP and Envoy payloads.
 
     This version does not evaluate policies that read HTTP and Envoy payloads.
     """
-    name = str(test.raw.get("jsonPayload", ""))
-    payload = None
-    if name:
-        echo("  Loading JSON payload ...")
-        payload = Payload(load_payload(test.folder / name))
+    listed = [test.raw.get("jsonPayload", ""), *test.raw.get("jsonPayloads", ())]
+    names = [name for name in dict.fromkeys(listed) if name]
+    if names:
+        echo(f"  Loading JSON payload{'s' if len(names) > 1 else ''} ...")
+    found = {name: Payload(load_payload(test.folder / name)) for name in names}
     for field, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
         if test.raw.get(field):
             echo(f"  Loading {words} payloads ...")
             for path in test.paths(field):
                 load_check_request(Path(path))
-    return name, payload
+    return found
 
 
 def _admission(
@@ -342,7 +369,8 @@ def _objects(
         api_version, kind, namespace, name = key_of(raw)
         key = (api_version.rpartition("/")[0], kind, namespace, name)
         if key in found:
-            echo(f"  warning: found duplicated resource {kind} {name} {namespace}")
+            text = f"found duplicated resource {kind} {name} {namespace}"
+            warn(f"  warning: {text}", echo)
         else:
             found[key] = raw
     return list(found.values())

@@ -23,6 +23,7 @@ class Options:
     detailed_results: bool = False
     require_tests: bool = False
     require_valid: bool = False
+    warnings_as_errors: bool = False
     allow_skipped: bool = False
     git_branch: str = ""
     output_file: str = ""

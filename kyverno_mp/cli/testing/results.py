@@ -14,6 +14,7 @@ from msgspec import structs
 
 from kyverno_mp.cli.output.screen import say, show
 from kyverno_mp.cli.output.table import Row
+from kyverno_mp.cli.output.warned import refuse_warnings
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.testing.compare import TestRun
 from kyverno_mp.cli.testing.files import TestFile
@@ -99,6 +100,10 @@ def print_summary(
         raise CommandFailed(f"{bad} tests failed")
     if unread := [path for outcome in runs for path in outcome.unread]:
         raise CommandFailed(f"could not be read: {', '.join(unread)}")
+    refuse_warnings(
+        sum(outcome.warnings for outcome in runs),
+        as_errors=options.warnings_as_errors,
+    )
     if lacking and not options.allow_skipped:
         raise CommandFailed(
             f"{lacking} tests were skipped: they need features that this version does"

@@ -25,16 +25,20 @@ _SELECTIONS: Final = frozenset({".", ".?"})
 _INDEXES: Final = frozenset({"[", "[?"})
 _OF_TEMPLATE: Final = frozenset({"labels", "annotations"})
 """The metadata of a Pod that its template has; the rest is the controller's own."""
+_PATCH: Final = "JSONPatch"
+_POINTERS: Final = frozenset({"path", "from"})
+_SEEN: Final = len("/spec")
+_OPENING: Final = frozenset({"{", "(", "[", "[?"})
+_CLOSING: Final = frozenset({"}", ")", "]"})
+_BEFORE_ARGUMENTS: Final = frozenset({"ident", ")", "]"})
+_BEFORE_FIELDS: Final = frozenset({"{", ","})
 
 _Edits = list[tuple[int, int, str]]
 """(start, end, new text) of the parts to replace."""
 
 
 def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpec]]:
-    """Yield (configuration name, spec) of each copy.
-
-    KYVERNO: JSON patches are copied unchanged.
-    """
+    """Yield (configuration name, spec) of each copy."""
     wanted = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
@@ -49,6 +53,10 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
             tuple(replace(one, expression=moved(one.expression, path)) for one in each)
             for each in (spec.match_conditions, spec.variables)
         )
+        annotations = tuple(
+            replace(one, value_expression=moved(one.value_expression, path))
+            for one in spec.audit_annotations
+        )
         yield (
             name,
             replace(
@@ -56,17 +64,20 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
                 match_constraints=constraints,
                 match_conditions=conditions,
                 variables=variables,
+                audit_annotations=annotations,
                 mutations=tuple(_mutation(one, path) for one in spec.mutations),
             ),
         )
 
 
 def _mutation(given: Mutation, path: Sequence[str]) -> Mutation:
-    body = given.apply_configuration
-    if body is None:
-        return given
-    changed = msgspec.structs.replace(body, expression=moved(body.expression, path))
-    return msgspec.structs.replace(given, apply_configuration=changed)
+    replace = msgspec.structs.replace
+    body, patch = given.apply_configuration, given.json_patch
+    if body is not None:
+        body = replace(body, expression=moved(body.expression, path))
+    if patch is not None:
+        patch = replace(patch, expression=moved(patch.expression, path))
+    return replace(given, apply_configuration=body, json_patch=patch)
 
 
 def moved(text: str, path: Sequence[str]) -> str:
@@ -91,6 +102,8 @@ def moved(text: str, path: Sequence[str]) -> str:
             edits += _read(tokens, at, path)
         elif token.value == _TYPE and before not in _SELECTIONS:
             edits += _constructed(tokens, at, path)
+        elif token.value == _PATCH and tokens[at + 1].kind == "{":
+            edits += _patched(text, tokens, at + 1, path)
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
@@ -139,6 +152,43 @@ def _constructed(tokens: Sequence[Token], at: int, path: Sequence[str]) -> _Edit
         (token.at, end, head + name),
         (closing.at, closing.at, "}" * len(path)),
     ]
+
+
+def _patched(
+    text: str, tokens: Sequence[Token], at: int, path: Sequence[str]
+) -> _Edits:
+    """Return the edits of the pointers of ``JSONPatch{...}``, also of computed ones.
+
+    A text that continues another one (``"/metadata/" + "spec"``) is no beginning.
+    """
+    edits: _Edits = []
+    is_group: list[bool] = []
+    """For each open brace, whether its content is a value of the pointer."""
+    is_pointer = False
+    for place in range(at, len(tokens)):
+        token, before = tokens[place], tokens[place - 1].kind
+        if token.kind in _OPENING:
+            is_group.append(token.kind == "(" and before not in _BEFORE_ARGUMENTS)
+        elif token.kind in _CLOSING:
+            is_group.pop()
+            if not is_group:
+                break
+        elif token.kind == "ident" and len(is_group) == 1 and before in _BEFORE_FIELDS:
+            is_pointer = token.value in _POINTERS and tokens[place + 1].kind == ":"
+        elif token.kind == "string" and before != "+":
+            pointer, start = str(token.value), text.find("/", token.at)
+            is_seen = text.startswith(pointer[:_SEEN], start)  # not so with escapes
+            if is_pointer and all(is_group[1:]) and is_seen and _is_moved(pointer):
+                edits.append((start, start, "".join(f"/{name}" for name in path)))
+    return edits
+
+
+def _is_moved(pointer: str) -> bool:
+    """Return whether a JSON pointer of a Pod leads into the template."""
+    parts = [*pointer.split("/"), "", ""]
+    if parts[0]:
+        return False
+    return parts[1] == "spec" or (parts[1] == "metadata" and parts[2] in _OF_TEMPLATE)
 
 
 def _closing(tokens: Sequence[Token], at: int) -> Token | None:

@@ -1,13 +1,15 @@
 """Check a single PolicyException when it is created.
 
-Room: compiler. Takes: decoded exceptions of either group. Gives: why an exception takes
-too many steps to compile. Next: webhook/policy_review.py. May touch: nothing outside
-its arguments.
-Source: docs/differences.md (policies that are rejected).
+Room: compiler. Takes: decoded exceptions of either group. Gives: its conditions that do
+not compile, and why it takes too many steps to compile. Next: webhook/policy_review.py,
+cli/lint, cli/apply. May touch: nothing outside its arguments.
+Source: docs/differences.md (policies that are rejected); Kyverno 1.19.1 (conditions of
+exceptions for policies in CEL are compiled at admission).
 
 The leader ignores such an exception, so its author gets the error on creation.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -27,7 +29,9 @@ from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.patches import mutating_library
 from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
+from kyverno_mp.limits import EXCEPTION_CONDITIONS_MAX
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import Problem
 
@@ -55,7 +59,7 @@ _BUILDERS: Final = {
 def exception_faults(document: CelPolicyException) -> list[Problem]:
     """Return the errors in the expressions, for each kind of policy that it names."""
     kinds = {ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs}
-    found: list[Problem] = []
+    found = list(_form_faults(document))
     for kind in sorted(kinds & _BUILDERS.keys()):
         builder = _BUILDERS[kind]("")
         try:
@@ -65,6 +69,33 @@ def exception_faults(document: CelPolicyException) -> list[Problem]:
             return found  # its cost is reported when it is reviewed
         found += map(located_fault, builder.problems)
     return list(dict.fromkeys(found))
+
+
+def _form_faults(document: CelPolicyException) -> Iterator[Problem]:
+    """Yield the faults of the number and the names of the conditions."""
+    path = "spec.matchConditions"
+    conditions = document.spec.match_conditions
+    if len(conditions) > EXCEPTION_CONDITIONS_MAX:
+        text = f"{len(conditions)} conditions, at most {EXCEPTION_CONDITIONS_MAX}"
+        yield Problem("policy.invalid", path, "", text)
+    names = [one.name for one in conditions]
+    for index, one in enumerate(conditions):
+        for field, value in (("name", one.name), ("expression", one.expression)):
+            if not value.strip():
+                where = f"{path}[{index}].{field}"
+                yield Problem("policy.required", where, "", "it is required")
+        if one.name in names[:index]:
+            text = f"the name {one.name} occurs twice"
+            yield Problem("policy.invalid", f"{path}[{index}].name", "", text)
+
+
+def condition_problems(
+    document: PolicyException | CelPolicyException,
+) -> list[Problem]:
+    """Return the conditions of an exception that do not compile."""
+    if isinstance(document, CelPolicyException):
+        return exception_faults(document)
+    return list(condition_faults(document))
 
 
 def cost_problem(document: PolicyException | CelPolicyException) -> str:

@@ -31,6 +31,7 @@ from kyverno_mp.expr.cel.functions import (
 )
 from kyverno_mp.expr.cel.functions.kyverno import (
     archives,
+    captures,
     certificates,
     documents,
     generators,
@@ -97,6 +98,7 @@ def extensions(*, namespaced: bool = False, kind: str = "") -> Iterator[Declarat
         transforms,
         archives,
         services,
+        captures,
     ):
         yield from module.OVERLOADS
     if kind not in _WITHOUT_CERTIFICATES:

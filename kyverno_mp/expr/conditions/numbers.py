@@ -65,11 +65,11 @@ def as_durations(key: Json, value: Json) -> tuple[float, float] | None:
     if key_ns is None and value_ns is None:
         return None
     if key_ns is None:
-        if not _is_number(key) or _is_milli(value):
+        if not _is_number(key) or is_milli(value):
             return None
         key_ns = whole_seconds_ns(key)
     if value_ns is None:
-        if not _is_number(value) or _is_milli(key):
+        if not _is_number(value) or is_milli(key):
             return None
         value_ns = whole_seconds_ns(value)
     return seconds_of(key_ns), seconds_of(value_ns)
@@ -80,9 +80,9 @@ def as_amounts(key: Json, value: Json) -> tuple[Quantity, Quantity] | None:
 
     Beside a number, ``m`` is milli; beside a duration, it is minutes.
     """
-    if _is_number(key) and _is_milli(value):
+    if _is_number(key) and is_milli(value):
         sides = parse_quantity(str(key)), parse_quantity(value)
-    elif _is_milli(key) and _is_number(value):
+    elif is_milli(key) and _is_number(value):
         sides = parse_quantity(key), parse_quantity(str(value))
     else:
         return None
@@ -94,7 +94,7 @@ def _is_number(value: Json) -> bool:
     return type(value) is int or type(value) is float
 
 
-def _is_milli(value: Json) -> bool:
+def is_milli(value: Json) -> bool:
     """Return whether a text is a quantity as well as a duration."""
     if type(value) is not str or value[-1:] != "m":
         return False

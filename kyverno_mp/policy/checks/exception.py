@@ -11,6 +11,7 @@ from kyverno_mp.policy.checks.rules.subject import (
     invalid,
     required,
 )
+from kyverno_mp.policy.checks.rules.variables import query_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.match import MatchFilters
 
@@ -29,6 +30,16 @@ def check_exception(document: PolicyException) -> Problems:
             yield required(path, "", "An exception requires a policy name")
     for index, entry in enumerate(spec.pod_security):
         yield from check_standard(entry, f"spec.podSecurity[{index}]", "")
+
+
+def condition_faults(document: PolicyException) -> Problems:
+    """Yield the queries of the conditions that do not parse.
+
+    KYVERNO: a stored exception with such a query stays, and does not exempt.
+    """
+    conditions = document.spec.conditions
+    if conditions is not None:
+        yield from query_faults(conditions.raw(), "spec.conditions")
 
 
 def check_no_user_info(match: MatchFilters, path: str) -> Problems:

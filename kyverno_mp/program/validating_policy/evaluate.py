@@ -213,10 +213,7 @@ class LinkedValidatingPolicy:
             scope.unset("exceptions")
             return self._decided(body, scope, self._matching(scope, facts, shared))
         except (ExpressionFailed, BudgetExceeded) as error:
-            text = f"failed to load context: {error.message}"
-            found = _verdict(result.ERROR, text, "evaluation")
-            found.code = error.code
-            return found
+            return _failed(error)
 
     def _matching(
         self, scope: KindScope, facts: Facts, shared: Shared
@@ -268,10 +265,16 @@ class LinkedValidatingPolicy:
         if not self._met(body.conditions, scope):
             return SKIPPED
         for index, validation in enumerate(body.validations):
-            if scope.value(validation.expression) is not True:
-                text = message_of(validation, scope, index)
-                given = annotated(body.annotations, scope)
-                return _verdict(result.FAIL, text, annotations=given)
+            try:
+                if scope.value(validation.expression) is True:
+                    continue
+            except (ExpressionFailed, BudgetExceeded) as error:
+                return _failed(error, index)
+            text = message_of(validation, scope, index)
+            given = annotated(body.annotations, scope)
+            found = _verdict(result.FAIL, text, annotations=given)
+            found.validation = index
+            return found
         if not body.annotations:
             return PASSED
         given = annotated(body.annotations, scope)
@@ -352,6 +355,15 @@ def annotated(
             )
         if value:
             found[key] = cut(value)
+    return found
+
+
+def _failed(error: ExpressionFailed | BudgetExceeded, index: int = -1) -> RuleResult:
+    """Return the result of an error; ``index``: of the validation that failed."""
+    text = f"failed to load context: {error.message}"
+    found = _verdict(result.ERROR, text, "evaluation")
+    found.code = error.code
+    found.validation = index
     return found
 
 

@@ -42,7 +42,12 @@ from kyverno_mp.program.validating_policy.evaluate import (
 DENY: Final = "Deny"
 _SKIPPED, _PASSED, _FAILED = range(3)
 Outcome = CachedVerdict
-"""A code for each member of a group, and the messages of failed members."""
+"""A code for each member of a group, and the messages of failed members.
+
+A failed member has the code of ``_FAILED`` plus the index of its validation.
+"""
+_INDEX_MAX: Final = 255 - _FAILED
+"""The largest index that a code, which is a byte, can express."""
 _PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
 """As in plans/batch_layout.py."""
 _WORTH_LEAST: Final = 2
@@ -189,10 +194,15 @@ class Group:
             (found,) = results
             if found is PASSED or found is SKIPPED:
                 codes.append(_PASSED if found is PASSED else _SKIPPED)
-            elif found.status != FAIL or found.properties or self.recall is None:
+            elif (
+                found.status != FAIL
+                or found.properties
+                or self.recall is None
+                or not 0 <= found.validation <= _INDEX_MAX
+            ):
                 return None
             else:
-                codes.append(_FAILED)
+                codes.append(_FAILED + found.validation)
                 messages.append(found.message)
         if sum(map(len, messages)) > RECALL_MESSAGES_CHARACTERS_MAX:
             return None
@@ -224,8 +234,9 @@ Outcomes = dict[_Key, Verdicts]
 
 
 def _verdict_of(member: Member, code: int, messages: Iterator[str]) -> Verdict:
-    if code == _FAILED:
+    if code >= _FAILED:
         failed = RuleResult("", VALIDATION, FAIL, next(messages))
+        failed.validation = code - _FAILED
         return verdict(member.linked, [failed], is_evaluated=True)
     return member.passed if code == _PASSED else member.skipped
 

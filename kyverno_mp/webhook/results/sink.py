@@ -138,7 +138,10 @@ class ResultSink:
         if found.properties:
             return _encoded(policy, found, kind)
         hides = hides_values(kind)
-        content = (found.rule, found.status, found.message, found.exceptions)
+        content = (
+            *(found.rule, found.status, found.message, found.exceptions),
+            found.validation,
+        )
         key = (*row_facts(policy), *content, hides)
         known = self._rows.get(key)
         if known is None:

@@ -39,6 +39,7 @@ Json = Any
 _OUT = f"{CONFIG_MAPS.format('a')}/out-t"
 _DATA = {"data": {"from": "rule"}}
 _TOTAL = "kyverno_mp_background_requests_total"
+_STORED = ("kyverno_updaterequest_total", ("kyverno",))
 _WRITES = "kyverno_mp_background_writes_total"
 
 
@@ -104,12 +105,16 @@ def test_failure_is_reported_and_retried(api: FakeApi) -> None:
         assert (status["state"], status["retryCount"]) == ("Failed", 1)
         assert "HTTP 403" in status["message"]
         assert any("HTTP 403" in note for note in one.recorded.notes())
+        one.background.hold_gauges()
+        assert one.recorded.counts[_STORED] == 1
         one.pass_s(2)
         assert _request(api)["status"]["retryCount"] == 2
         one.pass_s(4)
         assert stored(api, _OUT) is not None
         assert requests_left(api) == []
         assert _done(one, "done") == 1
+        one.background.hold_gauges()
+        assert one.recorded.counts[_STORED] == 0
 
 
 def test_request_deleted_while_it_is_processed(api: FakeApi) -> None:

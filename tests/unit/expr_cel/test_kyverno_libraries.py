@@ -411,3 +411,74 @@ def test_decompression_bomb_is_stopped() -> None:
 def test_types_of_values() -> None:
     assert type(evaluate("time.now()")) is Timestamp
     assert type(evaluate("time.now() - time.now()")) is Duration
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # cel-go's own examples (ext/regex.go).
+        ("regex.replace('hello world hello', 'hello', 'hi')", "hi world hi"),
+        ("regex.replace('banana', 'a', 'x', 0)", "banana"),
+        ("regex.replace('banana', '(', 'x', 0)", "banana"),
+        ("regex.replace('banana', 'a', 'x', 1)", "bxnana"),
+        ("regex.replace('banana', 'a', 'x', 2)", "bxnxna"),
+        ("regex.replace('banana', 'a', 'x', -12)", "bxnxnx"),
+        (r"regex.replace('foo bar', '(fo)o (ba)r', r'\2 \1')", "ba fo"),
+        ("regex.extract('hello world', 'hello(.*)').value()", " world"),
+        (r"regex.extract('item-A, item-B', r'item-(\w+)').value()", "A"),
+        ("regex.extract('HELLO', 'hello').hasValue()", False),
+        (r"regex.extractAll('id:123, id:456', r'id:\d+')", ["id:123", "id:456"]),
+        ("regex.extractAll('id:123, id:456', 'assa')", []),
+        # Its source: groups, empty matches, backslashes.
+        (r"regex.replace('abc', '', r'-')", "-a-b-c-"),
+        (r"regex.replace('baac', 'a*', 'x')", "xbxcx"),
+        (r"regex.replace('a', 'a', r'\\\0')", r"\a"),
+        (r"regex.replace('ab', '(a)|(b)', r'[\1]')", "[a][]"),
+        (r"regex.replace('n\u00e4\u00e4', '\u00e4', '$1')", "n$1$1"),
+        (r"regex.replace('b', 'a', r'\9')", "b"),
+        ("regex.extract('ab', 'a(x?)b').hasValue()", False),
+        ("regex.extract('ab', 'x?').value()", ""),
+        ("regex.extractAll('a1b', '[a-z]([0-9]?)')", ["1"]),
+        ("regex.extractAll('ab', 'x?')", ["", "", ""]),
+    ],
+)
+def test_regex_with_groups(text: str, expected: object) -> None:
+    assert evaluate(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            r"regex.replace('test', '(.)', r'\2')",
+            "replacement string references group 2 but regex has only 1 group(s)",
+        ),
+        (
+            r"regex.replace('id=1', r'id=(?P<value>\d+)', r'value: \values')",
+            (
+                "invalid replacement string: 'value: \\values' \\ must be followed by a"
+                " digit or \\"
+            ),
+        ),
+        (
+            "regex.replace('a', 'a', 'b\\\\')",
+            "invalid replacement string: 'b\\' \\ not allowed at end",
+        ),
+        (
+            "regex.replace('a', '(', 'b')",
+            "error parsing regexp: missing closing ): `(`",
+        ),
+        (
+            "regex.extract('a@b', '(.*)@([^.]*)')",
+            'regular expression has more than one capturing group: "(.*)@([^.]*)"',
+        ),
+        (
+            "regex.extractAll('a@b', '(.*)@([^.]*)')",
+            'regular expression has more than one capturing group: "(.*)@([^.]*)"',
+        ),
+    ],
+)
+def test_errors_of_regex_with_groups(text: str, error: str) -> None:
+    with pytest.raises(ExpressionFailed) as raised:
+        evaluate(text)
+    assert raised.value.message == error

@@ -21,6 +21,8 @@ ROWS: list[dict[str, Any]] = [json.loads(line) for line in _LINES[1:]]
 _OUTSIDE = (
     *("random", "random.random", "time.now", "apply", "generate"),
     *("get", "list", "post", "toGVR", "client", "getMetadata", "dyn"),
+    # New in 1.19, with the examples of cel-go in test_kyverno_libraries.py.
+    *("regex.extract", "regex.extractAll", "regex.replace"),
 )
 
 

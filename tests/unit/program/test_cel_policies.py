@@ -379,6 +379,60 @@ def test_copies_come_from_the_parsed_expression(
     assert "labels" not in answer.patched["metadata"]
 
 
+_CONTAINERS = "string(object.spec.containers.size())"
+
+
+@pytest.mark.parametrize(
+    ("pointers", "value", "labels", "host"),
+    [
+        ('path: "/spec/hostPID"', "true", {"a": "b"}, True),
+        ("path: r'/metadata/labels/' + jsonpatch.escapeKey('x/y')", "'v'", None, None),
+        (
+            (
+                "path: has(object.spec.nothing) ? '/metadata/name' :"
+                " ('/metadata/labels/a')"
+            ),
+            "object.metadata.labels.a + 'c'",
+            {"a": "bc"},
+            None,
+        ),
+        (
+            'from: "/metadata/labels/a", path: "/metadata/labels/z"',
+            "''",
+            {"z": "b"},
+            None,
+        ),
+    ],
+)
+def test_pointers_of_json_patches_lead_into_the_template(
+    pointers: str, value: str, labels: Any, host: Any
+) -> None:
+    """Also those of audit annotations, which the copies have."""
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "shop", "labels": {"own": "x"}},
+        "spec": {"template": pod},
+    }
+    op = "move" if "from:" in pointers else "add"
+    patch = f'[JSONPatch{{op: "{op}", {pointers}, value: {value}}}]'
+    given = {
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+        "auditAnnotations": [{"key": "k", "valueExpression": _CONTAINERS}],
+    }
+    (answer,) = [one for one in mutated(given, deployment) if one.result]
+    assert verdict(answer)[1] == "pass", verdict(answer)
+    assert answer.patched is not None
+    assert answer.result is not None
+    template = answer.patched["spec"]["template"]
+    wanted = {"a": "b", "x/y": "v"} if labels is None else labels
+    assert template["metadata"]["labels"] == wanted
+    assert template["spec"].get("hostPID") is host
+    assert answer.patched["metadata"]["labels"] == {"own": "x"}
+    assert answer.result.properties["k"] == str(len(POD["spec"]["containers"]))
+
+
 def test_a_policy_without_constraints_matches_everything() -> None:
     assert verdict(first(apply_mutations(LABEL), match=None))[1] == "pass"
 

@@ -146,7 +146,11 @@ def test_row(api: FakeApi, world: World) -> None:
         "policy": "v",
         "result": "fail",
         "message": "no team",
-        "properties": {"name": "x", "process": "background scan"},
+        "properties": {
+            "name": "x",
+            "process": "background scan",
+            "cel.validationIndex": "0",
+        },
         "scored": True,
         "category": "C",
         "severity": "high",

@@ -114,14 +114,18 @@ class AdmissionPolicies:
         request: Request,
         policies: "Sequence[LinkedValidation | LinkedAdmissionMutation]",
     ) -> Request:
-        """Return the request as upstream builds it: a CREATE by the given user."""
+        """Return the request as upstream builds it: by the given user."""
         constraints = [linked.ir.constraints for linked in policies]
         plural = resource_of(request, self._plurals, constraints)
         return asked_by(self._user, request, plural)
 
 
 def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
-    """Return the request for policies in CEL, in which the user creates the object."""
+    """Return the request for policies in CEL: the user's operation on the object.
+
+    The objects of a run are created, unless a result of a test names an operation.
+    """
+    is_created = request.operation == "CREATE"
     resource = {
         "group": request.group,
         "version": request.version,
@@ -129,9 +133,8 @@ def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
     }
     return replace(
         request,
-        operation="CREATE",
         subresource="",
-        old_object={},
+        old_object={} if is_created else request.old_object,
         username=user.username,
         groups=user.groups,
         review_request={"resource": resource, "userInfo": user.raw},

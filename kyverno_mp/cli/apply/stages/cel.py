@@ -195,13 +195,13 @@ class CelStages:
     def _asked(
         self, request: Request, constraints: Iterable[ConstraintsIR | None]
     ) -> Request:
-        """Return the request as upstream builds it: a CREATE by the given user."""
+        """Return the request as upstream builds it: by the given user."""
         plural = resource_of(request, self._plurals, constraints)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
         if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return replace(asked, old_object=EMPTY_OBJECT)
+        return asked if asked.old_object else replace(asked, old_object=EMPTY_OBJECT)
 
     def _target_request(self, raw: dict[str, Json], trigger: Request) -> Request:
         """Return the request for an existing object, without an operation."""

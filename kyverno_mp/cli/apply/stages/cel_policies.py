@@ -146,7 +146,7 @@ class CelPolicies:
                     yield Verdict(policy, answer.result)
 
     def _asked(self, request: Request) -> Request:
-        """Return the request as upstream builds it: a CREATE by the given user."""
+        """Return the request as upstream builds it: by the given user."""
         plural = resource_of(
             request, self._plurals, self._constraints, self._guessed(request.kind)
         )
@@ -154,7 +154,7 @@ class CelPolicies:
         name = asked.namespace
         if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return replace(asked, old_object=EMPTY_OBJECT)
+        return asked if asked.old_object else replace(asked, old_object=EMPTY_OBJECT)
 
     def _guessed(self, kind: str) -> str:
         """Return the first matched resource whose name begins with the kind.

@@ -111,7 +111,7 @@ class ImagePolicies:
         yield from verdicts
 
     def _asked(self, request: Request) -> Request:
-        """Return the request as upstream builds it: a CREATE by the given user."""
+        """Return the request as upstream builds it: by the given user."""
         constraints = [
             body.constraints for linked in self._policies for body in linked.ir.bodies
         ]
@@ -120,4 +120,4 @@ class ImagePolicies:
         name = asked.namespace
         if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return replace(asked, old_object=EMPTY_OBJECT)
+        return asked if asked.old_object else replace(asked, old_object=EMPTY_OBJECT)

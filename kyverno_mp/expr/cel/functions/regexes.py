@@ -26,9 +26,9 @@ _INSTRUCTION_COST: Final = 10
 """The cost per instruction of the compiled expression."""
 
 
-def compile_regex(pattern: str) -> Any:
+def compile_regex(pattern: str, *, captures: bool = False) -> Any:
     """Compile a pattern, with a cache. Raises: CelFailed with Go's text."""
-    found = _remembered(pattern)
+    found = _remembered(pattern, captures=captures)
     if found.compiled is None:
         raise CelFailed(found.error_text(pattern))
     return found.compiled
@@ -39,25 +39,27 @@ def compile_work(pattern: str) -> int:
     return _remembered(pattern).instructions // 2
 
 
-def _remembered(pattern: str) -> Regex:
+def _remembered(pattern: str, *, captures: bool = False) -> Regex:
     if len(pattern) > REGEX_CHARACTERS_MAX:
         raise CelFailed(_TOO_LARGE)
     # No function here needs groups, and with groups RE2 takes ten times as long.
-    return remembered(pattern, captures=False)
+    return remembered(pattern, captures=captures)
 
 
-def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
+def charge_regex(meter: Meter, text: str, compiled: Any, factor: int = 1) -> None:
     """Charge a tenth of the text's length times the size of the program.
+
+    ``factor``: how much slower the search is than one without groups.
 
     cel-go charges a quarter of the expression's length, but ``x{1000}`` is short; at
     worst RE2 visits every state for every character.
     """
     size = len(text) if text.isascii() else 2 * len(text)
-    meter.charge(((size + 10) // 10) * (compiled.programsize + 2))
+    meter.charge(factor * ((size + 10) // 10) * (compiled.programsize + 2))
     meter.hold(size)
 
 
-def _compile(meter: Meter, pattern: str) -> Any:
+def compile_charged(meter: Meter, pattern: str, *, captures: bool = False) -> Any:
     """Compile an expression and charge for it on its first use in an evaluation.
 
     A cached expression is charged, too, so that a policy costs the same in every
@@ -66,28 +68,30 @@ def _compile(meter: Meter, pattern: str) -> Any:
     met = meter.regexes
     if met is None:
         met = meter.regexes = set()
-    if pattern not in met:
+    # An expression with groups is another program: its text gets a mark.
+    known = f"(){pattern}" if captures else pattern
+    if known not in met:
         if len(met) >= _MET_MAX:
             met.clear()
-        met.add(pattern)
+        met.add(known)
         if len(pattern) > REGEX_CHARACTERS_MAX:
             raise CelFailed(_TOO_LARGE)
         ahead = work_ahead(pattern)
         meter.charge(COMPILE_COST * (len(pattern) + 10) + _INSTRUCTION_COST * ahead)
-        work = _remembered(pattern).instructions - ahead
+        work = _remembered(pattern, captures=captures).instructions - ahead
         meter.charge(_INSTRUCTION_COST * max(work, 0))
-    return compile_regex(pattern)
+    return compile_regex(pattern, captures=captures)
 
 
 def matches(meter: Meter, text: str, pattern: str) -> bool:
     """Return whether the expression matches anywhere in the text."""
-    compiled = _compile(meter, pattern)
+    compiled = compile_charged(meter, pattern)
     charge_regex(meter, text, compiled)
     return compiled.search(text) is not None
 
 
 def _find(meter: Meter, text: str, pattern: str) -> str:
-    compiled = _compile(meter, pattern)
+    compiled = compile_charged(meter, pattern)
     charge_regex(meter, text, compiled)
     found = compiled.search(text)
     if found is None:
@@ -97,7 +101,7 @@ def _find(meter: Meter, text: str, pattern: str) -> str:
 
 
 def _find_all(meter: Meter, text: str, pattern: str, limit: int = -1) -> list[str]:
-    compiled = _compile(meter, pattern)
+    compiled = compile_charged(meter, pattern)
     charge_regex(meter, text, compiled)
     found: list[str] = []
     if limit == 0:

@@ -110,6 +110,17 @@ def syntax_errors(raw: Json) -> Iterator[str]:
                 yield problem
 
 
+def query_faults(raw: Json, path: str) -> Problems:
+    """Yield each query below ``path`` that is not valid JMESPath, with its position."""
+    for text, pointer in _leaves(raw, ""):
+        for query, start in _queries(text):
+            problem, offset = _syntax_error(query, pointer)
+            if problem:
+                column = start + offset if start else 0
+                where = f"{path}{_dotted(pointer)}"
+                yield Problem("policy.expression", where, "", problem, "", column)
+
+
 def queries_of(text: str) -> Iterator[str]:
     """Return the queries of a string's variables, inner queries first."""
     for query, _ in _queries(text):

@@ -153,7 +153,7 @@ def test_exceptions_inside_policies(
         (["-", "-r", "-"], "a stdin pipe can be used for either"),
         (["p", "-r", "x", "--json", "y"], "both resource and json files can not"),
         (["p"], "resource file(s) or cluster required"),
-        (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crdpath and"),
+        (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crd-paths and"),
         (["p", "--json", "y"], "failed to load JSON payload (unrecognized payload"),
         (["p", "--http-payload", "gone.json"], "open gone.json: no such file"),
         (

@@ -117,7 +117,12 @@ def test_an_object_that_no_rule_can_match_needs_no_resource_name(
     paths = ("apply", files / "policy.yaml", "-r", files / "chart.yaml")
     unknown = command(*paths)
     assert "gvk" not in unknown.err
-    known = command(*paths, "--crd-path", files / "crd.yaml")
+    (files / "other.yaml").write_text(
+        "apiVersion: v1\nkind: List\nitems:\n- "
+        + DEFINITION.replace("adget", "idget").replace("\n", "\n  ").rstrip()
+    )
+    names = f"{files}/other.yaml,{files}/crd.yaml"
+    known = command(*paths, "--crd-paths", names)
     assert (unknown.code, unknown.out) == (known.code, known.out)
     assert "error: 0" in known.out
 

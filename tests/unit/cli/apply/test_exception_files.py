@@ -82,3 +82,51 @@ def test_unresolvable_name_is_an_expression_error(
     done = command("apply", files / "p.yaml", "-r", files / "r.yaml")
     assert done.code == 1
     assert "fail: 1" in done.out
+
+
+_CONDITION = """
+  conditions: {any: [{key: "{{ a./b }}", operator: Equals, value: x}]}
+"""
+
+
+def test_a_condition_that_does_not_parse_is_a_warning(
+    command: Command, files: Path
+) -> None:
+    """The exception exempts nothing, and says why."""
+    text = _OF_RULES % "{name: e, namespace: ex}" + _CONDITION.lstrip("\n")
+    (files / "e.yaml").write_text(text)
+    (files / "p.yaml").write_text(_RULE.replace("deny: {}", "pattern: {kind: No}"))
+    words = ("apply", files / "p.yaml", "-r", files / "r.yaml", "-e", files / "e.yaml")
+    done = command(*words)
+    assert (done.code, "fail: 1" in done.out) == (1, True)
+    assert done.err.startswith("warning: exception ex/e: spec.conditions.any[0].key")
+    assert "Unknown char: '/'" in done.err
+
+
+def test_warnings_as_errors(command: Command, files: Path) -> None:
+    """Without the flag, a run with warnings only ends with 0."""
+    text = _OF_RULES % "{name: e, namespace: ex}" + _CONDITION.lstrip("\n")
+    (files / "e.yaml").write_text(text)
+    (files / "p.yaml").write_text(_RULE.replace("deny: {}", "pattern: {kind: Pod}"))
+    words = ("apply", files / "p.yaml", "-r", files / "r.yaml")
+    assert command(*words, "--warnings-as-errors").code == 0
+    words = (*words, "-e", files / "e.yaml")
+    assert command(*words).code == 0
+    done = command(*words, "--warnings-as-errors")
+    assert done.code == 1
+    assert "Error: found 1 warning and --warnings-as-errors is set" in done.err
+
+
+def test_warnings_as_errors_of_tests(command: Command, files: Path) -> None:
+    (files / "p.yaml").write_text(_RULE.replace("deny: {}", "pattern: {kind: No}"))
+    (files / "r.yaml").write_text(pod("a") + pod("a"))
+    results = "[{policy: p, rule: r, kind: Pod, resources: [a], result: fail}]"
+    test = "apiVersion: cli.kyverno.io/v1alpha1\nkind: Test\nmetadata: {name: t}\n"
+    test += f"policies: [p.yaml]\nresources: [r.yaml]\nresults: {results}\n"
+    (files / "kyverno-test.yaml").write_text(test)
+    done = command("test", files)
+    assert (done.code, "duplicated resource" in done.out) == (0, True)
+    for jobs in (1, 2):
+        done = command("test", files, "--warnings-as-errors", "--jobs", jobs)
+        assert done.code == 1
+        assert "found 1 warning" in done.err

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.cli.conftest import Command, pod
 
@@ -86,7 +87,30 @@ def test_reports(command: Command, folder: Path) -> None:
     assert (good["source"], good["result"]) == ("KyvernoValidatingPolicy", "pass")
     assert (bad["policy"], bad["message"]) == ("no-latest", "tag it")
     assert "rule" not in bad
-    assert bad["properties"] == {"name": "bad", "process": "background scan"}
+    assert bad["properties"] == {
+        "name": "bad",
+        "process": "background scan",
+        "cel.validationIndex": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [("object.spec.x == 1", "1"), ("true", None), ("false", "1")],
+)
+def test_reports_name_the_validation_that_failed(
+    command: Command, folder: Path, second: str, expected: str | None
+) -> None:
+    """As in 1.19: the index of the validation that failed or could not be evaluated."""
+    raw = yaml.safe_load(POLICY)
+    validations = [{"expression": "true"}, {"expression": second, "message": "m"}]
+    raw["spec"]["validations"] = validations
+    (folder / "policy.yaml").write_text(yaml.safe_dump(raw))
+    found = {
+        row.get("properties", {}).get("cel.validationIndex")
+        for row in rows(command, folder)
+    }
+    assert found == {expected}
 
 
 def test_autogen(command: Command, folder: Path) -> None:

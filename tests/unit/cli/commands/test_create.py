@@ -23,7 +23,7 @@ def test_test_values_and_user_info_are_valid(
     )  # fmt: skip
     command(
         "create", "test", "-n", "mine", "-p", policy_file.name, "-r", "pods.yaml",
-        "-f", "values.yaml", "--pass", "no-latest,tagged,good,apps,Pod",
+        "--values", "values.yaml", "--pass", "no-latest,tagged,good,apps,Pod",
         "--fail", "no-latest,tagged,bad,,Pod", "-o", tmp_path / "kyverno-test.yaml",
     )  # fmt: skip
     done = command("test", tmp_path)

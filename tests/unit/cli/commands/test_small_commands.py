@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from kyverno_mp import UPSTREAM_VERSION
 from tests.unit.cli.conftest import Command
 
 _GONE = "Error: failed open file gone.json: open gone.json: no such file or directory\n"
@@ -51,6 +54,20 @@ def test_list_of_commands_imports_no_command() -> None:
     )
     assert done.stdout.endswith("[]\n")
     assert "apply" in done.stdout
+
+
+def test_version_for_programs(command: Command) -> None:
+    """The upstream version is the one whose answers this version follows."""
+    found = json.loads(command("version", "-o", "json").out)
+    assert found.keys() >= {"version", "time", "gitCommitId"}
+    assert found["kyvernoVersion"] == UPSTREAM_VERSION
+    assert yaml.safe_load(command("version", "-o", "yaml").out) == found
+    done = command("version", "-o", "xml")
+    assert (done.code, done.out) == (1, "")
+    assert "invalid output format: xml (supported formats: json, yaml)" in done.err
+    done = command("--version")
+    assert done.code == 0
+    assert {found["version"], UPSTREAM_VERSION} <= set(re.findall(r"[\d.]+", done.out))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])

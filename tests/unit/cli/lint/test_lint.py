@@ -134,7 +134,7 @@ def test_sarif(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "a policy.yaml"
     file.write_text(FAULTY)
     results = check_sarif(json.loads(command("lint", file, "-o", "sarif").out))
-    assert {str(one["level"]) for one in results} == {"error", "warning"}
+    assert {str(one["level"]) for one in results} == {"error", "warning", "note"}
     assert "a%20policy.yaml" in json.dumps(results)
 
 

@@ -743,6 +743,27 @@ def test_equal_parts_of_objects_are_evaluated_once(
     assert evaluated[4:] == ["a", "b", "a", "b", "a"]
 
 
+def test_a_cached_failure_names_its_validation(tmp_path: Path) -> None:
+    """As in 1.19, reports name the index of the validation that failed."""
+    passing = {"expression": "object.spec.containers.size() > 0"}
+    documents = [
+        policy(name, *before, READS_SPEC, **AUDIT, **NO_SCAN)
+        for name, before in (("a", ()), ("b", (passing,)))
+    ]
+    journal = Journal.claim(tmp_path, 1000, 1 << 20)
+    reporting = Reporting(frozenset({"validate"}), frozenset({"fail"}), scans=False)
+    sink = ResultSink(journal, StubRecords(), reporting, lambda: 1)
+    server = Server(compiled(*documents), tmp_path, results=sink)
+    for uid in ("u1", "u2"):
+        server.ask("/vpol/a/b", object=pod("bad/x", uid=uid))
+    found: list[tuple[str, str]] = []
+    for record in JournalReader(tmp_path).records():
+        rows = decode_results(record.content)[2]
+        found += [(row.policy, row.properties["cel.validationIndex"]) for row in rows]
+        record.done()
+    assert found == [("a", "0"), ("b", "1")] * 2
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -809,6 +809,80 @@ def test_cel_exception_over_its_budget_is_rejected_with_a_message(kind: str) -> 
     assert answer["status"]["message"].endswith("[exception.too_costly]")
 
 
+def exception_with(group: str, query: str) -> tuple[str, dict[str, Any]]:
+    """Return the path and an exception with one condition."""
+    if group == "kyverno.io":
+        raw = exception()
+        condition = {"key": f"{{{{ {query} }}}}", "operator": "Equals", "value": "x"}
+        raw["spec"]["conditions"] = {"any": [condition]}
+        return "/exceptionvalidate", raw
+    refs = [{"name": "p", "kind": "ValidatingPolicy"}]
+    conditions = [{"name": "c", "expression": query}]
+    spec = {"policyRefs": refs, "matchConditions": conditions}
+    return "/celexception/validate", in_cel("PolicyException", spec)
+
+
+@pytest.mark.parametrize(
+    ("group", "good", "bad", "place"),
+    [
+        (
+            "kyverno.io",
+            "request.operation",
+            "request.operation ||",
+            "spec.conditions.any[0].key, column ",
+        ),
+        (
+            "policies.kyverno.io",
+            "object.metadata.name == 'a'",
+            "object.metadata.name == 1 +",
+            "spec.matchConditions[0].expression, column ",
+        ),
+        (
+            "policies.kyverno.io",
+            "object.kind == 'Pod'",
+            "variables.x == 1",
+            "spec.matchConditions[0].expression, column ",
+        ),
+    ],
+)
+def test_conditions_of_exceptions_are_compiled(
+    group: str, good: str, bad: str, place: str
+) -> None:
+    """A stored exception with a bad condition can still be changed elsewhere."""
+    path, raw = exception_with(group, good)
+    assert ask(path, raw)["allowed"] is True
+    _, broken = exception_with(group, bad)
+    answer = ask(path, broken)
+    assert answer["allowed"] is False
+    assert answer["status"]["message"].startswith(place)
+    assert answer["status"]["message"].endswith("[policy.expression]")
+    labelled = {**broken, "metadata": {**broken["metadata"], "labels": {"a": "b"}}}
+    answer = ask(path, labelled, operation="UPDATE", old=broken)
+    assert answer["allowed"] is True
+    answer = ask(path, broken, operation="UPDATE", old=raw)
+    assert answer["allowed"] is False
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (["a", "b", "a"], "spec.matchConditions[2].name"),
+        (["a", ""], "spec.matchConditions[1].name"),
+        ([f"c{number}" for number in range(65)], "spec.matchConditions"),
+        ([f"c{number}" for number in range(64)], ""),
+    ],
+)
+def test_names_and_number_of_conditions(names: list[str], place: str) -> None:
+    """As in Kyverno 1.19.1: at most 64, with names that are there and unique."""
+    path, raw = exception_with("policies.kyverno.io", "true")
+    raw["spec"]["matchConditions"] = [
+        {"name": name, "expression": "true"} for name in names
+    ]
+    answer = ask(path, raw)
+    assert answer["allowed"] is (not place)
+    assert answer.get("status", {}).get("message", "").startswith(place)
+
+
 def test_a_name_that_nothing_reads_is_refused_in_new_policies_only() -> None:
     """A stored policy with such a name can still be changed elsewhere."""
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}

@@ -1,0 +1,204 @@
+"""Find parts of policies in CEL whose answer differs from that of Kyverno 1.18.
+
+Room: cli. Takes: decoded policies of policies.kyverno.io and their exceptions. Gives:
+Concerns. Next: report. May touch: nothing outside its arguments.
+Source: docs/differences.md (corrected); docs/behaviour/cel 5, 7.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kyverno_mp.cli.lint.checks import Concern
+from kyverno_mp.compiler.autogen.cel import copied_constraints
+from kyverno_mp.compiler.autogen.mutating import moved
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel.syntax.lex import Token, tokenize
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import (
+    DeletingPolicy,
+    GeneratingPolicy,
+    MutatingPolicy,
+)
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    CelPolicyException,
+    NamespacedValidatingPolicy,
+    ValidatingPolicy,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+ABSENT_OBJECT: Final = "corrected.absent_object"
+AUTOGEN: Final = "corrected.autogen"
+
+AnyOfCel = (
+    ValidatingPolicy
+    | NamespacedValidatingPolicy
+    | ImageValidatingPolicy
+    | MutatingPolicy
+    | GeneratingPolicy
+    | DeletingPolicy
+    | CelPolicyException
+)
+_EXPRESSIONS: Final = frozenset(
+    {"expression", "messageExpression", "valueExpression", "subjectExpression"}
+)
+_SELECTIONS: Final = frozenset({".", ".?"})
+_READS: Final = frozenset({*_SELECTIONS, "[", "[?"})
+_WITHOUT: Final = {
+    "object": frozenset({"DELETE", "*"}),
+    "oldObject": frozenset({"CREATE", "CONNECT", "*"}),
+}
+"""Variable -> the operations in which it has no value."""
+_MOVED: Final = (
+    ("object.spec", "spec"),
+    ("Object.spec", "spec"),
+    ("object.metadata.labels", "metadata.labels"),
+    ("Object.metadata.labels", "metadata.labels"),
+    ("object.metadata.annotations", "metadata.annotations"),
+    ("Object.metadata.annotations", "metadata.annotations"),
+)
+"""The texts that 1.18 replaces in copies of a MutatingPolicy."""
+
+
+def cel_concerns(document: AnyOfCel) -> Iterator[Concern]:
+    """Yield a Concern for each expression that a correction reaches."""
+    if isinstance(document, DeletingPolicy):
+        return  # its only object is always there
+    absent = _absent(document)
+    for text, path in _expressions(document.spec.raw(), "spec"):
+        tokens = _tokens(text)
+        for name in sorted(absent):
+            if _uses(tokens, name, isinstance(document, MutatingPolicy)):
+                said = f"{name} without a value is null, not an empty map"
+                yield Concern(ABSENT_OBJECT, path, "", said, "note")
+    if isinstance(document, ImageValidatingPolicy) and "object" in absent:
+        said = "on DELETE, the images of oldObject are verified; 1.18 finds none"
+        yield Concern(ABSENT_OBJECT, "spec.matchConstraints", "", said, "note")
+    if isinstance(document, MutatingPolicy):
+        yield from _copies(document)
+
+
+def _absent(document: AnyOfCel) -> set[str]:
+    """Return the variables that can be without a value when the policy runs."""
+    if isinstance(document, CelPolicyException):
+        return set(_WITHOUT)
+    constraints = getattr(document.spec, "match_constraints", None)
+    rules = constraints.resource_rules if constraints is not None else ()
+    operations = {one for rule in rules for one in rule.operations}
+    found = {name for name, among in _WITHOUT.items() if operations & among}
+    if isinstance(document, MutatingPolicy | GeneratingPolicy | DeletingPolicy):
+        return found
+    evaluation = document.spec.evaluation
+    background = evaluation.background if evaluation is not None else None
+    if background is None or background.enabled is not False:
+        found.add("oldObject")
+    return found
+
+
+def _expressions(value: Json, path: str) -> Iterator[tuple[str, str]]:
+    if type(value) is dict:
+        for name, item in value.items():
+            place = f"{path}.{name}"
+            if name in _EXPRESSIONS and type(item) is str:
+                yield item, place
+            yield from _expressions(item, place)
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _expressions(item, f"{path}[{index}]")
+
+
+def _tokens(text: str) -> Sequence[Token]:
+    try:
+        tokens, problems = tokenize(text)
+    except ExpressionInvalid:
+        return ()
+    return () if problems else tokens
+
+
+def _uses(tokens: Sequence[Token], name: str, is_mutating: bool) -> bool:  # noqa: FBT001 - one kind has further variables
+    """Return whether an expression reads the object itself, not only its fields."""
+    for at, token in enumerate(tokens):
+        if token.kind != "ident" or token.value != name:
+            continue
+        before = tokens[at - 1].kind if at else ""
+        if before in _SELECTIONS and not (
+            is_mutating and at > 1 and tokens[at - 2].value == "request"
+        ):
+            continue
+        if tokens[at + 1].kind not in _READS:
+            return True
+    return False
+
+
+def _copies(document: MutatingPolicy) -> Iterator[Concern]:
+    """Yield the expressions whose autogen copies differ from those of 1.18."""
+    spec = document.spec
+    wanted = None
+    if spec.autogen is not None and spec.autogen.pod_controllers is not None:
+        wanted = spec.autogen.pod_controllers.controllers
+    prefixes = [
+        prefix
+        for _, constraints, prefix in copied_constraints(spec.match_constraints, wanted)
+        if constraints is not None
+    ]
+    for text, path, was_kept in _copied(document):
+        for prefix in prefixes:
+            before = text if was_kept else _by_text(text, prefix)
+            if _values(before) != _values(moved(text, prefix.split("."))):
+                said = "the copies for Pod controllers differ from those of 1.18"
+                yield Concern(AUTOGEN, path, "", said, "note")
+                break
+
+
+def _copied(document: MutatingPolicy) -> Iterator[tuple[str, str, bool]]:
+    """Yield (expression, path, whether 1.18 keeps it) of what copies change."""
+    spec = document.spec
+    for index, one in enumerate(spec.match_conditions):
+        yield one.expression, f"spec.matchConditions[{index}].expression", False
+    for index, one in enumerate(spec.variables):
+        yield one.expression, f"spec.variables[{index}].expression", True
+    for index, mutation in enumerate(spec.mutations):
+        path = f"spec.mutations[{index}]"
+        body, patch = mutation.apply_configuration, mutation.json_patch
+        if body is not None:
+            yield body.expression, f"{path}.applyConfiguration.expression", False
+        if patch is not None:
+            yield patch.expression, f"{path}.jsonPatch.expression", True
+    for index, note in enumerate(spec.audit_annotations):
+        path = f"spec.auditAnnotations[{index}].valueExpression"
+        yield note.value_expression, path, True
+
+
+def _values(text: str) -> object:
+    """Return what decides whether two expressions are equal: no white space."""
+    tokens = _tokens(text)
+    return [(one.kind, one.value) for one in tokens] if tokens else text
+
+
+def _by_text(text: str, prefix: str) -> str:
+    """Return the copy of 1.18, which replaces text."""
+    for path, rest in _MOVED:
+        root = path.partition(".")[0]
+        text = text.replace(path, f"{root}.{prefix}.{rest}")
+    stripped = text.strip()
+    if not stripped.startswith("Object{"):
+        return text
+    content = stripped.removeprefix("Object{")
+    end = _end(content)
+    if not end:
+        return text
+    head, path = "", "Object"
+    for field in prefix.split("."):
+        head += f"{path}{{{field}: "
+        path += f".{field}"
+    closing = "}" * (prefix.count(".") + 2)
+    return f"{head}{path}{{{content[:end]}{closing}{content[end + 1 :]}"
+
+
+def _end(content: str) -> int:
+    """Return the position of the brace that closes the object, 0 if it is missing."""
+    depth = 1
+    for place, character in enumerate(content):
+        depth += (character == "{") - (character == "}")
+        if not depth:
+            return place
+    return 0

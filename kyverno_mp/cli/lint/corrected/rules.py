@@ -1,0 +1,172 @@
+"""Find parts of rules whose answer differs from that of Kyverno 1.18.
+
+Room: cli. Takes: decoded ClusterPolicies and Policies. Gives: Concerns. Next: report.
+May touch: nothing outside its arguments.
+Source: docs/differences.md (corrected); docs/behaviour/engine 5, 10.5.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.cli.lint.checks import Concern
+from kyverno_mp.cli.lint.corrected.conditions import condition_concerns
+from kyverno_mp.cli.lint.corrected.queries import query_concerns
+from kyverno_mp.policy.checks.conflict import covers_match
+from kyverno_mp.policy.checks.rules.variables import queries_of
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.fields.match import MatchResources
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+EMPTY_MAP: Final = "corrected.empty_map"
+FOREACH_CONTEXT: Final = "corrected.foreach_context"
+EMPTY_SET: Final = "corrected.empty_set"
+NULL_LABEL: Final = "corrected.null_label"
+
+_MERGE: Final = "patchStrategicMerge"
+_METADATA: Final = ("labels", "annotations")
+
+
+def rule_concerns(policy: AnyPolicy) -> Iterator[Concern]:
+    """Yield a Concern for each part of a rule that a correction reaches."""
+    for index, rule in enumerate(policy.spec.rules):
+        raw, path = rule.raw(), f"spec.rules[{index}]"
+        assert type(raw) is dict
+        yield from condition_concerns(raw, path, rule.name)
+        yield from query_concerns(raw, path, rule.name)
+        for patch, place in _patches(raw.get("mutate"), f"{path}.mutate"):
+            yield from _patch(patch, place, rule.name)
+        for body in ("validate", "mutate"):
+            yield from _contexts(raw, body, path, rule.name)
+        if _was_empty_set(rule) and not covers_match(rule):
+            said = "exclude leaves something; 1.18 refuses the policy (empty set)"
+            yield Concern(EMPTY_SET, f"{path}.exclude", rule.name, said, "note")
+
+
+def _patches(value: Json, path: str) -> Iterator[tuple[Json, str]]:
+    """Yield each strategic merge patch below ``path``, also those of foreach."""
+    if type(value) is dict:
+        for name, item in value.items():
+            if name == _MERGE:
+                yield item, f"{path}.{name}"
+            elif name == "foreach" and type(item) is list:
+                for index, one in enumerate(item):
+                    yield from _patches(one, f"{path}.{name}[{index}]")
+
+
+def _patch(patch: Json, path: str, rule: str) -> Iterator[Concern]:
+    for place in _empty_maps(patch, path):
+        said = "the empty map is merged; 1.18 drops it"
+        yield Concern(EMPTY_MAP, place, rule, said, "note")
+    for holder, place in _metadata(patch, path):
+        for name in _METADATA:
+            values = holder.get(name)
+            for key, value in values.items() if type(values) is dict else ():
+                if value is None:
+                    said = "null deletes it; 1.18 refuses the policy"
+                    where = f"{place}.{name}.{key}"
+                    yield Concern(NULL_LABEL, where, rule, said, "note")
+
+
+def _empty_maps(value: Json, path: str) -> Iterator[str]:
+    """Yield the path of each empty map, except those of conditions: ``(name): {}``."""
+    if type(value) is dict:
+        for name, item in value.items():
+            if name.startswith(("(", "<(")):
+                continue
+            place = f"{path}.{name}"
+            if item == {}:
+                yield place
+            yield from _empty_maps(item, place)
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            place = f"{path}[{index}]"
+            if item == {}:
+                yield place
+            yield from _empty_maps(item, place)
+
+
+def _metadata(patch: Json, path: str) -> Iterator[tuple[dict[str, Json], str]]:
+    """Yield the metadata that 1.18 checks: the object's, or that of its template."""
+    for place in (("metadata",), ("spec", "template", "metadata")):
+        holder = patch
+        for name in place:
+            holder = holder.get(name) if type(holder) is dict else None
+        if type(holder) is dict:
+            yield holder, ".".join((path, *place))
+            return
+
+
+def _contexts(
+    raw: dict[str, Json], body: str, path: str, rule: str
+) -> Iterator[Concern]:
+    """Yield the variables that only the context of an inner foreach defines."""
+    block = raw.get(body)
+    loops = block.get("foreach") if type(block) is dict else None
+    outer = _names(raw)
+    for loop in loops or ():
+        outer |= _names(loop)
+    for index, loop in enumerate(loops or ()):
+        for place, inner in _inner(loop, f"{path}.{body}.foreach[{index}]"):
+            for name in sorted(_names(inner) - outer):
+                if any(_reads(query, name) for query in _queries(inner)):
+                    said = f"the check knows {name}; 1.18 refuses the policy"
+                    where = f"{place}.context"
+                    yield Concern(FOREACH_CONTEXT, where, rule, said, "note")
+
+
+def _inner(loop: dict[str, Json], path: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    for index, one in enumerate(loop.get("foreach") or ()):
+        place = f"{path}.foreach[{index}]"
+        yield place, one
+        yield from _inner(one, place)
+
+
+def _names(block: dict[str, Json]) -> set[str]:
+    return {entry["name"] for entry in block.get("context") or ()}
+
+
+def _queries(value: Json) -> Iterator[str]:
+    if type(value) is dict:
+        for key, item in value.items():
+            yield from queries_of(key)
+            yield from _queries(item)
+    elif type(value) is list:
+        for item in value:
+            yield from _queries(item)
+    elif type(value) is str:
+        yield from queries_of(value)
+
+
+def _reads(query: str, name: str) -> bool:
+    """Return whether a query begins with the variable; others pass 1.18's check."""
+    return query.replace('"', "").startswith(name)
+
+
+def _was_empty_set(rule: Rule) -> bool:
+    """Return whether 1.18 says "matching an empty set" (docs/behaviour/engine 10.5)."""
+    match, exclude = rule.match, rule.exclude
+    if exclude is None or exclude.all or match.all or exclude == MatchResources():
+        return False
+    if match.any and exclude.any:
+        return any(one in exclude.any for one in match.any)
+    ours, theirs = match.resources, exclude.resources
+    lists = [
+        (match.roles, exclude.roles),
+        (match.cluster_roles, exclude.cluster_roles),
+        (match.subjects, exclude.subjects),
+    ]
+    if theirs.name and not matches(theirs.name, ours.name):
+        return False
+    if theirs.names:
+        if not any(matches(other, one) for one in ours.names for other in theirs.names):
+            return False
+    else:
+        lists += [(ours.namespaces, theirs.namespaces), (ours.kinds, theirs.kinds)]
+        equal = (ours.annotations, ours.selector, ours.namespace_selector)
+        if equal != (theirs.annotations, theirs.selector, theirs.namespace_selector):
+            return False
+    return all(
+        not theirs_of or (bool(ours_of) and all(one in theirs_of for one in ours_of))
+        for ours_of, theirs_of in lists
+    )
