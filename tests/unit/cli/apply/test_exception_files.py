@@ -110,9 +110,9 @@ def test_warnings_as_errors(command: Command, files: Path) -> None:
     (files / "p.yaml").write_text(_RULE.replace("deny: {}", "pattern: {kind: Pod}"))
     words = ("apply", files / "p.yaml", "-r", files / "r.yaml")
     assert command(*words, "--warnings-as-errors").code == 0
-    words = (*words, "-e", files / "e.yaml")
-    assert command(*words).code == 0
-    done = command(*words, "--warnings-as-errors")
+    with_exception = (*words, "-e", files / "e.yaml")
+    assert command(*with_exception).code == 0
+    done = command(*with_exception, "--warnings-as-errors")
     assert done.code == 1
     assert "Error: found 1 warning and --warnings-as-errors is set" in done.err
 
