@@ -95,7 +95,10 @@ class AuthorWatch:
 
     def _run(self) -> None:
         while not self._stopping.wait(AUTHOR_POLL_S):
-            self.check_due()
+            try:
+                self.check_due()
+            except Exception:  # noqa: BLE001 - the thread must survive
+                _log.exception("unexpected error in the check of authors, trying again")
 
     def _now(self) -> float:
         return self._monotonic_s()
