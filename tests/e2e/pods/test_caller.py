@@ -44,7 +44,10 @@ POLICY: Final = {
                     "kind": "ConfigMap",
                     "name": "granted",
                     "namespace": "{{ request.object.metadata.name }}",
-                    "data": {"data": {"to": "{{ request.userInfo.username }}"}},
+                    "data": {
+                        "metadata": {"labels": {"team": "a"}},
+                        "data": {"to": "{{ request.userInfo.username }}"},
+                    },
                 },
             }
         ],
@@ -188,3 +191,38 @@ def test_replica_without_knowledge_under_load_loses_no_review(
             "no path has a segment",
         )
         installed.await_rollout()
+
+
+def test_generating_goes_on_without_proof(installed: Installation) -> None:
+    """Without permission for the Secret no path has a segment, as during a take-over.
+
+    The pool reads the new object itself; a rule that needs the user says so.
+    """
+    find_role = ("-n", NAMESPACE, "get", "role", "kyverno:admission-controller")
+    role = json.loads(installed.kubectl(*find_role, "-o", "json"))
+    role["rules"] = [
+        one for one in role["rules"] if SECRET not in one.get("resourceNames", ())
+    ]
+    installed.kubectl("replace", "-f", "-", text=json.dumps(role))
+    until(
+        lambda: not any(one.startswith("caller-") for one in segments(installed)),
+        "no path has a segment",
+        300,
+    )
+    plain = json.loads(json.dumps(POLICY))
+    plain["metadata"]["name"] = "plain"
+    (rule,) = plain["spec"]["rules"]
+    rule["generate"]["name"] = "plain"
+    rule["generate"]["data"]["data"] = {"to": "all"}
+    installed.kubectl("apply", "-f", "-", text=json.dumps(plain))
+    installed.kubectl("wait", "--for=condition=Ready", "cpol/plain", "--timeout=60s")
+    installed.kubectl("create", "namespace", "unproved")
+    find = ("-n", "unproved", "get", "cm", "plain", "-o", "name")
+    until(lambda: installed.run(*find).stdout, "the object is generated", 300)
+    field = ("--field-selector", "regarding.name=grants,reason=PolicyError")
+    events = ("get", "events.events.k8s.io", "-A", *field, "-o", "jsonpath={..note}")
+    until(
+        lambda: "not run for new objects" in installed.run(*events).stdout,
+        "the policy that needs the user has an Event",
+    )
+    assert granted(installed, "unproved") == ""

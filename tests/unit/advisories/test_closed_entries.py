@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kyverno_mp.cli.cluster.given_entries import Given, GivenEntries
 from kyverno_mp.cli.main import run as run_command
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.leader.context.entries import entry_values
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.documents.global_context_entry import OPENED_TO
@@ -373,6 +375,28 @@ def test_published_entry_opens_to_named_namespaces(
     assert data.opens("maps", "team") is is_open
     assert not data.opens("maps", "other")
     assert not data.opens("other", "team")
+
+
+def dotted(name: str, names: str | None) -> Json:
+    """Return an entry, e.g. a closed one whose name begins with that of an open one."""
+    raw = opened(names)
+    return {**raw, "metadata": {**raw["metadata"], "name": name}}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_open_entry_does_not_open_one_whose_name_continues_it(order: int) -> None:
+    """``maps.secrets`` is an entry of its own, not a projection of ``maps``."""
+    entries = [dotted("maps", "team"), dotted("maps.secrets", None)][::order]
+    data = shared(*entries)
+    assert data.opens("maps", "team")
+    assert not data.opens("maps.secrets", "team")
+    with pytest.raises(ExpressionFailed, match="projection"):
+        data.entry("maps.secrets")
+    with pytest.raises(ExpressionFailed, match="projection"):
+        data.reference("maps", "secrets")
+    given = GivenEntries({"maps": Given([], {}), "maps.secrets": Given(["s"], {})})
+    with pytest.raises(ExpressionFailed, match="projection"):
+        given.entry("maps.secrets")
 
 
 @pytest.mark.parametrize("names", ["", "A", "a b", "a,,b", "a/b", "*", "x" * 64])
