@@ -15,6 +15,8 @@ from kyverno_mp.limits import (
     EVENTS_QUEUED_MAX,
     GLOBAL_CONTEXT_ENTRIES_HIGHEST,
     METRICS_LINES_MAX,
+    REGISTRY_BYTES_PER_S_MIN,
+    REGISTRY_FIRST_BYTE_S,
     SERVICE_ANSWER_BYTES_MAX,
 )
 from kyverno_mp.settings.fields import Facts, setting
@@ -798,6 +800,26 @@ class Settings:
             " and ranges, comma-separated. Public registries are allowed unless"
             " httpBlocklist names them; loopback and link-local ones are allowed only"
             " by a range."
+        ),
+    )
+    registry_first_byte_s: float = setting(
+        REGISTRY_FIRST_BYTE_S,
+        Facts(
+            "A registry, a token service or a log that has sent no byte of its response"
+            " this long after the start of a call is given up.",
+            unit="s",
+            low=0.1,
+            high=60,
+        ),
+    )
+    registry_bytes_per_s_min: int = setting(
+        REGISTRY_BYTES_PER_S_MIN,
+        Facts(
+            "A response of such a server that is slower than this, after as long again,"
+            " is given up; 0 = any pace.",
+            unit="bytes/s",
+            low=0,
+            high=1 << 30,
         ),
     )
     allow_insecure_registry: bool = setting(

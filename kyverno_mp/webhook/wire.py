@@ -7,7 +7,7 @@ Served. Next: worker. May touch: starts the audit queue thread.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
@@ -88,6 +88,8 @@ class RoleDependencies:
     certificates: Certificates | None = None
     peers: Peers | None = None
     callers: CallerCheck | None = None
+    registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
+    """Returns the shares of a review of images of these registries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def wire(
             long_lane=long_lane,
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
+            registries=role.registries,
         ),
         handlers_of(
             role.evaluate,

@@ -241,7 +241,9 @@ class Service:
         if lane not in shared:
             return ()
         request = review.request
-        hosts = registries_of(request.object or request.old_object)
+        hosts = tuple(registries_of(request.object or request.old_object))
+        if lane is self._dependencies.image_lane:
+            hosts = self._dependencies.registries(hosts)
         # Otherwise, reviews of invented namespaces would get many shares.
         namespace = request.namespace if request.namespace_known else OVERFLOW
         return (f"namespace {namespace}", *hosts)
