@@ -912,6 +912,13 @@ class Settings:
             " delete objects, read them by API calls."
         ),
     )
+    ttl_label_needs_delete: bool = setting(
+        False,
+        Facts(
+            "An object with a new label cleanup.kyverno.io/ttl is rejected if its"
+            " writer may not delete it; otherwise the writer gets a warning."
+        ),
+    )
     background_service_account: str = setting(
         "",
         Facts(
