@@ -1131,6 +1131,27 @@ REGISTRY_CALLS_PER_HOST_MAX = 8
 """Concurrent calls of one process to one registry, and at most half of its threads for
 images. A registry that hangs cannot block more."""
 
+REGISTRY_FIRST_BYTE_S = 3.0
+REGISTRY_BYTES_PER_S_MIN = 16 * 1024
+"""From the start of a call to a registry to the first byte of its response, and the
+pace of the response after as long again. Remote registries take 0.2 s, and send some
+MiB per second."""
+
+REGISTRY_ANSWERED_S = 3600.0
+REGISTRIES_ANSWERED_MAX = 1024
+"""How long a registry counts as answering after a response, and how many do: clusters
+pull from some five, and authors of Pods choose the names."""
+
+THREAD_TIME_HALF_LIFE_S = 10.0
+"""Time after which half of the thread-time that a tenant has used is forgotten: the
+API server's usual timeout of a review."""
+
+RESERVED_THREADS_DIVISOR = 4
+BRIEF_WORK_S = 1.0
+"""The part of a lane's threads that only tenants get whose reviews took less than this
+on average, or that run none: registries that answer take 0.2 s a call, so whoever uses
+them waits for none that does not."""
+
 REGISTRY_PLACE_WAIT_S = 1.0
 """How long a call waits for a free slot at its registry. A remote registry answers in
 0.2 s; one that hangs must not also block the waiting threads."""

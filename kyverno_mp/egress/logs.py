@@ -16,6 +16,7 @@ from dataclasses import replace
 from kyverno_mp.egress.addresses import UrlRules
 from kyverno_mp.egress.registries import OnCall, RegistryTransport
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.kube.connection import ReadPace
 from kyverno_mp.registry.exchange import (
     Exchange,
     RegistryCall,
@@ -29,9 +30,10 @@ def open_logs(
     rules: UrlRules,
     resolve: Callable[[str], list[str]],
     on_call: OnCall = lambda _host, _outcome: None,
+    pace: ReadPace | None = None,
 ) -> Exchange:
     """Return the Exchange for logs that cluster-wide policies name."""
-    transport = RegistryTransport(rules, resolve, on_call)
+    transport = RegistryTransport(rules, resolve, on_call, pace=pace)
 
     def call(asked: RegistryCall, deadline_ns: int) -> RegistryResponse:
         parts, _ = taken_apart(asked.url)

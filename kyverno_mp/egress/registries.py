@@ -31,7 +31,7 @@ from kyverno_mp.errors import (
     KubeUnavailable,
     RegistryUnavailable,
 )
-from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.connection import Connection, ReadPace
 from kyverno_mp.limits import (
     REGISTRY_CALLS_PER_HOST_MAX,
     REGISTRY_HOSTS_MAX,
@@ -40,6 +40,7 @@ from kyverno_mp.limits import (
     SERVICE_ADDRESSES_MAX,
 )
 from kyverno_mp.registry.exchange import (
+    SLOW,
     RegistryCall,
     RegistryResponse,
     converse,
@@ -98,14 +99,16 @@ class RegistryTransport:
         on_call: OnCall = lambda _host, _outcome: None,
         threads: int = 2 * REGISTRY_CALLS_PER_HOST_MAX,
         is_helper: Callable[[], bool] = lambda: False,
+        pace: ReadPace | None = None,
     ) -> None:
         """``on_call`` gets the host of each call, "" if unknown, and its outcome.
 
         The outcome is a status, or the kind of failure.
         ``threads``: the number of calling threads; one registry gets at most half of
         them. ``is_helper``: whether the calling thread is a helper (images/at_once.py);
-        helpers are not counted.
+        helpers are not counted. ``pace``: how fast a server must answer.
         """
+        self._pace = pace
         self._rules = rules
         names = tuple(one for one in rules.allowed_names if one.strip("*?."))
         self._redirect_rules = replace(rules, allowed_names=names)
@@ -131,8 +134,8 @@ class RegistryTransport:
         except DeadlinePassed:
             self._on_call(host, "deadline")
             raise
-        except RegistryUnavailable:
-            self._on_call(host, "network")
+        except RegistryUnavailable as error:
+            self._on_call(host, "slow" if error.code == SLOW else "network")
             raise
         except Exception:
             self._on_call(host, "refused")
@@ -187,6 +190,8 @@ class RegistryTransport:
         deadline_ns: int,
     ) -> RegistryResponse:
         connection.limit(deadline_ns)
+        if self._pace is not None:
+            connection.keep_pace(self._pace)
         try:
             found = converse(connection, call, parts, {})
         except BaseException:

@@ -19,7 +19,8 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kyverno_mp.limits import (
     RESPONSE_HEAD_BYTES_MAX,
@@ -65,6 +66,26 @@ def body_parts(
         yield part
 
 
+class ReadPace(NamedTuple):
+    """How fast a server must answer, so that it does not hold a thread for long.
+
+    ``first_byte_s``: from the start of a call, with its connection, to the response's
+    first byte. ``bytes_per_s``: of the response after as long again; 0 = any.
+    """
+
+    first_byte_s: float
+    bytes_per_s: int = 0
+
+    def until_ns(self, began_ns: int, first_ns: int, size: int) -> float:
+        """Return when the next byte is late; ``first_ns``: 0 before the first one."""
+        grace_ns = self.first_byte_s * 1e9
+        if not first_ns:
+            return began_ns + grace_ns
+        if not self.bytes_per_s:
+            return inf
+        return first_ns + grace_ns + size / self.bytes_per_s * 1e9
+
+
 class TimedSocket:
     """A socket whose waits end at ``deadline_ns`` of the monotonic clock.
 
@@ -77,15 +98,31 @@ class TimedSocket:
         self.deadline_ns = deadline_ns
         self.bytes_left: int | None = None
         """The bytes that can still be received; None = any number."""
+        self._pace: ReadPace | None = None
+        self._began_ns = self._first_ns = self._size = 0
         self._users = 1
         self._closed = False
 
     def arm(self) -> None:
         """Set the socket's time-out for the next wait. Raises: TimeoutError past it."""
-        left_s = (self.deadline_ns - time.monotonic_ns()) / 1e9
+        until_ns: float = self.deadline_ns
+        if self._pace is not None:
+            late_ns = self._pace.until_ns(self._began_ns, self._first_ns, self._size)
+            until_ns = min(until_ns, late_ns)
+        left_s = (until_ns - time.monotonic_ns()) / 1e9
         if left_s <= 0:
             raise TimeoutError
         self.raw.settimeout(left_s)
+
+    def keep_pace(self, pace: ReadPace, began_ns: int) -> None:
+        """Require a pace of the response to the call that began then."""
+        self._pace, self._began_ns = pace, began_ns
+        self._first_ns = self._size = 0
+
+    def received(self, size: int) -> None:
+        """Count bytes of the response."""
+        self._first_ns = self._first_ns or time.monotonic_ns()
+        self._size += size
 
     def sendall(self, data: bytes) -> None:
         """Send all of ``data``."""
@@ -124,6 +161,7 @@ class _TimedReader(io.RawIOBase):
         owner = self._owner
         owner.arm()
         size = owner.raw.recv_into(buffer)
+        owner.received(size)
         if owner.bytes_left is not None:
             owner.bytes_left -= size
             if owner.bytes_left < 0:
@@ -157,6 +195,8 @@ class Connection(http.client.HTTPConnection):
         self._server_name = server_name or host
         self._dial = dial
         self._timed: TimedSocket | None = None
+        self._pace: ReadPace | None = None
+        self._began_ns = 0
         self.deadline_ns = 0
         self.fresh = True
         """Whether no response has arrived on this connection yet."""
@@ -166,6 +206,17 @@ class Connection(http.client.HTTPConnection):
         self.deadline_ns = deadline_ns
         if self._timed is not None:
             self._timed.deadline_ns = deadline_ns
+
+    def keep_pace(self, pace: ReadPace) -> None:
+        """Require a pace of the next call, which begins now."""
+        self._pace, self._began_ns = pace, time.monotonic_ns()
+        if self._timed is not None:
+            self._timed.keep_pace(pace, self._began_ns)
+
+    @property
+    def has_time_left(self) -> bool:
+        """Return whether a time-out was due to the pace, not to the deadline."""
+        return time.monotonic_ns() < self.deadline_ns
 
     def limit_overhead(self) -> None:
         """Bound the next response without its body; the connection must be open."""
@@ -187,7 +238,7 @@ class Connection(http.client.HTTPConnection):
         left_s = (self.deadline_ns - time.monotonic_ns()) / 1e9
         if left_s <= 0:
             raise TimeoutError
-        raw = self._open(min(left_s, _CONNECT_S_MAX))
+        raw = self._open(min(left_s, self._connect_s_max))
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -200,6 +251,14 @@ class Connection(http.client.HTTPConnection):
             raise
         self.fresh = True
         self.sock = self._timed = TimedSocket(raw, self.deadline_ns)
+        if self._pace is not None:
+            self._timed.keep_pace(self._pace, self._began_ns)
+
+    @property
+    def _connect_s_max(self) -> float:
+        if self._pace is None:
+            return _CONNECT_S_MAX
+        return min(_CONNECT_S_MAX, self._pace.first_byte_s)
 
     def _open(self, timeout_s: float) -> socket.socket:
         if self._dial is not None:

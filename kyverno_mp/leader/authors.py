@@ -82,7 +82,7 @@ class AuthorWatch:
         for name, text in self._stored().items():
             known = before.get(name)
             if known is None or known.text != text or known.until_s <= self._now():
-                known = self._check(text, known)
+                known = self._checked_safely(name, text, known)
             self._checked[name] = known
             if known.reason:
                 kind = msgspec.json.decode(text)["kind"]
@@ -102,6 +102,22 @@ class AuthorWatch:
 
     def _now(self) -> float:
         return self._monotonic_s()
+
+    def _checked_safely(
+        self, name: Name, text: bytes, before: _Checked | None
+    ) -> _Checked:
+        """Check a policy; an unexpected error concerns only this one.
+
+        SAFETY: it must neither end the leader nor count as a right.
+        """
+        try:
+            return self._check(text, before)
+        except Exception as error:  # noqa: BLE001 - reported in the policy's status
+            _log.exception("unexpected error while checking the author of %s", name)
+            again_s = self._now() + AUTHOR_RETRY_S
+            return _Checked(
+                text, again_s, f"author not checked: {type(error).__name__}"
+            )
 
     def _check(self, text: bytes, before: _Checked | None) -> _Checked:
         raw = msgspec.json.decode(text)

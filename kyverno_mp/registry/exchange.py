@@ -17,6 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
 from kyverno_mp.kube.connection import Connection, body_parts
 
+SLOW: Final = "registry.slow"
+"""Code of an error: a server does not keep the pace that is required."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -81,7 +83,8 @@ def converse(
 ) -> RegistryResponse:
     """Send a request on a connection and read the whole response.
 
-    Raises: as ``exchange``; the connection is unusable afterwards.
+    Raises: as ``exchange``, and RegistryUnavailable (``registry.slow``) if the server
+    does not keep the connection's pace; the connection is unusable afterwards.
     """
     host = parts.netloc
     path = parts.path or "/"
@@ -105,6 +108,9 @@ def converse(
         return RegistryResponse(answer.status, found, body)
     except TimeoutError as error:
         text = f"{host} did not answer in time"
+        if connection.has_time_left:
+            text = f"{host} answers too slowly"
+            raise _failed(RegistryUnavailable, "slow", text, is_connected) from error
         raise _failed(DeadlinePassed, "deadline", text, is_connected) from error
     except ssl.SSLCertVerificationError as error:
         raise RegistryUnavailable(

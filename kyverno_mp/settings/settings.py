@@ -15,6 +15,8 @@ from kyverno_mp.limits import (
     EVENTS_QUEUED_MAX,
     GLOBAL_CONTEXT_ENTRIES_HIGHEST,
     METRICS_LINES_MAX,
+    REGISTRY_BYTES_PER_S_MIN,
+    REGISTRY_FIRST_BYTE_S,
     SERVICE_ANSWER_BYTES_MAX,
 )
 from kyverno_mp.settings.fields import Facts, setting
@@ -800,6 +802,26 @@ class Settings:
             " by a range."
         ),
     )
+    registry_first_byte_s: float = setting(
+        REGISTRY_FIRST_BYTE_S,
+        Facts(
+            "A registry, a token service or a log that has sent no byte of its response"
+            " this long after the start of a call is given up.",
+            unit="s",
+            low=0.1,
+            high=60,
+        ),
+    )
+    registry_bytes_per_s_min: int = setting(
+        REGISTRY_BYTES_PER_S_MIN,
+        Facts(
+            "A response of such a server that is slower than this, after as long again,"
+            " is given up; 0 = any pace.",
+            unit="bytes/s",
+            low=0,
+            high=1 << 30,
+        ),
+    )
     allow_insecure_registry: bool = setting(
         False,
         Facts(
@@ -888,6 +910,13 @@ class Settings:
             "A namespaced policy is rejected unless its author may do everything in the"
             " namespace that the policy lets the service do there: generate, change or"
             " delete objects, read them by API calls."
+        ),
+    )
+    ttl_label_needs_delete: bool = setting(
+        False,
+        Facts(
+            "An object with a new label cleanup.kyverno.io/ttl is rejected if its"
+            " writer may not delete it; otherwise the writer gets a warning."
         ),
     )
     background_service_account: str = setting(

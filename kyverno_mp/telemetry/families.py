@@ -609,9 +609,9 @@ REGISTRY_CALLS: Final = Family(
     "Number of calls to image registries, logs and TUF mirrors, by host (hosts that the"
     " settings name, and at most 20 others with a successful response, which lose their"
     " names to others after an hour without a call; all others are other) and by"
-    " outcome: the HTTP status (5xx and the like for unusual ones), deadline, network"
-    " (no connection), refused (an address that is not allowed, or a response that is"
-    " too large).",
+    " outcome: the HTTP status (5xx and the like for unusual ones), deadline, slow (too"
+    " long without a byte, or too few bytes), network (no connection), refused (an"
+    " address that is not allowed, or a response that is too large).",
     unbounded=("registry",),
 )
 RECORDED: Final = (

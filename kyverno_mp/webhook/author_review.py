@@ -34,7 +34,7 @@ def author_refusal(request: Request, document: Any, view: ClusterView | None) ->
         return ""
     if not (is_of_tenant(request) and has_changed(request)):
         return ""
-    author = _author_of(request)
+    author = author_of_request(request)
     return lacking_rights(document, request.namespace, author, view.kinds, view.authors)
 
 
@@ -51,7 +51,7 @@ def author_patch(request: Request) -> Iterator[dict[str, Json]]:
     before = metadata_of(request.old_object or {}).get("annotations") or {}
     value = before.get(AUTHOR)
     if has_changed(request, ignored=AUTHOR):
-        value = recorded(_author_of(request)) or None
+        value = recorded(author_of_request(request)) or None
     if annotations.get(AUTHOR) == value:
         return
     if value is None:
@@ -85,6 +85,7 @@ def _essence(raw: dict[str, Json], ignored: str) -> tuple[Json, Json]:
     return raw.get("spec"), annotations
 
 
-def _author_of(request: Request) -> Author:
+def author_of_request(request: Request) -> Author:
+    """Return the user of a request."""
     user = (request.review_request or {}).get("userInfo") or {}
     return Author(request.username, request.groups, user.get("extra") or {})

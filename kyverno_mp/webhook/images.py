@@ -23,7 +23,7 @@ from kyverno_mp.egress.addresses import UrlRules, read_rules
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.outages import RememberedOutages
-from kyverno_mp.egress.registries import RegistryTransport
+from kyverno_mp.egress.registries import OnCall, RegistryTransport
 from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
@@ -39,6 +39,7 @@ from kyverno_mp.images.serving import Digests, Flights, ServedImageData, ServedR
 from kyverno_mp.images.sigstore.own_root import trust_root
 from kyverno_mp.images.sigstore.trust_root import Fetch
 from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.kube.connection import ReadPace
 from kyverno_mp.limits import IMAGE_SCAN_READ_S, IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import (
@@ -86,6 +87,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     *,
     is_scan: bool = False,
     read_key_secret: ReadNamedSecret | None = None,
+    on_answer: OnCall = lambda _host, _outcome: None,
 ) -> ServedImages:
     """Return the ports. Raises: SettingInvalid.
 
@@ -93,7 +95,8 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     labels of metrics, in any thread; ``on_verified`` also receives the seconds.
     ``is_scan`` is for scans of many objects, for which no client waits, so a registry
     that does not answer is not called again at once. ``read_key_secret`` reads Secrets
-    with public keys; None: without a cluster.
+    with public keys; None: without a cluster. ``on_answer`` receives the host and the
+    outcome of each call, in any thread.
     """
     providers = key_providers(read_key_secret)
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
@@ -107,15 +110,18 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     hosts = HostLabels(_named_hosts(settings, rules, urls))
 
     def called_host(host: str, outcome: str) -> None:
+        on_answer(host, outcome)
         on_call(hosts.labels(host, outcome))
 
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
+    pace = ReadPace(settings.registry_first_byte_s, settings.registry_bytes_per_s_min)
     transport = RegistryTransport(
         rules,
         resolve_host,
         called_host,
         settings.image_threads,
         helpers.is_current,
+        pace,
     )
     send_call = RememberedOutages(transport) if is_scan else transport
     until = _until_soon if is_scan else _until
@@ -146,14 +152,14 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     lock = threading.Lock()
 
     agent = _user_agent()
-    logs = open_logs(urls, resolve_host, called_host)
-    tenants_logs = open_logs(tenants_rules(urls), resolve_host, called_host)
+    logs = open_logs(urls, resolve_host, called_host, pace)
+    tenants_logs = open_logs(tenants_rules(urls), resolve_host, called_host, pace)
     send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
 
     def own_mirror(host: str) -> Fetch:
         """Return a reader for a host that the operator names."""
         own = replace(urls, allowed_names=(*urls.allowed_names, host))
-        called = open_logs(own, resolve_host, called_host)
+        called = open_logs(own, resolve_host, called_host, pace)
         return mirror_reader(called, agent)
 
     # Read for the first signature whose policy names no roots.

@@ -105,6 +105,8 @@ class ReviewOptions:
     view: ClusterView | None = None
     exceptions_enabled: bool = True
     exception_namespace: str = "*"
+    ttl_needs_delete: bool = False
+    """A TTL label is rejected if its writer may not delete the object."""
     decided: Callable[[Request, str, bytes, float], None] | None = None
     """Called with each request, its path, its answer and the duration in seconds."""
 

@@ -186,7 +186,8 @@ def make_app(
     record_author = partial(_record_author, options.view)
     app.add_route("/policymutate", _Review(record_author))
     app.add_route("/verifymutate", _Review(_stamp))
-    app.add_route("/verifyttl", _TtlReview(TtlReview(options.view)))
+    ttl = TtlReview(options.view, needs_delete=options.ttl_needs_delete)
+    app.add_route("/verifyttl", _TtlReview(ttl))
     policies = PolicyReview(options)
     threads = reviewers or Reviewers()
     for path in KINDS_OF_PATH:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from kyverno_mp.admission.decode import built_in_kind
+from kyverno_mp.egress.answering import AnsweringHosts
 from kyverno_mp.egress.kinds import KINDS
 from kyverno_mp.errors import Preempted, SnapshotUnusable
 from kyverno_mp.kube.rights import ADMISSION_ACCOUNT
@@ -129,7 +130,9 @@ class _Attached:
             PageRecords(self.recorder, loop).error,
             self._rights.rights,
         )
-        self._follow_policies(files, _images(settings, places, self.live, self.counts))
+        self.answering = AnsweringHosts(time.monotonic)
+        images = _images(settings, places, self.live, self.counts, self.answering)
+        self._follow_policies(files, images)
 
     def _follow_data(self, files: SnapshotFiles) -> None:
         """Follow the operator's configuration and the shared cluster data."""
@@ -409,11 +412,16 @@ def _dependencies(
         certificates=Certificates(places.cert, places.key, client_ca_of(settings)),
         peers=attached.slot,
         callers=attached.callers,
+        registries=attached.answering.shares_of,
     )
 
 
 def _images(
-    settings: Settings, places: Places, live: Live | None, counts: Counts
+    settings: Settings,
+    places: Places,
+    live: Live | None,
+    counts: Counts,
+    answering: AnsweringHosts,
 ) -> ServedImages:
     return served_images(
         settings,
@@ -423,6 +431,7 @@ def _images(
         counts.registry_calls.add,
         counts.verifications.add,
         read_key_secret=live.read_key_secret if live else None,
+        on_answer=answering.note,
     )
 
 

@@ -7,7 +7,7 @@ Served. Next: worker. May touch: starts the audit queue thread.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
@@ -89,6 +89,8 @@ class RoleDependencies:
     certificates: Certificates | None = None
     peers: Peers | None = None
     callers: CallerCheck | None = None
+    registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
+    """Returns the shares of a review of images of these registries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ def wire(
             long_lane=long_lane,
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
+            registries=role.registries,
         ),
         handlers_of(
             role.evaluate,
@@ -260,6 +263,7 @@ def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptio
         view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
         exception_namespace=settings.exceptions_in,
+        ttl_needs_delete=settings.ttl_label_needs_delete,
         decided=on_policy_review(settings.log_decisions),
     )
 

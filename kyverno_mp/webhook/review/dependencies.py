@@ -4,7 +4,7 @@ Room: webhook. Takes: the objects that wire creates. Gives: Dependencies. Next: 
 review. May touch: nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
@@ -72,6 +72,8 @@ class Dependencies:
     long_evaluations: LongEvaluations = field(default_factory=LongEvaluations)
     """The evaluations in threads, including audits; they take turns on the CPU."""
     top_kind: TopKind = built_in_kind
+    registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
+    """Returns the shares of a review of images of these registries."""
 
 
 def without_effects(dependencies: Dependencies) -> Dependencies:

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from kyverno_mp.egress.answering import UNANSWERED
 from kyverno_mp.errors import DeadlinePassed, Error, QueueFull
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.limits import RESERVED_THREADS_DIVISOR
 from kyverno_mp.queues.turns import Shares, Turns
 from kyverno_mp.webhook.review.pace import LongEvaluations
 
@@ -47,7 +49,10 @@ class Lane:
     If the lane is shared (queues/turns.py), reviews that wait for the same server, e.g.
     a registry, get half of the threads, all but one of them while no other reviews can
     start, and half of the places in the queue. Those of one namespace get at most half
-    of that, because a namespace can name any server.
+    of that, because a namespace can name any server. Reviews with a server that does
+    not answer (egress/answering.py) get half of the threads and places together.
+    Namespaces take turns by the thread-time that they have used and hold, and a part of
+    the threads is for those whose reviews end soon.
     """
 
     def __init__(
@@ -66,8 +71,14 @@ class Lane:
         """
         # With two threads, both: otherwise one namespace could take a registry's part.
         server_max = max(min(2, threads), threads - 1)
+        half = max(1, threads // 2)
         self._turns = Turns(
-            server_max, max(1, server_max // 2), fair_max=max(1, threads // 2)
+            server_max,
+            max(1, server_max // 2),
+            fair_max=half,
+            limits={UNANSWERED: half},
+            long_max=threads - threads // RESERVED_THREADS_DIVISOR,
+            now_ns=monotonic_ns if is_shared else None,
         )
         self._share_max = self._tenant_max = self._running_max = threads + waiting_max
         if is_shared:
@@ -130,7 +141,10 @@ class Lane:
 
     def _start_waiting(self) -> None:
         """Give the free threads to the reviews whose turn it is."""
-        while self._free and (shares := self._turns.choose(self._waiting)) is not None:
+        while self._free:
+            shares = self._turns.choose(self._waiting)
+            if shares is None:
+                return
             waiting = self._waiting.pop(shares)
             one = waiting.popleft()
             if waiting:
@@ -139,14 +153,16 @@ class Lane:
                 self._leave(one.answer, shares)
                 continue
             self._free -= 1
-            self._turns.begin(shares)
-            self._start(one, shares)
+            began_ns = self._turns.begin(shares)
+            self._start(one, shares, began_ns)
 
-    def _start(self, one: _Waiting, shares: Shares) -> None:
+    def _start(self, one: _Waiting, shares: Shares, began_ns: int) -> None:
         def done(finished: Future[bytes]) -> None:
             # The loop can already be closed when a late thread ends.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._finish, finished, one, shares)
+                self._loop.call_soon_threadsafe(
+                    self._finish, finished, one, shares, began_ns
+                )
 
         self._pool.submit(self._work, one.work).add_done_callback(done)
 
@@ -172,10 +188,12 @@ class Lane:
                 self._leave(one.answer, shares)
         self._waiting.clear()
 
-    def _finish(self, finished: Future[bytes], one: _Waiting, shares: Shares) -> None:
+    def _finish(
+        self, finished: Future[bytes], one: _Waiting, shares: Shares, began_ns: int
+    ) -> None:
         answer, timer = one.answer, one.timer
         self._free += 1
-        self._turns.end(shares, len(self._waiting))
+        self._turns.end(shares, len(self._waiting), began_ns)
         self._leave(answer, shares)
         self._start_waiting()
         if finished.cancelled():

@@ -242,7 +242,9 @@ class Service:
         if lane not in shared:
             return ()
         request = review.request
-        hosts = registries_of(request.object or request.old_object)
+        hosts = tuple(registries_of(request.object or request.old_object))
+        if lane is self._dependencies.image_lane:
+            hosts = self._dependencies.registries(hosts)
         # SAFETY: otherwise, reviews of invented namespaces would get many shares, and
         # anyone could use up the share of a namespace.
         is_believed = review.dependencies is self._dependencies

@@ -20,6 +20,7 @@ from kyverno_mp.errors import (
     RegistryUnavailable,
     RequestInvalid,
 )
+from kyverno_mp.kube.connection import ReadPace
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import ANONYMOUS, Credentials
 from kyverno_mp.registry.exchange import RegistryCall
@@ -413,3 +414,63 @@ def test_unavailable_registry(host: str) -> None:
     ]
     assert ANONYMOUS.basic() == ""
     transport.close()
+
+
+class _Dripping(http.server.BaseHTTPRequestHandler):
+    """Sends a part of a response, then nothing until the test ends."""
+
+    protocol_version = "HTTP/1.1"
+    gate: ClassVar[threading.Event] = threading.Event()
+    parts: ClassVar[dict[str, bytes]] = {
+        "/nothing": b"",
+        "/head": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n",
+        "/body": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+    }
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.parts[self.path])
+        self.wfile.flush()
+        self.gate.wait(HANG_S)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Suppress the server's log."""
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/head", "/body"])
+def test_server_that_is_too_slow_is_given_up(path: str) -> None:
+    """Long before the deadline, so it holds a thread only briefly."""
+    outcomes: list[str] = []
+    gate = threading.Event()
+    server = type("Server", (_Dripping,), {"gate": gate})
+    with answering(server) as host:
+        transport = RegistryTransport(
+            _OPEN,
+            to_loopback,
+            lambda _host, outcome: outcomes.append(outcome),
+            pace=ReadPace(0.05, 1 << 20),
+        )
+        with pytest.raises(RegistryUnavailable) as raised:
+            transport(call(host, path), far_ns())
+        gate.set()
+        transport.close()
+    assert raised.value.code == "registry.slow"
+    assert outcomes == ["slow"]
+
+
+def test_past_the_deadline_the_pace_does_not_matter(host: str) -> None:
+    transport = RegistryTransport(_OPEN, to_loopback, pace=ReadPace(HANG_S))
+    with pytest.raises(DeadlinePassed):
+        transport(call(host), 1)
+    assert transport(call(host), far_ns()).status == 200
+    transport.close()
+
+
+def test_pace_of_a_response() -> None:
+    """The first byte in three seconds, and after three more a number per second."""
+    second = 10**9
+    pace = ReadPace(3.0, 1000)
+    assert pace.until_ns(5 * second, 0, 0) == 8 * second
+    assert pace.until_ns(5 * second, 6 * second, 0) == 9 * second
+    assert pace.until_ns(5 * second, 6 * second, 10_000) == 19 * second
+    assert ReadPace(3.0).until_ns(0, second, 1) == float("inf")

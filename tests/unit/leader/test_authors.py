@@ -146,6 +146,31 @@ def test_last_verdict_holds_while_nobody_answers(is_lost: bool) -> None:  # noqa
     assert bool(rig.watch.lost) is not is_lost
 
 
+def test_unexpected_error_concerns_one_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It neither ends the leader nor counts as a right."""
+    rig = Rig(ALL)
+    may = rig.author_may
+
+    def fail(author: Author, attributes: Mapping[str, str], deadline_ns: int) -> bool:
+        if author.name == "bad":
+            raise ZeroDivisionError
+        return may(author, attributes, deadline_ns)
+
+    monkeypatch.setattr(rig, "author_may", fail)
+    rig.policies["policies", "team", "q"] = msgspec.json.encode(
+        by(Author("bad"), TARGET)
+    )
+    rig.store(by(EVE, TARGET))
+    assert rig.watch.lost == {
+        ("Policy", "team", "q"): "author not checked: ZeroDivisionError"
+    }
+    monkeypatch.setattr(rig, "author_may", may)
+    rig.later(61)
+    assert rig.watch.lost == {}
+
+
 def test_deleted_policy_is_forgotten() -> None:
     rig = Rig()
     rig.store(by(EVE, TARGET))

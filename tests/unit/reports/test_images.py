@@ -86,7 +86,11 @@ class Registry:
 
     def served(self) -> ServedImages:
         """Return the ports; the Cosign attestors trust a test Sigstore."""
-        settings = Settings(standalone=True, registry_allowlist="*,127.0.0.0/8")
+        settings = Settings(
+            standalone=True,
+            registry_allowlist="*,127.0.0.0/8",
+            registry_first_byte_s=60.0,
+        )
         served = served_images(settings, self.folder, None)
         client = Client(lambda _registry: Credentials(), user_agent="test")
         trusting = PolicyReader(
@@ -332,7 +336,11 @@ def test_scan_reads_an_image_once_for_many_pods(
 ) -> None:
     """IMAGE_DIGESTS_KEPT_S, and the cache of verified images."""
     calls: list[tuple[str, ...]] = []
-    settings = Settings(standalone=True, registry_allowlist="*,127.0.0.0/8")
+    settings = Settings(
+        standalone=True,
+        registry_allowlist="*,127.0.0.0/8",
+        registry_first_byte_s=60.0,
+    )
     served = served_images(
         settings, registry.folder, None, on_call=calls.append, is_scan=True
     )

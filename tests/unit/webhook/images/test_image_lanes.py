@@ -5,13 +5,14 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kyverno_mp.egress.answering import UNANSWERED
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
 from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
@@ -413,3 +414,57 @@ def test_a_review_names_its_namespace_and_registries(tmp_path: Path) -> None:
         assert seen == [*shared, ("namespace _overflow", "127.0.0.1:1")]
 
     asyncio.run(run())
+
+
+def test_servers_that_do_not_answer_get_half_of_the_threads() -> None:
+    """Together, whatever their names and namespaces."""
+
+    async def run() -> None:
+        bench = SharedBench()
+        dead = [
+            bench.hang(f"n{number}", f"dead{number}.example", UNANSWERED)
+            for number in range(9)
+        ]
+        assert [one.done() for one in dead] == [False] * 4 + [True] * 5
+        for _ in range(2):
+            assert bench.begun.acquire(timeout=HANG_S)
+        good = [bench.good("o", "good.example") for _ in range(2)]
+        for one in good:
+            assert await asyncio.wait_for(one, HANG_S) == b"good"
+        assert not bench.begun.acquire(blocking=False), "the other threads are free"
+        await bench.end(dead[:4])
+
+    asyncio.run(run())
+
+
+def test_reviews_of_an_unknown_registry_are_among_those_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    """The service asks with the registries of the object's images."""
+
+    async def ask(host: str) -> None:
+        loop = asyncio.get_running_loop()
+        images = Lane(loop, 1, 1, real_ns, is_shared=True)
+        asked: list[tuple[str, ...]] = []
+
+        def shares(hosts: Iterable[str]) -> tuple[str, ...]:
+            asked.append(tuple(hosts))
+            return (*asked[-1], UNANSWERED)
+
+        webhooks = Webhooks(
+            policy("p", block(host, Signer())),
+            tmp_path / "c",
+            slow_lane=Lane(loop, 1, 1, real_ns),
+            image_lane=images,
+            registries=shares,
+        )
+        path = SHARED[b"/mutate/fail"]
+        answer = webhooks.service.answer(
+            path, b"", review(object=pod(f"{host}/app:v1"))
+        )
+        assert isinstance(answer, LateAnswer)
+        await asyncio.wait_for(answer, HANG_S)
+        assert asked == [(host,)]
+        images.stop()
+
+    asyncio.run(ask("127.0.0.1:1"))

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,6 +123,7 @@ class Webhooks:
     image_lane: Lane | None = None
     dry_run_lane: Lane | None = None
     long_lane: Lane | None = None
+    registries: Callable[[Iterable[str]], tuple[str, ...]] = tuple
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     cached: list[Event] = field(default_factory=list)
     calls: list[Event] = field(default_factory=list)
@@ -130,7 +131,11 @@ class Webhooks:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        settings = Settings(standalone=True, registry_allowlist=self.allowlist)
+        settings = Settings(
+            standalone=True,
+            registry_allowlist=self.allowlist,
+            registry_first_byte_s=60.0,
+        )
         served = served_images(
             settings, self.folder, None, self.cached.append, self.calls.append
         )
@@ -149,6 +154,7 @@ class Webhooks:
                 image_lane=self.image_lane,
                 dry_run_lane=self.dry_run_lane,
                 long_lane=self.long_lane,
+                registries=self.registries,
             ),
             handlers_of(
                 SnapshotEvaluate(lambda: validation), SnapshotMutate(lambda: mutation)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from kyverno_mp.limits import (
     TTL_CHECKED_S,
 )
 from kyverno_mp.policy.ports import (
+    Author,
     BuiltInKinds,
     ClusterView,
     FoundKind,
@@ -317,6 +318,95 @@ def test_permissions_for_ttl_labels_are_not_asked_for_each_object() -> None:
 
 def test_unreachable_api_server_blocks_no_labelled_object() -> None:
     assert ttl_warnings(_Granted("away")) is None
+
+
+class _Writers:
+    """Whether users may delete; notes the questions."""
+
+    def __init__(self, *, may: bool = True, is_up: bool = True) -> None:
+        self._may, self._is_up = may, is_up
+        self.asked: list[tuple[str, dict[str, str]]] = []
+
+    def author_may(
+        self, author: Author, attributes: Mapping[str, str], deadline_ns: int
+    ) -> bool:
+        assert deadline_ns
+        if not self._is_up:
+            raise KubeUnavailable("kube.server", "away")
+        self.asked.append((author.name, dict(attributes)))
+        return self._may
+
+
+def ttl_answer(
+    writers: _Writers, *, needs_delete: bool = False, old_ttl: str = ""
+) -> dict[str, Any]:
+    """Return the answer for a Secret that eve labels with a TTL of a day."""
+
+    def labelled(value: str) -> dict[str, Any]:
+        labels = {"cleanup.kyverno.io/ttl": value} if value else {}
+        return {**_POD, "metadata": {"name": "s", "labels": labels}}
+
+    request = {
+        "uid": "u",
+        "operation": "UPDATE",
+        "kind": {"group": "", "version": "v1", "kind": "Secret"},
+        "resource": {"group": "", "version": "v1", "resource": "secrets"},
+        "namespace": "a",
+        "name": "s",
+        "userInfo": {"username": "eve", "groups": []},
+        "object": labelled("1d"),
+        "oldObject": labelled(old_ttl),
+    }
+    view = ClusterView(BuiltInKinds(), authors=writers)
+    review = TtlReview(view, lambda: 0.0, needs_delete=needs_delete)
+    answer = asyncio.run(review.answer(json.dumps({"request": request}).encode()))
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response
+
+
+_MAY_NOT = (
+    "cleanup.kyverno.io/ttl: eve may not delete secrets, but the label deletes it"
+)
+
+
+def test_writer_of_a_ttl_label_may_not_delete_the_object() -> None:
+    """The clean-up account would delete it for the user: a warning, or a denial."""
+    writers = _Writers(may=False)
+    response = ttl_answer(writers)
+    assert (response["allowed"], response["warnings"]) == (True, [_MAY_NOT])
+    deleted = {"verb": "delete", "version": "v1", "resource": "secrets"}
+    assert writers.asked == [("eve", {**deleted, "namespace": "a", "name": "s"})]
+    denied = ttl_answer(writers, needs_delete=True)
+    assert not denied["allowed"]
+    assert denied["status"]["message"] == _MAY_NOT
+    changed = ttl_answer(writers, needs_delete=True, old_ttl="9d")
+    assert not changed["allowed"]
+
+
+@pytest.mark.parametrize("needs_delete", [False, True])
+def test_ttl_label_of_a_writer_who_may_delete(
+    needs_delete: bool,  # noqa: FBT001
+) -> None:
+    response = ttl_answer(_Writers(), needs_delete=needs_delete)
+    assert response["allowed"]
+    assert "warnings" not in response
+
+
+def test_old_ttl_label_is_not_judged_again() -> None:
+    """Otherwise, nobody but its writer could change the object."""
+    writers = _Writers(may=False)
+    assert ttl_answer(writers, needs_delete=True, old_ttl="1d")["allowed"]
+    assert writers.asked == []
+
+
+def test_unchecked_writer_is_denied_only_by_the_setting() -> None:
+    away = _Writers(is_up=False)
+    response = ttl_answer(away)
+    assert response["allowed"]
+    assert "warnings" not in response
+    denied = ttl_answer(away, needs_delete=True)
+    assert not denied["allowed"]
+    assert "could not be checked" in denied["status"]["message"]
 
 
 _POD = {"apiVersion": "v1", "kind": "Pod"}
