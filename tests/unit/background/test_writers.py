@@ -111,7 +111,7 @@ def test_a_new_holder_applies_only_what_differs(user: User) -> None:
         one.settle()
     found = stored(api, _OUT)
     assert found is not None
-    labels = {f"f:{name}": {} for name in found["metadata"]["labels"]}
+    labels: Json = {f"f:{name}": {} for name in found["metadata"]["labels"]}
     entry = {
         "manager": "kyverno-generate",
         "operation": "Apply",
