@@ -359,6 +359,15 @@ class Living:
                 "pattern": team,
             },
         }
+        failing = {
+            "name": "failing",
+            "match": pods,
+            "validate": {
+                "failureAction": "Audit",
+                "message": "nobody has an owner",
+                "pattern": {"metadata": {"labels": {"owner": "?*"}}},
+            },
+        }
         label = {"metadata": {"labels": {"+(mutated)": "yes"}}}
         existing = {
             "targets": [
@@ -375,7 +384,7 @@ class Living:
             "generates": {
                 "rules": [{"name": "r", "match": namespaces, "generate": target}]
             },
-            "checks": {"rules": [enforced, audited]},
+            "checks": {"rules": [enforced, audited, failing]},
             "mutates": {
                 "rules": [
                     {

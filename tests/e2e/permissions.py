@@ -63,6 +63,9 @@ EXPLAINED: Final = {
     r"background: patch updaterequests\.kyverno\.io/status": "failed requests",
     r"reports: .* clusterephemeralreports\..*": "upstream's default",
     r"(background|cleanup|reports): (delete|patch) leases\..*": "upstream's default",
+    r".*: patch events\.events\.k8s\.io": "Events that are repeated",
+    r"cleanup: create events\.events\.k8s\.io": "runs that fail",
+    r"background: (list|watch) (namespaced)?mutatingpolicies\..*": "upstream's default",
     # What no kind of this scenario needs.
     r"reports: .* mutatingadmissionpolic.*": "a cluster with such policies",
     r"reports: (delete|update) clusterpolicyreports\..*": "cluster-wide objects",

@@ -9,11 +9,14 @@ are killed and the API server is frozen meanwhile, as in the daily job.
 """
 
 import contextlib
+import json
 import os
 import random
+import re
 import signal
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +24,7 @@ from typing import Final
 import psutil
 import pytest
 
+from kyverno_mp.limits import LOG_INTERVAL_S, LOG_LINES_OF_CAUSE
 from tests.e2e.api import Api
 from tests.e2e.background import BACKGROUND
 from tests.e2e.control_plane import ControlPlane
@@ -37,12 +41,20 @@ KILLS: Final = os.environ.get("LIVING_KILLS") == "1"
 KILLED_EACH: Final = 8
 FROZEN_EACH: Final = 100
 FROZEN_S: Final = 6.0
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 REPORTS: Final = "kyverno-reports-controller"
 POOLS: Final[dict[str, dict[str, str]]] = {
     BACKGROUND: {"BACKGROUND_WORKERS": "2"},
     CLEANUP: {"CLEANUP_WORKERS": "1"},
     REPORTS: {"REPORTS_WORKERS": "1"},
 }
+ELSEWHERE: Final[dict[str, dict[str, str]]] = {
+    ADMISSION: {"BACKGROUND_ELSEWHERE": "true", "REPORTS_ELSEWHERE": "true"},
+    BACKGROUND: {**POOLS[BACKGROUND], "REPORTS_ELSEWHERE": "true"},
+}
+"""The settings of pods whose results others process, as in install-split.yaml."""
+FORBIDDEN: Final = {(BACKGROUND, "create", "secrets"), (ADMISSION, "list", "secrets")}
+"""The calls that the API server has to reject here, see living.Faults."""
 SETTINGS: Final = {"RESTART_DELAY_S_MAX": "1", "DEPLOYMENT_NAME": ADMISSION}
 
 
@@ -60,7 +72,7 @@ def running(
     """Run all roles, in one pod or each as its own account in its own pod."""
     together = ChainMap(*POOLS.values())
     pods: Mapping[str, Mapping[str, str]] = (
-        {ADMISSION: {}, **POOLS} if split else {ADMISSION: together}
+        {**POOLS, **ELSEWHERE} if split else {ADMISSION: together}
     )
     with contextlib.ExitStack() as stack:
         products = []
@@ -81,7 +93,7 @@ def _is_led(api: Api) -> bool:
 
 
 def _is_well(product: Product) -> bool:
-    return product.health()["reasons"] == []
+    return not product.health()["reasons"]
 
 
 class Chaos:
@@ -126,41 +138,6 @@ class Chaos:
             os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["one-pod", "split"])
-def test_nothing_is_lost_or_left_over(
-    own: Api, plane: ControlPlane, tmp_path: Path, *, split: bool
-) -> None:
-    with running(plane, tmp_path, split=split) as products:
-        wait_for(lambda: _is_led(own))
-        living = Living(plane, own)
-        living.create_policies()
-        chaos = Chaos(plane, products)
-        living.turns(TURNS // 4 if split else TURNS, chaos if KILLS else None)
-        living.settle()
-        assert living.failed <= chaos.kills
-        for product in products:
-            wait_for(product.is_ready)
-            wait_for(partial(_is_well, product))
-        living.remove()
-
-
-def test_permissions(plane: ControlPlane) -> None:
-    """Runs last: it reads the audit log of everything before."""
-    calls = plane.audit.asked()
-    ours = [one for one in calls if ":serviceaccount:kyverno:" in one.user]
-    forbidden = {
-        (one.user.rpartition(":")[2], one.verb, one.resource, one.namespace)
-        for one in ours
-        if one.code == 403
-    }
-    assert forbidden == set()
-    everything = frozenset(granted())
-    needed = names_of(ours)
-    unused = [one for one in everything if not is_used(one, needed)]
-    left = sorted(str(one) for one in unused if not is_explained(one, everything))
-    assert not left, "\n".join(left)
-
-
 def test_what_is_not_done_is_said(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -189,3 +166,78 @@ def _is_said(product: Product, text: str) -> bool:
 
 def _is_not_said(product: Product, text: str) -> bool:
     return not _is_said(product, text)
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["one-pod", "split"])
+def test_nothing_is_lost_or_left_over(
+    own: Api, plane: ControlPlane, tmp_path: Path, *, split: bool
+) -> None:
+    with running(plane, tmp_path, split=split) as products:
+        wait_for(lambda: _is_led(own))
+        living = Living(plane, own)
+        living.create_policies()
+        chaos = Chaos(plane, products)
+        living.turns(TURNS // 4 if split else TURNS, chaos if KILLS else None)
+        living.settle()
+        assert living.failed <= chaos.kills
+        for product in products:
+            wait_for(product.is_ready)
+            wait_for(partial(_is_well, product))
+        living.remove()
+
+
+def test_permissions(plane: ControlPlane) -> None:
+    """It reads the audit log of everything before."""
+    calls = plane.audit.asked()
+    ours = [one for one in calls if ":serviceaccount:kyverno:" in one.user]
+    forbidden = {
+        (one.user.rpartition(":")[2], one.verb, one.resource)
+        for one in ours
+        if one.code == 403
+    }
+    assert forbidden == FORBIDDEN
+    everything = frozenset(granted())
+    needed = names_of(ours)
+    unused = [one for one in everything if not is_used(one, needed)]
+    left = sorted(str(one) for one in unused if not is_explained(one, everything))
+    assert not left, "\n".join(left)
+
+
+def test_a_missing_report_definition_is_said_in_few_lines(
+    own: Api, plane: ControlPlane, tmp_path: Path
+) -> None:
+    """A failure means: nobody notices that no report is written, or the log is full."""
+    with running(plane, tmp_path, split=False) as (product,):
+        wait_for(lambda: _is_led(own))
+        living = Living(plane, own)
+        living.create_policies()
+        own.delete(f"{DEFINITIONS}/policyreports.wgpolicyk8s.io")
+        plane.audit.mark()
+        living.turns(4)
+        wait_for(partial(_is_said, product, "policyreports"))
+        wait_for(lambda: _rejected(plane) > 3 * LOG_LINES_OF_CAUSE)
+        text = product.program.log.read_text()
+        install_crds(own)
+        living.settle()
+        wait_for(partial(_is_well, product))
+        living.remove()
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    times: defaultdict[tuple[str, ...], list[datetime]] = defaultdict(list)
+    for line in lines:
+        if line["level"] in ("warning", "error"):
+            cause = re.sub(r"\S*[\d/]\S*", "*", line["message"])
+            moment = datetime.fromisoformat(line["time"])
+            times[str(line["pid"]), line["logger"], cause].append(moment)
+    interval = timedelta(seconds=LOG_INTERVAL_S)
+    for key, moments in times.items():
+        for moment in moments:
+            near = [one for one in moments if moment <= one < moment + interval]
+            # The lines of two intervals, and the number of those that were left out.
+            assert len(near) <= 2 * (LOG_LINES_OF_CAUSE + 1), key
+
+
+def _rejected(plane: ControlPlane) -> int:
+    calls = plane.audit.asked(REPORTS)
+    return sum(
+        1 for one in calls if one.code == 404 and one.resource == "policyreports"
+    )
