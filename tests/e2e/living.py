@@ -192,14 +192,18 @@ class Living:
         raw = {**_named(name, {"team": "blue"}), "spec": {"containers": [container]}}
         path = f"{_NAMESPACES}/{namespace}/pods"
 
+        failures = 0
+
         def is_created() -> bool:
+            nonlocal failures
             # K8S: the ServiceAccount of a new Namespace appears a moment later.
             status, body = self._once("POST", path, raw)
             is_early = status == 403 and "serviceaccount" in str(body)
-            self.failed += status not in (201, 409) and not is_early
+            failures += status not in (201, 409) and not is_early
             return status in (201, 409)
 
         wait_for(is_created)
+        self.failed += failures > 0
         self.pods.append((namespace, name))
         bad = {**raw, "metadata": {"name": "forbidden"}}
         status, body = self._once("POST", path, bad)
@@ -284,13 +288,16 @@ class Living:
 
     def _ask(self, method: str, path: str, body: Json = None, patch: str = "") -> None:
         """Send a request until it is accepted."""
+        failures = 0
 
         def is_done() -> bool:
+            nonlocal failures
             done = self._once(method, path, body, patch)[0] in _DONE
-            self.failed += not done
+            failures += not done
             return done
 
         wait_for(is_done)
+        self.failed += failures > 0
 
     def _once(
         self, method: str, path: str, body: Json = None, patch: str = ""
