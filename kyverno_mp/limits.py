@@ -766,6 +766,11 @@ EPHEMERAL_REPORT_BYTES_MAX = 1024 * 1024
 """One EphemeralReport: etcd stores 1.5 MiB. A replica has two, which hold the results
 for over 10,000 objects while the reports pool does not merge them."""
 
+EPHEMERAL_REPORT_PAIRS = 32
+"""Pairs of EphemeralReports of all replicas, also of those that are gone: 64 MiB in
+etcd if no pool merges them. Of three replicas, two share a pair in one of eleven
+installations, and then repeat some writes."""
+
 EPHEMERAL_REPORT_PAUSE_S_MAX = 16
 """Pause between two writes of a full EphemeralReport, so that it costs 64 KiB a second.
 """

@@ -288,7 +288,7 @@ REPORTED_REPORTS: Final = Family(
     "gauge",
     (),
     "Number of EphemeralReports with results that are not merged yet: at most two for"
-    " each replica, including replicas that are gone.",
+    " each replica, and 64 with those of replicas that are gone.",
 )
 REPORTED_BACKLOG: Final = Family(
     "kyverno_mp_review_results_unmerged",

@@ -45,6 +45,10 @@ class Asked:
     agent: str
     uid: str
     """Of the object that was named as a precondition or answered, if it was logged."""
+    group: str = ""
+    """The API group of the resource."""
+    why: str = ""
+    """The API server's reason for its decision about the permission."""
 
     @property
     def done(self) -> bool:
@@ -97,4 +101,6 @@ def _asked_of(event: dict[str, Any]) -> Asked:
         code=(event.get("responseStatus") or {}).get("code", 0),
         agent=event.get("userAgent", ""),
         uid=about.get("uid", ""),
+        group=about.get("apiGroup", ""),
+        why=(event.get("annotations") or {}).get("authorization.k8s.io/reason", ""),
     )

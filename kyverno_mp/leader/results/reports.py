@@ -1,4 +1,4 @@
-"""Keep unmerged results in two EphemeralReports of this replica.
+"""Keep unmerged results in two EphemeralReports.
 
 Room: leader. Takes: Results, the API server. Gives: EphemeralPair.
 Next: leader/results/writer.py, whose thread calls it.
@@ -11,6 +11,10 @@ results in that report, the oldest ones, are dropped. So the newest results that
 into one report are never lost. Every write has the version that was read as its
 precondition. Results that the pool removed are therefore not restored, and results of
 this replica's previous process stay.
+
+There is a fixed number of pairs, and a replica's identity selects one. Pods come and
+go, and without a running pool the reports of those that are gone would add up without a
+bound. A later replica continues the pair of an earlier one, and two can share one.
 """
 
 import hashlib
@@ -24,7 +28,7 @@ from kyverno_mp.errors import KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX
+from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX, EPHEMERAL_REPORT_PAIRS
 from kyverno_mp.reports.results import (
     EPHEMERAL_REPORTS,
     Results,
@@ -35,7 +39,6 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _RACES_MAX: Final = 5
-_NAME_CHARACTERS: Final = 16
 
 
 @dataclass(slots=True)
@@ -57,12 +60,13 @@ class EphemeralPair:
         identity: str,
         bytes_max: int = EPHEMERAL_REPORT_BYTES_MAX,
     ) -> None:
-        """``identity`` is the replica's; it keeps its reports across a restart."""
+        """``identity`` is the replica's; it keeps its pair across a restart."""
         self._objects = Objects(client)
         self._namespace = namespace
         self._bytes_max = bytes_max
-        digest = hashlib.sha256(identity.encode()).hexdigest()[:_NAME_CHARACTERS]
-        self._pair = [_Report(f"kyverno-mp-{digest}-{end}") for end in "ab"]
+        digest = hashlib.sha256(identity.encode()).digest()
+        slot = int.from_bytes(digest) % EPHEMERAL_REPORT_PAIRS
+        self._pair = [_Report(f"kyverno-mp-{slot}-{end}") for end in "ab"]
         self._current = 0
         self._is_known = False
         """Whether the reports were read since this process started."""
@@ -79,13 +83,30 @@ class EphemeralPair:
         """
         if not self._is_known:
             self._read_both()
+        for _ in range(_RACES_MAX):
+            try:
+                return self._store(new)
+            except (KubeConflict, KubeNotFound):
+                # The pool has merged a report, or another replica has changed one.
+                self._read_both()
+        return self._store(new)
+
+    def _store(self, new: Results) -> int:
+        """Raises: KubeConflict and KubeNotFound if a report has changed."""
         current = self._pair[self._current]
         if current.version and self._is_full_with(current, new):
             # It may be merged already; only the API server can tell.
             self._read(current)
         if current.version and self._is_full_with(current, new):
             return self._begin_other(new)
-        self._put(current, new)
+        wanted = _together(current.results, new)
+        document = document_of(wanted, current.name, self._namespace)
+        if current.version:
+            document["metadata"]["resourceVersion"] = current.version
+            stored = self._objects.replace(EPHEMERAL_REPORTS, document)
+        else:
+            stored = self._objects.create(EPHEMERAL_REPORTS, document)
+        current.version, current.results = _version_of(stored), wanted
         return 0
 
     def forget(self) -> None:
@@ -109,6 +130,9 @@ class EphemeralPair:
         # SAFETY: read and replaced at one version, so a report that was merged
         # meanwhile is not counted as lost.
         self._read(other)
+        if other.results.turn > full.results.turn:
+            text = f"another replica has begun {other.name}"
+            raise KubeConflict("kube.conflict", text)
         lost = other.results.by_key.keys() - full.results.by_key.keys()
         lost -= new.by_key.keys()
         document = document_of(wanted, other.name, self._namespace)
@@ -121,32 +145,8 @@ class EphemeralPair:
         self._current = 1 - self._current
         return len(lost)
 
-    def _put(self, report: _Report, new: Results) -> None:
-        """Add results to a report; other writers can change it concurrently."""
-        for _ in range(_RACES_MAX):
-            wanted = _together(report.results, new)
-            document = document_of(wanted, report.name, self._namespace)
-            try:
-                if report.version:
-                    document["metadata"]["resourceVersion"] = report.version
-                    stored = self._objects.replace(EPHEMERAL_REPORTS, document)
-                else:
-                    stored = self._objects.create(EPHEMERAL_REPORTS, document)
-            except KubeNotFound:
-                if not report.version:
-                    # The namespace or the kind is gone.
-                    raise
-                # All of its results were merged.
-                report.version, report.results = "", Results(report.results.turn)
-            except KubeConflict:
-                self._read(report)
-            else:
-                report.version, report.results = _version_of(stored), wanted
-                return
-        raise KubeConflict("kube.conflict", f"{report.name} changes too often")
-
     def _read_both(self) -> None:
-        """Find the reports of this replica's previous process."""
+        """Read what the previous process or another replica has stored."""
         for report in self._pair:
             self._read(report)
         first, second = (report.results.turn for report in self._pair)

@@ -6,8 +6,10 @@ flood the API server.
 
 import multiprocessing
 import os
+import random
 import signal
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,19 @@ import pytest
 import yaml
 from jsonschema import validate
 
+from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import GIVEN_UP, OVERWRITTEN, STORED
 from kyverno_mp.limits import (
     EPHEMERAL_REPORT_BYTES_MAX,
+    EPHEMERAL_REPORT_PAIRS,
     EPHEMERAL_REPORT_PAUSE_S_MAX,
     RESULTS_AT_ONCE_MAX,
 )
 from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
 from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.reports.results import Results
 from tests.unit.kube.fake_api import FakeApi
-from tests.unit.results.world import REPORTS, World, pod, row
+from tests.unit.results.world import REPORTS, START_NS, World, pod, row
 from tests.waiting import HANG_S
 
 ROOT = Path(__file__).parents[3]
@@ -284,3 +289,57 @@ def test_results_survive_a_restart_of_the_container(tmp_path: Path) -> None:
         contents.append(record.content)
         record.done()
     assert contents == [b"one", b"two"]
+
+
+def _results(name: str, at_ns: int) -> Results:
+    found = Results()
+    found.add(at_ns, pod(name), row())
+    return found
+
+
+def _names(api: FakeApi) -> dict[str, list[str]]:
+    """Return the subjects of each EphemeralReport."""
+    with api.lock:
+        return {
+            key[3]: [
+                subject["name"]
+                for entry in raw["spec"]["results"]
+                for subject in entry["resources"]
+            ]
+            for key, raw in api.objects.items()
+            if key[2] == "ephemeralreports"
+        }
+
+
+def test_results_of_gone_replicas_are_bounded(api: FakeApi) -> None:
+    """Without a pool, each new pod would leave two more reports in etcd for ever."""
+    client, replicas = api.client(), range(6 * EPHEMERAL_REPORT_PAIRS)
+    for replica in replicas:
+        pair = EphemeralPair(client, "kyverno", f"pod-{replica}")
+        assert pair.store(_results(f"x{replica}", START_NS + replica)) == 0
+    names = _names(api)
+    assert len(names) <= EPHEMERAL_REPORT_PAIRS
+    assert sorted(chain(*names.values())) == sorted(f"x{one}" for one in replicas)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_replicas_that_share_a_pair_drop_only_the_oldest(
+    seed: int, api: FakeApi
+) -> None:
+    """A failure means: one replica drops the other's newest results."""
+    dice = random.Random(seed)
+    pairs = [EphemeralPair(api.client(), "kyverno", "same", 4_000) for _ in range(2)]
+    lost = merged = 0
+    for turn in range(300):
+        lost += dice.choice(pairs).store(_results(f"x{turn}", START_NS + turn))
+        names = _names(api)
+        assert f"x{turn}" in chain(*names.values())
+        assert len(names) <= 2
+        if dice.random() < 0.02:
+            # The pool merges a report and deletes it.
+            name = dice.choice(sorted(names))
+            merged += len(names[name])
+            api.remove(f"{REPORTS}/{name}")
+    left = sorted(int(one[1:]) for one in chain(*_names(api).values()))
+    assert lost
+    assert lost + merged + len(left) == 300
