@@ -24,6 +24,7 @@ from kyverno_mp.limits import (
     CONTEXT_BYTES_MAX,
     MATCH_CONDITIONS_MAX,
 )
+from kyverno_mp.policy.reading.go_names import with_names_of
 from kyverno_mp.policy.resource_filters import filters_in, filters_problem
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import DEFAULT_REGISTRY
@@ -259,9 +260,11 @@ def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> 
 
 
 def decode_with(decoder: msgspec.json.Decoder[Any], text: str) -> Any:
-    """Decode JSON. Raises: ValueError with a readable message."""
+    """Decode JSON with names in any case. Raises: ValueError, readable."""
     try:
-        return decoder.decode(text.encode("utf-8", "replace"))
+        raw = msgspec.json.decode(text.encode("utf-8", "replace"))
+        named = with_names_of(raw, decoder.type)
+        return decoder.decode(msgspec.json.encode(named))
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

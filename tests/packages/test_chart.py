@@ -174,6 +174,9 @@ def test_features_become_flags(helm: str) -> None:
         "features.generateMutatingAdmissionPolicy.enabled=true",
         "features.generateValidatingAdmissionPolicy.enabled=false",
         "features.globalContext.maxApiCallResponseLength=2000000",
+        "features.globalContext.maxGlobalContextEntries=0",
+        "features.excludeBootstrapResources.enabled=true",
+        "features.disableCertManagerController.enabled=true",
         "features.omitEvents.eventTypes={PolicyApplied,PolicySkipped}",
         "admissionController.container.extraArgs.webhookTimeout=15",
         # A name takes precedence over a feature.
@@ -181,11 +184,14 @@ def test_features_become_flags(helm: str) -> None:
     )
     assert container(found)["args"] == [
         "serve",
+        "--disableCertManagerController=true",
         "--enablePolicyException=false",
+        "--excludeBootstrapResources=true",
         "--generateMutatingAdmissionPolicy=true",
         "--generateValidatingAdmissionPolicy=false",
         "--loggingFormat=json",
         "--maxAPICallResponseLength=2000000",
+        "--maxGlobalContextEntries=0",
         "--omitEvents=PolicyApplied,PolicySkipped",
         "--v=2",
         "--webhookTimeout=15",

@@ -93,11 +93,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $flags := dict
   "autoUpdateWebhooks" $features.autoUpdateWebhooks.enabled
   "enableConfigMapCaching" $features.configMapCaching.enabled
+  "disableCertManagerController" $features.disableCertManagerController.enabled
+  "excludeBootstrapResources" $features.excludeBootstrapResources.enabled
   "forceFailurePolicyIgnore" $features.forceFailurePolicyIgnore.enabled
   "generateMutatingAdmissionPolicy" $features.generateMutatingAdmissionPolicy.enabled
   "generateValidatingAdmissionPolicy" $features.generateValidatingAdmissionPolicy.enabled
   "maxAPICallResponseLength" $features.globalContext.maxApiCallResponseLength
   "apiCallTimeout" $features.globalContext.apiCallTimeout
+  "maxGlobalContextEntries" $features.globalContext.maxGlobalContextEntries
   "loggingFormat" $features.logging.format
   "v" $features.logging.verbosity
   "enablePolicyException" $features.policyExceptions.enabled

@@ -1,10 +1,15 @@
-"""Decode policies in CEL of all kinds, and their PolicyExceptions.
+"""Decode policies in CEL of all kinds, and find misleading parts of them.
 
 Room: cli. Takes: raw documents of policies.kyverno.io. Gives: ``is_of_cel``,
-``decode_of_cel``. Next: command. May touch: nothing outside its arguments.
-Source: docs/behaviour/cel 1.
+``decode_of_cel``, ``cel_concerns``. Next: command. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/cel 1; docs/behaviour/v1.19 5 (required); docs/images.md.
 """
 
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicy,
     decode_image_policy,
@@ -38,3 +43,29 @@ def decode_of_cel(
     if is_cel_policy(raw):
         return decode_cel_policy(raw)
     return decode_validating_policy(raw)
+
+
+_VERIFIERS: Final = ("verifyImageSignatures", "verifyAttestationSignatures")
+
+
+def cel_concerns(
+    document: AnyValidatingPolicy
+    | AnyCelPolicy
+    | ImageValidatingPolicy
+    | CelPolicyException,
+) -> Iterator[Concern]:
+    """Yield the misleading parts of a policy in CEL."""
+    if not isinstance(document, ImageValidatingPolicy):
+        return
+    spec = document.spec
+    given = spec.validation_configurations
+    texts = [one.expression for one in spec.validations]
+    texts += [one.expression for one in spec.variables]
+    is_verified = any(name in text for text in texts for name in _VERIFIERS)
+    if not is_verified and (given is None or given.required):
+        text = (
+            "no expression verifies signatures, so in a cluster every image fails:"
+            " required is true by default; set it to false if image data is enough"
+        )
+        path = "spec.validationConfigurations" + (".required" if given else "")
+        yield Concern("lint.unverified_images", path, "", text)

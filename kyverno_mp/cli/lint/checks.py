@@ -37,6 +37,7 @@ CODES: Final = {
     "lint.never_matches": "No request can ever match the rule.",
     "lint.not_a_policy": "The file or document is not meant to be a policy.",
     "lint.suspicious": "The rule probably does not do what its author intended.",
+    "lint.unverified_images": "No image can meet required: nothing verifies it.",
     "lint.unsupported": "This version does not evaluate the policy or rule.",
     "lint.wildcard_kind": "The rule matches every kind of object.",
     "webhook.policy_refused": "The policy webhook of the server denies the policy.",

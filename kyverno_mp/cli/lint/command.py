@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kyverno_mp.cli.lint.across import Known, across
-from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
+from kyverno_mp.cli.lint.cel_documents import cel_concerns, decode_of_cel, is_of_cel
 from kyverno_mp.cli.lint.checks import Concern, concerns, expression_concerns
 from kyverno_mp.cli.lint.corrected.report import corrections
 from kyverno_mp.cli.lint.kinds import KnownKinds
@@ -213,6 +213,8 @@ class _Linter:
                 yield from self._errors(review(policy))
                 yield from self._errors(entry_problems(policy))
         yield from self._of_concerns(corrections(policy))
+        if self.for_server:
+            yield from self._of_concerns(cel_concerns(policy))
         if self.for_server and (kinds := unserved(policy)):
             text = f"the server does not evaluate {kinds}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")

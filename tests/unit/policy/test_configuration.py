@@ -72,6 +72,25 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
         '{"objectSelector":{"matchLabels":{"a":"b"},"matchExpressions":[]}}',
         {"object_selector": {"matchLabels": {"a": "b"}}},
     ),
+    # GO: encoding/json reads names in any case; the last one in the text counts.
+    (
+        "webhooks",
+        '{"NamespaceSelector":{"MATCHLABELS":{"Team":"a"}},"OBJECTSELECTOR":{}}',
+        {
+            "namespace_selector": {"matchLabels": {"Team": "a"}},
+            "object_selector": {},
+        },
+    ),
+    (
+        "webhooks",
+        '{"namespaceSelector":{"matchLabels":{"a":"b"}},"namespaceselector":{}}',
+        {"namespace_selector": {}},
+    ),
+    (
+        "matchConditions",
+        '[{"Name":"n","EXPRESSION":"true"}]',
+        {"match_conditions": ({"name": "n", "expression": "true"},)},
+    ),
     ("webhooks", '{"namespaceSelector":{}}', {"namespace_selector": {}}),
     ("webhookAnnotations", '{"a/b":"x y"}', {"webhook_annotations": {"a/b": "x y"}}),
     ("webhookLabels", '{"a/b":"x"}', {"webhook_labels": {"a/b": "x"}}),
@@ -180,6 +199,12 @@ METRICS_GOOD: list[tuple[str, str, dict[str, Any]]] = [
         {"include_namespaces": ("a",), "exclude_namespaces": ("b",)},
     ),
     ("namespaces", "null", {}),
+    ("namespaces", '{"Include":["a"]}', {"include_namespaces": ("a",)}),
+    (
+        "metricsExposure",
+        '{"Kyverno_X":{"DisabledLabelDimensions":["Http_url"]}}',
+        {"exposure": {"Kyverno_X": Exposure(disabled_labels=("Http_url",))}},
+    ),
     ("bucketBoundaries", "0.1, 1,2.5", {"bucket_boundaries": (0.1, 1.0, 2.5)}),
     ("bucketBoundaries", " ", {"bucket_boundaries": ()}),
     (

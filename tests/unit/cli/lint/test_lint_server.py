@@ -276,3 +276,54 @@ def test_template_outside_a_chart_is_an_error(command: Command, tmp_path: Path) 
     file.parent.mkdir()
     file.write_text("a: {{ .Values.b }}\n")
     assert command("lint", tmp_path).code == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "settings", "line"),
+    [
+        ("images.containers.all(i, getImageData(i) != null)", None, True),
+        ("images.containers.all(i, getImageData(i) != null)", {"required": True}, True),
+        (
+            "images.containers.all(i, getImageData(i) != null)",
+            {"required": False},
+            False,
+        ),
+        (
+            "images.containers.all(i, verifyImageSignatures(i, [attestors.a]) > 0)",
+            None,
+            False,
+        ),
+        ("variables.v > 0", None, False),
+    ],
+)
+def test_images_that_nothing_verifies(
+    command: Command,
+    tmp_path: Path,
+    expression: str,
+    settings: dict[str, bool] | None,
+    line: bool,  # noqa: FBT001 - a column
+) -> None:
+    """In a cluster, ``required`` is true by default and fails every such image."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    verifying = "images.containers.map(i, verifyImageSignatures(i, [attestors.a]))[0]"
+    spec: dict[str, object] = {
+        "matchConstraints": {"resourceRules": [{**rule, "operations": ["CREATE"]}]},
+        "matchImageReferences": [{"glob": "*"}],
+        "attestors": [{"name": "a", "cosign": {"key": {"data": "k"}}}],
+        "validations": [{"expression": expression, "message": "m"}],
+    }
+    if "variables" in expression:
+        spec["variables"] = [{"name": "v", "expression": verifying}]
+    if settings is not None:
+        spec["validationConfigurations"] = settings
+    document = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ImageValidatingPolicy",
+        "metadata": {"name": "p"},
+        "spec": spec,
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(document))
+    done = command("lint", tmp_path / "p.yaml")
+    assert ("[lint.unverified_images]" in done.out) is line, done.out
+    done = command("lint", tmp_path / "p.yaml", "--target", "cli")
+    assert "unverified_images" not in done.out

@@ -1,0 +1,54 @@
+"""Read the names of JSON as Go's encoding/json does: without regard to case.
+
+Room: policy. Takes: JSON data, and the type that it is to be. Gives: the data with the
+names of the type. Next: policy/configuration.py. May touch: nothing outside its
+arguments.
+Source: Go encoding/json: a name is that of a field exactly or after folding; of several
+names of one field, the last one in the text counts.
+"""
+
+from functools import cache
+from typing import Any
+
+from msgspec import inspect
+
+from kyverno_mp.values.go.gotext import folded
+from kyverno_mp.values.jsonvalue import Json
+
+
+def with_names_of(value: Json, kind: Any) -> Json:
+    """Return the data with the names that the type ``kind`` declares."""
+    return _named(value, _described(kind))
+
+
+@cache
+def _described(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+@cache
+def _fields(kind: type) -> dict[str, tuple[str, inspect.Type]]:
+    found = _described(kind)
+    assert isinstance(found, inspect.StructType)
+    return {
+        folded(one.encode_name): (one.encode_name, one.type) for one in found.fields
+    }
+
+
+def _named(value: Json, kind: inspect.Type) -> Json:
+    if isinstance(kind, inspect.UnionType):
+        # Each union here is of one type and null.
+        (kind,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+    if isinstance(kind, inspect.StructType) and type(value) is dict:
+        fields = _fields(kind.cls)
+        found: dict[str, Json] = {}
+        for name, item in value.items():
+            if folded(name) in fields:
+                known, below = fields[folded(name)]
+                found[known] = _named(item, below)
+        return found
+    if isinstance(kind, inspect.DictType) and type(value) is dict:
+        return {name: _named(item, kind.value_type) for name, item in value.items()}
+    if isinstance(kind, inspect.VarTupleType) and type(value) is list:
+        return [_named(item, kind.item_type) for item in value]
+    return value
