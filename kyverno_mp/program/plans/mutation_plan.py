@@ -54,7 +54,7 @@ from kyverno_mp.program.recall.mutations import (
 )
 from kyverno_mp.program.recall.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
-from kyverno_mp.program.unlinked_rule import unlinked_change
+from kyverno_mp.program.unlinked_change import unlinked_change
 
 Changing: TypeAlias = LinkedMutation | LinkedImageRule | None
 """A rule that the mutating webhook can run; None for any other rule."""

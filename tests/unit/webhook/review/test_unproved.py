@@ -22,6 +22,7 @@ HARMLESS = {
     "unproved_triggers",
     "slow_lane",
     "image_lane",
+    "registries",
     "dry_run_lane",
     "long_lane",
     "long_evaluations",
