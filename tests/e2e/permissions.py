@@ -56,7 +56,7 @@ EXPLAINED: Final = {
     r".* configmaps named kyverno, kyverno-metrics": (
         "a pod whose account may not read all ConfigMaps"
     ),
-    r"background: create subjectaccessreviews\..*": "namespaced policies with an author",
+    r"background: create subjectaccessreviews\..*": "authors of policies",
     # What only happens to an installation: certificates, upgrades, the last replica.
     r"admission: (delete|update) secrets named .*": "certificates that end",
     r"admission: update updaterequests\..*": "requests that an update replaces",
