@@ -229,10 +229,10 @@ def test_only_worker_serves_before_all_is_linked(
     links = Links(validating.LinkedValidatingPolicy, monkeypatch)
     service.put(*many("ValidatingPolicy"))
     service.start()
-    # All but what the other thread has linked since.
     service.until(lambda: links.count == COUNT)
     assert service.allows("/vpol")
-    assert links.count == COUNT
+    # The review links the one that the other thread is still linking, and no more.
+    assert links.count <= COUNT + 1
 
 
 class Following:
