@@ -89,13 +89,15 @@ SUITES: Final = (
     _tool("docs", "zensical", "build", "--strict", "--clean"),
     _tool("types", "mypy"),
     _pytest("unit", "cores", "-n", _WORKERS, "tests/unit"),
-    _pytest("fuzz", "aside", "-n", "auto", "tests/fuzz"),
-    _pytest("images", "aside", "-n", "auto", "tests/images"),
-    _pytest("conformance", "aside", "-n", "2", "tests/conformance"),
+    # Those that wait come first, beside unit; packages after them, because on a new
+    # machine it waits until kubectl is compiled.
     _pytest("registry", "aside", "tests/registry"),
     _pytest("faults", "aside", "-n", "2", "-m", "not alone", "tests/faults"),
-    # Last of its lane, because on a new machine it waits until kubectl is compiled.
+    _pytest("images", "aside", "-n", "auto", "tests/images"),
     _pytest("packages", "aside", "-n", "2", "--dist", "loadfile", "tests/packages"),
+    # Once unit has ended, these keep every core busy on their own.
+    _pytest("fuzz", "aside", "-n", "auto", "tests/fuzz"),
+    _pytest("conformance", "aside", "-n", "auto", "tests/conformance"),
     _pytest("measured", "alone", "-m", "alone", "tests/faults"),
     _pytest(
         "cluster",
@@ -112,8 +114,8 @@ GROUPS: Final = {
     "lint": ("style", "format"),
     "static": ("style", "format", "imports", "docs", "types"),
     "check": (
-        *("style", "format", "imports", "docs", "types", "unit", "fuzz", "images"),
-        *("conformance", "registry", "faults", "packages", "measured"),
+        *("style", "format", "imports", "docs", "types", "unit", "registry"),
+        *("faults", "images", "packages", "fuzz", "conformance", "measured"),
     ),
     "faults": ("faults", "measured"),
     "cluster": ("cluster", "chainsaw"),

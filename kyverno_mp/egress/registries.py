@@ -117,7 +117,6 @@ class RegistryTransport:
         self._on_call = on_call
         self._is_helper = is_helper
         self._hosts: OrderedDict[_Key, _Host] = OrderedDict()
-        self._contexts: dict[bool, ssl.SSLContext | None] = {}
         self._lock = threading.Lock()
 
     def __call__(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
@@ -267,7 +266,7 @@ class RegistryTransport:
         return _Connection(
             key.host,
             key.port,
-            context=self._context(key.scheme, call),
+            context=tls_context(key.scheme, call),
             dial=lambda timeout_s: _dial(addresses, key.port, timeout_s),
             # All of them: whoever controls the name chooses the address to dial.
             is_private=all(map(is_private, addresses)),
@@ -283,18 +282,6 @@ class RegistryTransport:
         except ExpressionFailed as error:
             text = f"a registry named this server, but {_SETTING} does not"
             raise ExpressionFailed(error.code, f"{error.message}: {text}") from error
-
-    def _context(self, scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
-        if scheme != "https":
-            return None
-        # SAFETY: calls without verification have a separate context, so that one
-        # insecure registry does not make the others insecure.
-        with self._lock:
-            known = self._contexts.get(call.is_verified)
-            if known is None:
-                # PERF: takes 20 ms, once per process.
-                known = self._contexts[call.is_verified] = tls_context(scheme, call)
-        return known
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:
