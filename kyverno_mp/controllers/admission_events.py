@@ -45,8 +45,11 @@ _FAILED: Final = frozenset({"fail", "error"})
 _POLL_S: Final = 0.02
 """The interval between polls of the journals. Kyverno writes its events 10 to 100 ms
 after the request, and its users' scripts expect this. A poll takes about 10 us."""
-_COUNTS_EVERY: Final = 100
-"""The number of polls between two flushes of event series counts: two seconds."""
+_IDLE_POLL_S: Final = 0.1
+_IDLE_AFTER: Final = 100
+"""The number of polls without a record after which polls are rarer."""
+_COUNTS_S: Final = 2.0
+"""The time between two flushes of event series counts."""
 _RETRY_S: Final = 0.25
 _KNOWN_MAX: Final = 256
 """The number of reviews whose events are cached; each takes a few thousand bytes."""
@@ -112,6 +115,7 @@ class AdmissionEvents:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._attempts = 0
+        self._idle_polls = 0
         self._known: dict[tuple[object, ...], list[EventInfo]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
         """A record and the number of its events that were written, so that a retry
@@ -128,7 +132,9 @@ class AdmissionEvents:
 
     def step(self) -> bool:
         """Write pending events; return False if the API server accepts none now."""
+        self._idle_polls += 1
         for record in islice(self._reader.records(), _RECORDS_PER_POLL):
+            self._idle_polls = 0
             try:
                 self._write(record)
             except DependencyError as error:
@@ -186,10 +192,11 @@ class AdmissionEvents:
         return False
 
     def _run(self) -> None:
-        polls = 0
-        while not self._stopping.wait(self._pause_s()):
-            polls += 1
-            if self.step() and polls % _COUNTS_EVERY == 0:
+        waited_s = 0.0
+        while not self._stopping.wait(pause_s := self._pause_s()):
+            waited_s += pause_s
+            if self.step() and waited_s >= _COUNTS_S:
+                waited_s = 0.0
                 self._events.flush()
         self.step()
         self._events.flush()
@@ -197,5 +204,5 @@ class AdmissionEvents:
     def _pause_s(self) -> float:
         """Return the time to the next poll; longer while writes fail."""
         if not self._attempts:
-            return _POLL_S
+            return _POLL_S if self._idle_polls < _IDLE_AFTER else _IDLE_POLL_S
         return min(_PAUSE_S_MAX, _RETRY_S * 2.0**self._attempts)
