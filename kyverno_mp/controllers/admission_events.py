@@ -31,6 +31,7 @@ from kyverno_mp.kube.policy_events import (
 )
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.queues.pace import Polls
 from kyverno_mp.queues.records import (
     ObjectRecord,
     PolicyRecord,
@@ -42,12 +43,6 @@ from kyverno_mp.queues.records import (
 _log = logging.getLogger(__name__)
 CONTROLLER: Final = "kyverno-admission"
 _FAILED: Final = frozenset({"fail", "error"})
-_POLL_S: Final = 0.02
-"""The interval between polls of the journals. Kyverno writes its events 10 to 100 ms
-after the request, and its users' scripts expect this. A poll takes about 10 us."""
-_IDLE_POLL_S: Final = 0.1
-_IDLE_AFTER: Final = 100
-"""The number of polls without a record after which polls are rarer."""
 _COUNTS_S: Final = 2.0
 """The time between two flushes of event series counts."""
 _RETRY_S: Final = 0.25
@@ -115,7 +110,9 @@ class AdmissionEvents:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._attempts = 0
-        self._idle_polls = 0
+        self._polls = Polls()
+        """Kyverno writes its events 10 to 100 ms after the request, and its users'
+        scripts expect this. A poll takes about 10 us."""
         self._known: dict[tuple[object, ...], list[EventInfo]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
         """A record and the number of its events that were written, so that a retry
@@ -132,9 +129,8 @@ class AdmissionEvents:
 
     def step(self) -> bool:
         """Write pending events; return False if the API server accepts none now."""
-        self._idle_polls += 1
         for record in islice(self._reader.records(), _RECORDS_PER_POLL):
-            self._idle_polls = 0
+            self._polls.finds()
             try:
                 self._write(record)
             except DependencyError as error:
@@ -204,5 +200,5 @@ class AdmissionEvents:
     def _pause_s(self) -> float:
         """Return the time to the next poll; longer while writes fail."""
         if not self._attempts:
-            return _POLL_S if self._idle_polls < _IDLE_AFTER else _IDLE_POLL_S
+            return self._polls.next_s()
         return min(_PAUSE_S_MAX, _RETRY_S * 2.0**self._attempts)
