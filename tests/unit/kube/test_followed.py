@@ -9,7 +9,7 @@ from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.followed import FollowedObjects
 from kyverno_mp.kube.resource import core
 from tests.unit.kube.fake_api import FakeApi
-from tests.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 SECRETS = core("secrets")
 KEY = ("kyverno", "s")
@@ -22,7 +22,7 @@ def objects(api: FakeApi) -> Iterator[FollowedObjects]:
     made = FollowedObjects(api.client(), [(SECRETS, KEY)])
     for informer in made.informers:
         informer.start()
-        wait_for(lambda informer=informer: informer.synced)
+        assert informer.wait_synced(HANG_S)
     yield made
     for informer in made.informers:
         informer.stop()

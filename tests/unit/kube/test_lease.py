@@ -11,7 +11,7 @@ from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.followed import named
 from kyverno_mp.kube.lease import LEASES, Election, Terms
 from tests.unit.kube.fake_api import FakeApi
-from tests.waiting import wait_for
+from tests.waiting import HANG_S, wait_for
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno"
 
@@ -168,7 +168,7 @@ class Watching:
             objects = Objects(api.client())
             self.elections[name] = Election(objects, terms, self.clock, watch=watch)
             watch.start()
-            wait_for(lambda watch=watch: watch.synced)
+            assert watch.wait_synced(HANG_S)
 
     def stop(self) -> None:
         for watch in self.watches.values():
@@ -179,10 +179,14 @@ class Watching:
         key = ("/apis/coordination.k8s.io/v1", "kyverno", "leases", "kyverno")
         stored = self.api.objects.get(key)
         version = stored["metadata"]["resourceVersion"] if stored else ""
-        for watch in self.watches.values():
-            wait_for(
-                lambda watch=watch: watch.version_of(("kyverno", "kyverno")) == version
+
+        def have_all() -> bool:
+            watches = self.watches.values()
+            return all(
+                one.version_of(("kyverno", "kyverno")) == version for one in watches
             )
+
+        wait_for(have_all)
 
     def look(self) -> None:
         """Let each replica do what ``run`` does at each look."""
