@@ -23,7 +23,7 @@ _GROUP: Final = "authorization.k8s.io/v1"
 _PATH: Final = f"/apis/{_GROUP}"
 _CACHED_S: Final = 30.0
 _UNBOUND_NAMESPACE: Final = "kyverno-mp-no-such-namespace"
-"""K8S: in a namespace without RoleBindings, only ClusterRoleBindings grant rules."""
+"""K8S: an answer about any namespace contains the rules of ClusterRoleBindings, too."""
 _AccessKey = tuple[str, str, str, str, str]
 
 
@@ -99,7 +99,8 @@ class OwnAccess:
         """
         listed: list[tuple[bytes, ...]] = []
         is_complete = True
-        for namespace in (_UNBOUND_NAMESPACE, *islice(bound, ACCESS_RULES_MAX)):
+        namespaces = [*islice(bound, ACCESS_RULES_MAX)] or [_UNBOUND_NAMESPACE]
+        for namespace in namespaces:
             review = self._post("SelfSubjectRulesReview", {"namespace": namespace})
             status = review.get("status") or {}
             # K8S: the authorizer lists the bindings of its cache in random order.

@@ -8,6 +8,7 @@ Source: docs/architecture.md 2; docs/behaviour/controllers 7.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import MissingRights
@@ -40,6 +41,8 @@ class CleanupDependencies:
     """Called every few seconds with the current problems; empty = healthy."""
     is_excluded: Callable[[Request], bool] = _no_exclusions
     """Returns whether the operator's resourceFilters exempt an object."""
+    served: Callable[[], Directory] = lambda: Directory(())
+    """Returns the resources that the leader has published, without a call."""
     bound_namespaces: Callable[[], Collection[str]] = tuple
     """Namespaces with a RoleBinding of the clean-up account."""
     rights: MissingRights = field(default_factory=MissingRights)

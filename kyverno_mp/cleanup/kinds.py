@@ -1,7 +1,8 @@
 """Keep the list of resources that the API server serves, for policies and TTL labels.
 
-Room: cleanup. Takes: a Client. Gives: Kinds. Next: cleanup/runner.py,
-cleanup/ttl/watches.py. May touch: the API server through kube/discovery.py, the clock.
+Room: cleanup. Takes: a Client, what the leader of the pod publishes. Gives: Kinds.
+Next: cleanup/runner.py, cleanup/ttl/watches.py. May touch: the API server through
+kube/discovery.py, the clock.
 Source: docs/behaviour/controllers 7 (TTL: Manager).
 """
 
@@ -19,8 +20,15 @@ _REFRESH_PAUSE_S: Final = 5.0
 class Kinds:
     """The latest Directory; threads may share it."""
 
-    def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        monotonic_s: Callable[[], float],
+        published: Callable[[], Directory] = lambda: Directory(()),
+    ) -> None:
+        """``published`` returns the leader's directory, empty before the first."""
         self._discovery = Discovery(client)
+        self._published = published
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._asked_s = -_REFRESH_PAUSE_S
@@ -29,6 +37,11 @@ class Kinds:
     def directory(self) -> Directory:
         """The resources of the last discovery."""
         return self._discovery.directory
+
+    def published(self) -> Directory | None:
+        """Return the leader's directory without a call, None before the first."""
+        directory = self._published()
+        return directory if directory.resources else None
 
     def refresh(self) -> Directory:
         """Run discovery again. Raises: DependencyError."""
@@ -42,7 +55,7 @@ class Kinds:
 
         Raises: DependencyError.
         """
-        directory = self._discovery.directory
+        directory = self.published() or self._discovery.directory
         if all(one.resources or one.problem for one in plan.kinds(directory)):
             return directory
         if (

@@ -125,7 +125,7 @@ class Cleanup:
         self._stopping = threading.Event()
         clock = dependencies.clock
         access = OwnAccess(dependencies.client, clock.monotonic_s)
-        kinds = Kinds(dependencies.client, clock.monotonic_s)
+        kinds = Kinds(dependencies.client, clock.monotonic_s, dependencies.served)
         client = dependencies.client
         self.policies = StoredPolicies(client, CLUSTER_POLICIES, POLICIES)
         self.deleting = StoredPolicies(

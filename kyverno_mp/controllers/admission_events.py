@@ -31,6 +31,7 @@ from kyverno_mp.kube.policy_events import (
 )
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.queues.pace import Polls
 from kyverno_mp.queues.records import (
     ObjectRecord,
     PolicyRecord,
@@ -42,11 +43,8 @@ from kyverno_mp.queues.records import (
 _log = logging.getLogger(__name__)
 CONTROLLER: Final = "kyverno-admission"
 _FAILED: Final = frozenset({"fail", "error"})
-_POLL_S: Final = 0.02
-"""The interval between polls of the journals. Kyverno writes its events 10 to 100 ms
-after the request, and its users' scripts expect this. A poll takes about 10 us."""
-_COUNTS_EVERY: Final = 100
-"""The number of polls between two flushes of event series counts: two seconds."""
+_COUNTS_S: Final = 2.0
+"""The time between two flushes of event series counts."""
 _RETRY_S: Final = 0.25
 _KNOWN_MAX: Final = 256
 """The number of reviews whose events are cached; each takes a few thousand bytes."""
@@ -112,6 +110,9 @@ class AdmissionEvents:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._attempts = 0
+        self._polls = Polls()
+        """Kyverno writes its events 10 to 100 ms after the request, and its users'
+        scripts expect this. A poll takes about 10 us."""
         self._known: dict[tuple[object, ...], list[EventInfo]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
         """A record and the number of its events that were written, so that a retry
@@ -129,6 +130,7 @@ class AdmissionEvents:
     def step(self) -> bool:
         """Write pending events; return False if the API server accepts none now."""
         for record in islice(self._reader.records(), _RECORDS_PER_POLL):
+            self._polls.finds()
             try:
                 self._write(record)
             except DependencyError as error:
@@ -186,10 +188,11 @@ class AdmissionEvents:
         return False
 
     def _run(self) -> None:
-        polls = 0
-        while not self._stopping.wait(self._pause_s()):
-            polls += 1
-            if self.step() and polls % _COUNTS_EVERY == 0:
+        waited_s = 0.0
+        while not self._stopping.wait(pause_s := self._pause_s()):
+            waited_s += pause_s
+            if self.step() and waited_s >= _COUNTS_S:
+                waited_s = 0.0
                 self._events.flush()
         self.step()
         self._events.flush()
@@ -197,5 +200,5 @@ class AdmissionEvents:
     def _pause_s(self) -> float:
         """Return the time to the next poll; longer while writes fail."""
         if not self._attempts:
-            return _POLL_S
+            return self._polls.next_s()
         return min(_PAUSE_S_MAX, _RETRY_S * 2.0**self._attempts)

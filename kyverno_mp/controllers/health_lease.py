@@ -18,7 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.errors import DependencyError
+from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import LEASES
 from kyverno_mp.values.jsonvalue import Json
@@ -54,6 +54,8 @@ class HealthLease:
         self._asked_s: float | None = None
         self._moved_s = 0.0
         self._seen = ""
+        self._written: Json | None = None
+        """The Lease as the API server returned it last."""
 
     def forget(self) -> None:
         """Start over, after another replica held the lease."""
@@ -82,6 +84,18 @@ class HealthLease:
             self._seen, self._moved_s = seen, started_s
 
     def _write(self, now: datetime) -> Json:
+        known, self._written = self._written, None
+        if known is not None:
+            try:
+                self._written = self._objects.replace(LEASES, known)
+            except (KubeConflict, KubeNotFound):
+                pass
+            else:
+                return self._written
+        self._written = self._read_and_write(now)
+        return self._written
+
+    def _read_and_write(self, now: datetime) -> Json:
         found = self._objects.find(LEASES, self._key)
         if found is None:
             return self._objects.create(LEASES, self._new(now))

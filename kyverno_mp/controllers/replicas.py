@@ -37,13 +37,16 @@ CONFIG_MAPS: Final = core("configmaps")
 NAME: Final = "kyverno-mp-replicas"
 Versions = Mapping[str, int]
 """Resource version by the plural name of the resource."""
-_BEAT_NS: Final = 8 * 10**9
-_RESYNC_S: Final = _BEAT_NS / 1e9
+_BEAT_NS: Final = 12 * 10**9
+"""Shorter than half of ``_SILENT_NS``, with time to try again."""
+_RETRY_NS: Final = _BEAT_NS // 2
+"""The pause after a write that failed."""
 _SOON_S: Final = 0.1
 _PAUSE_NS: Final = 200 * 10**6
 """The pause between writes, so that hundreds of policy changes share one write."""
 _SILENT_NS: Final = 25 * 10**9
-"""Three heartbeats: a replica without a report for this long counts as gone."""
+"""A replica without a report for this long counts as gone. Every version has this
+time."""
 _LOG_AFTER_NS: Final = 10 * 10**9
 """The log names a replica that lags for this long without progress."""
 _FORGOTTEN_NS: Final = 10 * 60 * 10**9
@@ -159,8 +162,13 @@ class Replicas:
         data[self._identity] = msgspec.json.encode(report).decode()
         if self._write(data):
             self._reported, self._reported_ns = report, now_ns
-        self._next_ns = now_ns + (_BEAT_NS if self._failed else _PAUSE_NS)
+        self._next_ns = now_ns + (_RETRY_NS if self._failed else _PAUSE_NS)
         return True
+
+    @property
+    def pause_s(self) -> float:
+        """How long the next report can wait if no version changes."""
+        return (_RETRY_NS if self._failed else _BEAT_NS) / 1e9
 
     def leave(self) -> None:
         """Remove this replica's report, so that other replicas do not wait for it."""
@@ -264,7 +272,7 @@ class ReplicasController:
             return Result(retry=True)
         if versions and not self._replicas.report(versions):
             return Result(after_s=_SOON_S)
-        return Result(after_s=_RESYNC_S)
+        return Result(after_s=self._replicas.pause_s)
 
 
 def _report_of(text: str) -> _Report:

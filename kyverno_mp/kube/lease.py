@@ -1,6 +1,6 @@
 """Hold a Lease among replicas, and stop writing before it expires.
 
-Room: kube. Takes: a Lease's name, this replica's name, Objects. Gives: Election, whose
+Room: kube. Takes: a Lease's name, this replica's name, a Client. Gives: Election, whose
 ``guard`` raises LeaseLost. Next: leader/control/run.py, pool/coordinator.py.
 May touch: the API server through kube/apply.py, the clock, one thread.
 Source: docs/behaviour/controllers 8 (names, 12 s, 2 s); client-go tools/leaderelection.
@@ -10,6 +10,10 @@ lease's duration, less a margin. Other replicas can take the lease only after th
 the same renewal unchanged for the whole duration, which began later. Each replica uses
 its own monotonic clock, which continues while a process is stopped or a machine sleeps,
 so clocks do not have to agree.
+
+The holder renews at half of the duration. The others do not ask: they watch the Lease,
+and read it before they take it. So a watch that is late can delay a take-over, but
+cannot cause one. Without the permission to watch, they read it in each retry period.
 """
 
 import logging
@@ -20,9 +24,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound, LeaseLost
 from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.followed import named, number
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -30,7 +39,11 @@ LEASES: Final = Resource(group="coordination.k8s.io", version="v1", plural="leas
 RETRY_S: Final = 2.0
 _DURATION_RETRIES: Final = 6
 _MARGIN_RETRIES: Final = 1
-_TIMEOUT_RETRIES: Final = 2
+_RENEW_RETRIES: Final = 3
+_TIMEOUT_RETRIES: Final = 1.5
+_FAILED_RETRIES: Final = 0.25
+_LOOK_S: Final = 0.25
+"""How often ``run`` looks at the clock and at the watch, without a call."""
 
 
 def boot_ns() -> int:
@@ -53,9 +66,19 @@ class Terms:
         return self.retry_s * _DURATION_RETRIES
 
     @property
+    def renew_s(self) -> float:
+        """The holder renews this long after its last renewal was sent."""
+        return self.retry_s * _RENEW_RETRIES
+
+    @property
     def timeout_s(self) -> float:
         """Time-out of one call; short enough that a second call can keep the lease."""
         return self.retry_s * _TIMEOUT_RETRIES
+
+    @property
+    def failed_s(self) -> float:
+        """The pause after a renewal that failed, while the lease is held."""
+        return self.retry_s * _FAILED_RETRIES
 
     @property
     def margin_s(self) -> float:
@@ -72,7 +95,9 @@ class Election:
         terms: Terms,
         clock_ns: Callable[[], int] = boot_ns,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        watch: Informer[bytes] | None = None,
     ) -> None:
+        """``watch``: of the Lease; ``run`` starts it. None: the Lease is polled."""
         self._objects = objects
         self._terms = terms
         self._clock_ns = clock_ns
@@ -82,10 +107,22 @@ class Election:
         """The Lease as this replica stored it last."""
         self._seen: tuple[str, str, str] = ("", "", "")
         self._seen_ns = 0
+        self._watch = watch
+        self._watched: tuple[str, Json] = ("", {})
+        """The Lease's version and spec in the watch, when it was last looked at."""
+        self._tried_ns = 0
+        """When the last attempt began, or ended with a failure; 0: never."""
         self.terms_held = 0
         """How often this replica became the holder."""
         self.last_error = ""
         """Why the last attempt failed, "" after a success."""
+
+    @classmethod
+    def watching(cls, client: Client, terms: Terms) -> "Election":
+        """Return an election that watches the Lease while another replica holds it."""
+        scope = named(LEASES, (terms.namespace, terms.name))
+        objects = Objects(client.within(terms.timeout_s))
+        return cls(objects, terms, watch=Informer(client, scope, whole))
 
     def holds(self) -> bool:
         """Return whether this replica holds the lease and can write now."""
@@ -101,10 +138,11 @@ class Election:
 
         After a failure, the lease is held until its fence. Raises: nothing.
         """
-        started_ns = self._clock_ns()
+        started_ns = self._tried_ns = self._clock_ns()
         try:
             held = self._try_twice(started_ns)
         except DependencyError as error:
+            self._tried_ns = self._clock_ns()
             self.last_error = error.message
             _log.warning("lease %s: %s", self._terms.name, error.message)
             return self.holds()
@@ -139,11 +177,61 @@ class Election:
 
     def run(self, stopping: threading.Event) -> None:
         """Campaign until ``stopping`` is set, then release the lease."""
+        if self._watch is not None:
+            self._watch.start()
+        look_s = min(_LOOK_S, self._terms.failed_s)
         while not stopping.is_set():
-            self.step()
-            stopping.wait(self._terms.retry_s)
+            if self.is_due():
+                self.step()
+            stopping.wait(look_s)
         if self.holds():
             self.release()
+        if self._watch is not None:
+            self._watch.stop()
+
+    def is_due(self) -> bool:
+        """Return whether to ``step`` now; it makes no call."""
+        if not self._tried_ns:
+            return True
+        terms, now_ns = self._terms, self._clock_ns()
+        passed_s = (now_ns - self._tried_ns) / 1e9
+        if self.holds():
+            if self.last_error:
+                return passed_s >= terms.failed_s
+            return passed_s >= terms.renew_s or self._is_overwritten()
+        if self.last_error or not self._is_watched:
+            return passed_s >= terms.retry_s
+        spec = self._watched_spec(now_ns)
+        if spec.get("holderIdentity") in (None, "", terms.identity):
+            return True
+        return now_ns - self._seen_ns >= _duration_ns(spec, terms)
+
+    @property
+    def _is_watched(self) -> bool:
+        watch = self._watch
+        return watch is not None and watch.synced and not watch.failures
+
+    def _is_overwritten(self) -> bool:
+        """Return whether the watch shows that another client changed our Lease."""
+        watch, written = self._watch, self._written
+        if watch is None or written is None or not self._is_watched:
+            return False
+        version = watch.version_of((self._terms.namespace, self._terms.name))
+        ours = number(str(written["metadata"].get("resourceVersion")))
+        if version:
+            return number(version) > ours
+        return number(watch.notified_version) > ours
+
+    def _watched_spec(self, now_ns: int) -> Json:
+        """Return the Lease in the watch, {} without one; note when it changed."""
+        assert self._watch is not None
+        key = (self._terms.namespace, self._terms.name)
+        version, content = self._watch.entry(key) or ("", b"{}")
+        if version != self._watched[0]:
+            spec = msgspec.json.decode(content).get("spec") or {}
+            self._watched = version, spec
+            self._see(spec, now_ns)
+        return self._watched[1]
 
     def _try_twice(self, started_ns: int) -> bool:
         """Try again after a conflict, which our own repeated write may have caused."""
@@ -189,17 +277,21 @@ class Election:
 
     def _may_take(self, spec: Json, now_ns: int) -> bool:
         """Return whether the holder has not renewed for the whole lease duration."""
+        if self._see(spec, now_ns):
+            return False
+        return now_ns - self._seen_ns >= _duration_ns(spec, self._terms)
+
+    def _see(self, spec: Json, now_ns: int) -> bool:
+        """Note the time of a renewal by another replica; return whether it is new."""
         sight = (
             str(spec.get("holderIdentity")),
             str(spec.get("renewTime")),
             str(spec.get("leaseTransitions")),
         )
-        if sight != self._seen:
-            self._seen, self._seen_ns = sight, now_ns
+        if sight == self._seen:
             return False
-        seconds = spec.get("leaseDurationSeconds")
-        duration_s = float(seconds) if type(seconds) is int else self._terms.duration_s
-        return now_ns - self._seen_ns >= duration_s * 1e9
+        self._seen, self._seen_ns = sight, now_ns
+        return True
 
     def _renewed(self, spec: Json, holder: str) -> Json:
         terms = self._terms
@@ -234,3 +326,8 @@ class Election:
     def _now(self) -> str:
         """Return the current time as a MicroTime."""
         return self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _duration_ns(spec: Json, terms: Terms) -> float:
+    seconds = spec.get("leaseDurationSeconds")
+    return (float(seconds) if type(seconds) is int else terms.duration_s) * 1e9

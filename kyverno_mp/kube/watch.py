@@ -27,8 +27,9 @@ from kyverno_mp.limits import KUBE_PAGE_OBJECTS
 METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1"
 _LISTS_MAX: Final = 3
 """How often pages may expire before the list is requested without pages."""
-_WATCH_S_LOW: Final = 240
-_WATCH_S_HIGH: Final = 360
+_WATCH_S_LOW: Final = 900
+_WATCH_S_HIGH: Final = 1800
+"""An idle process makes no other calls for a watch than to open it again."""
 SILENCE_S: Final = 90.0
 """K8S: the server sends a bookmark about every minute; a longer silence means that the
 watch is dead.

@@ -100,6 +100,9 @@ class ClusterPolicies:
             _ChangedKeys(informer)
             for informer in (*self.informers, *self.cel_informers)
         ]
+        self._policy_keys = [
+            one for one in self._changed_keys if one.informer in self.policy_informers
+        ]
         self._given: dict[str, bytes] = {}
         self._polled_versions: dict[str, int] = {}
         self.settled: tuple[Mapping[str, int], int] = ({}, 0)
@@ -119,9 +122,9 @@ class ClusterPolicies:
         removed: list[str] = []
         # The keys of all changes up to these versions are read below.
         self._polled_versions = {
-            informer.scope.resource.plural: int(informer.notified_version)
-            for informer in self.policy_informers
-            if informer.notified_version.isdecimal()
+            changes.informer.scope.resource.plural: int(changes.version)
+            for changes in self._policy_keys
+            if changes.version.isdecimal()
         }
         for changes in self._changed_keys:
             for key in changes.take():
@@ -330,7 +333,11 @@ class _ChangedKeys:
         self.informer = informer
         self._lock = threading.Lock()
         self._keys: set[Key] = set()
+        self.version = ""
+        """The keys of all changes up to this version were added. It does not move
+        without changes, as the version in a bookmark does."""
         informer.on_change(self._add)
+        informer.on_notified(self._note)
 
     def take(self) -> Sequence[Key]:
         """Return the keys, and clear them."""
@@ -341,6 +348,9 @@ class _ChangedKeys:
     def _add(self, key: Key) -> None:
         with self._lock:
             self._keys.add(key)
+
+    def _note(self) -> None:
+        self.version = self.informer.notified_version
 
 
 def policy_text(raw: msgspec.Raw) -> bytes:

@@ -56,8 +56,9 @@ _IDLE_SHARE: Final = 5
 _POLL_S_MAX: Final = 0.5
 _LOGGED_MAX: Final = 50
 """The number of new problems that one publication logs."""
-_CACHE_POLL_S: Final = 0.1
-"""PERF: polling the informers' caches costs microseconds and reads no files."""
+_CACHE_POLL_S: Final = 0.25
+"""Changes of policies and cluster data end the pause; a change of context entries does
+not."""
 
 
 def _nothing() -> None:

@@ -269,7 +269,7 @@ def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
     return Tools(
         place=place,
         client=client,
-        election=Election(Objects(client.within(terms.timeout_s)), terms),
+        election=Election.watching(client, terms),
         events=events,
         successes=successes,
         metrics=metrics,

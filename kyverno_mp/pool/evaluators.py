@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS_MAX: Final = 3
 _BACKLOG: Final = 64
 _CONNECT_PAUSE_S: Final = 0.1
+_CONNECT_PAUSE_S_MAX: Final = 1.0
+"""While another replica holds the lease, there is no coordinator to connect to."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -170,14 +172,17 @@ def evaluate(
     An exception from ``handle`` ends the process, and another evaluator gets the
     batch.
     """
+    pause_s = _CONNECT_PAUSE_S
     while not stop.is_set():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             try:
                 with _short(path) as name:
                     link.connect(name)
             except OSError:
-                stop.wait(_CONNECT_PAUSE_S)
+                stop.wait(pause_s)
+                pause_s = min(2 * pause_s, _CONNECT_PAUSE_S_MAX)
                 continue
+            pause_s = _CONNECT_PAUSE_S
             while (content := _next(link)) is not None:
                 answer = handle(content)
                 # If the coordinator is gone, the answer is discarded.

@@ -5,9 +5,10 @@ for each kind. Next: relinking.py,
 program/validating_policy/source.py. May touch: nothing
 outside its arguments.
 
-A policy that could not be linked still matches, and is an error. SAFETY: without a
-stand-in, the whole review would fail, so the author of one policy could lift the
-denials of all others whose failures are ignored.
+A policy that could not be linked still matches, and is an error. One whose record
+cannot be decoded matches everything that the index selects. SAFETY: without a stand-in,
+the whole review would fail, so the author of one policy could lift the denials of all
+others whose failures are ignored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingBodyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.program.cel_policies.generating_plan import LinkedGeneratingTrigger
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
 from kyverno_mp.program.context.cel_scope import Shared
@@ -50,6 +58,40 @@ def _bare(record: RecordT) -> RecordT:
     if bodies is not None:
         lists["bodies"] = tuple(map(_bare, bodies))
     return msgspec.structs.replace(record, **lists)
+
+
+def _readable(
+    index: CelIndex,
+    at: int,
+    record: Callable[[int], RecordT],
+    whatever: Callable[[PolicyIR], RecordT],
+) -> RecordT:
+    """Return the record, or one that matches whatever the index selects.
+
+    Raises: SnapshotUnusable if not even the policy's failurePolicy can be decoded.
+    """
+    try:
+        return record(at)
+    except SnapshotUnusable:
+        return whatever(index.lead(at))
+
+
+def _validating(policy: PolicyIR) -> ValidatingPolicyIR:
+    body = ValidatingBodyIR("", ConstraintsIR(), (), (), ())
+    return ValidatingPolicyIR(policy, (body,))
+
+
+def _mutating(policy: PolicyIR) -> MutatingPolicyIR:
+    return MutatingPolicyIR(policy, (MutatingBodyIR("", ConstraintsIR(), (), (), ()),))
+
+
+def _generating(policy: PolicyIR) -> GeneratingPolicyIR:
+    return GeneratingPolicyIR(policy, ConstraintsIR(), (), (), ())
+
+
+def _image(policy: PolicyIR) -> ImageValidatingPolicyIR:
+    body = ImageBodyIR("", ConstraintsIR(), (), (), (), (), (), (), ())
+    return ImageValidatingPolicyIR(policy, (body,))
 
 
 class UnlinkedValidatingPolicy(LinkedValidatingPolicy, StandIn):
@@ -156,7 +198,12 @@ def validating_source(
         return linked
 
     return CelSource(
-        engine, index, link, lambda at, it: UnlinkedValidatingPolicy(record(at), it)
+        engine,
+        index,
+        link,
+        lambda at, it: UnlinkedValidatingPolicy(
+            _readable(index, at, record, _validating), it
+        ),
     )
 
 
@@ -168,7 +215,9 @@ def mutating_source(
         engine,
         index,
         lambda at: LinkedMutatingPolicy(record(at)),
-        lambda at, it: UnlinkedMutatingPolicy(record(at), it),
+        lambda at, it: UnlinkedMutatingPolicy(
+            _readable(index, at, record, _mutating), it
+        ),
     )
 
 
@@ -180,7 +229,9 @@ def generating_source(
         engine,
         index,
         lambda at: LinkedGeneratingTrigger(record(at)),
-        lambda at, _: UnlinkedGeneratingTrigger(record(at)),
+        lambda at, _: UnlinkedGeneratingTrigger(
+            _readable(index, at, record, _generating)
+        ),
     )
 
 
@@ -192,5 +243,5 @@ def image_source(
         engine,
         index,
         lambda at: LinkedImagePolicy(record(at)),
-        lambda at, it: UnlinkedImagePolicy(record(at), it),
+        lambda at, it: UnlinkedImagePolicy(_readable(index, at, record, _image), it),
     )

@@ -4,16 +4,16 @@ Room: program. Takes: a link function, the error of its first call. Gives: Relin
 StandIn. Next: unlinked_rule.py, cel_sources.py. May touch: nothing outside its
 arguments.
 
-What this version cannot evaluate stays an error. Anything else is an internal error,
-which may not recur: each review that needs the policy takes the way of an internal
-error, so the failurePolicy decides, and some reviews link it again. A new generation
-keeps no stand-in, so it links at once.
+What this version cannot evaluate or decode stays an error. Anything else is an internal
+error, which may not recur: each review that needs the policy takes the way of an
+internal error, so the failurePolicy decides, and some reviews link it again. A new
+generation keeps no stand-in, so it links at once.
 """
 
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from kyverno_mp.errors import InputError, StateError
+from kyverno_mp.errors import InputError, SnapshotUnusable, StateError
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import (
     RELINKING_PAUSE_NS,
@@ -41,12 +41,12 @@ class Relinking(Generic[T]):
     __slots__ = ("_code", "_link", "_next_ns", "_pause_ns", "_whole")
 
     def __init__(self, link: Callable[[], T], error: Exception) -> None:
-        is_final = isinstance(error, InputError)
+        is_final = isinstance(error, InputError | SnapshotUnusable)
         self._link = link
         self._whole: T | None = None
         self._pause_ns = RELINKING_PAUSE_NS
         self._next_ns = _NEVER if is_final else 0
-        self._code = f" ({error.code})" if isinstance(error, InputError) else ""
+        self._code = f" ({error.code})" if is_final else ""  # type: ignore[attr-defined] # both have a code
 
     @property
     def whole(self) -> T | None:

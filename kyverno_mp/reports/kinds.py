@@ -1,22 +1,22 @@
 """Choose the resources to scan from the kinds that rules name.
 
-Room: reports. Takes: a Client, kind selectors. Gives: Kinds. Next:
-reports/scan/coordinator.py. May touch: the API server through kube/discovery.py, the
-clock.
+Room: reports. Takes: a Client, the leader's directory, kind selectors. Gives: Kinds.
+Next: reports/scan/coordinator.py. May touch: the API server through kube/discovery.py,
+the clock.
 Source: docs/behaviour/controllers 6.3.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.reports.named import Named
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _REFRESH_S: Final = 30.0
-"""Delay until a new kind is scanned."""
+"""Delay until a new kind is scanned, while the leader publishes none."""
 _NEEDED: Final = frozenset({"list", "watch"})
 _EVENTS: Final = frozenset({("", "events"), ("events.k8s.io", "events")})
 """KYVERNO: Events are never reported."""
@@ -25,8 +25,15 @@ _EVENTS: Final = frozenset({("", "events"), ("events.k8s.io", "events")})
 class Kinds:
     """The resources of the API server; one thread uses it."""
 
-    def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        monotonic_s: Callable[[], float],
+        published: Callable[[], Directory] = lambda: Directory(()),
+    ) -> None:
+        """``published`` returns the leader's directory, empty before the first."""
         self._discovery = Discovery(client)
+        self._published = published
         self._monotonic_s = monotonic_s
         self._asked_s = float("-inf")
 
@@ -35,6 +42,10 @@ class Kinds:
 
         Raises: DependencyError.
         """
+        published = self._published()
+        if published.resources:
+            before, self._discovery.directory = self._discovery.directory, published
+            return published is not before and published != before
         now_s = self._monotonic_s()
         if now_s - self._asked_s < _REFRESH_S:
             return False

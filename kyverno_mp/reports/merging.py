@@ -79,7 +79,9 @@ class Merging:
         self._plan = plan
         self._scanned = scanned
         self._clock = dependencies.clock
-        self._kinds = Kinds(dependencies.client, self._clock.monotonic_s)
+        self._kinds = Kinds(
+            dependencies.client, self._clock.monotonic_s, dependencies.served
+        )
         self.claims = Claims(
             dependencies.client,
             self._resource_of,

@@ -737,8 +737,8 @@ class Settings:
     lease_retry_s: float = setting(
         2.0,
         Facts(
-            "Retry period to take or renew a lease; the lease lasts six times as long"
-            " (leaderElectionRetryPeriod).",
+            "Retry period to take a lease; the lease lasts six times as long, and its"
+            " holder renews it after three (leaderElectionRetryPeriod).",
             unit="s",
             low=0.5,
             high=60,

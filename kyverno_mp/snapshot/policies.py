@@ -209,6 +209,10 @@ class PolicySegment:
         """Return the policy at ``position`` in policy order."""
         return self._decode(position, 0, _POLICY)
 
+    def lead(self, position: int) -> PolicyIR:
+        """Return the leading field of a policy in CEL, without decoding the others."""
+        return self._decode(position, 0, _LEAD).policy
+
     def policy_head(self, position: int) -> PolicyHeadIR:
         """Return the leading fields of the policy."""
         return self._decode(position, 0, _POLICY_HEAD)
@@ -295,6 +299,13 @@ class PolicySegment:
             ) from error
 
 
+class _Lead(msgspec.Struct, frozen=True, array_like=True):
+    """The leading field of every record of policies.kyverno.io."""
+
+    policy: PolicyIR
+
+
+_LEAD: Final = msgspec.msgpack.Decoder(_Lead)
 _POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)
 _POLICY_HEAD: Final = msgspec.msgpack.Decoder(PolicyHeadIR)
 _RULE: Final = msgspec.msgpack.Decoder(RuleIR)

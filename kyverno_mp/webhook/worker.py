@@ -130,13 +130,16 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         served: Served,
         acceptors: list[Acceptor],
     ) -> None:
-        """Stop accepting, answer the requests in progress, then run queued work."""
+        """Answer the requests in progress and in transit, then run queued work."""
         for acceptor in acceptors:
             acceptor.close()
         served.connections.drain()
         end = loop.time() + float(self.cfg.graceful_timeout)
         connections = served.connections
-        while (connections.open or connections.handshakes) and loop.time() < end:
+        while loop.time() < end:
+            waiting = sum(acceptor.accept_waiting() for acceptor in acceptors)
+            if not (waiting or connections.open or connections.handshakes):
+                break
             self.notify()
             await asyncio.sleep(_STOP_STEP_S)
         for connection in list(connections.open):

@@ -24,7 +24,7 @@ _WORKERS: Final = 8
 """Equals the number of connections of the pool; a deletion takes a few milliseconds."""
 _TICK_S: Final = 30.0
 _RETRY_S: Final = 5.0
-_GRANTS_S: Final = 5.0
+_GRANTS_S: Final = 15.0
 """Within this time, a kind that the account may now delete is watched. Kinds need
 discovery, which costs more calls."""
 _STOP_S: Final = 3.0
@@ -87,7 +87,9 @@ class TtlCleanup:
         ``discovers``: whether to ask for new kinds, not only for new permissions.
         """
         kinds = self._kinds
-        directory = kinds.refresh() if discovers else kinds.directory
+        directory = kinds.published()
+        if directory is None:
+            directory = kinds.refresh() if discovers else kinds.directory
         # Three questions for each kind are too many every few seconds.
         self.watches.refresh(directory, trusts_rules=not discovers)
 

@@ -10,7 +10,8 @@ The key decides the scope of a reconcile:
 - ``POLICIES``: policies changed. Only configurations that differ from the last written
   ones are compared with the API server: one call to read and one to write.
 - ``ALL``: compare everything, at least every ten seconds. This repairs deleted or
-  edited configurations, even after a missed event, and is cheap when nothing changed.
+  edited configurations. A configuration is read only if the watch shows another version
+  than the last comparison, or after ten minutes, in case of a missed event.
 - ``REFUSED``: a generation was published; reconcile only if the set of earlier versions
   that are kept in place of rejected ones changed.
 - ``CONFIGURATION``: the operator's options changed; compute everything again.
@@ -39,7 +40,7 @@ from kyverno_mp.controllers.webhook_config.policies import (
     DecodedPolicies,
     policies_in_force,
 )
-from kyverno_mp.controllers.webhook_config.reconcile import reconcile
+from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES, reconcile
 from kyverno_mp.controllers.webhook_config.resources import (
     RESOURCE_MUTATING,
     RESOURCE_VALIDATING,
@@ -67,6 +68,8 @@ _RESYNC_S: Final = 10.0
 _FOLLOW_S: Final = 1.0
 """A replica without the lease or a certificate checks again after this time."""
 _OF_RESOURCES: Final = (RESOURCE_VALIDATING, RESOURCE_MUTATING)
+_TRUST_S: Final = 600.0
+"""How long configurations are not read that did not change according to the watch."""
 _WRITTEN_MAX: Final = 64
 """Resource versions of our own writes, to recognize them in the watch."""
 
@@ -97,7 +100,10 @@ class Inputs:
     health: HealthLease
     """Writes objects only while the same election is held."""
     version_of: Callable[[str], str]
-    """Returns the resource version of one of our configurations by its key."""
+    """Returns the resource version of one of our configurations by its key.
+
+    It is "" if there is none, or if the watch is interrupted.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,9 @@ class WebhookController:
         self._written_last: list[Json] = []
         """The API server's configurations after the last comparison."""
         self._versions: deque[str] = deque(maxlen=_WRITTEN_MAX)
+        self._compared: dict[str, tuple[str, Json]] = {}
+        """By key: the version of a configuration, and the one that it is equal to."""
+        self._compared_since_s = 0.0
         self._create_only: tuple[str, ...] = ()
         self._current: tuple[AnyPolicy, ...] = ()
         self._term = 0
@@ -249,6 +258,11 @@ class WebhookController:
         if self._term != self._election.terms_held:
             self._term = self._election.terms_held
             self._health.forget()
+            self._compared.clear()
+        now_s = self._clock.monotonic_s()
+        if not self._compared or now_s - self._compared_since_s >= _TRUST_S:
+            self._compared.clear()
+            self._compared_since_s = now_s
 
     def _write_all(self, basis: _Basis, wanted: list[Json]) -> None:
         self._written_last = []
@@ -264,10 +278,25 @@ class WebhookController:
             self._write(self._computed[1])
 
     def _write(self, wanted: Iterable[Json]) -> None:
-        def note(raw: Json) -> None:
-            self._versions.append(str(raw["metadata"].get("resourceVersion")))
+        def note(desired: Json, stored: Json) -> None:
+            version = str(stored["metadata"].get("resourceVersion"))
+            self._compared[_key_of(desired)] = version, desired
+            if version not in self._versions:
+                self._versions.append(version)
 
-        reconcile(self._guarded, wanted, create_only=self._create_only, on_written=note)
+        reconcile(
+            self._guarded,
+            (one for one in wanted if not self._is_unchanged(one)),
+            create_only=self._create_only,
+            on_compared=note,
+        )
+
+    def _is_unchanged(self, desired: Json) -> bool:
+        """Return whether the last comparison of a configuration is still valid."""
+        key = _key_of(desired)
+        version, compared = self._compared.get(key, ("", None))
+        watched = self._inputs.version_of(key)
+        return bool(version) and version == watched and compared == desired
 
     def _wanted(self, basis: _Basis, *, fine_grained: bool = True) -> list[Json]:
         options = replace(
@@ -294,3 +323,8 @@ class WebhookController:
     def _announce(self) -> None:
         self.registered = Registered(self._current, self._term, self._cel)
         self._on_registered()
+
+
+def _key_of(desired: Json) -> str:
+    """Return the key of a configuration, as events of its watch have it."""
+    return f"{RESOURCES[desired['kind']].plural}/{desired['metadata']['name']}"

@@ -46,33 +46,30 @@ _DEFAULT_PORT: Final = 443
 _DEFAULT_TIMEOUT_S: Final = 10
 
 
-def _nobody(_raw: Json) -> None:
-    """Ignore written configurations."""
-
-
 def reconcile(
     objects: Objects,
     desired: Iterable[Json],
     *,
     create_only: Iterable[str] = (),
-    on_written: Callable[[Json], None] = _nobody,
+    on_compared: Callable[[Json, Json], None] = lambda _desired, _stored: None,
 ) -> int:
     """Create or update each configuration; return the number of writes.
 
     ``create_only`` contains the names of configurations that users own once they exist
     (autoUpdateWebhooks=false). Only CA bundle and path segment are updated, because
     without them the API server would reject our answers, or we its calls.
-    ``on_written`` receives each written configuration as the API server returned it.
+    ``on_compared`` receives each desired configuration that the API server now has, and
+    the one that it returned: the written one, or the one that is equal.
 
     Raises: DependencyError, LeaseLost.
     """
     kept = frozenset(create_only)
     count = 0
     for raw in desired:
-        written = _reconcile_one(objects, raw, kept)
-        if written is not None:
-            count += 1
-            on_written(written)
+        stored, is_written = _reconcile_one(objects, raw, kept)
+        count += is_written
+        if stored is not None:
+            on_compared(raw, stored)
     return count
 
 
@@ -106,8 +103,8 @@ def same(desired: Json, observed: Json) -> bool:
 
 def _reconcile_one(
     objects: Objects, desired: Json, kept: frozenset[str]
-) -> Json | None:
-    """Return the written object, None if no write was needed or possible."""
+) -> tuple[Json | None, bool]:
+    """Return the stored object, None if it is not known, and whether it was written."""
     resource, key = RESOURCES[desired["kind"]], key_of(desired)
     observed = objects.find(resource, key)
     if observed is None:
@@ -115,21 +112,21 @@ def _reconcile_one(
             written = objects.create(resource, desired)
         except KubeConflict:
             # Another client created it meanwhile; the next reconcile compares it.
-            return None
+            return None, False
         _log.info("created %s", key[1])
-        return written
+        return written, True
     if key[1] in kept:
         wanted = _trusting(desired, observed)
     else:
         wanted = None if same(desired, observed) else _merged(desired, observed)
     if wanted is None:
-        return None
+        return observed, False
     try:
         written = objects.replace(resource, wanted)
     except (KubeConflict, KubeNotFound):
-        return None
+        return None, False
     _log.info("updated %s", key[1])
-    return written
+    return written, True
 
 
 def _trusting(desired: Json, observed: Json) -> Json | None:

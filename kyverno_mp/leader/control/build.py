@@ -45,7 +45,6 @@ from kyverno_mp.controllers.scan_permissions import scan_permissions
 from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.controllers.webhook_config.callers import segments_of
 from kyverno_mp.controllers.webhook_config.controller import Inputs, WebhookController
-from kyverno_mp.controllers.webhook_config.owner import find_owner
 from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.leader.control import health, keys
 from kyverno_mp.leader.control.dependencies import Dependencies
@@ -179,7 +178,8 @@ def _inputs(
 
     def version_of_own(key: str) -> str:
         plural, _, name = key.partition("/")
-        return shared.own[plural].version_of(("", name))
+        informer = shared.own[plural]
+        return "" if informer.failures else informer.version_of(("", name))
 
     return Inputs(
         documents=followed.policies.documents,
@@ -192,7 +192,7 @@ def _inputs(
             ca_bundle,
             callers.segment(),
         ),
-        owner=lambda: find_owner(followed.client),
+        owner=shared.owner.find,
         static=static_configurations,
         # Without the registered segment, the paths would be written without one.
         may_register=lambda: callers.is_read and replica.status.read().generation > 0,

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.replicas import Replicas
+from kyverno_mp.controllers.webhook_config.owner import WatchedOwner
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.followed import FollowedObjects
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.callers import PublishedCallers
@@ -64,9 +66,10 @@ class Dependencies:
     election: Election
     recorder: EventRecorder
     queue: WorkQueue[Request]
-    objects: Objects
+    objects: FollowedObjects
     discovery: Discovery
     replicas: Replicas
+    owner: WatchedOwner
     own: Mapping[str, Informer[bytes]]
     """The informers of our webhook configurations, by the plural name of the resource;
     each caches the path segments of the configuration's webhooks."""

@@ -175,7 +175,7 @@ class ClusterLeader:
             retry_s=settings.lease_retry_s,
         )
         self._last_calls = client.within(_LAST_CALL_S)
-        election = Election(Objects(client.within(terms.timeout_s)), terms)
+        election = Election.watching(client, terms)
         self._recorder = EventRecorder(
             settings,
             replica.runtime_dir,

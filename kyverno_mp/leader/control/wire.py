@@ -11,6 +11,7 @@ docs/behaviour/controllers 8.
     the operator's ConfigMap changed           webhooks: configuration
     a configuration of ours changed            webhooks: its name; callers
     the authority changed or became usable     webhooks: all; leader health
+    a Secret or the Deployment of ours changed certificates; callers
     CRDs changed                               discovery: its CRDs
     the served resources changed               webhooks: all
     webhooks were registered                   policy statuses; generated policies
@@ -29,13 +30,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from kyverno_mp.controllers.certificates.reconcile import SECRETS
+from kyverno_mp.controllers.deregister import DEPLOYMENTS
 from kyverno_mp.controllers.replicas import Replicas, scope_of
 from kyverno_mp.controllers.webhook_config.callers import segments_in
 from kyverno_mp.controllers.webhook_config.options import MANAGED_BY, MANAGER
+from kyverno_mp.controllers.webhook_config.owner import WatchedOwner
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
-from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.followed import FollowedObjects
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
@@ -48,7 +52,11 @@ from kyverno_mp.leader.control.dependencies import (
     ReplicaContext,
 )
 from kyverno_mp.leader.control.event_recorder import EventRecorder
-from kyverno_mp.leader.control.options import webhook_options
+from kyverno_mp.leader.control.options import (
+    caller_path_rules,
+    certificate_rules,
+    webhook_options,
+)
 from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
@@ -79,7 +87,7 @@ class Wired:
     ) -> None:
         """``identity``: the name of this replica."""
         clock, client = replica.clock, followed.client
-        objects = Objects(client)
+        objects = FollowedObjects(client, _followed_names(replica.settings))
         self._policies = followed.policies
         self.queue: WorkQueue[Request] = WorkQueue(
             depth_max=_DEPTH_MAX, backoff=_BACKOFF, clock_s=clock.monotonic_s
@@ -101,6 +109,7 @@ class Wired:
             objects=objects,
             discovery=self.discovery,
             replicas=self.replicas,
+            owner=WatchedOwner(client),
             own=_own_configurations(client, replica.settings),
         )
         metrics = followed.metrics
@@ -162,7 +171,26 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
         own.on_change(partial(own_changed, plural))
     namespace = shared.replica.settings.namespace
     others = Informer(client, scope_of(namespace), shared.replicas.read_reports)
-    return [crds, *shared.own.values(), others]
+    for informer in shared.objects.informers:
+        informer.on_change(adds(keys.CERTIFICATES))
+        informer.on_change(adds(keys.CALLERS))
+    watched: list[Informer[Any]] = [*shared.own.values(), shared.owner.informer]
+    return [crds, others, *watched, *shared.objects.informers]
+
+
+def _followed_names(settings: Settings) -> list[tuple[Resource, Key]]:
+    """Return the objects that controllers read every second."""
+    if not settings.runs_webhook:
+        return []
+    certificates, callers = certificate_rules(settings), caller_path_rules(settings)
+    names = [certificates.ca_name, certificates.tls_name]
+    followed = [(SECRETS, (certificates.namespace, name)) for name in names]
+    if settings.caller_path:
+        followed.append((SECRETS, callers.secret))
+        if callers.deployment:
+            key = callers.secret[0], callers.deployment
+            followed.append((DEPLOYMENTS, key))
+    return followed
 
 
 def _own_configurations(

@@ -40,6 +40,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.queues.ahead import Ahead, Held
 from kyverno_mp.queues.journal import JournalReader
+from kyverno_mp.queues.pace import Polls
 from kyverno_mp.queues.triggers import (
     TriggerRecord,
     Wanted,
@@ -52,7 +53,6 @@ from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
-_POLL_S: Final = 0.02
 _RETRY_S: Final = 0.25
 _PAUSE_S_MAX: Final = 15.0
 _COUNT_S: Final = 1.0
@@ -102,6 +102,7 @@ class TriggerWriter:
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
+        self._polls = Polls()
         """Consecutive steps that failed, apart from rejections."""
         self._ahead: dict[int, Ahead] = {}
         self._rejections = Rejections(monotonic_s)
@@ -129,6 +130,7 @@ class TriggerWriter:
         try:
             for ahead in self._journals():
                 if records := ahead.due(TRIGGERS_AT_ONCE_MAX, self._rejections.is_due):
+                    self._polls.finds()
                     try:
                         self._write(records)
                     finally:
@@ -357,9 +359,8 @@ class TriggerWriter:
             self.step()
 
     def _pause_s(self) -> float:
-        if not self._failures:
-            return _POLL_S
-        return min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
+        failed_s = min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
+        return failed_s if self._failures else self._polls.next_s()
 
 
 class _Full(Exception):

@@ -40,6 +40,7 @@ def _work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
             holds_lease=tools.holds_lease,
             health=tools.health,
             is_excluded=data.is_excluded,
+            served=data.served,
             bound_namespaces=data.bound_namespaces,
             rights=tools.rights,
         ),

@@ -114,6 +114,8 @@ class PoolData:
             {name: one.current for name, one in self._followers.items()}
         )
         kinds = LiveKinds(self._kinds, client)
+        self.served = kinds.directory
+        """Returns the resources that the leader has published, empty before."""
         objects = LiveObjects(client, kinds)
         services = open_services(settings)
         namespaces = LiveNamespaces(shared.namespace, client)

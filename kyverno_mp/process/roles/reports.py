@@ -99,6 +99,7 @@ def run(start: Start) -> None:
                     settings=tools.place.settings,
                     holds_lease=tools.holds_lease,
                     health=tools.health,
+                    served=data.served,
                     image_evaluators=image_evaluators,
                 ),
                 stop,

@@ -68,7 +68,9 @@ def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
     try:
         if rule.verify_images is not None and not rule.unsupported:
             return LinkedImageRule(policy, rule)
-        return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
+        # Of image rules that cannot be evaluated, only the error is needed.
+        kinds = ("mutate", "verifyImages" if rule.unsupported else "")
+        return LinkedMutation(policy, rule) if rule.rule_type in kinds else None
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         return unlinked_change(policy, rule, error)
 

@@ -59,7 +59,7 @@ class Scan(ObjectScan):
         super().__init__(dependencies, feed)
         self._writer = writer
         self._stored = stored
-        self._kinds = Kinds(dependencies.client, self._clock_s)
+        self._kinds = Kinds(dependencies.client, self._clock_s, dependencies.served)
         self.admission = AdmissionPolicies(dependencies.client, dependencies.settings)
         self.plan = Plan()
         self._is_due = False

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.events import Successes
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.pool.sinks import EventSink, Metrics
@@ -78,6 +79,8 @@ class ReportsDependencies:
     """Called before each write."""
     health: Callable[[Sequence[str]], None]
     """Called every few seconds with the current problems; empty = healthy."""
+    served: Callable[[], Directory] = lambda: Directory(())
+    """Returns the resources that the leader has published, without a call."""
     clock: Clock = field(default_factory=Clock)
     image_evaluators: Evaluators | None = None
     """The evaluators of image rules, or None if there are none."""

@@ -71,6 +71,22 @@ class Acceptor:
             else:
                 self._timer.cancel()
 
+    def accept_waiting(self) -> int:
+        """Accept what no other worker accepts any more; return the number.
+
+        K8S: an API server that opens a connection before it knows of a pod's end does
+        not repeat the call if the kernel resets the connection.
+        """
+        if self._connections.others_accept():
+            return 0
+        for count in range(CONNECTIONS_MAX):
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError:
+                return count
+            self._start_handshake(accepted)
+        return CONNECTIONS_MAX
+
     def _listen(self) -> None:
         self._timer = None
         self._loop.add_reader(self._listener, self._try_accept)

@@ -8,7 +8,11 @@ min).
 """
 
 import asyncio
+import contextlib
+import fcntl
 import math
+import termios
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
@@ -33,6 +37,8 @@ it has at least two too many. A single surplus connection would move between wor
 endlessly."""
 QUIET_S: Final = 0.5
 """During a drain, a connection is closed after this time without a request."""
+UNREAD_PAUSE_S: Final = 0.02
+"""Then, the time between two looks for bytes that the loop has not read yet."""
 
 IDLE: Final = 0
 READING: Final = 1
@@ -213,6 +219,10 @@ class Connections:
         others = self._peers.others() if self._peers is not None else ()
         return bool(others) and self._count() > min(others)
 
+    def others_accept(self) -> bool:
+        """Return whether another worker accepts connections."""
+        return self._peers is not None and bool(self._peers.others())
+
     def should_close(self) -> bool:
         """Return whether to close the current connection after its answer."""
         if self.draining or not self.letting_go:
@@ -245,3 +255,14 @@ class Connections:
         fair = (count + sum(others)) / (len(others) + 1)
         many = count > max(fair * _SHARE_MAX, fair + 1)
         self.letting_go = math.ceil((count - fair) / 2) if many else 0
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """Return how many bytes the kernel has received that the loop has not read."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return 0
+    count = array("i", [0])
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
+    return count[0]

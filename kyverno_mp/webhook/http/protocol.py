@@ -37,7 +37,9 @@ from kyverno_mp.webhook.http.connections import (
     CLOSING,
     IDLE,
     READING,
+    UNREAD_PAUSE_S,
     Connections,
+    unread_bytes,
 )
 from kyverno_mp.webhook.http.exchange import (
     HEADER_BYTES,
@@ -205,14 +207,15 @@ class Protocol(asyncio.Protocol):
     def drain(self) -> None:
         """Close if idle, otherwise after the answer.
 
-        On a recently used connection, a request may be in transit, which no client
-        would send again. It can still arrive, and is the last one.
+        On any connection, a request may be in transit, which no client would send
+        again. It can still arrive, and is the last one.
         """
         if self._transport is None:
             return
         if self.state == CLOSING:
             self._transport.close()
         elif self.state == IDLE:
+            self.since = self._connections.loop.time()
             self._close_when_quiet()
 
     def _close_when_quiet(self) -> None:
@@ -222,6 +225,9 @@ class Protocol(asyncio.Protocol):
         left_s = self.since + self._connections.quiet_s - loop.time()
         if left_s > 0:
             loop.call_later(left_s, self._close_when_quiet)
+        elif unread_bytes(self._transport):
+            # This loop was too busy to read the request that has arrived.
+            loop.call_later(UNREAD_PAUSE_S, self._close_when_quiet)
         else:
             self._transport.close()
 

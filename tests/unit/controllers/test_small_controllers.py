@@ -276,15 +276,15 @@ def test_replica_reports_before_it_counts_as_silent(
     )
     versions: list[dict[str, int] | None] = [{}, None, {"policies": 1}]
     controller = ReplicasController(replicas, lambda: versions.pop(0))
-    assert controller.reconcile("") == Result(after_s=8)
+    assert controller.reconcile("") == Result(after_s=12)
     assert controller.reconcile("") == Result(retry=True), "workers attach something"
     assert api.count("(POST|PATCH) .*configmaps") == 0
-    assert controller.reconcile("") == Result(after_s=8)
+    assert controller.reconcile("") == Result(after_s=12)
     versions += [{"policies": 2}, {"policies": 2}, {"policies": 2}]
     assert controller.reconcile("") == Result(after_s=0.1), "writes keep a distance"
     turned.turn(0.25)
-    assert controller.reconcile("") == Result(after_s=8)
-    turned.turn(8)
+    assert controller.reconcile("") == Result(after_s=12)
+    turned.turn(12)
     controller.reconcile("")
     data = api.client().get(f"/api/v1/namespaces/kyverno/configmaps/{NAME}")["data"]
     assert msgspec.json.decode(data["one"]) == {"versions": {"policies": 2}, "beat": 3}

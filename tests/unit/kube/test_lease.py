@@ -1,13 +1,17 @@
 """Two replicas never assume at one time that they hold a lease."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from kyverno_mp.errors import LeaseLost
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.followed import named
+from kyverno_mp.kube.lease import LEASES, Election, Terms
 from tests.unit.kube.fake_api import FakeApi
+from tests.waiting import HANG_S, wait_for
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno"
 
@@ -148,3 +152,164 @@ def test_stolen_lease_is_detected(api: FakeApi) -> None:
     assert not one.step()
     with pytest.raises(LeaseLost):
         one.guard()
+
+
+class Watching:
+    """Replicas whose watch has everything, on one clock that the test turns."""
+
+    def __init__(self, api: FakeApi, *names: str) -> None:
+        self.api, self.clock = api, Clock()
+        self.elections: dict[str, Election] = {}
+        self.watches: dict[str, Informer[bytes]] = {}
+        for name in names:
+            terms = Terms(namespace="kyverno", name="kyverno", identity=name)
+            scope = named(LEASES, ("kyverno", "kyverno"))
+            watch = self.watches[name] = Informer(api.client(), scope, whole)
+            objects = Objects(api.client())
+            self.elections[name] = Election(objects, terms, self.clock, watch=watch)
+            watch.start()
+            assert watch.wait_synced(HANG_S)
+
+    def stop(self) -> None:
+        for watch in self.watches.values():
+            watch.stop()
+
+    def heard(self) -> None:
+        """Wait until the watches show the stored Lease."""
+        key = ("/apis/coordination.k8s.io/v1", "kyverno", "leases", "kyverno")
+        stored = self.api.objects.get(key)
+        version = stored["metadata"]["resourceVersion"] if stored else ""
+
+        def have_all() -> bool:
+            watches = self.watches.values()
+            return all(
+                one.version_of(("kyverno", "kyverno")) == version for one in watches
+            )
+
+        wait_for(have_all)
+
+    def look(self) -> None:
+        """Let each replica do what ``run`` does at each look."""
+        for election in self.elections.values():
+            if election.is_due():
+                election.step()
+            self.heard()
+
+    def pass_s(self, seconds: float) -> None:
+        for _ in range(round(seconds * 4)):
+            self.clock.at_s += 0.25
+            self.look()
+
+
+@pytest.fixture
+def watching(api: FakeApi) -> Iterator[Watching]:
+    made = Watching(api, "one", "two", "three")
+    yield made
+    made.stop()
+
+
+def test_watching_replicas_make_no_calls_and_the_holder_one_in_six_seconds(
+    api: FakeApi, watching: Watching
+) -> None:
+    watching.look()
+    watching.pass_s(6)
+    before = len(api.requests)
+    watching.pass_s(60)
+    calls = [(method, path.split("?")[0]) for method, path, _ in api.requests[before:]]
+    assert calls == [("PUT", PATH)] * 10
+    assert watching.elections["one"].terms_held == 1
+
+
+def test_watching_replica_takes_a_released_lease_at_once(watching: Watching) -> None:
+    watching.look()
+    watching.pass_s(1)
+    watching.elections.pop("one").release()
+    watching.heard()
+    watching.look()
+    assert watching.elections["two"].holds() != watching.elections["three"].holds()
+
+
+def test_watching_replica_takes_a_deleted_lease_at_once(
+    api: FakeApi, watching: Watching
+) -> None:
+    watching.look()
+    watching.elections.pop("one")
+    api.remove(PATH)
+    watching.heard()
+    watching.look()
+    assert watching.elections["two"].holds() != watching.elections["three"].holds()
+
+
+def test_watching_replica_takes_an_expired_lease_after_its_duration(
+    watching: Watching,
+) -> None:
+    watching.look()
+    watching.pass_s(1)
+    watching.elections.pop("one")
+    watching.pass_s(10)
+    assert not watching.elections["two"].holds()
+    watching.pass_s(3)
+    assert watching.elections["two"].holds() != watching.elections["three"].holds()
+
+
+def test_late_watch_causes_no_takeover(api: FakeApi, watching: Watching) -> None:
+    """The watch of a replica stalls; the lease is renewed meanwhile."""
+    watching.look()
+    watching.pass_s(1)
+    watching.watches.pop("two").stop()
+    before = api.count("GET .*leases/kyverno")
+    watching.pass_s(60)
+    assert watching.elections["one"].terms_held == 1
+    assert watching.elections["one"].holds()
+    # It reads the lease before it takes it, once in each duration.
+    assert 4 <= api.count("GET .*leases/kyverno") - before <= 5
+
+
+def test_holder_notices_at_once_that_another_has_taken_the_lease(
+    api: FakeApi, watching: Watching
+) -> None:
+    watching.look()
+    watching.pass_s(1)
+    key = ("/apis/coordination.k8s.io/v1", "kyverno", "leases", "kyverno")
+    stored = api.objects[key]
+    api.store(key, {**stored, "spec": {**stored["spec"], "holderIdentity": "thief"}})
+    watching.heard()
+    watching.look()
+    assert not watching.elections["one"].holds()
+
+
+def test_replica_without_permission_to_watch_polls(api: FakeApi) -> None:
+    api.fault("GET .*leases[?]", *([403] * 1000))
+    scope = named(LEASES, ("kyverno", "kyverno"))
+    watch = Informer(api.client(), scope, whole, pause_s_max=0.01)
+    terms = Terms(namespace="kyverno", name="kyverno", identity="two")
+    clock = Clock()
+    election(api, "one", clock).step()
+    two = Election(Objects(api.client()), terms, clock, watch=watch)
+    watch.start()
+    wait_for(lambda: watch.failures)
+    assert two.is_due()
+    two.step()
+    assert not two.is_due()
+    clock.at_s += 1.9
+    assert not two.is_due()
+    clock.at_s += 0.2
+    assert two.is_due()
+    watch.stop()
+
+
+def test_failed_renewal_is_repeated_before_the_lease_ends(api: FakeApi) -> None:
+    clock = Clock()
+    one = election(api, "one", clock)
+    one.step()
+    clock.at_s += 5.9
+    assert not one.is_due()
+    clock.at_s += 0.2
+    assert one.is_due()
+    api.fault("PUT", 403)
+    assert one.step()
+    assert not one.is_due()
+    clock.at_s += 0.5
+    assert one.is_due()
+    assert one.step()
+    assert not one.last_error

@@ -6,6 +6,7 @@ caused by an event instead of the next periodic check.
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -459,13 +460,61 @@ def test_new_ca_is_registered_immediately(leader: Leader) -> None:
     leader.wired.queue.add(keys.WEBHOOKS)
     leader.work()
     leader.api.remove(path)
-    for _ in range(110):
-        if leader.at(path):
-            break
-        leader.pass_s(0.1)
+    leader.until(lambda: leader.at(path))
+    leader.work()
     made = base64.b64decode(leader.at(path)["data"]["tls.crt"])
     (webhook,) = leader.at(CONFIGURATION)["webhooks"]
     assert made.strip() in base64.b64decode(webhook["clientConfig"]["caBundle"])
+
+
+def calls_in_a_minute(leader: Leader) -> Counter[str]:
+    """Count the calls by method and resource while nothing changes, after a while.
+
+    Other objects change, so that the watches get bookmarks.
+    """
+
+    def all_heard() -> None:
+        """Wait until every watch has the current state."""
+        version = str(leader.api.version)
+        wait_for(
+            lambda: all(one.notified_version == version for one in leader.informers)
+        )
+
+    for _ in range(2):
+        leader.pass_s(20)
+        all_heard()
+    before = len(leader.api.requests)
+    for _ in range(6):
+        leader.api.put(f"{KYVERNO}/events/other", note="x")
+        all_heard()
+        leader.publish(1)
+        leader.pass_s(10)
+    found = Counter[str]()
+    for method, target, _ in leader.api.requests[before:]:
+        path, _, query = target.partition("?")
+        assert "watch=1" not in query, "the watches stay open"
+        parts = path.split("/")
+        found[f"{method} {parts[-2] or parts[-1]}"] += 1
+    return found
+
+
+def test_idle_holder_of_the_lease_makes_few_calls(leader: Leader) -> None:
+    """Besides renewing the lease: heartbeats, reachability, aggregated API servers."""
+    assert calls_in_a_minute(leader) == {
+        "PATCH configmaps": 5,
+        "PUT leases": 6,
+        "GET api": 1,
+        "GET apis": 1,
+    }
+
+
+def test_idle_replica_without_the_lease_makes_hardly_any_calls(leader: Leader) -> None:
+    leader.election.release()
+    assert calls_in_a_minute(leader) == {
+        "PATCH configmaps": 5,
+        "GET api": 1,
+        "GET apis": 1,
+    }
 
 
 def test_leader_health_is_reported(leader: Leader) -> None:

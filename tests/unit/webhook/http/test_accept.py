@@ -25,6 +25,7 @@ class Board:
 
     def __init__(self) -> None:
         self.told: dict[int, int] = {}
+        self.acceptors: list[Acceptor] = []
 
 
 class Seat:
@@ -83,7 +84,7 @@ def serve(count: int, story: Story) -> None:
             workers = [connections_of(loop, Seat(board, n)) for n in range(count)]
             # Each worker has its own descriptor of the shared socket, as after a fork.
             ours = [listener.dup() for _ in workers]
-            acceptors = [
+            acceptors = board.acceptors = [
                 Acceptor(loop, one, connections, None)
                 for one, connections in zip(ours, workers, strict=True)
             ]
@@ -202,6 +203,27 @@ def test_draining_worker_is_not_waited_for() -> None:
         link[1].close()
 
     serve(1, story)
+
+
+def test_draining_workers_answer_connections_in_the_queue_of_the_kernel() -> None:
+    """Otherwise the kernel resets them when the last worker ends."""
+
+    async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
+        for worker in workers:
+            worker.report_count()
+        await wait_on_loop(lambda: len(board.told) == len(workers))
+        for acceptor in board.acceptors:
+            acceptor.close()
+        workers[0].drain()
+        link = await dial()
+        assert board.acceptors[0].accept_waiting() == 0, "another worker accepts it"
+        workers[1].drain()
+        assert board.acceptors[0].accept_waiting() == 1
+        assert b"connection: close" in await ask(*link)
+        link[1].close()
+        assert board.told == {0: -1, 1: -1}
+
+    serve(2, story)
 
 
 def test_client_that_disconnects_immediately_causes_no_harm() -> None:

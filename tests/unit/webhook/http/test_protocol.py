@@ -407,6 +407,36 @@ def test_draining_answers_a_request_in_transit() -> None:
     talk(story, quiet_s=5.0)
 
 
+def test_draining_reads_what_has_arrived() -> None:
+    """A busy loop may drain before it reads; no client sends the request again."""
+
+    async def story(client: Client) -> None:
+        assert (await client.ask(post()))[0] == 200
+        client.writer.write(post())
+        client.connections.drain()
+        status, headers, _body = await client.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.ended()
+
+    talk(story, quiet_s=0.0)
+
+
+def test_draining_waits_for_requests_on_a_connection_that_was_idle_for_long() -> None:
+    """The API server does not know yet that it should not use it again."""
+
+    async def story(client: Client) -> None:
+        assert (await client.ask(post()))[0] == 200
+        (connection,) = client.connections.open
+        connection.since -= 10.0
+        client.connections.drain()
+        await asyncio.sleep(0)
+        status, headers, _body = await client.ask(post())
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.ended()
+
+    talk(story, quiet_s=5.0)
+
+
 def test_draining_answers_running_reviews() -> None:
     began, gate = threading.Event(), threading.Event()
 
