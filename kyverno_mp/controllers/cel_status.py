@@ -37,7 +37,6 @@ _TARGETS: Final = {
     "cronjobs": ("batch", "CronJob"),
     "jobs": ("batch", "Job"),
 }
-"""In upstream's order: by group, then by resource."""
 
 
 def cel_status_of(
@@ -122,14 +121,27 @@ def _condition(
 def _config_of(spec: AnySpec) -> Json:
     """Return one autogen configuration: its targets, and the policy's copy."""
     constraints = spec.match_constraints
-    resources = sorted(
-        resource
-        for rule in (() if constraints is None else constraints.resource_rules)
-        for resource in rule.resources
-    )
     targets = [
-        {"group": group, "version": "v1", "resource": resource, "kind": kind}
-        for resource, (group, kind) in _TARGETS.items()
-        if resource in resources
+        {
+            "group": group,
+            "version": version,
+            "resource": resource,
+            "kind": _kind_of(resource, group),
+        }
+        for rule in (() if constraints is None else constraints.resource_rules)
+        for group in rule.api_groups
+        for version in rule.api_versions
+        for resource in rule.resources
     ]
     return {"targets": targets, "spec": spec.raw()}
+
+
+def _kind_of(resource: str, group: str) -> str:
+    """Return the kind of a controller. KYVERNO: another one's is guessed.
+
+    Nothing but this field depends on the guess.
+    """
+    known = _TARGETS.get(resource)
+    if known is not None and known[0] == group:
+        return known[1]
+    return resource.removesuffix("s").capitalize()

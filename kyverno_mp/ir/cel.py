@@ -6,10 +6,15 @@ program/bodies/cel_conditions.py. Plain data; no behaviour here. Source:
 docs/behaviour/engine 1.9, 6.4.
 """
 
+from typing import Final
+
 import msgspec
 
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.match import SelectorIR
+
+EXTRACTED: Final = "extract"
+"""The autogen copy for custom workloads, evaluated on the Pods of their templates."""
 
 
 class NamedExpressionIR(msgspec.Struct, frozen=True, array_like=True):

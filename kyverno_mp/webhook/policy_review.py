@@ -18,6 +18,7 @@ from typing import Final
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.admission.refusal import refusal
+from kyverno_mp.compiler.autogen.cel import copy_warnings
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.exception_review import (
@@ -199,8 +200,7 @@ class PolicyReview:
                     if problem:
                         return denied(request.uid, problem)
                     namespace = request.namespace or document.metadata.namespace
-                    warnings = self._exception_warnings(namespace)
-                    return allowed(request.uid, warnings)
+                    return allowed(request.uid, self._exception_warnings(namespace))
                 # The other kinds are reviewed above.
                 assert not isinstance(document, GeneratingPolicy)
                 if isinstance(document, MutatingPolicy):
@@ -211,16 +211,17 @@ class PolicyReview:
                     found = refusals(document)
                 found = found or too_large(document) or self._closed(document)
                 found = found or self._refused_author(request, document)
+                warnings = list(map(": ".join, copy_warnings(document)))
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
             return denied(request.uid, error.message)
-        return _judged(request, found)
+        return _judged(request, found, warnings)
 
     def _answer_background_cel(self, request: Request) -> bytes:
         """Review a policy in CEL of the kinds that the pools carry out."""
         raw = request.object
-        warnings: Sequence[str] = ()
+        warnings: list[str] = []
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 metadata = {**metadata_of(raw), "namespace": request.namespace}

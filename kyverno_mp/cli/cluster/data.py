@@ -131,6 +131,7 @@ class GivenTargets:
         """``is_cluster``: ClusterResource files are given, so every kind is known."""
         self._objects = sorted(objects, key=_place_of)
         self._is_cluster = is_cluster
+        self._kinds = {str(raw.get("kind")) for raw in objects}
 
     def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name.
@@ -138,8 +139,10 @@ class GivenTargets:
         Raises: ExpressionFailed if the named object does not exist.
         """
         resource = _plural(asked.kind)
-        # KYVERNO: without ClusterResources, only the kinds of client-go's fake exist.
-        if not self._is_cluster and resource not in _TARGETED:
+        # KYVERNO: without ClusterResources, only the kinds of client-go's fake exist;
+        # here, those of the given objects exist, too, as in upstream's `test`.
+        is_known = self._is_cluster or resource in _TARGETED
+        if not is_known and asked.kind not in self._kinds:
             raise ExpressionFailed("cli.unknown_kind", "not found")
         found = [one for one in self._objects if _is_asked(one, asked)]
         if not found and asked.is_one:

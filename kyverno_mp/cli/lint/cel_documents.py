@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kyverno_mp.cli.lint.checks import Concern
+from kyverno_mp.compiler.autogen.cel import copy_warnings
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicy,
     decode_image_policy,
@@ -20,6 +21,7 @@ from kyverno_mp.policy.cel_kinds.policies import (
     decode_cel_policy,
     is_cel_policy,
 )
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
@@ -53,9 +55,14 @@ def cel_concerns(
     | AnyCelPolicy
     | ImageValidatingPolicy
     | CelPolicyException,
+    *,
+    for_server: bool,
 ) -> Iterator[Concern]:
     """Yield the misleading parts of a policy in CEL."""
-    if not isinstance(document, ImageValidatingPolicy):
+    if isinstance(document, AnyServedPolicy):
+        for path, text in copy_warnings(document):
+            yield Concern("lint.autogen_controllers", path, "", text)
+    if not (for_server and isinstance(document, ImageValidatingPolicy)):
         return
     spec = document.spec
     given = spec.validation_configurations

@@ -10,10 +10,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.cli.lint.calls import call_faults
+from kyverno_mp.compiler.autogen.rules import unknown_controllers
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.checks.rules.kinds import kinds_of
-from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.documents.cluster_policy import (
+    AUTOGEN_ANNOTATION,
+    AnyPolicy,
+    Policy,
+    Rule,
+)
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
+from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 from kyverno_mp.values.kubernetes.kinds import parse_kind
@@ -37,6 +44,7 @@ CODES: Final = {
     "lint.never_matches": "No request can ever match the rule.",
     "lint.not_a_policy": "The file or document is not meant to be a policy.",
     "lint.suspicious": "The rule probably does not do what its author intended.",
+    "lint.autogen_controllers": "An entry of autogen has no effect.",
     "lint.unverified_images": "No image can meet required: nothing verifies it.",
     "lint.unsupported": "This version does not evaluate the policy or rule.",
     "lint.wildcard_kind": "The rule matches every kind of object.",
@@ -90,6 +98,14 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
         if name in spec:
             text = f"{name} is deprecated: {advice}"
             yield Concern("lint.deprecated_field", f"spec.{name}", "", text)
+    for name in unknown_controllers(policy):
+        text = (
+            f"{quote(name)} is no controller of Pods, so it is ignored: names are"
+            " case-sensitive and not trimmed, and objects of custom workloads are"
+            " validated only by policies of policies.kyverno.io"
+        )
+        path = f"metadata.annotations['{AUTOGEN_ANNOTATION}']"
+        yield Concern("lint.autogen_controllers", path, "", text)
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
         yield from _rule_concerns(policy, rule, path)

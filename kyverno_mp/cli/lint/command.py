@@ -213,8 +213,7 @@ class _Linter:
                 yield from self._errors(review(policy))
                 yield from self._errors(entry_problems(policy))
         yield from self._of_concerns(corrections(policy))
-        if self.for_server:
-            yield from self._of_concerns(cel_concerns(policy))
+        yield from self._of_concerns(cel_concerns(policy, for_server=self.for_server))
         if self.for_server and (kinds := unserved(policy)):
             text = f"the server does not evaluate {kinds}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")

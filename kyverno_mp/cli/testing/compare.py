@@ -315,18 +315,25 @@ def _verdict(
     if expected.patched:
         found = difference(compared or {}, folder / expected.patched)
         if found is not None:
-            # As in 1.17, an object that differs on purpose is a wanted failure.
-            is_wanted = expected.result == "fail" and found[0] == DIFFERENT
-            return ("Ok", found[1]) if is_wanted else found
+            return _intended(expected, found)
     if expected.generated:
         paths = [folder / path for path in expected.generated]
         found = _from_all(compared or {}, paths)
         if found is not None:
-            return found
+            return _intended(expected, found)
     word = report_word(response, rule, audit_warn=False)
     if word != expected.result:
         return f"Want {expected.result}, got {word}", rule.message
     return "Ok", rule.message
+
+
+def _intended(expected: Expected, found: tuple[str, str]) -> tuple[str, str]:
+    """Return a difference, or "Ok" if the result expects it.
+
+    As in 1.17, an object that differs on purpose is a wanted failure.
+    """
+    is_wanted = expected.result == "fail" and found[0] == DIFFERENT
+    return ("Ok", found[1]) if is_wanted else found
 
 
 def _from_all(actual: dict[str, Json], paths: Sequence[Path]) -> tuple[str, str] | None:

@@ -4,14 +4,22 @@ Room: compiler. Takes: the spec of a policy. Gives: copies with rewritten
 expressions and match constraints. Next: compiler/cel_kinds/validating_policy.py,
 compiler/cel_kinds/image_validating_policy.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/cel 7; Kyverno pkg/cel/autogen, pkg/cel/policies/vpol/autogen.
+Source: docs/behaviour/cel 7; docs/behaviour/v1.19 12; Kyverno pkg/cel/autogen,
+pkg/cel/policies/vpol/autogen.
+
+A controller of another group, ``<resource>.<version>.<group>``, has no known path of
+its Pods: its copy is unchanged, and is evaluated on the Pods of the object's templates
+(program/validating_policy/templates.py).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.policy.cel_kinds.admission_policy import (
     MatchResources,
     NamedRuleWithOperations,
@@ -20,8 +28,11 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicySpec,
 )
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicySpec
 from kyverno_mp.policy.fields.meta import LabelSelector
+from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.records import RecordType
 
@@ -30,6 +41,16 @@ _RECORDS: Final[Mapping[type, RecordType[Any]]] = {
     ValidatingPolicySpec: RecordType(ValidatingPolicySpec),
     ImageValidatingPolicySpec: RecordType(ImageValidatingPolicySpec),
 }
+
+
+class Controller(NamedTuple):
+    """A resource whose objects create Pods."""
+
+    resource: str
+    version: str
+    group: str
+
+
 _DEFAULTS: Final = {
     "daemonsets": "apps",
     "deployments": "apps",
@@ -43,6 +64,55 @@ _COPIES: Final = (
     ("defaults", _DEFAULTS, "spec.template"),
 )
 """(configuration name, resource -> group, path of the Pod within the controller)."""
+_PARTS: Final = 3
+
+
+def custom_controller(name: str) -> Controller | None:
+    """Return the controller ``<resource>.<version>.<group>``; None: another form."""
+    parts = name.split(".", _PARTS - 1)
+    if name in _DEFAULTS or name in _CRON_JOBS or len(parts) < _PARTS or "" in parts:
+        return None
+    return Controller(*parts)
+
+
+def copy_warnings(policy: AnyServedPolicy) -> Iterator[tuple[str, str]]:
+    """Yield (path, text) of the entries of ``autogen`` without effect."""
+    if isinstance(policy, GeneratingPolicy) or policy.spec.autogen is None:
+        return
+    given = policy.spec.autogen.pod_controllers
+    names = () if given is None else given.controllers or ()
+    is_mutating = isinstance(policy, MutatingPolicy)
+    for index, text in _without_effect(names, is_mutating=is_mutating):
+        yield f"spec.autogen.podControllers.controllers[{index}]", text
+
+
+def _without_effect(
+    names: Iterable[str], *, is_mutating: bool
+) -> Iterator[tuple[int, str]]:
+    """Yield (index, reason) of each entry of ``controllers`` without effect."""
+    known = [*_DEFAULTS, *_CRON_JOBS]
+    for index, name in enumerate(names):
+        if name in known or name == "none":
+            continue
+        if custom_controller(name) is None:
+            yield index, _unknown(name, known)
+        elif is_mutating:
+            yield (
+                index,
+                (
+                    f"{quote(name)}: objects of custom workloads are validated, but not"
+                    " mutated"
+                ),
+            )
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name.lower(), known, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return (
+        f"{quote(name)} is no controller of Pods and has no effect{meant} (another"
+        " kind is named as <resource>.<version>.<group>)"
+    )
 
 
 def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
@@ -51,7 +121,8 @@ def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
     for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
-        moved = _RECORDS[type(spec)].convert(_moved(spec.raw(), prefix))
+        raw = spec.raw()
+        moved = _RECORDS[type(spec)].convert(_moved(raw, prefix) if prefix else raw)
         yield name, msgspec.structs.replace(moved, match_constraints=constraints)
 
 
@@ -60,19 +131,23 @@ def copied_constraints(
 ) -> Iterator[tuple[str, MatchResources | None, str]]:
     """Yield (configuration name, match constraints, path of the Pod) of each copy.
 
-    ``wanted``: the controllers that the policy lists; None: all.
+    ``wanted``: the controllers that the policy lists; None: all. The path is "" if
+    only the object shows where its Pods are.
     """
     if constraints is None or not _is_for_pods(constraints):
         return
     operations = constraints.resource_rules[0].operations
     for name, groups, prefix in _COPIES:
         resources = {
-            plural: group
+            Controller(plural, "v1", group)
             for plural, group in groups.items()
             if wanted is None or plural in wanted
         }
         if resources:
             yield name, _constraints(operations, resources), prefix
+    custom = frozenset(filter(None, map(custom_controller, wanted or ())))
+    if custom:
+        yield EXTRACTED, _constraints(operations, custom), ""
 
 
 def _is_for_pods(constraints: MatchResources) -> bool:
@@ -97,20 +172,26 @@ def _selects(selector: LabelSelector | None) -> bool:
 
 
 def _constraints(
-    operations: Operations, resources: dict[str, str]
+    operations: Operations, controllers: AbstractSet[Controller]
 ) -> MatchResources | None:
     if not operations:
         return None
     rules = tuple(
         NamedRuleWithOperations(
             api_groups=(group,),
-            api_versions=("v1",),
+            api_versions=(version,),
             resources=tuple(
-                sorted(one for one, of in resources.items() if of == group)
+                sorted(
+                    each.resource
+                    for each in controllers
+                    if (each.group, each.version) == (group, version)
+                )
             ),
             operations=operations,
         )
-        for group in sorted(set(resources.values()))
+        for group, version in sorted(
+            {(each.group, each.version) for each in controllers}
+        )
     )
     return MatchResources(resource_rules=rules)
 

@@ -47,8 +47,11 @@ def copies_of(spec: MutatingPolicySpec) -> Iterator[tuple[str, MutatingPolicySpe
             # Without constraints the copy would match everything; upstream's process
             # panics.
             continue
-        path = prefix.split(".")
         replace = msgspec.structs.replace
+        if not prefix:
+            yield name, replace(spec, match_constraints=constraints)
+            continue
+        path = prefix.split(".")
         conditions, variables = (
             tuple(replace(one, expression=moved(one.expression, path)) for one in each)
             for each in (spec.match_conditions, spec.variables)

@@ -155,6 +155,16 @@ def _generated(spec: Spec, controllers: str) -> list[Rule]:
     ]
 
 
+def unknown_controllers(policy: AnyPolicy) -> list[str]:
+    """Return the annotation's entries that name no controller and no matched kind."""
+    named = policy.metadata.annotations.get(AUTOGEN_ANNOTATION)
+    if not named:
+        return []
+    known = _WORKLOADS | _NO_KINDS
+    others = {name for name in named.split(",") if name not in known}
+    return sorted(others - _matched(policy.spec, others))
+
+
 def _controllers(policy: AnyPolicy) -> frozenset[str]:
     if not can_autogen(policy.spec):
         return frozenset({"none"})

@@ -24,6 +24,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     is_on,
     key_of,
     names_policy,
+    problems_of_exceptions,
 )
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.errors import Where
@@ -97,8 +98,8 @@ def compile_image_policy(
     """
     compiled, unusable = compile_with_exceptions(document, exceptions)
     if unusable:
-        problems = dict.fromkeys(problem for _, problem in unusable)
-        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+        problems = problems_of_exceptions(unusable)
+        raise DocumentInvalid(problems, Where(policy=key_of(document)))
     return compiled
 
 

@@ -21,6 +21,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     compile_exceptions,
     is_on,
     names_policy,
+    problems_of_exceptions,
 )
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.rules.effects import effects_of
@@ -56,12 +57,18 @@ def compile_mutating_policy(
     """
     builder, bodies = _compiled_bodies(document)
     attached = tuple(
-        compile_exception(one, builder)
-        for one in exceptions
-        if names_policy(one, document)
+        _of_exception(one, builder) for one in exceptions if names_policy(one, document)
     )
     refuse(builder, document)
     return _policy_of(document, bodies, attached)
+
+
+def _of_exception(exception: CelPolicyException, builder: Builder) -> CelExceptionIR:
+    before = len(builder.problems)
+    compiled = compile_exception(exception, builder)
+    named = [(exception.key, problem) for problem in builder.problems[before:]]
+    builder.problems[before:] = problems_of_exceptions(named)
+    return compiled
 
 
 def compile_mutating_with_exceptions(

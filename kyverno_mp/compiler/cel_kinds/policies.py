@@ -24,6 +24,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     is_on,
     key_of,
     names_policy,
+    problems_of_exceptions,
 )
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.rules.effects import effects_of
@@ -77,8 +78,8 @@ def compile_generating_policy(
     """
     compiled, unusable = compile_generating_with(document, exceptions, None)
     if unusable:
-        problems = dict.fromkeys(problem for _, problem in unusable)
-        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+        problems = problems_of_exceptions(unusable)
+        raise DocumentInvalid(problems, Where(policy=key_of(document)))
     return compiled
 
 
@@ -151,7 +152,7 @@ def compile_deleting_policy(
     attached, unusable = compile_exceptions(
         named, lambda: _of_exceptions(builder, document, exception_names, _DELETING)
     )
-    builder.problems = refused + [problem for _, problem in unusable]
+    builder.problems = [*refused, *problems_of_exceptions(unusable)]
     refuse(builder, document)
     return DeletingPolicyIR(
         policy=msgspec.structs.replace(

@@ -101,8 +101,8 @@ def compile_validating_policy(
     """
     compiled, unusable = compile_with_exceptions(document, exceptions)
     if unusable:
-        problems = dict.fromkeys(problem for _, problem in unusable)
-        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+        problems = problems_of_exceptions(unusable)
+        raise DocumentInvalid(problems, Where(policy=key_of(document)))
     return compiled
 
 
@@ -227,6 +227,14 @@ def compile_exceptions(
                 attached[number] = found
         unusable += [(exception.key, problem) for problem in builder.problems]
     return tuple(found for _, found in sorted(attached.items())), unusable
+
+
+def problems_of_exceptions(unusable: Iterable[tuple[str, Problem]]) -> list[Problem]:
+    """Return the problems of exceptions, each with its exception in the path."""
+    return [
+        problem._replace(path=f"PolicyException {key}: {problem.path}")
+        for key, problem in unusable
+    ]
 
 
 def _policy(document: AnyValidatingPolicy) -> PolicyIR:

@@ -28,6 +28,7 @@ _KINDS_OF_COPIES: Final = {
         "statefulsets": ("apps/v1", "StatefulSet"),
     },
 }
+"""Not of custom workloads: their conditions are about the Pods of their templates."""
 _PODS: Final = {"pods": ("v1", "Pod")}
 
 
@@ -49,7 +50,7 @@ def conditions_of(policy: AnyServedPolicy) -> list[Json]:
             covered = {resource for rule in rules for resource in rule.resources}
             kinds = {
                 resource: kind
-                for resource, kind in _KINDS_OF_COPIES[name].items()
+                for resource, kind in _KINDS_OF_COPIES.get(name, {}).items()
                 if resource in covered
             }
             found += _of_kinds(f"autogen-{name}", kinds, spec.match_conditions)

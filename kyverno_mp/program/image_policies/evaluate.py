@@ -17,6 +17,7 @@ from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
 )
+from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program import result
@@ -55,6 +56,7 @@ from kyverno_mp.program.validating_policy.exceptions import (
     link_exceptions,
 )
 from kyverno_mp.program.validating_policy.scope import Facts, KindScope
+from kyverno_mp.program.validating_policy.templates import Judge, of_pods
 from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.values.patches.json_diff import Operation
 
@@ -134,15 +136,27 @@ class LinkedImagePolicy:
                 is_exempt = has_exceptions and not (of_files and body.ir.copy)
                 exceptions = self._exceptions if is_exempt else []
 
-                def opened(body: Body = body) -> ImageScope:
-                    return ImageScope(facts, shared, body, namespace, images)
+                def judge(
+                    facts: Facts,
+                    shared: Shared,
+                    body: Body = body,
+                    exceptions: Sequence[LinkedException] = exceptions,
+                    reasons: list[str] = reasons,
+                ) -> RuleResult | None:
+                    def opened() -> ImageScope:
+                        return ImageScope(facts, shared, body, namespace, images)
 
-                scope = opened()
-                try:
-                    found = self._evaluated(body, facts, scope, exceptions, opened)
-                finally:
-                    scope.close()
-                reasons = scope.verification.reasons
+                    scope = opened()
+                    try:
+                        return self._evaluated(body, facts, scope, exceptions, opened)
+                    finally:
+                        scope.close()
+                        reasons += scope.verification.reasons
+
+                if body.ir.copy == EXTRACTED and not facts.is_payload:
+                    found = _of_pods(facts, shared, judge)
+                else:
+                    found = judge(facts, shared)
             yield Answer(body.ir.copy, found, is_match, tuple(reasons))
 
     def pins(
@@ -153,7 +167,8 @@ class LinkedImagePolicy:
             is_match, problem = self._matched(body, facts)
             if problem is not None:
                 yield [], problem
-            if not is_match:
+            if not is_match or body.ir.copy == EXTRACTED:
+                # KYVERNO: tags in templates of custom workloads stay as they are.
                 continue
             patch: list[Operation] = []
             try:
@@ -314,6 +329,15 @@ class LinkedImagePolicy:
         if self.ir.policy.failure_policy == "Ignore":
             return False
         raise ExpressionFailed("cel.conditions", "; ".join(problems))
+
+
+def _of_pods(facts: Facts, shared: Shared, judge: Judge) -> RuleResult | None:
+    """Return the result for the Pods of an object's templates."""
+    try:
+        return of_pods(facts, shared, judge, result.IMAGE_VERIFY)
+    except BudgetExceeded as error:
+        text = f"failed to evaluate policy: {error.message}"
+        return _verdict("evaluation", result.ERROR, text)
 
 
 def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.effects import EFFECT_PURE
+from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.validating_policy import (
     CelExceptionIR,
     ValidatingBodyIR,
@@ -51,6 +52,7 @@ from kyverno_mp.program.validating_policy.scope import (
     before_variables,
     pure_scope,
 )
+from kyverno_mp.program.validating_policy.templates import of_pods
 
 _NAMESPACE: Final = "namespaceObject"
 
@@ -202,6 +204,19 @@ class LinkedValidatingPolicy:
         return False, _verdict(result.ERROR, text, "match")
 
     def _evaluated(self, body: Body, facts: Facts, shared: Shared) -> RuleResult:
+        if body.ir.copy != EXTRACTED or facts.is_payload:
+            return self._of_object(body, facts, shared)
+
+        def judge(facts: Facts, shared: Shared) -> RuleResult | None:
+            found = self._of_object(body, facts, shared)
+            return None if found is SKIPPED else found
+
+        try:
+            return of_pods(facts, shared, judge, result.VALIDATION) or SKIPPED
+        except BudgetExceeded as error:
+            return _failed(error)
+
+    def _of_object(self, body: Body, facts: Facts, shared: Shared) -> RuleResult:
         namespace = self.ir.policy.namespace
         if self._is_pure:
             scope = pure_scope(facts, shared, body.variables, COST_MAX, namespace)

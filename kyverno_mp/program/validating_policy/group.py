@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads
+from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.limits import (
     OUTCOMES_OF_A_GROUP_MAX,
     OUTCOMES_WITH_MESSAGES_MAX,
@@ -247,7 +248,8 @@ def _recall(members: Sequence[Member]) -> Recall | None:
         return None
     reads, places = Reads(), 0
     for one in members:
-        if one.linked.reads is None:
+        is_extracted = any(body.ir.copy == EXTRACTED for body in one.bodies)
+        if one.linked.reads is None or is_extracted:
             return None
         places += one.linked.reads.size
         if places > _PLACES_ADDED_MAX:

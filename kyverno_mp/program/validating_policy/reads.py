@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.expr.reads import Reads, ReadsUnknown
+from kyverno_mp.ir.cel import EXTRACTED
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.program.context.cel_reads import mark_expressions
 from kyverno_mp.program.validating_policy.constraints import is_by_kind
@@ -25,6 +26,8 @@ def policy_reads(ir: ValidatingPolicyIR) -> Reads | None:
     reads = Reads()
     try:
         for body in ir.bodies:
+            if body.copy == EXTRACTED:
+                continue  # It reads all of an object; see group.py.
             if body.annotations or not is_by_kind(body.constraints):
                 return None
             mark_expressions(_expressions(body), body.variables, reads)

@@ -471,3 +471,18 @@ def test_a_patch_in_yaml_counts_as_metadata_for_the_kind_star() -> None:
             mutate={"patchesJson6902": text},
         )
         assert (first_error_like_upstream(decode(raw)) == "") is accepted
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "to_string({a: {b: 'z'}})",
+        "{a: {b: v.c}}.a.b",
+        "{a: {b: 'c'}}.a.b",
+        "merge({a: {b: `1`}}, v)",
+    ],
+)
+def test_braces_in_braces_are_accepted(query: str) -> None:
+    """Kyverno takes such a query for text, so it accepts every policy with one."""
+    given = policy(validate={**PATTERN, "message": f"{{{{ {query} }}}}"})
+    assert check(decode(given)).problems == ()

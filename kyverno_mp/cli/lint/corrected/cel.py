@@ -138,7 +138,7 @@ def _copies(document: MutatingPolicy) -> Iterator[Concern]:
     prefixes = [
         prefix
         for _, constraints, prefix in copied_constraints(spec.match_constraints, wanted)
-        if constraints is not None
+        if constraints is not None and prefix
     ]
     for text, path, was_kept in _copied(document):
         for prefix in prefixes:

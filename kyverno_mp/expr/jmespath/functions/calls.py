@@ -9,6 +9,7 @@ Source: docs/behaviour/engine 9.1, 9.2; docs/behaviour/cli 16 (jp function).
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath.functions import (
     arithmetic,
     certificates,
@@ -23,10 +24,11 @@ from kyverno_mp.expr.jmespath.functions import (
     times,
 )
 from kyverno_mp.expr.jmespath.functions.entry import (
+    FUNCTION,
     FunctionEntry,
-    Handler,
     check_argument,
     fast_types,
+    function_prefix,
     weigh,
 )
 from kyverno_mp.expr.jmespath.interim import Closure, fail
@@ -106,12 +108,14 @@ def link_call(
     """
     fault = call_fault(table, name, len(arguments))
     if fault or name is None:
-        return _failing(fault, arguments)
+        is_known = name is not None and name in table
+        text = f"{function_prefix(name)}{fault}" if is_known and name else fault
+        return _failing(text, arguments)
     entry = table[name]
     if not entry.arguments:
-        return _unchecked(entry.handler, ())
+        return _unchecked(entry, ())
     if entry.variadic:
-        return _unchecked(entry.handler, arguments)
+        return _unchecked(entry, arguments)
     if entry.optional:
         return _many(entry, arguments)
     if len(arguments) == 1:
@@ -135,13 +139,25 @@ def _failing(message: str, arguments: tuple[Closure, ...]) -> Closure:
     return call
 
 
-def _unchecked(handler: Handler, arguments: tuple[Closure, ...]) -> Closure:
+def _name(entry: FunctionEntry, error: ExpressionFailed) -> None:
+    """Let an error of a function begin with the function's name."""
+    if not error.message.startswith(FUNCTION):
+        error.message = f"{function_prefix(entry.name)}{error.message}"
+
+
+def _unchecked(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
+    handler = entry.handler
+
     def call(runtime: Runtime, current: Json) -> Json:
         runtime.charge()
         values = [a(runtime, current) for a in arguments]
         for value in values:
             weigh(runtime, value)
-        return handler(runtime, *values)
+        try:
+            return handler(runtime, *values)
+        except ExpressionFailed as error:
+            _name(entry, error)
+            raise
 
     return call
 
@@ -154,7 +170,11 @@ def _one(entry: FunctionEntry, argument: Closure) -> Closure:
             runtime.charge()
             value = argument(runtime, current)
             weigh(runtime, value)
-            return handler(runtime, value)
+            try:
+                return handler(runtime, value)
+            except ExpressionFailed as error:
+                _name(entry, error)
+                raise
 
         return call_any
     fast = fast_types(kinds)
@@ -165,7 +185,11 @@ def _one(entry: FunctionEntry, argument: Closure) -> Closure:
         if type(value) not in fast:
             value = check_argument(runtime, value, entry, 0)
         weigh(runtime, value)
-        return handler(runtime, value)
+        try:
+            return handler(runtime, value)
+        except ExpressionFailed as error:
+            _name(entry, error)
+            raise
 
     return call
 
@@ -186,7 +210,11 @@ def _two(entry: FunctionEntry, first: Closure, second: Closure) -> Closure:
             other = check_argument(runtime, other, entry, 1)
         weigh(runtime, value)
         weigh(runtime, other)
-        return handler(runtime, value, other)
+        try:
+            return handler(runtime, value, other)
+        except ExpressionFailed as error:
+            _name(entry, error)
+            raise
 
     return call
 
@@ -203,6 +231,10 @@ def _many(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
             if kinds != ("any",) and type(value) not in fast:
                 values[index] = check_argument(runtime, value, entry, index)
             weigh(runtime, values[index])
-        return handler(runtime, *values)
+        try:
+            return handler(runtime, *values)
+        except ExpressionFailed as error:
+            _name(entry, error)
+            raise
 
     return call

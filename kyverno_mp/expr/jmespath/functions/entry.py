@@ -117,9 +117,18 @@ def show(runtime: Runtime, value: Json) -> str:
     return sprint(value, runtime.charge_printed)
 
 
+FUNCTION: Final = "JMESPath function '"
+"""The beginning of all errors of functions."""
+
+
+def function_prefix(name: str) -> str:
+    """Return what precedes an error of a function."""
+    return f"{FUNCTION}{name}': "
+
+
 def function_error(name: str, text: str) -> Exception:
     """Return the error ``JMESPath function '<name>': <text>``."""
-    return fail(f"JMESPath function '{name}': {text}")
+    return fail(function_prefix(name) + text)
 
 
 def type_name(runtime: Runtime, value: Json) -> str:

@@ -40,6 +40,7 @@ ALLOWED: Final = {
 """(background mode, mutate with targets) -> pattern of the allowed variables."""
 
 _COMPILED: Final = {key: re2.compile(text) for key, text in ALLOWED.items()}
+_DEEP: Final = re2.compile(r"\{[^}]*\{")
 _IN_SECTION: Final = re2.compile(r"\{\{[^{}]*\}\}")
 _USER_VARIABLES: Final = tuple(
     re2.compile(rf"[^\.]({name})\b")
@@ -285,6 +286,9 @@ def _query_error(
     problem, offset = _syntax_error(query, pointer)
     if query == "@" or problem:
         return problem, offset
+    if _DEEP.search(query):
+        # Upstream takes a query with braces in braces for text, so it accepts any.
+        return "", 0
     bare = query.replace('"', "")
     if _COMPILED[mode].search(bare) or any(matches(name, bare) for name in names):
         return "", 0

@@ -402,3 +402,80 @@ def _documents(out: str) -> str:
     first = lines.index("apiVersion: example.org/v1")
     last = lines.index("---", first)
     return "\n".join(lines[first:last])
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("ValidatingPolicy", {"validations": [{"expression": "true"}]}),
+        (
+            "MutatingPolicy",
+            {
+                "mutations": [
+                    {
+                        "patchType": "ApplyConfiguration",
+                        "applyConfiguration": {"expression": "Object{}"},
+                    }
+                ]
+            },
+        ),
+        (
+            "GeneratingPolicy",
+            {"generate": [{"expression": "generator.Apply('a', [])"}]},
+        ),
+        (
+            "ImageValidatingPolicy",
+            {
+                "attestors": [{"name": "a", "cosign": {"key": {"data": "k"}}}],
+                "matchImageReferences": [{"glob": "*"}],
+                "validations": [{"expression": "true"}],
+            },
+        ),
+        (
+            "DeletingPolicy",
+            {
+                "schedule": "* * * * *",
+                "conditions": [{"name": "c", "expression": "true"}],
+            },
+        ),
+    ],
+)
+def test_exception_that_does_not_compile_is_named(
+    command: Command, tmp_path: Path, kind: str, spec: dict[str, Any]
+) -> None:
+    """Otherwise the author searches for the error in the policy."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    policy = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": kind,
+        "metadata": {"name": "p"},
+        "spec": {"matchConstraints": {"resourceRules": [rule]}, **spec},
+    }
+    exceptions = [
+        {
+            "apiVersion": "policies.kyverno.io/v1",
+            "kind": "PolicyException",
+            "metadata": {"name": name, "namespace": "team"},
+            "spec": {
+                "policyRefs": [{"name": "p", "kind": kind}],
+                "matchConditions": [{"name": "c", "expression": expression}],
+            },
+        }
+        for name, expression in (("good", "false"), ("bad", "object.x"))
+    ]
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(policy))
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump_all(exceptions))
+    (tmp_path / "r.yaml").write_text(pod("web"))
+    files = ("-r", tmp_path / "r.yaml", "--exception", tmp_path / "e.yaml")
+    done = command("apply", tmp_path / "p.yaml", *files)
+    assert done.code == 1
+    assert (
+        "PolicyException team/bad: spec.matchConditions[0].expression: output is"
+        " expected to be of type bool"
+    ) in done.err
+    assert "team/good" not in done.out + done.err

@@ -327,3 +327,63 @@ def test_images_that_nothing_verifies(
     assert ("[lint.unverified_images]" in done.out) is line, done.out
     done = command("lint", tmp_path / "p.yaml", "--target", "cli")
     assert "unverified_images" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("ValidatingPolicy", "deployments", ""),
+        ("ValidatingPolicy", "none", ""),
+        ("ValidatingPolicy", "trains.v2.jobs.example.com", ""),
+        ("ValidatingPolicy", "Deployment", "did you mean deployments?"),
+        ("ValidatingPolicy", "trains.v2", "<resource>.<version>.<group>"),
+        ("ValidatingPolicy", "trains", "<resource>.<version>.<group>"),
+        ("MutatingPolicy", "trains.v2.jobs.example.com", "not mutated"),
+        ("ClusterPolicy", "Deployment", ""),
+        ("ClusterPolicy", "none", ""),
+        ("ClusterPolicy", "all", ""),
+        ("ClusterPolicy", "Deployment,Pod", ""),
+        ("ClusterPolicy", "deployments", "case-sensitive"),
+        ("ClusterPolicy", "Deployment, Job", "not trimmed"),
+        ("ClusterPolicy", "trains.v2.jobs.example.com", "policies.kyverno.io"),
+    ],
+)
+def test_controllers_without_effect_are_reported(
+    command: Command, tmp_path: Path, kind: str, name: str, said: str
+) -> None:
+    """A misspelt controller is not checked, although its author believes it is."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    spec: dict[str, Any] = {
+        "autogen": {"podControllers": {"controllers": [name]}},
+        "matchConstraints": {"resourceRules": [rule]},
+    }
+    metadata: dict[str, Any] = {"name": "p"}
+    if kind == "ValidatingPolicy":
+        spec["validations"] = [{"expression": "object.spec.hostPID != true"}]
+    elif kind == "MutatingPolicy":
+        patch = {"expression": "Object{spec: Object.spec{hostPID: false}}"}
+        spec["mutations"] = [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": patch}
+        ]
+    else:
+        metadata["annotations"] = {"pod-policies.kyverno.io/autogen-controllers": name}
+        validate = {"message": "m", "pattern": {"spec": {"hostPID": False}}}
+        match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+        spec = {"rules": [{"name": "r", "match": match, "validate": validate}]}
+    group = "kyverno.io" if kind == "ClusterPolicy" else "policies.kyverno.io"
+    document = {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(document))
+    for target in ("server", "cli"):
+        done = command("lint", tmp_path / "p.yaml", "--target", target)
+        assert ("[lint.autogen_controllers]" in done.out) is bool(said), done.out
+        assert said in done.out

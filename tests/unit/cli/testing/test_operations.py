@@ -233,3 +233,46 @@ def test_each_generated_object_is_in_one_of_the_files(
         command, tmp_path, policy, [{**result, "generatedResource": "two.yaml"}]
     )
     assert code == 1
+
+
+@pytest.mark.parametrize("field", ["generatedResource", "generatedResources"])
+@pytest.mark.parametrize(
+    ("data", "wanted", "reason"),
+    [
+        ("v", "pass", "Ok"),
+        ("v", "fail", "Want fail, got pass"),
+        ("w", "pass", "Resource diff"),
+        ("w", "fail", "Ok"),
+    ],
+)
+def test_a_wanted_failure_is_another_generated_object(
+    command: Command, tmp_path: Path, field: str, data: str, wanted: str, reason: str
+) -> None:
+    """As with a patched object."""
+    made: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "made"}}
+    given = {**made, "metadata": {"name": "made", "namespace": "default"}}
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump({**given, "data": {"k": data}}))
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "generate": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": "made",
+            "namespace": "default",
+            "data": {"data": {"k": "v"}},
+        },
+    }
+    policy: Json = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "v"},
+        "spec": {"rules": [rule]},
+    }
+    result = entry("v", wanted)
+    assert isinstance(result, dict)
+    files: Json = "made.yaml" if field == "generatedResource" else ["made.yaml"]
+    _, rows, err = run(
+        command, tmp_path, policy, [{**result, "rule": "r", field: files}]
+    )
+    assert [row["REASON"] for row in rows] == [reason], err

@@ -57,8 +57,10 @@ OTHERS = [
             0,
             ': deployments.apps "c" not found',
         ),
-        # The real program's mock cluster has few kinds.
-        ({"kind": "Pod", "name": "p", "namespace": "apps"}, 0, ": not found"),
+        # The mock cluster of the real program's ``apply`` has few kinds; its ``test``
+        # knows those of the targets, too.
+        ({"kind": "Pod", "name": "p", "namespace": "apps"}, 1, ""),
+        ({"kind": "Service", "name": "p", "namespace": "apps"}, 0, ": not found"),
         ({"kind": "*", "name": "p", "namespace": "apps"}, 0, ": not found"),
         ({"kind": "Namespace", "name": "apps"}, 1, ""),
     ],

@@ -548,6 +548,23 @@ def test_mutating_cel_policies_are_reviewed(
         assert response["warnings"] == [refusal]
 
 
+def test_controllers_without_effect_cause_warnings() -> None:
+    """A misspelt controller is not checked, although its author believes it is."""
+    controllers = ["deployments", "Job", "trains.v2.jobs.example.com"]
+    spec = {
+        "autogen": {"podControllers": {"controllers": controllers}},
+        "matchConstraints": _MATCHED,
+    }
+    checked = {**spec, "validations": [{"expression": "object.spec.n == 1"}]}
+    response = ask("/policyvalidate", in_cel("ValidatingPolicy", checked))
+    assert response["allowed"]
+    (warning,) = response["warnings"]
+    assert warning.startswith('spec.autogen.podControllers.controllers[1]: "Job" is')
+    changed = {**spec, "mutations": [_mutation("Object{}")]}
+    response = ask("/policyvalidate", in_cel("MutatingPolicy", changed))
+    assert [text.split(":")[0][-3:] for text in response["warnings"]] == ["[1]", "[2]"]
+
+
 def test_namespaced_cel_policy_must_not_call_services() -> None:
     spec = {
         "matchConstraints": _MATCHED,
