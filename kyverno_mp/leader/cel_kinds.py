@@ -14,13 +14,7 @@ from kyverno_mp.leader.documents.generating import compile_generating_document
 from kyverno_mp.leader.documents.images import compile_image_document
 from kyverno_mp.leader.documents.mutating import compile_mutating_document
 from kyverno_mp.leader.stored_document import StoredDocument
-from kyverno_mp.policy.cel_kinds.image_validating_policy import IMAGE_POLICY_KINDS
-from kyverno_mp.policy.cel_kinds.policies import (
-    GENERATING_POLICY_KINDS,
-    MUTATING_POLICY_KINDS,
-)
 from kyverno_mp.policy.cel_kinds.validating_policy import (
-    VALIDATING_POLICY_KINDS,
     CelPolicyException,
 )
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
@@ -28,6 +22,12 @@ from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
 from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
 from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 
 
 class Compile(Protocol):
@@ -57,9 +57,9 @@ _MUTATING: Final = CelKind(MUTATING_POLICIES, compile_mutating_document)
 _GENERATING: Final = CelKind(GENERATING_POLICIES, compile_generating_document)
 _IMAGES: Final = CelKind(IMAGE_POLICIES, compile_image_document)
 CEL_KINDS: Final[Mapping[str, CelKind]] = {
-    **dict.fromkeys(VALIDATING_POLICY_KINDS, _VALIDATING),
-    **dict.fromkeys(MUTATING_POLICY_KINDS, _MUTATING),
-    **dict.fromkeys(GENERATING_POLICY_KINDS, _GENERATING),
-    **dict.fromkeys(IMAGE_POLICY_KINDS, _IMAGES),
+    **dict.fromkeys(VALIDATING_POLICY.names, _VALIDATING),
+    **dict.fromkeys(MUTATING_POLICY.names, _MUTATING),
+    **dict.fromkeys(GENERATING_POLICY.names, _GENERATING),
+    **dict.fromkeys(IMAGE_VALIDATING_POLICY.names, _IMAGES),
 }
 CEL_SEGMENTS: Final = tuple(dict.fromkeys(one.segment for one in CEL_KINDS.values()))

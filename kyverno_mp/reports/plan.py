@@ -38,8 +38,6 @@ from kyverno_mp.reports.digests import (
 )
 from kyverno_mp.reports.entries import (
     KYVERNO,
-    MUTATING,
-    VALIDATING,
     Place,
     merge_key_of,
 )
@@ -52,6 +50,7 @@ from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.kinds import KindSelector
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
 
 
 class ScannedRule(msgspec.Struct, frozen=True):
@@ -190,7 +189,10 @@ def plan_of(
     unknown: frozenset[str],
     in_cel: CelSegments,
 ) -> Plan:
-    """Return the plan. ``types``: the scanned types of rules, and MUTATING."""
+    """Return the plan.
+
+    ``types``: the scanned types of rules, and the source of MUTATING_POLICY.
+    """
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
     live = set(derived)
@@ -209,8 +211,16 @@ def plan_of(
             if rule.name not in policy.review_rules:
                 derived.add(key)
     of_cel = (
-        (VALIDATING, in_cel.validating, _validating_rules(in_cel.validating, wanted)),
-        (MUTATING, in_cel.mutating, _mutating_rules(in_cel.mutating, wanted)),
+        (
+            VALIDATING_POLICY.source,
+            in_cel.validating,
+            _validating_rules(in_cel.validating, wanted),
+        ),
+        (
+            MUTATING_POLICY.source,
+            in_cel.mutating,
+            _mutating_rules(in_cel.mutating, wanted),
+        ),
     )
     for source, known, rules in of_cel:
         if known is None:
@@ -270,7 +280,7 @@ def _mutating_rules(
 ) -> Iterator[tuple[ScannedRule, bool, bool]]:
     """Yield each MutatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else mutating_policies_of(segment):
-        is_on = MUTATING in types and is_scanned_mutating(ir)
+        is_on = MUTATING_POLICY.source in types and is_scanned_mutating(ir)
         yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
 
 

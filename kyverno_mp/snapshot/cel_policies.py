@@ -14,8 +14,9 @@ import msgspec
 
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
-CEL_POLICIES: Final = "celpolicies"
+CEL_POLICIES: Final = VALIDATING_POLICY.segment
 _POLICY: Final = msgspec.msgpack.Decoder(ValidatingPolicyIR)
 
 

@@ -15,9 +15,9 @@ import msgspec
 
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kubernetes.policy_kinds import GENERATING_POLICY
 
-GENERATING_POLICIES: Final = "generating"
-"""Names of segments have at most 16 bytes."""
+GENERATING_POLICIES: Final = GENERATING_POLICY.segment
 _POLICY: Final = msgspec.msgpack.Decoder(GeneratingPolicyIR)
 
 

@@ -15,8 +15,9 @@ import msgspec
 
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
-IMAGE_POLICIES: Final = "imagevalidating"
+IMAGE_POLICIES: Final = IMAGE_VALIDATING_POLICY.segment
 _POLICY: Final = msgspec.msgpack.Decoder(ImageValidatingPolicyIR)
 
 

@@ -15,8 +15,9 @@ import msgspec
 
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 
-MUTATING_POLICIES: Final = "mutatingpolicies"
+MUTATING_POLICIES: Final = MUTATING_POLICY.segment
 _POLICY: Final = msgspec.msgpack.Decoder(MutatingPolicyIR)
 
 

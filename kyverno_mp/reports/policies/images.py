@@ -21,7 +21,7 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.image_policies.expressions import expressions_of
 from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
 from kyverno_mp.program.validating_policy.scope import names_any
-from kyverno_mp.reports.entries import IMAGES, KYVERNO
+from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import (
     Plan,
@@ -36,6 +36,7 @@ from kyverno_mp.reports.plan import (
 from kyverno_mp.reports.unscanned import is_disabled
 from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 _TYPE: Final = "verifyImages"
 
@@ -65,7 +66,7 @@ def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> 
     for ir in image_policies_of(images):
         found = scanned_policy(ir)
         scanned.append(found)
-        references[IMAGES, name_of(found.policy)] = found.policy
+        references[IMAGE_VALIDATING_POLICY.source, name_of(found.policy)] = found.policy
         if _is_derived(ir):
             derived.add(found.key)
     return Plan(
