@@ -32,19 +32,21 @@ from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
 from kyverno_mp.snapshot.callers import CALLERS, callers_of
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
-from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
-from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import GAUGES, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
 from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterPolicies
@@ -167,16 +169,22 @@ class _Attached:
         )
         more = self._is_whole, aside, self._ahead
         self.validating = FollowedPolicies(
-            files, CEL_POLICIES, partial(link_validating, engine), *more
+            files, VALIDATING_POLICY.segment, partial(link_validating, engine), *more
         )
         self.mutating = FollowedPolicies(
-            files, MUTATING_POLICIES, partial(link_mutating, engine, user), *more
+            files, MUTATING_POLICY.segment, partial(link_mutating, engine, user), *more
         )
         self.generating = FollowedPolicies(
-            files, GENERATING_POLICIES, partial(link_generating, engine, user), *more
+            files,
+            GENERATING_POLICY.segment,
+            partial(link_generating, engine, user),
+            *more,
         )
         self.images = FollowedPolicies(
-            files, IMAGE_POLICIES, partial(link_images, engine, served.policies), *more
+            files,
+            IMAGE_VALIDATING_POLICY.segment,
+            partial(link_images, engine, served.policies),
+            *more,
         )
 
     def _start_ns_max(self) -> int:
@@ -327,10 +335,10 @@ class _Attached:
         return [
             (POLICIES, self.policies.follower),
             # After the policies, because the leader publishes the other segments first.
-            (CEL_POLICIES, self.validating.follower),
-            (MUTATING_POLICIES, self.mutating.follower),
-            (GENERATING_POLICIES, self.generating.follower),
-            (IMAGE_POLICIES, self.images.follower),
+            (VALIDATING_POLICY.segment, self.validating.follower),
+            (MUTATING_POLICY.segment, self.mutating.follower),
+            (GENERATING_POLICY.segment, self.generating.follower),
+            (IMAGE_VALIDATING_POLICY.segment, self.images.follower),
             (SETTINGS, self._configured),
             *self.data.items(),
         ]

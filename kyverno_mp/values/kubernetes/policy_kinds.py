@@ -2,7 +2,8 @@
 
 Room: values. Takes: nothing. Gives: POLICY_KINDS and its rows, POLICY_EXCEPTIONS.
 Next: kube/policy_resources.py (their resources), policy/cel_kinds/served.py (their
-documents), leader/cel_kinds.py (their compilation).
+documents), leader/documents/in_cel.py (their compilation),
+snapshot/cel_segments.py (their records).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 9; docs/behaviour/controllers 1.1, 1.6, 3.1.
 
@@ -189,6 +190,11 @@ POLICY_KINDS: Final = (
 CEL_POLICY_KINDS: Final = tuple(row for row in POLICY_KINDS if row.is_in_cel)
 REVIEWED_CEL_KINDS: Final = tuple(row for row in CEL_POLICY_KINDS if row.segment)
 """Those that reviews evaluate; a pool reads the others itself."""
+CEL_SEGMENTS: Final = tuple(row.segment for row in REVIEWED_CEL_KINDS)
+SEGMENT_OF: Final[Mapping[str, str]] = {
+    name: row.segment for row in REVIEWED_CEL_KINDS for name in row.names
+}
+"""The segment of each kind in CEL."""
 API_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     stored.kind: stored.api_versions for row in POLICY_KINDS for stored in row.stored
 }

@@ -5,6 +5,12 @@ Next: followed. May touch: nothing outside its arguments.
 Source: docs/architecture.md 3.
 """
 
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.cel_sources import (
@@ -17,10 +23,9 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
-from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
-from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    CelSegment,
+)
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.attach.followed import Knows, Linked
 
@@ -29,8 +34,8 @@ def link_validating(
     engine: Engine, segment: Segment, knows: Knows
 ) -> Linked[CelPlanner]:
     """Link ValidatingPolicies."""
-    policies = CelPolicySegment(segment)
-    source = validating_source(engine, policies, policies.validating_policy)
+    policies = CelSegment(segment, ValidatingPolicyIR)
+    source = validating_source(engine, policies, policies.record)
     planner = CelPlanner(engine, source, knows)
     return Linked(policies, (source, planner), planner)
 
@@ -39,8 +44,8 @@ def link_mutating(
     engine: Engine, background_user: str, segment: Segment, knows: Knows
 ) -> Linked[MutatingPlanner]:
     """Link MutatingPolicies."""
-    policies = MutatingPolicySegment(segment)
-    source = mutating_source(engine, policies, policies.mutating_policy)
+    policies = CelSegment(segment, MutatingPolicyIR)
+    source = mutating_source(engine, policies, policies.record)
     return Linked(
         policies, (source,), MutatingPlanner(engine, source, knows, background_user)
     )
@@ -50,8 +55,8 @@ def link_generating(
     engine: Engine, background_user: str, segment: Segment, knows: Knows
 ) -> Linked[GeneratingPlanner]:
     """Link the triggers of GeneratingPolicies."""
-    policies = GeneratingPolicySegment(segment)
-    source = generating_source(engine, policies, policies.generating_policy)
+    policies = CelSegment(segment, GeneratingPolicyIR)
+    source = generating_source(engine, policies, policies.record)
     return Linked(
         policies, (source,), GeneratingPlanner(source, knows, background_user)
     )
@@ -61,6 +66,6 @@ def link_images(
     engine: Engine, begin: Begin, segment: Segment, knows: Knows
 ) -> Linked[ImagePlanner]:
     """Link ImageValidatingPolicies; ``begin`` starts the verification of a review."""
-    policies = ImagePolicySegment(segment)
-    source = image_source(engine, policies, policies.image_policy)
+    policies = CelSegment(segment, ImageValidatingPolicyIR)
+    source = image_source(engine, policies, policies.record)
     return Linked(policies, (source,), ImagePlanner(engine, source, knows, begin))
