@@ -53,12 +53,7 @@ from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterP
 from kyverno_mp.webhook.attach.counts import Counts
 from kyverno_mp.webhook.attach.followed import Aside, FollowedPolicies, SnapshotFiles
 from kyverno_mp.webhook.attach.journals import Journals
-from kyverno_mp.webhook.attach.kinds import (
-    link_generating,
-    link_images,
-    link_mutating,
-    link_validating,
-)
+from kyverno_mp.webhook.attach.kinds import LINKS, Means
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.attach.served import ServedPolicies
 from kyverno_mp.webhook.audit.metrics import PageRecords
@@ -167,25 +162,18 @@ class _Attached:
             self._is_whole,
             aside,
         )
-        more = self._is_whole, aside, self._ahead
-        self.validating = FollowedPolicies(
-            files, VALIDATING_POLICY.segment, partial(link_validating, engine), *more
-        )
-        self.mutating = FollowedPolicies(
-            files, MUTATING_POLICY.segment, partial(link_mutating, engine, user), *more
-        )
-        self.generating = FollowedPolicies(
-            files,
-            GENERATING_POLICY.segment,
-            partial(link_generating, engine, user),
-            *more,
-        )
-        self.images = FollowedPolicies(
-            files,
-            IMAGE_VALIDATING_POLICY.segment,
-            partial(link_images, engine, served.policies),
-            *more,
-        )
+        means = Means(engine, user, served.policies)
+        self.in_cel: dict[str, _AnyFollowed] = {
+            row.segment: FollowedPolicies(
+                files,
+                row.segment,
+                partial(link, means),
+                self._is_whole,
+                aside,
+                self._ahead,
+            )
+            for row, link in LINKS.items()
+        }
 
     def _start_ns_max(self) -> int:
         """Return how long to link policies before this worker accepts connections.
@@ -275,8 +263,7 @@ class _Attached:
 
     def _segments(self) -> Iterator[PolicySegment]:
         """Yield the segments of policies in force, one per kind."""
-        kinds = (self.validating, self.mutating, self.generating, self.images)
-        for followed in (self.policies, *kinds):
+        for followed in self._kinds_of_policies():
             linked = followed.follower.current()
             if linked is not None:
                 yield linked.segment
@@ -323,22 +310,13 @@ class _Attached:
             ring(self._directory, LEADER)
 
     def _kinds_of_policies(self) -> tuple[FollowedClusterPolicies | _AnyFollowed, ...]:
-        return (
-            self.policies,
-            self.validating,
-            self.mutating,
-            self.generating,
-            self.images,
-        )
+        return self.policies, *self.in_cel.values()
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
             (POLICIES, self.policies.follower),
             # After the policies, because the leader publishes the other segments first.
-            (VALIDATING_POLICY.segment, self.validating.follower),
-            (MUTATING_POLICY.segment, self.mutating.follower),
-            (GENERATING_POLICY.segment, self.generating.follower),
-            (IMAGE_VALIDATING_POLICY.segment, self.images.follower),
+            *((name, one.follower) for name, one in self.in_cel.items()),
             (SETTINGS, self._configured),
             *self.data.items(),
         ]
@@ -411,10 +389,10 @@ def _dependencies(
         namespaces=attached.cluster_data,
         live_namespaces=live.namespaces if live else None,
         mutate=SnapshotMutate(policies.mutations, policies.knows),
-        cel=attached.validating.planner,
-        cel_mutate=attached.mutating.planner,
-        cel_generate=attached.generating.planner,
-        cel_images=attached.images.planner,
+        cel=attached.in_cel[VALIDATING_POLICY.segment].planner,
+        cel_mutate=attached.in_cel[MUTATING_POLICY.segment].planner,
+        cel_generate=attached.in_cel[GENERATING_POLICY.segment].planner,
+        cel_images=attached.in_cel[IMAGE_VALIDATING_POLICY.segment].planner,
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
         certificates=Certificates(places.cert, places.key, client_ca_of(settings)),

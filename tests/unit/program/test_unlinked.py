@@ -230,7 +230,10 @@ def validating(failure_policy: str, clock: Time) -> CelServer:
     validations = [{"expression": "!has(object.spec.hostNetwork)", "message": "m"}]
     document = in_cel("ValidatingPolicy", "p", failure_policy, validations=validations)
     return CelServer(
-        [document], VALIDATING_POLICY.segment, clock, cel=kinds.link_validating
+        [document],
+        VALIDATING_POLICY.segment,
+        clock,
+        cel=partial(_with_means, kinds.link_validating),
     )
 
 
@@ -238,7 +241,7 @@ def mutating(failure_policy: str, clock: Time) -> CelServer:
     expression = "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'x': 'y'}}]"
     mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
     document = in_cel("MutatingPolicy", "p", failure_policy, mutations=[mutation])
-    link = partial(_with_user, kinds.link_mutating)
+    link = partial(_with_means, kinds.link_mutating)
     return CelServer([document], MUTATING_POLICY.segment, clock, cel_mutate=link)
 
 
@@ -246,7 +249,7 @@ def generating(clock: Time) -> CelServer:
     expression = "generator.Apply('default', [{'kind': dyn('ConfigMap')}])"
     generate = [{"expression": expression}]
     document = in_cel("GeneratingPolicy", "p", "", generate=generate)
-    link = partial(_with_user, kinds.link_generating)
+    link = partial(_with_means, kinds.link_generating)
     return CelServer([document], GENERATING_POLICY.segment, clock, cel_generate=link)
 
 
@@ -260,20 +263,16 @@ def images(failure_policy: str, clock: Time) -> CelServer:
         attestors=[{"name": "a", "cosign": {"key": {"data": "k"}}}],
         validations=[{"expression": "true", "message": "m"}],
     )
-    link = partial(_with_user, kinds.link_images, user=None)
+    link = partial(_with_means, kinds.link_images)
     return CelServer(
         [document], IMAGE_VALIDATING_POLICY.segment, clock, cel_images=link
     )
 
 
-def _with_user(
-    link: Callable[..., Linked[Any]],
-    engine: Engine,
-    *,
-    user: str | None = "",
-    **others: Any,
+def _with_means(
+    link: Callable[..., Linked[Any]], engine: Engine, *others: Any, **named: Any
 ) -> Linked[Any]:
-    return link(engine, user, **others)
+    return link(kinds.Means(engine), *others, **named)
 
 
 def rule(*bodies: str) -> Callable[[str, Time], Bench]:
