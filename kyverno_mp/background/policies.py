@@ -40,20 +40,6 @@ from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import link_mutations
 from kyverno_mp.values.kubernetes.kinds import parse_kind
 
-CLUSTER_POLICIES: Final = Resource(
-    group="kyverno.io",
-    version="v1",
-    plural="clusterpolicies",
-    kind="ClusterPolicy",
-    namespaced=False,
-)
-POLICIES: Final = Resource(
-    group="kyverno.io", version="v1", plural="policies", kind="Policy"
-)
-EXCEPTIONS: Final = Resource(
-    group="kyverno.io", version="v2", plural="policyexceptions", kind="PolicyException"
-)
-
 
 class PolicyMetadata(msgspec.Struct, rename="camel"):
     """The metadata that is kept for a policy of any kind."""

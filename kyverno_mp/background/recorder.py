@@ -15,18 +15,17 @@ from kyverno_mp.background.policies import StoredPolicy
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.kube.apply import key_of
 from kyverno_mp.kube.events import EventInfo, Reference
+from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, POLICY_VERSION
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED, BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import GENERATING_POLICY
 
 _log = logging.getLogger(__name__)
 GENERATE: Final = "kyverno-generate"
 MUTATE: Final = "kyverno-mutate"
-_API_VERSION: Final = "kyverno.io/v1"
-_CEL_API_VERSION: Final = "policies.kyverno.io/v1beta1"
-_CEL_KINDS: Final = frozenset({"GeneratingPolicy", "NamespacedGeneratingPolicy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,9 @@ class PolicyRecorder:
     def _policy(self) -> Reference:
         namespace, name = self.policy.key
         kind = self.policy.kind
-        api_version = _CEL_API_VERSION if kind in _CEL_KINDS else _API_VERSION
+        api_version = (
+            CEL_POLICY_VERSION if kind in GENERATING_POLICY.names else POLICY_VERSION
+        )
         return Reference(api_version, kind, name, namespace, self.policy.uid)
 
     def _submit(  # noqa: PLR0913, PLR0917 - the parts of an Event

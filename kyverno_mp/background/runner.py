@@ -33,7 +33,7 @@ from kyverno_mp.background.mutate.mutating import MutatingRunner
 from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.outage import is_outage
 from kyverno_mp.background.outcome import SETTLES, Outcome
-from kyverno_mp.background.policies import POLICIES, ReadyPolicy, policy_key
+from kyverno_mp.background.policies import ReadyPolicy, policy_key
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
@@ -50,6 +50,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
     Where,
 )
+from kyverno_mp.kube.policy_resources import POLICIES
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.telemetry.log import fields
 

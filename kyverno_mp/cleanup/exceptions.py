@@ -22,7 +22,7 @@ from kyverno_mp.cleanup.policy import StoredPolicy
 from kyverno_mp.errors import DependencyError, KubeUnavailable
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.definitions import check_undefined
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.policy_resources import CEL_EXCEPTIONS
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.policy.cel_kinds.validating_policy import (
@@ -32,12 +32,6 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 
-EXCEPTIONS: Final = Resource(
-    group="policies.kyverno.io",
-    version="v1beta1",
-    plural="policyexceptions",
-    kind="PolicyException",
-)
 _NOT_LISTED: Final = "not listed yet"
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 _IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
@@ -50,7 +44,7 @@ class Exceptions:
         self._namespace = settings.exceptions_in
         """The namespace whose exceptions apply: "" = none, "*" = all."""
         self._client = client
-        self.informer = Informer(client, WatchScope(resource=EXCEPTIONS), _text)
+        self.informer = Informer(client, WatchScope(resource=CEL_EXCEPTIONS), _text)
         self.informer.on_change(self._forget)
         self._lock = threading.Lock()
         self._changes = 0
@@ -110,7 +104,7 @@ class Exceptions:
             if failures == self._absent_at:
                 return
             try:
-                check_undefined(self._client, EXCEPTIONS)
+                check_undefined(self._client, CEL_EXCEPTIONS)
             except DependencyError as error:
                 reason = error.message
             else:
@@ -152,7 +146,7 @@ def _text(raw: msgspec.Raw) -> bytes:
     for name in _IDLE_FIELDS:
         document["metadata"].pop(name, None)
     # K8S: the items of a list may lack these fields.
-    document.update(kind=EXCEPTIONS.kind, apiVersion=EXCEPTIONS.api_version)
+    document.update(kind=CEL_EXCEPTIONS.kind, apiVersion=CEL_EXCEPTIONS.api_version)
     return msgspec.json.encode(document)
 
 

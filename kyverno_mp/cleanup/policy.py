@@ -15,6 +15,7 @@ import msgspec
 from kyverno_mp.cleanup.plan import CleanupPlan, Plan
 from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
+from kyverno_mp.kube.policy_resources import resources_of
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.documents.cleanup_policy import (
     BUDGET,
@@ -30,33 +31,12 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.budget import Budget, parse_budget
 from kyverno_mp.values.cron import Schedule, parse_schedule
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY, DELETING_POLICY
 
 CONDITION: Final = "CleanedUp"
 RUNNING: Final = "Running"
-CLUSTER_POLICIES: Final = Resource(
-    group="kyverno.io",
-    version="v2",
-    plural="clustercleanuppolicies",
-    kind="ClusterCleanupPolicy",
-    namespaced=False,
-)
-POLICIES: Final = Resource(
-    group="kyverno.io", version="v2", plural="cleanuppolicies", kind="CleanupPolicy"
-)
-DELETING_POLICIES: Final = Resource(
-    group="policies.kyverno.io",
-    version="v1beta1",
-    plural="deletingpolicies",
-    kind="DeletingPolicy",
-    namespaced=False,
-)
-"""v1beta1 is served by every release of Kyverno that has these kinds."""
-NAMESPACED_DELETING_POLICIES: Final = Resource(
-    group="policies.kyverno.io",
-    version="v1beta1",
-    plural="namespaceddeletingpolicies",
-    kind="NamespacedDeletingPolicy",
-)
+CLUSTER_POLICIES, POLICIES = resources_of(CLEANUP_POLICY)
+DELETING_POLICIES, NAMESPACED_DELETING_POLICIES = resources_of(DELETING_POLICY)
 _RESOURCES: Final = {
     one.kind: one
     for one in (

@@ -19,35 +19,18 @@ from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.egress.author_rights import author_of, lacking_rights, needs_rights
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.errors import InputError, KubeNotFound
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.policy_resources import resource_of
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.policy.cel_kinds.served import decode_policy
 from kyverno_mp.policy.ports import Authors, Kinds
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 
 UNKNOWN: Final = "unknown"
 LACKS: Final = "lacks rights"
 INVALID: Final = "invalid"
-_CEL: Final = "policies.kyverno.io"
-RESOURCES: Final = (
-    Resource(group="kyverno.io", version="v1", plural="policies", kind="Policy"),
-    Resource(
-        group="kyverno.io", version="v2", plural="cleanuppolicies", kind="CleanupPolicy"
-    ),
-    *(
-        Resource(
-            group=_CEL,
-            version="v1beta1",
-            plural=f"namespaced{kind.lower()}policies",
-            kind=f"Namespaced{kind}Policy",
-        )
-        for kind in (
-            *("Validating", "Mutating", "ImageValidating"),
-            *("Generating", "Deleting"),
-        )
-    ),
-)
+RESOURCES: Final = tuple(resource_of(row.namespaced) for row in POLICY_KINDS)
 """The kinds of namespaced policies."""
 
 

@@ -41,8 +41,6 @@ from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import (
-    CLUSTER_POLICIES,
-    POLICIES,
     ReadyPolicy,
     StoredPolicy,
     ready_policy,
@@ -60,6 +58,7 @@ from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES, POLICIES
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings

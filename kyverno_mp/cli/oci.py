@@ -27,6 +27,7 @@ from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
 from kyverno_mp.registry.image import descriptor_digest, read_image
 from kyverno_mp.registry.reference import Reference, parse_reference
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, KYVERNO_GROUP
 
 _CONFIG_TYPE: Final = "application/vnd.cncf.kyverno.config.v1+json"
 _LAYER_TYPE: Final = "application/vnd.cncf.kyverno.policy.layer.v1+yaml"
@@ -135,7 +136,7 @@ def _read(source: str) -> _Sources:
 
 def _is_policy(raw: Json) -> bool:
     group, _, _ = str(raw.get("apiVersion", "")).partition("/")
-    return group == "kyverno.io" and raw.get("kind") in ("ClusterPolicy", "Policy")
+    return group == KYVERNO_GROUP and raw.get("kind") in CLUSTER_POLICY.names
 
 
 def _config(layers: list[tuple[dict[str, Json], bytes]]) -> dict[str, Json]:

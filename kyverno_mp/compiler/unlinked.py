@@ -42,12 +42,12 @@ from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import ActionIR, CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.limits import UNLINKED_POLICY_BYTES_MAX
-from kyverno_mp.policy.cel_kinds.image_validating_policy import IMAGE_POLICY_KINDS
-from kyverno_mp.policy.cel_kinds.policies import (
-    GENERATING_POLICY_KINDS,
-    MUTATING_POLICY_KINDS,
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
 )
-from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KINDS
 
 _WHAT: Final = "a rule over the memory limit of its namespace's policies"
 _EVERYTHING: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
@@ -134,7 +134,7 @@ def is_missed(encoded: EncodedPolicy, kind: str) -> bool:
     answers: a worker answers it with an HTTP error, so the API server applies the
     failurePolicy. False if no review evaluates the policy or it denies nothing.
     """
-    if kind in MUTATING_POLICY_KINDS:
+    if kind in MUTATING_POLICY.names:
         content = part_of(memoryview(encoded.content), 0)
         found = _MUTATING.decode(content)
         return not found.mutates_existing
@@ -291,15 +291,15 @@ def _images(content: memoryview) -> EncodedPolicy:
 
 
 _CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = {
-    **dict.fromkeys(VALIDATING_POLICY_KINDS, _validating),
-    **dict.fromkeys(MUTATING_POLICY_KINDS, _mutating),
-    **dict.fromkeys(IMAGE_POLICY_KINDS, _images),
+    **dict.fromkeys(VALIDATING_POLICY.names, _validating),
+    **dict.fromkeys(MUTATING_POLICY.names, _mutating),
+    **dict.fromkeys(IMAGE_VALIDATING_POLICY.names, _images),
 }
 _RECORDS: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
-    **dict.fromkeys(VALIDATING_POLICY_KINDS, _VALIDATING),
-    **dict.fromkeys(MUTATING_POLICY_KINDS, _MUTATING),
-    **dict.fromkeys(IMAGE_POLICY_KINDS, _IMAGES),
-    **dict.fromkeys(GENERATING_POLICY_KINDS, _GENERATING),
+    **dict.fromkeys(VALIDATING_POLICY.names, _VALIDATING),
+    **dict.fromkeys(MUTATING_POLICY.names, _MUTATING),
+    **dict.fromkeys(IMAGE_VALIDATING_POLICY.names, _IMAGES),
+    **dict.fromkeys(GENERATING_POLICY.names, _GENERATING),
 }
 
 

@@ -29,7 +29,8 @@ from kyverno_mp.controllers.scan_permissions import MissingPermissions
 from kyverno_mp.controllers.stored_rule import as_stored
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.policy_resources import resource_of
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.documents.cluster_policy import (
     AnyPolicy,
@@ -38,6 +39,7 @@ from kyverno_mp.policy.documents.cluster_policy import (
     Rule,
 )
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, REVIEWED_CEL_KINDS
 
 
 class InForce(NamedTuple):
@@ -53,54 +55,9 @@ PolicyName = tuple[str, str, str]
 """Kind, namespace, name."""
 Served = Mapping[PolicyName, InForce]
 _RESOURCES: Final = {
-    "ClusterPolicy": Resource(
-        group="kyverno.io", version="v1", plural="clusterpolicies", namespaced=False
-    ),
-    "Policy": Resource(group="kyverno.io", version="v1", plural="policies"),
-    "ValidatingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="validatingpolicies",
-        namespaced=False,
-    ),
-    "NamespacedValidatingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="namespacedvalidatingpolicies",
-    ),
-    "MutatingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="mutatingpolicies",
-        namespaced=False,
-    ),
-    "GeneratingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="generatingpolicies",
-        namespaced=False,
-    ),
-    "NamespacedGeneratingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="namespacedgeneratingpolicies",
-    ),
-    "ImageValidatingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="imagevalidatingpolicies",
-        namespaced=False,
-    ),
-    "NamespacedImageValidatingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="namespacedimagevalidatingpolicies",
-    ),
-    "NamespacedMutatingPolicy": Resource(
-        group="policies.kyverno.io",
-        version="v1beta1",
-        plural="namespacedmutatingpolicies",
-    ),
+    stored.kind: resource_of(stored)
+    for row in (CLUSTER_POLICY, *REVIEWED_CEL_KINDS)
+    for stored in row.stored
 }
 _COUNTS: Final = {
     "validate": "validate",
@@ -308,6 +265,6 @@ def name_of(policy: Reported) -> PolicyName:
 
 
 def _key_of(policy: Reported) -> Key:
-    is_namespaced = policy.kind == "Policy" or policy.kind.startswith("Namespaced")
+    is_namespaced = _RESOURCES[policy.kind].namespaced
     namespace = policy.metadata.namespace if is_namespaced else ""
     return namespace, policy.metadata.name

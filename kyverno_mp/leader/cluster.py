@@ -21,6 +21,13 @@ import msgspec
 from kyverno_mp.egress.kinds import KINDS, rows_of
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.policy_resources import (
+    CEL_EXCEPTIONS,
+    CLUSTER_POLICIES,
+    EXCEPTIONS,
+    POLICIES,
+    resource_of,
+)
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
@@ -33,6 +40,7 @@ from kyverno_mp.policy.cel_kinds.generated import kept_status
 from kyverno_mp.snapshot.callers import CALLERS
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, REVIEWED_CEL_KINDS
 
 CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -40,43 +48,11 @@ _CONTEXT: Final = "globalcontext"
 _IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
 
 
-def _kyverno(version: str, plural: str, *, namespaced: bool) -> Resource:
-    return Resource(
-        group="kyverno.io", version=version, plural=plural, namespaced=namespaced
-    )
-
-
-CLUSTER_POLICIES: Final = _kyverno("v1", "clusterpolicies", namespaced=False)
-POLICIES: Final = _kyverno("v1", "policies", namespaced=True)
-EXCEPTIONS: Final = _kyverno("v2", "policyexceptions", namespaced=True)
-
-
-CEL_GROUP: Final = "policies.kyverno.io"
-
-
-def _cel(plural: str, *, namespaced: bool) -> Resource:
-    return Resource(
-        group=CEL_GROUP,
-        version="v1beta1",
-        plural=plural,
-        namespaced=namespaced,
-    )
-
-
 CEL_RESOURCES: Final = {
-    "ValidatingPolicy": _cel("validatingpolicies", namespaced=False),
-    "NamespacedValidatingPolicy": _cel("namespacedvalidatingpolicies", namespaced=True),
-    "MutatingPolicy": _cel("mutatingpolicies", namespaced=False),
-    "NamespacedMutatingPolicy": _cel("namespacedmutatingpolicies", namespaced=True),
-    "GeneratingPolicy": _cel("generatingpolicies", namespaced=False),
-    "NamespacedGeneratingPolicy": _cel("namespacedgeneratingpolicies", namespaced=True),
-    "ImageValidatingPolicy": _cel("imagevalidatingpolicies", namespaced=False),
-    "NamespacedImageValidatingPolicy": _cel(
-        "namespacedimagevalidatingpolicies", namespaced=True
-    ),
+    stored.kind: resource_of(stored)
+    for row in REVIEWED_CEL_KINDS
+    for stored in row.stored
 }
-"""Every release of Kyverno that has these kinds serves v1beta1."""
-CEL_EXCEPTIONS: Final = _cel("policyexceptions", namespaced=True)
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
@@ -155,7 +131,7 @@ class ClusterPolicies:
         if kind in CEL_RESOURCES:
             informer = self.cel_informers[list(CEL_RESOURCES).index(kind)]
         else:
-            informer = self.informers[1 if kind == "Policy" else 0]
+            informer = self.informers[kind == CLUSTER_POLICY.namespaced.kind]
         text = informer.version_of(key)
         return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
 

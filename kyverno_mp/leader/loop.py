@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.leader.cel_kinds import CEL_SEGMENTS
 from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
@@ -37,6 +36,7 @@ from kyverno_mp.snapshot.publish import Publisher, segment_file
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_SEGMENTS
 
 _log = logging.getLogger(__name__)
 SNAPSHOT: Final = "snapshot"

@@ -18,13 +18,13 @@ import msgspec
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.leader.cel_kinds import CEL_KINDS, CEL_SEGMENTS
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.leader.status import UNPUBLISHED, PolicyStatus
 from kyverno_mp.leader.stored_document import Key
 from kyverno_mp.snapshot.policies import MISSED, POLICIES, PoliciesWriter
 from kyverno_mp.snapshot.publish import Publisher
 from kyverno_mp.telemetry.log import fields
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_SEGMENTS, SEGMENT_OF
 
 _log = logging.getLogger(__name__)
 
@@ -184,5 +184,4 @@ def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
 
 def segment_of(kind: str) -> str:
     """Return the segment of the policies of a kind."""
-    known = CEL_KINDS.get(kind)
-    return POLICIES if known is None else known.segment
+    return SEGMENT_OF.get(kind, POLICIES)

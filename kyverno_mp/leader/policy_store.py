@@ -19,9 +19,9 @@ import msgspec
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.leader.cel_kinds import CEL_KINDS
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
+from kyverno_mp.leader.documents.in_cel import compile_cel_document
 from kyverno_mp.leader.documents.linked_memory import LinkedMemory
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.documents.without_rights import without_rights
@@ -44,6 +44,7 @@ from kyverno_mp.leader.stored_document import (
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.values.kubernetes.policy_kinds import SEGMENT_OF
 
 _STAYS = "; the last valid version stays in force"
 _INTERNAL_ERROR = "leader.defect"
@@ -165,8 +166,7 @@ class PolicyStore:
         by_segment: dict[str, dict[Key, EncodedPolicy]] = {}
         for key, (policy, _) in published.items():
             if policy is not None:
-                known = CEL_KINDS.get(key[0])
-                segment = known.segment if known else POLICIES
+                segment = SEGMENT_OF.get(key[0], POLICIES)
                 by_segment.setdefault(segment, {})[key] = policy
         keys = {segment: tuple(found) for segment, found in by_segment.items()}
         return PolicySet(
@@ -329,9 +329,8 @@ class PolicyStore:
         exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
         raw = document.raw()
         refuse_unstorable(raw, document.key)
-        known = CEL_KINDS.get(document.key[0])
-        if known is not None:
-            return known.compile(
+        if document.key[0] in SEGMENT_OF:
+            return compile_cel_document(
                 document,
                 raw,
                 self._cel_exceptions(document.key),

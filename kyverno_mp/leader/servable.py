@@ -14,13 +14,14 @@ from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY
 
 UNSUPPORTED: Final = "leader.unsupported"
 UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
 NO_BACKGROUND: Final = "leader.no_background_pool"
 NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
 """Message for rules that need a pool that this installation does not run."""
-_CLEANUP_KINDS: Final = frozenset({"CleanupPolicy", "ClusterCleanupPolicy"})
+_CLEANUP_KINDS: Final = frozenset(CLEANUP_POLICY.names)
 _OTHERS: Final = "; its other rules are in force"
 
 

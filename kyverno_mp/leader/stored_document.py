@@ -24,17 +24,24 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.reading.decode import is_known_kind
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_GROUP,
+    CLUSTER_POLICY,
+    DELETING_POLICY,
+    POLICY_EXCEPTION,
+    POLICY_KINDS,
+)
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX: Final = 253
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
-_NAMESPACED = frozenset({"Policy", "PolicyException", "CleanupPolicy"})
-"""Kinds with a namespace, besides all whose names begin with ``Namespaced``."""
+_NAMESPACED: Final = frozenset(
+    {POLICY_EXCEPTION.kind, *(row.namespaced.kind for row in POLICY_KINDS)}
+)
 FROM_CLUSTER = "kube://"
 """Prefix of the names of documents from the API server, each one object as JSON."""
-_DELETING: Final = frozenset({"DeletingPolicy", "NamespacedDeletingPolicy"})
-_CEL_GROUP: Final = "policies.kyverno.io/"
+_IN_CEL: Final = f"{CEL_GROUP}/"
 _ADMISSION_GROUP: Final = "admissionregistration.k8s.io/"
 
 
@@ -58,9 +65,9 @@ class StoredDocument:
         """Return why a document of an unknown kind has no effect."""
         raw = self.raw()
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
-        if version.startswith(_CEL_GROUP) and self.key[0] in _DELETING:
+        if version.startswith(_IN_CEL) and self.key[0] in DELETING_POLICY.names:
             return f"{self.key[0]}: clean-up runs only in a cluster"
-        if version.startswith(_CEL_GROUP):
+        if version.startswith(_IN_CEL):
             return f"the server does not evaluate {version} {self.key[0]}"
         if version.startswith(_ADMISSION_GROUP):
             return f"{self.key[0]}: the API server evaluates it, not this service"
@@ -94,7 +101,7 @@ def _key_of(raw: object) -> Key:
     if not isinstance(metadata, dict):
         return kind, "", ""
     namespace = str(metadata.get("namespace", ""))
-    is_own = kind in _NAMESPACED or kind.startswith("Namespaced")
+    is_own = kind in _NAMESPACED
     if kind.startswith("Cluster") or (kind in SERVED_CEL_KINDS and not is_own):
         namespace = ""
     if is_own:
@@ -137,7 +144,7 @@ def policy_key(key: Key) -> str:
     kind, namespace, name = key
     if kind in SERVED_CEL_KINDS:
         return f"{kind} {name}"
-    return f"{namespace}/{name}" if kind == "Policy" else name
+    return f"{namespace}/{name}" if kind == CLUSTER_POLICY.namespaced.kind else name
 
 
 def refuse_unstorable(raw: Json, key: Key) -> None:

@@ -22,6 +22,7 @@ from kyverno_mp.policy.documents.cluster_policy import Spec
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.go.gotime_parse import is_time
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLEANUP_POLICY
 
 _GROUP: Final = "policies.kyverno.io"
 _KYVERNO: Final = "kyverno.io/"
@@ -73,7 +74,7 @@ def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
 
     if kind == "ValidatingAdmissionPolicy":
         schema = written.ADMISSION
-    elif kind in ("CleanupPolicy", "ClusterCleanupPolicy"):
+    elif kind in CLEANUP_POLICY.names:
         schema = written.CLEANUP
     else:
         schema = written.policy()

@@ -15,6 +15,11 @@ from kyverno_mp.policy.problems import Problem
 from kyverno_mp.policy.reading.decode import BETA
 from kyverno_mp.values.go.gotime_parse import is_time
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLEANUP_POLICY,
+    CLUSTER_POLICY,
+    POLICY_KINDS,
+)
 from kyverno_mp.values.kubernetes.selector import is_label_key, is_label_value
 
 _LABEL: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
@@ -25,27 +30,20 @@ _LABEL_LENGTH_MAX: Final = 63
 _ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 _CLUSTER_SCOPED: Final = frozenset(
     {
-        "ClusterPolicy",
-        "ClusterCleanupPolicy",
-        "DeletingPolicy",
-        "GeneratingPolicy",
-        "ImageValidatingPolicy",
+        *(row.cluster.kind for row in POLICY_KINDS),
         "MutatingAdmissionPolicy",
         "MutatingAdmissionPolicyBinding",
-        "MutatingPolicy",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionPolicyBinding",
-        "ValidatingPolicy",
     }
 )
 _OWNER: Final = ("apiVersion", "kind", "name", "uid")
 _NO_OWNER: Final = ("v1", "Event")
 _TIMES: Final = ("creationTimestamp", "deletionTimestamp")
-_POLICIES: Final = ("ClusterPolicy", "Policy")
+_POLICIES: Final = CLUSTER_POLICY.names
 _WITH_STATUS: Final = (
     *_POLICIES,
-    "CleanupPolicy",
-    "ClusterCleanupPolicy",
+    *CLEANUP_POLICY.names,
     "ValidatingAdmissionPolicy",
 )
 _NAMED: Final[dict[str, Json]] = {"x-kubernetes-list-map-keys": ("name",)}

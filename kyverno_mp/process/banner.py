@@ -16,21 +16,11 @@ from kyverno_mp.process.roles.health import Reporter
 from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import JSON, fields
+from kyverno_mp.values.kubernetes.policy_kinds import REVIEWED_CEL_KINDS
 
 _log = logging.getLogger(__name__)
 _ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
 """Hosts that mean all addresses; clients cannot connect to them on every system."""
-
-
-_CEL_PATHS: Final = {
-    "ValidatingPolicy": "/vpol and /nvpol-keys: ValidatingPolicies",
-    "MutatingPolicy": "/mpol and /nmpol-keys: MutatingPolicies",
-    "GeneratingPolicy": "/gpol and /ngpol-keys: GeneratingPolicies",
-    "ImageValidatingPolicy": (
-        "/ivpol/validate and /nivpol-keys: ImageValidatingPolicies"
-    ),
-}
-"""The URL paths of these kinds."""
 
 
 @dataclass(slots=True)
@@ -73,9 +63,12 @@ class Banner:
         reviews = f"  reviews   {webhook}/validate{trust}\n"
         summary = self.reporter.summary()
         found = {kind.removeprefix("Namespaced") for kind in summary.cel_kinds}
-        for kind, paths in _CEL_PATHS.items():
-            if kind in found:
-                reviews += f"            {webhook}{paths}\n"
+        for row in REVIEWED_CEL_KINDS:
+            review = row.validating or row.mutating
+            if row.name in found and review is not None:
+                paths = f"{review.path} and {review.namespaced_path}"
+                plural = f"{row.name.removesuffix('y')}ies"
+                reviews += f"            {webhook}{paths}: {plural}\n"
         if not settings.runs_webhook:
             runs, reviews = [], ""
         if settings.cleanup_workers:

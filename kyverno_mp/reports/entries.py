@@ -16,17 +16,10 @@ from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS, CLUSTER_POLICY
 
-KYVERNO: Final = "kyverno"
+KYVERNO: Final = CLUSTER_POLICY.source
 """Source of the rows of ClusterPolicy and Policy."""
-VALIDATING: Final = "KyvernoValidatingPolicy"
-"""Source of the rows of ValidatingPolicy and NamespacedValidatingPolicy."""
-MUTATING: Final = "KyvernoMutatingPolicy"
-"""Source of the rows of MutatingPolicy and NamespacedMutatingPolicy."""
-GENERATING: Final = "KyvernoGeneratingPolicy"
-"""Source of the rows of GeneratingPolicy and NamespacedGeneratingPolicy."""
-IMAGES: Final = "KyvernoImageValidatingPolicy"
-"""Source of the rows of ImageValidatingPolicy and its namespaced twin."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of ``result`` in a row, in the order of a summary."""
 _WORD: Final = {
@@ -38,16 +31,9 @@ _WORD: Final = {
     "": "",
 }
 _SOURCES: Final = {
-    "GeneratingPolicy": GENERATING,
-    "ImageValidatingPolicy": IMAGES,
-    "NamespacedImageValidatingPolicy": IMAGES,
+    **{name: row.source for row in CEL_POLICY_KINDS for name in row.names},
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
-    "MutatingPolicy": MUTATING,
-    "NamespacedGeneratingPolicy": GENERATING,
-    "NamespacedMutatingPolicy": MUTATING,
-    "NamespacedValidatingPolicy": VALIDATING,
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
-    "ValidatingPolicy": VALIDATING,
 }
 """The source of a policy's rows, by the policy's kind."""
 _VALIDATION_INDEX: Final = "cel.validationIndex"

@@ -38,20 +38,21 @@ from kyverno_mp.reports.digests import (
 )
 from kyverno_mp.reports.entries import (
     KYVERNO,
-    MUTATING,
-    VALIDATING,
     Place,
     merge_key_of,
 )
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import Named, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
-from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
-from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    GeneratingSegment,
+    ImageSegment,
+    MutatingSegment,
+    ValidatingSegment,
+)
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kubernetes.kinds import KindSelector
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
 
 
 class ScannedRule(msgspec.Struct, frozen=True):
@@ -171,10 +172,10 @@ class Plan(msgspec.Struct, frozen=True):
 class CelSegments(msgspec.Struct, frozen=True):
     """The segments of CEL policies; None: unknown, so the rows of its kind stay."""
 
-    validating: CelPolicySegment | None = None
-    mutating: MutatingPolicySegment | None = None
-    generating: GeneratingPolicySegment | None = None
-    images: ImagePolicySegment | None = None
+    validating: ValidatingSegment | None = None
+    mutating: MutatingSegment | None = None
+    generating: GeneratingSegment | None = None
+    images: ImageSegment | None = None
 
     @property
     def generations(self) -> tuple[int, ...]:
@@ -190,7 +191,10 @@ def plan_of(
     unknown: frozenset[str],
     in_cel: CelSegments,
 ) -> Plan:
-    """Return the plan. ``types``: the scanned types of rules, and MUTATING."""
+    """Return the plan.
+
+    ``types``: the scanned types of rules, and the source of MUTATING_POLICY.
+    """
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
     live = set(derived)
@@ -209,8 +213,16 @@ def plan_of(
             if rule.name not in policy.review_rules:
                 derived.add(key)
     of_cel = (
-        (VALIDATING, in_cel.validating, _validating_rules(in_cel.validating, wanted)),
-        (MUTATING, in_cel.mutating, _mutating_rules(in_cel.mutating, wanted)),
+        (
+            VALIDATING_POLICY.source,
+            in_cel.validating,
+            _validating_rules(in_cel.validating, wanted),
+        ),
+        (
+            MUTATING_POLICY.source,
+            in_cel.mutating,
+            _mutating_rules(in_cel.mutating, wanted),
+        ),
     )
     for source, known, rules in of_cel:
         if known is None:
@@ -257,7 +269,7 @@ def name_of(policy: Reference) -> str:
 
 
 def _validating_rules(
-    segment: CelPolicySegment | None, types: frozenset[str]
+    segment: ValidatingSegment | None, types: frozenset[str]
 ) -> Iterator[tuple[ScannedRule, bool, bool]]:
     """Yield each ValidatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else cel_policies_of(segment):
@@ -266,11 +278,11 @@ def _validating_rules(
 
 
 def _mutating_rules(
-    segment: MutatingPolicySegment | None, types: frozenset[str]
+    segment: MutatingSegment | None, types: frozenset[str]
 ) -> Iterator[tuple[ScannedRule, bool, bool]]:
     """Yield each MutatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else mutating_policies_of(segment):
-        is_on = MUTATING in types and is_scanned_mutating(ir)
+        is_on = MUTATING_POLICY.source in types and is_scanned_mutating(ir)
         yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
 
 
@@ -282,18 +294,18 @@ def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
             yield policy, segment.rule(position, number)
 
 
-def cel_policies_of(segment: CelPolicySegment) -> Iterator[ValidatingPolicyIR]:
+def cel_policies_of(segment: ValidatingSegment) -> Iterator[ValidatingPolicyIR]:
     """Yield the ValidatingPolicies that are reported."""
     for position in range(segment.policy_count):
-        ir = segment.validating_policy(position)
+        ir = segment.record(position)
         if not is_disabled(ir.policy):
             yield ir
 
 
-def mutating_policies_of(segment: MutatingPolicySegment) -> Iterator[MutatingPolicyIR]:
+def mutating_policies_of(segment: MutatingSegment) -> Iterator[MutatingPolicyIR]:
     """Yield the MutatingPolicies that are reported."""
     for position in range(segment.policy_count):
-        ir = segment.mutating_policy(position)
+        ir = segment.record(position)
         if not is_disabled(ir.policy):
             yield ir
 

@@ -10,26 +10,32 @@ from collections.abc import Iterable, Iterator
 
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.reporting import DISABLED
-from kyverno_mp.reports.entries import GENERATING, IMAGES, merge_key_of
+from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
-from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    GeneratingSegment,
+    ImageSegment,
+)
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+)
 
 
 def unscanned_keys(
-    generating: GeneratingPolicySegment | None, images: ImagePolicySegment | None
+    generating: GeneratingSegment | None, images: ImageSegment | None
 ) -> Iterator[tuple[str, set[bytes] | None]]:
     """Yield each source with the keys of its rows, or None if they are unknown."""
     keys = None
     if generating is not None:
         count = generating.policy_count
-        keys = _keys(generating.generating_policy(at).policy for at in range(count))
-    yield GENERATING, keys
+        keys = _keys(generating.record(at).policy for at in range(count))
+    yield GENERATING_POLICY.source, keys
     keys = None
     if images is not None:
         count = images.policy_count
-        keys = _keys(images.image_policy(at).policy for at in range(count))
-    yield IMAGES, keys
+        keys = _keys(images.record(at).policy for at in range(count))
+    yield IMAGE_VALIDATING_POLICY.source, keys
 
 
 def _keys(policies: Iterable[PolicyIR]) -> set[bytes]:

@@ -29,9 +29,16 @@ from typing import Final
 from kyverno_mp.errors import SnapshotUnusable, Where
 from kyverno_mp.snapshot.read import check_private_file
 from kyverno_mp.snapshot.write import prepare_directory
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLUSTER_POLICY,
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 
 SEGMENTS: Final = (
-    "policies",
+    CLUSTER_POLICY.segment,
     "namespaces",
     "configmaps",
     "roles",
@@ -40,10 +47,10 @@ SEGMENTS: Final = (
     "exceptions",
     "settings",
     "kinds",
-    "celpolicies",
-    "mutatingpolicies",
-    "generating",
-    "imagevalidating",
+    VALIDATING_POLICY.segment,
+    MUTATING_POLICY.segment,
+    GENERATING_POLICY.segment,
+    IMAGE_VALIDATING_POLICY.segment,
     "callers",
 )
 """Names of the segments; append only, because the index is the position in the page."""

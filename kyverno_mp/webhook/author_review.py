@@ -19,8 +19,9 @@ from kyverno_mp.policy.ports import Author, ClusterView
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 
-_NAMESPACED: Final = ("Policy", "CleanupPolicy")
+_NAMESPACED: Final = [row.namespaced.kind for row in POLICY_KINDS]
 _ANNOTATIONS: Final = "/metadata/annotations"
 _PATH: Final = f"{_ANNOTATIONS}/{AUTHOR.replace('/', '~1')}"
 
@@ -64,7 +65,7 @@ def author_patch(request: Request) -> Iterator[dict[str, Json]]:
 
 def is_of_tenant(request: Request) -> bool:
     """Return whether the review is of a namespaced policy."""
-    return request.kind in _NAMESPACED or request.kind.startswith("Namespaced")
+    return request.kind in _NAMESPACED
 
 
 def has_changed(request: Request, *, ignored: str = "") -> bool:

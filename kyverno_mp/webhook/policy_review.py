@@ -45,7 +45,6 @@ from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded
 from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import (
-    MUTATING_POLICY_KINDS,
     AnyCelPolicy,
     DeletingPolicy,
     GeneratingPolicy,
@@ -71,6 +70,7 @@ from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes import policy_kinds as kinds
 from kyverno_mp.webhook.author_review import (
     author_refusal,
     has_changed,
@@ -80,17 +80,15 @@ from kyverno_mp.webhook.author_review import (
 AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
-_POLICIES: Final = ("ClusterPolicy", "Policy")
-_CLEANUPS: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
 _BACKGROUND: Final = (DeletingPolicy, GeneratingPolicy)
 """The policies in CEL that the pools carry out."""
 
 KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
-    "/policyvalidate": _POLICIES,
-    "/exceptionvalidate": ("PolicyException",),
-    "/celexception/validate": ("PolicyException",),
+    "/policyvalidate": kinds.CLUSTER_POLICY.names,
+    "/exceptionvalidate": (kinds.POLICY_EXCEPTION.kind,),
+    "/celexception/validate": (kinds.POLICY_EXCEPTION.kind,),
     "/globalcontextvalidate": ("GlobalContextEntry",),
-    "/cleanuppolicyvalidate": _CLEANUPS,
+    "/cleanuppolicyvalidate": kinds.CLEANUP_POLICY.names,
 }
 """The kinds that each path reviews.
 
@@ -185,7 +183,7 @@ class PolicyReview:
         KYVERNO: the reasons of a denial are repeated as warnings.
         """
         raw = request.object
-        if is_cel_policy(raw) and raw["kind"] not in MUTATING_POLICY_KINDS:
+        if is_cel_policy(raw) and raw["kind"] not in kinds.MUTATING_POLICY.names:
             return self._answer_background_cel(request)
         if not is_served(raw):
             text = f"{request.kind} is not evaluated by this version"

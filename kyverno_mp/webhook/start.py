@@ -32,31 +32,28 @@ from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
 from kyverno_mp.snapshot.callers import CALLERS, callers_of
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
-from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
-from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import GAUGES, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.cluster_data import cluster_data
 from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterPolicies
 from kyverno_mp.webhook.attach.counts import Counts
 from kyverno_mp.webhook.attach.followed import Aside, FollowedPolicies, SnapshotFiles
 from kyverno_mp.webhook.attach.journals import Journals
-from kyverno_mp.webhook.attach.kinds import (
-    link_generating,
-    link_images,
-    link_mutating,
-    link_validating,
-)
+from kyverno_mp.webhook.attach.kinds import LINKS, Means
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.attach.served import ServedPolicies
 from kyverno_mp.webhook.audit.metrics import PageRecords
@@ -165,19 +162,18 @@ class _Attached:
             self._is_whole,
             aside,
         )
-        more = self._is_whole, aside, self._ahead
-        self.validating = FollowedPolicies(
-            files, CEL_POLICIES, partial(link_validating, engine), *more
-        )
-        self.mutating = FollowedPolicies(
-            files, MUTATING_POLICIES, partial(link_mutating, engine, user), *more
-        )
-        self.generating = FollowedPolicies(
-            files, GENERATING_POLICIES, partial(link_generating, engine, user), *more
-        )
-        self.images = FollowedPolicies(
-            files, IMAGE_POLICIES, partial(link_images, engine, served.policies), *more
-        )
+        means = Means(engine, user, served.policies)
+        self.in_cel: dict[str, _AnyFollowed] = {
+            row.segment: FollowedPolicies(
+                files,
+                row.segment,
+                partial(link, means),
+                self._is_whole,
+                aside,
+                self._ahead,
+            )
+            for row, link in LINKS.items()
+        }
 
     def _start_ns_max(self) -> int:
         """Return how long to link policies before this worker accepts connections.
@@ -267,8 +263,7 @@ class _Attached:
 
     def _segments(self) -> Iterator[PolicySegment]:
         """Yield the segments of policies in force, one per kind."""
-        kinds = (self.validating, self.mutating, self.generating, self.images)
-        for followed in (self.policies, *kinds):
+        for followed in self._kinds_of_policies():
             linked = followed.follower.current()
             if linked is not None:
                 yield linked.segment
@@ -315,22 +310,13 @@ class _Attached:
             ring(self._directory, LEADER)
 
     def _kinds_of_policies(self) -> tuple[FollowedClusterPolicies | _AnyFollowed, ...]:
-        return (
-            self.policies,
-            self.validating,
-            self.mutating,
-            self.generating,
-            self.images,
-        )
+        return self.policies, *self.in_cel.values()
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
             (POLICIES, self.policies.follower),
             # After the policies, because the leader publishes the other segments first.
-            (CEL_POLICIES, self.validating.follower),
-            (MUTATING_POLICIES, self.mutating.follower),
-            (GENERATING_POLICIES, self.generating.follower),
-            (IMAGE_POLICIES, self.images.follower),
+            *((name, one.follower) for name, one in self.in_cel.items()),
             (SETTINGS, self._configured),
             *self.data.items(),
         ]
@@ -403,10 +389,10 @@ def _dependencies(
         namespaces=attached.cluster_data,
         live_namespaces=live.namespaces if live else None,
         mutate=SnapshotMutate(policies.mutations, policies.knows),
-        cel=attached.validating.planner,
-        cel_mutate=attached.mutating.planner,
-        cel_generate=attached.generating.planner,
-        cel_images=attached.images.planner,
+        cel=attached.in_cel[VALIDATING_POLICY.segment].planner,
+        cel_mutate=attached.in_cel[MUTATING_POLICY.segment].planner,
+        cel_generate=attached.in_cel[GENERATING_POLICY.segment].planner,
+        cel_images=attached.in_cel[IMAGE_VALIDATING_POLICY.segment].planner,
         filters=attached.configuration,
         top_kind=live.top_kind if live else built_in_kind,
         certificates=Certificates(places.cert, places.key, client_ca_of(settings)),

@@ -21,9 +21,11 @@ from kyverno_mp.cli.testing.files import read_tests
 from kyverno_mp.compiler.cel_kinds.index import encode_validating_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 from tests.conformance.cases import Case, runnable
 from tests.conformance.place import ABSENT, PRESENT
 
@@ -105,13 +107,14 @@ def test_apply_and_webhook_agree_on_cel_policies(case: Case, tmp_path: Path) -> 
             [encode_validating_policy(one) for one in compiled],
             generation=1,
             salt=os.urandom(16),
-            segment=CEL_POLICIES,
+            segment=VALIDATING_POLICY.segment,
         )
         path = tmp_path / "celpolicies.segment"
         path.write_bytes(content)
         path.chmod(0o600)
-        segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
+        segment = CelSegment(
+            Segment.attach(path, VALIDATING_POLICY.segment), ValidatingPolicyIR
+        )
         assert compiled == [
-            segment.validating_policy(position)
-            for position in range(segment.policy_count)
+            segment.record(position) for position in range(segment.policy_count)
         ]

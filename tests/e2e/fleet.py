@@ -22,10 +22,10 @@ from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import LEASES
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.leader.cluster import CLUSTER_POLICIES
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import NAMESPACE, Product

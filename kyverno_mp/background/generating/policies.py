@@ -31,6 +31,7 @@ from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.cache import Informer, Project
+from kyverno_mp.kube.policy_resources import CEL_EXCEPTIONS, resources_of
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
@@ -42,25 +43,9 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import GENERATING_POLICY
 
-_GROUP: Final = "policies.kyverno.io"
-GENERATING_POLICIES: Final = Resource(
-    group=_GROUP,
-    version="v1beta1",
-    plural="generatingpolicies",
-    kind="GeneratingPolicy",
-    namespaced=False,
-)
-"""v1beta1 is served by every release of Kyverno that has these kinds."""
-NAMESPACED_GENERATING_POLICIES: Final = Resource(
-    group=_GROUP,
-    version="v1beta1",
-    plural="namespacedgeneratingpolicies",
-    kind="NamespacedGeneratingPolicy",
-)
-EXCEPTIONS: Final = Resource(
-    group=_GROUP, version="v1beta1", plural="policyexceptions", kind="PolicyException"
-)
+GENERATING_POLICIES, NAMESPACED_GENERATING_POLICIES = resources_of(GENERATING_POLICY)
 _DELETE: Final = "DELETE"
 _CREATE: Final = "CREATE"
 _UPDATE: Final = "UPDATE"
@@ -158,7 +143,7 @@ class GeneratingPolicies:
             Informer(client, WatchScope(resource=one), _projection(one))
             for one in (GENERATING_POLICIES, NAMESPACED_GENERATING_POLICIES)
         ]
-        self._exceptions = Informer(client, WatchScope(resource=EXCEPTIONS), bytes)
+        self._exceptions = Informer(client, WatchScope(resource=CEL_EXCEPTIONS), bytes)
         self._lock = threading.Lock()
         self._kept: dict[Key, ReadyGenerating] = {}
 
@@ -344,7 +329,7 @@ def _check(policy: GeneratingPolicy, where: Where) -> None:
 
 
 def _exception(raw: bytes) -> CelPolicyException:
-    found = decode_validating_policy(_typed(raw, EXCEPTIONS.kind))
+    found = decode_validating_policy(_typed(raw, CEL_EXCEPTIONS.kind))
     assert isinstance(found, CelPolicyException)
     return found
 

@@ -12,7 +12,6 @@ version than a watch here. Each version is linked once.
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.kube.definitions import check_undefined, find_defined
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.policy_resources import CEL_EXCEPTIONS, resources_of
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.limits import LINKED_RULES_MAX
@@ -35,26 +34,9 @@ from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 
-_GROUP: Final = "policies.kyverno.io"
-_VERSION: Final = "v1beta1"
-"""The version served by every release of Kyverno that has these kinds."""
-_CLUSTER: Final = Resource(
-    group=_GROUP,
-    version=_VERSION,
-    plural="mutatingpolicies",
-    kind="MutatingPolicy",
-    namespaced=False,
-)
-NAMESPACED_MUTATING_POLICIES: Final = Resource(
-    group=_GROUP,
-    version=_VERSION,
-    plural="namespacedmutatingpolicies",
-    kind="NamespacedMutatingPolicy",
-)
-_EXCEPTIONS: Final = Resource(
-    group=_GROUP, version=_VERSION, plural="policyexceptions", kind="PolicyException"
-)
+_CLUSTER, NAMESPACED_MUTATING_POLICIES = resources_of(MUTATING_POLICY)
 _Version = tuple[str, str, tuple[str, ...]]
 
 
@@ -125,7 +107,7 @@ class StoredMutatingPolicies:
         if namespace and allowed in ("*", namespace):
             place = namespace
         listed: list[Json] = []
-        scope = WatchScope(resource=_EXCEPTIONS, namespace=place)
+        scope = WatchScope(resource=CEL_EXCEPTIONS, namespace=place)
         try:
             list_all(
                 self._client,
@@ -134,13 +116,13 @@ class StoredMutatingPolicies:
                 restart=listed.clear,
             )
         except KubeNotFound:
-            check_undefined(self._client, _EXCEPTIONS)
+            check_undefined(self._client, CEL_EXCEPTIONS)
             return
         for raw in listed:
             document = {
                 **raw,
-                "kind": _EXCEPTIONS.kind,
-                "apiVersion": _EXCEPTIONS.api_version,
+                "kind": CEL_EXCEPTIONS.kind,
+                "apiVersion": CEL_EXCEPTIONS.api_version,
             }
             try:
                 one = decode_served(document)

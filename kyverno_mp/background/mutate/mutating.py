@@ -56,6 +56,7 @@ from kyverno_mp.program.secrecy import hides_values, names_only, withheld
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 from kyverno_mp.values.patches.json_equal import same
 
 _ATTEMPTS: Final = 5
@@ -301,7 +302,7 @@ class MutatingRunner:
 
     def _report_failure(self, task: Task, reason: str) -> None:
         namespace, _, name = task.policy.rpartition("/")
-        kind = "NamespacedMutatingPolicy" if namespace else "MutatingPolicy"
+        kind = MUTATING_POLICY.names[bool(namespace)]
         trigger = task.trigger
         self.dependencies.events.submit(
             EventInfo(

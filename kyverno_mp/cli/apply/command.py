@@ -31,7 +31,6 @@ from kyverno_mp.cli.apply.rounds import evaluate_all
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
 from kyverno_mp.cli.apply.stages.cel_policies import (
-    DELETING_POLICIES,
     CelInput,
     Payload,
 )
@@ -64,17 +63,21 @@ from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program import result
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLEANUP_POLICY,
+    DELETING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+)
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile
 
 _LAST = {
-    "ImageValidatingPolicy": 1,
-    "NamespacedImageValidatingPolicy": 1,
-    "DeletingPolicy": 2,
-    "NamespacedDeletingPolicy": 2,
-    "CleanupPolicy": 3,
-    "ClusterCleanupPolicy": 3,
+    name: place
+    for place, row in enumerate(
+        (IMAGE_VALIDATING_POLICY, DELETING_POLICY, CLEANUP_POLICY), 1
+    )
+    for name in row.names
 }
 _GLOBAL_ENTRY = "GlobalContextEntry"
 
@@ -281,7 +284,7 @@ def _print_failed_deletions(responses: list[Response], options: Options) -> None
     """Print the errors of DeletingPolicies; as upstream, not without the option."""
     echo = _printer(options)
     for response in responses:
-        if response.policy.kind not in DELETING_POLICIES:
+        if response.policy.kind not in DELETING_POLICY.names:
             continue
         word = "json" if isinstance(response.resource, Payload) else "resource"
         for rule in response.results:

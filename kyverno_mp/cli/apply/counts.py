@@ -10,16 +10,21 @@ import msgspec
 
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING
-from kyverno_mp.cli.apply.stages.cel_policies import (
-    DELETING_POLICIES,
-    GENERATING_POLICIES,
-    IMAGE_POLICIES,
-    MUTATING_POLICIES,
-    VALIDATING_POLICIES,
-)
 from kyverno_mp.program import result
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLUSTER_POLICY,
+    GENERATING_POLICY,
+    MUTATING_POLICY,
+    POLICY_KINDS,
+)
 
-_CLEANUP_POLICIES: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
+_COUNTS_SKIPS: Final = frozenset(
+    name
+    for row in POLICY_KINDS
+    if row not in {CLUSTER_POLICY, MUTATING_POLICY, GENERATING_POLICY}
+    for name in row.names
+)
+_CHANGING: Final = (*MUTATING_POLICY.names, *GENERATING_POLICY.names)
 
 
 class Counts(msgspec.Struct):
@@ -34,19 +39,14 @@ class Counts(msgspec.Struct):
     def add(self, response: Response, *, audit_warn: bool) -> None:
         """Count the results of one response."""
         kind = response.policy.kind
-        if kind in MUTATING_POLICIES or kind in GENERATING_POLICIES:
+        if kind in _CHANGING:
             self._add_cel(response)
             return
         self.passed += len(response.passed)
         self.skipped += len(response.skipped)
         # KYVERNO: ``scored`` and --audit-warn have no effect on policies in CEL. Skips
         # of the API server's own policies are not counted (docs/behaviour/cli 9).
-        counts_skips = response.policy.kind in (
-            *VALIDATING_POLICIES,
-            *IMAGE_POLICIES,
-            *DELETING_POLICIES,
-            *_CLEANUP_POLICIES,
-        )
+        counts_skips = kind in _COUNTS_SKIPS
         is_plain = counts_skips or response.policy.kind == VALIDATING
         for rule in response.results:
             if rule.status == result.PASS:
@@ -75,7 +75,7 @@ class Counts(msgspec.Struct):
         KYVERNO: mutations count twice, but mutations of existing objects do not count.
         Only passes and failures of a GeneratingPolicy count (docs/behaviour/cli 9).
         """
-        mutates = response.policy.kind in MUTATING_POLICIES
+        mutates = response.policy.kind in MUTATING_POLICY.names
         if mutates and response.patched is None:
             return
         for rule in response.results:

@@ -23,7 +23,6 @@ from kyverno_mp.cli.apply.mutated import (
     mutated_text,
 )
 from kyverno_mp.cli.apply.options import Options
-from kyverno_mp.cli.apply.stages.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.words import LocatedResponses, result_word
 from kyverno_mp.cli.output.screen import one_line, say
 from kyverno_mp.cli.output.table import Row
@@ -32,9 +31,13 @@ from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program import result
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLUSTER_POLICY,
+    IMAGE_VALIDATING_POLICY,
+)
 
 _DIVIDER = "-" * 70
-_RULED = ("ClusterPolicy", "Policy")
+_RULED = CLUSTER_POLICY.names
 _NAMING_ALL = ("junit", "tap")
 _NO_CODE = "rule.error"
 """The code of an error whose cause has none."""
@@ -49,7 +52,10 @@ def needs_response(response: Response, options: Options) -> bool:
     """Return whether the output shows the response; JUnit and TAP show all rules."""
     return (
         bool(response.results)
-        or (options.policy_report and response.policy.kind in IMAGE_POLICIES)
+        or (
+            options.policy_report
+            and response.policy.kind in IMAGE_VALIDATING_POLICY.names
+        )
         or response.patched is not None
         or (options.is_structured and options.output_format in _NAMING_ALL)
     )

@@ -12,12 +12,12 @@ from datetime import datetime
 import msgspec
 
 from kyverno_mp.cli.apply.evaluate import Response
-from kyverno_mp.cli.apply.stages.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import IMAGE_VERIFY, RuleResult
 from kyverno_mp.reports.entries import Row, Subject, row_of, summary_of, word_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 
 def report_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> str:
@@ -69,7 +69,7 @@ def _report(kind: str, metadata: dict[str, Json], rows: list[Row]) -> dict[str, 
 def _results(response: Response, now: datetime, *, audit_warn: bool) -> Iterable[Row]:
     subject = _subject(response.resource)
     results = response.results
-    if not results and response.policy.kind in IMAGE_POLICIES:
+    if not results and response.policy.kind in IMAGE_VALIDATING_POLICY.names:
         # KYVERNO: an ImageValidatingPolicy has a row for unmatched objects, too.
         results = [RuleResult("", IMAGE_VERIFY, "", "")]
     for rule in results:

@@ -30,10 +30,10 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
 
 _POLICIES: Final = (
-    ("kyverno.io/v1", "ClusterPolicy"),
-    ("kyverno.io/v1", "Policy"),
+    *((one.api_versions[0], one.kind) for one in CLUSTER_POLICY.stored),
     ("kyverno.io/v2", "PolicyException"),
 )
 _OBJECTS_MAX: Final = 1000
@@ -60,7 +60,7 @@ class Source:
             if resource is not None:
                 scope = WatchScope(resource=resource)
                 objects += objects_of(self._cluster.client, scope)
-            elif kind == "ClusterPolicy":
+            elif kind == CLUSTER_POLICY.name:
                 raise CommandFailed(
                     "the cluster does not have the kind ClusterPolicy; name policy"
                     " files, or install the CustomResourceDefinitions (crds)"

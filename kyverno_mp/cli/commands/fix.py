@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from kyverno_mp.cli.commands.declare import Command, Example, Group
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
 
 def _policy(**flags: Any) -> None:
@@ -49,7 +50,7 @@ command = Group(
                 click.Option(["--save"], is_flag=True, help="Write the changed files."),
                 click.Option(
                     ["--to"],
-                    type=click.Choice(["ValidatingPolicy"]),
+                    type=click.Choice([VALIDATING_POLICY.name]),
                     help="Rewrite ClusterPolicies as this kind if both decide requests"
                     " generated from their text alike. Other policies are listed"
                     " with the reason, and the exit code is 1.",

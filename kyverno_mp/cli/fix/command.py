@@ -24,11 +24,16 @@ from kyverno_mp.cli.sources.reading import read_file
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_GROUP,
+    CLUSTER_POLICY,
+    VALIDATING_POLICY,
+)
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.fix.to_validating import Rewrite
 
-_POLICIES: Final = ("ClusterPolicy", "Policy")
+_POLICIES: Final = CLUSTER_POLICY.names
 _DIFFERENCES_SHOWN: Final = 3
 
 
@@ -64,7 +69,7 @@ def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
     for file, documents in files.items():
         made = list(documents)
         for index, raw in enumerate(documents):
-            if not _is_policy(raw) or raw["kind"] != "ClusterPolicy":
+            if not _is_policy(raw) or raw["kind"] != CLUSTER_POLICY.name:
                 continue
             name = _name_of(raw)
             found = (
@@ -95,7 +100,7 @@ def _refused(documents: Iterable[Json]) -> dict[str, str]:
         if not head:
             continue
         group, name, spec = head.partition("/")[0], _name_of(raw), raw.get("spec")
-        if (group, raw.get("kind")) == ("policies.kyverno.io", "ValidatingPolicy"):
+        if (group, raw.get("kind")) == (CEL_GROUP, VALIDATING_POLICY.name):
             found[name] = "a ValidatingPolicy has the same name"
         if (group, raw.get("kind")) == ("kyverno.io", "PolicyException"):
             for one in (spec.get("exceptions") if type(spec) is dict else None) or ():

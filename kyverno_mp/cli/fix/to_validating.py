@@ -20,8 +20,9 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
-KIND: Final = "ValidatingPolicy"
+KIND: Final = VALIDATING_POLICY.name
 
 
 class Rewrite(NamedTuple):

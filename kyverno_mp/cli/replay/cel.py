@@ -21,8 +21,12 @@ from kyverno_mp.compiler.cel_kinds.index import (
     encode_validating_policy,
 )
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.ir.cel_policies import MutatingPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.ir.cel_policies import (
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.validating_policy import (
+    ValidatingPolicyIR,
+)
 from kyverno_mp.program.cel_policies.mutate import expressions_of as mutating_texts
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.cel_sources import mutating_source, validating_source
@@ -30,13 +34,15 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.scans import expressions_of
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
-from kyverno_mp.snapshot.mutating_policies import (
-    MUTATING_POLICIES,
-    MutatingPolicySegment,
+from kyverno_mp.snapshot.cel_segments import (
+    CelSegment,
 )
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 
 _NAMESPACE_OBJECT: Final = "namespaceObject"
 _SALT: Final = bytes(16)
@@ -126,10 +132,12 @@ class CelReplay:
             [encode_validating_policy(one) for one in self._policies.validating],
             generation=1,
             salt=_SALT,
-            segment=CEL_POLICIES,
+            segment=VALIDATING_POLICY.segment,
         )
-        segment = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
-        source = validating_source(engine, segment, segment.validating_policy)
+        segment = CelSegment(
+            Segment.from_bytes(content, VALIDATING_POLICY.segment), ValidatingPolicyIR
+        )
+        source = validating_source(engine, segment, segment.record)
         planner = CelPlanner(engine, source, lambda _key: True)
         known = self._policies.validating
         made = _Planner(planner, source.candidates, self._names(known), self)
@@ -141,10 +149,12 @@ class CelReplay:
             [encode_mutating_policy(one) for one in self._policies.mutating],
             generation=1,
             salt=_SALT,
-            segment=MUTATING_POLICIES,
+            segment=MUTATING_POLICY.segment,
         )
-        segment = MutatingPolicySegment(Segment.from_bytes(content, MUTATING_POLICIES))
-        source = mutating_source(engine, segment, segment.mutating_policy)
+        segment = CelSegment(
+            Segment.from_bytes(content, MUTATING_POLICY.segment), MutatingPolicyIR
+        )
+        source = mutating_source(engine, segment, segment.record)
         planner = MutatingPlanner(engine, source, lambda _key: True)
         known = self._policies.mutating
         made = _Planner(planner, source.candidates, self._names(known), self)

@@ -14,27 +14,17 @@ from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.mutated import DIFFERENT, difference
 from kyverno_mp.cli.apply.report import report_word
 from kyverno_mp.cli.apply.stages.admission_policies import KINDS as ADMISSION_KINDS
-from kyverno_mp.cli.apply.stages.cel_policies import (
-    DELETING_POLICIES,
-    GENERATING_POLICIES,
-    IMAGE_POLICIES,
-    MUTATING_POLICIES,
-    VALIDATING_POLICIES,
-)
 from kyverno_mp.cli.output.table import NOT_EVALUATED, Row
 from kyverno_mp.cli.testing.files import Expected, TestFile
 from kyverno_mp.program import result
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS
 
 _RULELESS = (
     *ADMISSION_KINDS,
-    *VALIDATING_POLICIES,
-    *MUTATING_POLICIES,
-    *GENERATING_POLICIES,
-    *IMAGE_POLICIES,
-    *DELETING_POLICIES,
+    *(name for row in CEL_POLICY_KINDS for name in row.names),
 )
 Key = tuple[str, str, str, str]
 """apiVersion, kind, namespace, name."""

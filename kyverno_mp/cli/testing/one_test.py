@@ -14,7 +14,6 @@ from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING, AdmissionInput
 from kyverno_mp.cli.apply.stages.cel_policies import (
-    DELETING_POLICIES,
     CelInput,
     Payload,
 )
@@ -62,6 +61,7 @@ from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import ERROR
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY
 
 
 def run_test(
@@ -217,7 +217,7 @@ def _failed_deletions(responses: Iterable[Response]) -> Iterator[str]:
     for response in responses:
         name = metadata_text(response.resource, "name")
         for rule in response.results:
-            if rule.status == ERROR and response.policy.kind in DELETING_POLICIES:
+            if rule.status == ERROR and response.policy.kind in DELETING_POLICY.names:
                 yield f"failed to apply policy {name} on resource: {rule.message}"
 
 

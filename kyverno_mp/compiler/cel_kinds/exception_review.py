@@ -34,24 +34,33 @@ from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.checks.exception import condition_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    DELETING_POLICY,
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 
 _BUILDERS: Final = {
-    "ValidatingPolicy": partial(Builder, names=EXCEPTION_NAMES),
-    "MutatingPolicy": partial(Builder, names=EXCEPTION_NAMES, library=mutating_library),
-    "GeneratingPolicy": partial(
+    VALIDATING_POLICY.name: partial(Builder, names=EXCEPTION_NAMES),
+    MUTATING_POLICY.name: partial(
+        Builder, names=EXCEPTION_NAMES, library=mutating_library
+    ),
+    GENERATING_POLICY.name: partial(
         Builder,
         names=EXCEPTION_NAMES_OF_GENERATING,
-        library=partial(kyverno_library, kind="GeneratingPolicy"),
+        library=partial(kyverno_library, kind=GENERATING_POLICY.name),
     ),
-    "DeletingPolicy": partial(
+    DELETING_POLICY.name: partial(
         Builder,
         names=EXCEPTION_NAMES_OF_DELETING,
-        library=partial(kyverno_library, kind="DeletingPolicy"),
+        library=partial(kyverno_library, kind=DELETING_POLICY.name),
     ),
-    "ImageValidatingPolicy": partial(
+    IMAGE_VALIDATING_POLICY.name: partial(
         Builder,
         names=images.EXCEPTION_NAMES,
-        library=partial(kyverno_library, kind="ImageValidatingPolicy"),
+        library=partial(kyverno_library, kind=IMAGE_VALIDATING_POLICY.name),
     ),
 }
 

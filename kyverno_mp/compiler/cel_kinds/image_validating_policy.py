@@ -64,6 +64,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, CelPolicyEx
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.glob import Glob
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 _IMAGES: Final[dict[str, Type]] = {
     "images": map_of(types.STRING, list_of(types.STRING)),
@@ -84,7 +85,7 @@ EXCEPTION_NAMES: Final = {
 }
 """As in compiler/cel_kinds/validating_policy.py: exceptions in a service make no
 calls."""
-_LIBRARY: Final = partial(kyverno_library, kind="ImageValidatingPolicy")
+_LIBRARY: Final = partial(kyverno_library, kind=IMAGE_VALIDATING_POLICY.name)
 _LISTS: Final = (list_of(types.STRING), types.DYN, list_of(types.DYN))
 _BOOL: Final = (types.BOOL,)
 

@@ -1,7 +1,7 @@
 """Choose the index keys of a CEL policy, and encode it once for publication.
 
 Room: compiler. Takes: ValidatingPolicyIR, MutatingPolicyIR. Gives: EncodedPolicy. Next:
-snapshot/cel_policies.py, snapshot/mutating_policies.py.
+snapshot/cel_segments.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3.
 

@@ -48,6 +48,7 @@ from kyverno_mp.policy.cel_kinds.policies import (
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException, Enabled
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY, GENERATING_POLICY
 
 BOOL: Final = (types.BOOL,)
 GENERATING_NAMES: Final[dict[str, Type]] = {
@@ -56,7 +57,7 @@ GENERATING_NAMES: Final[dict[str, Type]] = {
 }
 EXCEPTION_NAMES_OF_GENERATING: Final = EXCEPTION_NAMES
 """Variables in an exception's conditions when they are evaluated in a service."""
-_GENERATING: Final = partial(kyverno_library, kind="GeneratingPolicy")
+_GENERATING: Final = partial(kyverno_library, kind=GENERATING_POLICY.name)
 _DELETING_NAMES: Final[dict[str, Type]] = {
     **NAMES,
     # KYVERNO: a type without fields, so an expression can read nothing from it.
@@ -66,7 +67,7 @@ EXCEPTION_NAMES_OF_DELETING: Final = {
     name: found for name, found in _DELETING_NAMES.items() if name in EXCEPTION_NAMES
 }
 """Variables in an exception's conditions in a service, like EXCEPTION_NAMES."""
-_DELETING: Final = partial(kyverno_library, kind="DeletingPolicy")
+_DELETING: Final = partial(kyverno_library, kind=DELETING_POLICY.name)
 
 
 def compile_generating_policy(

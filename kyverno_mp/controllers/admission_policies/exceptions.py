@@ -36,6 +36,7 @@ from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
 from kyverno_mp.values.wildcard import matches
 
 _log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class KnownExceptions:
 def _policies_of(exception: AnyException) -> set[tuple[str, str]]:
     if isinstance(exception, CelPolicyException):
         return {(one.kind, one.name) for one in exception.spec.policy_refs}
-    return {("ClusterPolicy", one.policy_name) for one in exception.spec.exceptions}
+    return {(CLUSTER_POLICY.name, one.policy_name) for one in exception.spec.exceptions}
 
 
 def _names(exception: AnyException, policy: Source) -> bool:

@@ -37,6 +37,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 )
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 
 GROUP: Final = "admissionregistration.k8s.io"
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1", "v1beta1", "v1alpha1")}
@@ -48,9 +49,7 @@ _NOT_SERVED: Final = {
     " MutatingAdmissionPolicy API/informers are available.",
 }
 SOURCES: Final = {
-    "ClusterPolicy": ("cpol-", VALIDATING),
-    "ValidatingPolicy": ("vpol-", VALIDATING),
-    "MutatingPolicy": ("mpol-", MUTATING),
+    row.name: (f"{row.short}-", row.native) for row in POLICY_KINDS if row.native
 }
 """Kind of a policy -> prefix of the generated names, kind of the generated policy."""
 _NOTHING: Final = Generated()

@@ -10,7 +10,7 @@ The API server accepts a configuration as a whole or not at all, so text from th
 of one policy is registered only if the API server accepts it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -45,25 +45,27 @@ from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
 from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    REVIEWED_CEL_KINDS,
+    PolicyKind,
+    ReviewPath,
+)
 
-_VALIDATING: Final = {
-    "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
-    "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
-    "GeneratingPolicy": ("gpol.validate.kyverno.svc", "/gpol"),
-    "NamespacedGeneratingPolicy": ("ngpol.validate.kyverno.svc", "/ngpol-keys"),
-    "ImageValidatingPolicy": ("ivpol.validate.kyverno.svc", "/ivpol/validate"),
-    "NamespacedImageValidatingPolicy": ("nivpol.validate.kyverno.svc", "/nivpol-keys"),
-}
-_MUTATING: Final = {
-    "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),
-    "NamespacedMutatingPolicy": ("nmpol.validate.kyverno.svc", "/nmpol-keys"),
-    "ImageValidatingPolicy": ("ivpol.mutate.kyverno.svc", "/ivpol/mutate"),
-    "NamespacedImageValidatingPolicy": (
-        "nivpol.mutate.kyverno.svc",
-        "/nivpol-mutate-keys",
-    ),
-}
-"""KYVERNO: the names of webhooks for MutatingPolicies contain ``validate``, too."""
+
+def _paths(of: Callable[[PolicyKind], ReviewPath | None]) -> dict[str, tuple[str, str]]:
+    """Return the name and the path of the webhooks of each kind that has them."""
+    found: dict[str, tuple[str, str]] = {}
+    for row in REVIEWED_CEL_KINDS:
+        review = of(row)
+        if review is not None:
+            found[row.cluster.kind] = review.webhook, review.path
+            namespaced = review.namespaced_webhook, review.namespaced_path
+            found[row.namespaced.kind] = namespaced
+    return found
+
+
+_VALIDATING: Final = _paths(lambda row: row.validating)
+_MUTATING: Final = _paths(lambda row: row.mutating)
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 

@@ -17,17 +17,14 @@ from kyverno_mp.controllers.webhook_config.options import (
 )
 from kyverno_mp.controllers.webhook_config.rules import CREATE_UPDATE
 from kyverno_mp.values.jsonvalue import Json
-
-_KYVERNO: Final = "kyverno.io"
-_POLICIES: Final = "policies.kyverno.io"
-_SINCE_ALPHA: Final = ("v1alpha1", "v1beta1", "v1")
-_SINCE_BETA: Final = ("v1beta1", "v1")
-_NAMESPACED_IN_CEL: Final = (
-    "namespacedvalidatingpolicies",
-    "namespacedmutatingpolicies",
-    "namespacedimagevalidatingpolicies",
-    "namespacedgeneratingpolicies",
-    "namespaceddeletingpolicies",
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_GROUP,
+    CEL_POLICY_EXCEPTION,
+    CEL_POLICY_KINDS,
+    CLEANUP_POLICY,
+    CLUSTER_POLICY,
+    KYVERNO_GROUP,
+    POLICY_EXCEPTION,
 )
 
 
@@ -47,19 +44,19 @@ def admission_configurations(options: WebhookOptions) -> list[Json]:
         _generic(
             "kyverno-exception-validating-webhook-cfg",
             "/exceptionvalidate",
-            _rule(_KYVERNO, ("v2alpha1", "v2beta1"), ("policyexceptions",)),
+            _rule(KYVERNO_GROUP, ("v2alpha1", "v2beta1"), (POLICY_EXCEPTION.plural,)),
             options,
         ),
         _generic(
             "kyverno-cel-exception-validating-webhook-cfg",
             "/celexception/validate",
-            _rule(_POLICIES, ("v1alpha1",), ("policyexceptions",)),
+            _rule(CEL_GROUP, ("v1alpha1",), (CEL_POLICY_EXCEPTION.plural,)),
             options,
         ),
         _generic(
             "kyverno-global-context-validating-webhook-cfg",
             "/globalcontextvalidate",
-            _rule(_KYVERNO, ("v2alpha1",), ("globalcontextentries",)),
+            _rule(KYVERNO_GROUP, ("v2alpha1",), ("globalcontextentries",)),
             options,
         ),
     ]
@@ -86,9 +83,9 @@ def cleanup_configurations(options: WebhookOptions) -> list[Json]:
             "kyverno-cleanup-validating-webhook-cfg",
             "/cleanuppolicyvalidate",
             _rule(
-                _KYVERNO,
+                KYVERNO_GROUP,
                 ("v2beta1",),
-                ("cleanuppolicies/*", "clustercleanuppolicies/*"),
+                [f"{one.plural}/*" for one in reversed(CLEANUP_POLICY.stored)],
             ),
             options,
         ),
@@ -112,7 +109,9 @@ def _rule(
 
 
 _OF_POLICIES: Final = _rule(
-    _KYVERNO, ("v1", "v2beta1"), ("clusterpolicies", "policies")
+    KYVERNO_GROUP,
+    CLUSTER_POLICY.cluster.versions,
+    [one.plural for one in CLUSTER_POLICY.stored],
 )
 
 
@@ -126,21 +125,13 @@ def _own(
 
 
 def _review_policies(options: WebhookOptions) -> Json:
-    cel = [
-        ("validatingpolicies", _SINCE_ALPHA),
-        ("namespacedvalidatingpolicies", _SINCE_BETA),
-        # Since 1.19 (docs/behaviour/v1.19 5).
-        ("mutatingpolicies", _SINCE_ALPHA),
-        ("namespacedmutatingpolicies", _SINCE_BETA),
-        ("imagevalidatingpolicies", _SINCE_ALPHA),
-        ("namespacedimagevalidatingpolicies", _SINCE_BETA),
-        ("generatingpolicies", _SINCE_ALPHA),
-        ("namespacedgeneratingpolicies", _SINCE_BETA),
-        ("deletingpolicies", _SINCE_ALPHA),
-        # KYVERNO: upstream registers no check of these kinds.
-        ("namespaceddeletingpolicies", _SINCE_BETA),
+    # Those of other kinds than ValidatingPolicy: since 1.19 (docs/behaviour/v1.19 5).
+    # KYVERNO: upstream registers no check of NamespacedDeletingPolicies.
+    rules = [
+        _rule(CEL_GROUP, stored.versions, (stored.plural,))
+        for row in CEL_POLICY_KINDS
+        for stored in row.stored
     ]
-    rules = [_rule(_POLICIES, versions, (name,)) for name, versions in cel]
     return {
         "name": "validate-policy.kyverno.svc",
         "clientConfig": client_config(options, "/policyvalidate"),
@@ -156,8 +147,11 @@ def _review_policies(options: WebhookOptions) -> Json:
 def _mutate_policies(options: WebhookOptions) -> Json:
     # Upstream's webhook has no effect; ours records the author of namespaced policies.
     others = [
-        _rule(_KYVERNO, ("v2beta1",), ("cleanuppolicies",)),
-        *(_rule(_POLICIES, _SINCE_BETA, (name,)) for name in _NAMESPACED_IN_CEL),
+        _rule(KYVERNO_GROUP, ("v2beta1",), (CLEANUP_POLICY.namespaced.plural,)),
+        *(
+            _rule(CEL_GROUP, row.namespaced.versions, (row.namespaced.plural,))
+            for row in CEL_POLICY_KINDS
+        ),
     ]
     return {
         "name": "mutate-policy.kyverno.svc",

@@ -45,14 +45,21 @@ from kyverno_mp.expr.cel.functions.kyverno import (
     transforms,
 )
 from kyverno_mp.expr.cel.library import Declaration, Library, function
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    DELETING_POLICY,
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 
 _ORDERED = ("bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration")
 _NUMBERS = ("int", "uint", "double")
 _COMPARISONS = ("<", "<=", ">", ">=")
-_WITHOUT_USERS = ("GeneratingPolicy", "DeletingPolicy")
-_GENERATING = ("", "MutatingPolicy", "GeneratingPolicy")
-_WITHOUT_CERTIFICATES = ("ImageValidatingPolicy",)
-_VERIFYING = ("", "ImageValidatingPolicy")
+_WITHOUT_USERS = (GENERATING_POLICY.name, DELETING_POLICY.name)
+_GENERATING = ("", MUTATING_POLICY.name, GENERATING_POLICY.name)
+_WITHOUT_CERTIFICATES = (IMAGE_VALIDATING_POLICY.name,)
+_VERIFYING = ("", IMAGE_VALIDATING_POLICY.name)
 _LATER: Final = frozenset(
     {"format", "strings.quote", "slice", "flatten", "distinct", "reverse"}
     | {"lists.range", "sort"}
@@ -135,7 +142,7 @@ def oldest_library() -> Library:
 
 @cache
 def kyverno_library(
-    *, namespaced: bool = False, kind: str = "ValidatingPolicy"
+    *, namespaced: bool = False, kind: str = VALIDATING_POLICY.name
 ) -> Library:
     """Return the base library with the functions for a policies.kyverno.io kind."""
     return base_library().extended(extensions(namespaced=namespaced, kind=kind))

@@ -32,6 +32,7 @@ from kyverno_mp.expr.cel.values import (
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 from kyverno_mp.values.spending import ENTRY_BYTES, FREE, POINTER_BYTES, Spender
 
 _OBJECT: Final = "Object"
@@ -148,7 +149,7 @@ def patch_library() -> Library:
 @cache
 def mutating_library(*, namespaced: bool = False) -> Library:
     """Return the functions of a MutatingPolicy."""
-    base = kyverno_library(namespaced=namespaced, kind="MutatingPolicy")
+    base = kyverno_library(namespaced=namespaced, kind=MUTATING_POLICY.name)
     return base.extended([_ESCAPE_KEY])
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding, ObjectReference
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY
 
 _ANNOTATIONS: Final = (
     "resourceBundleRef",
@@ -87,8 +88,7 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
         "spec.securityContext",
     ),
     "CustomResourceDefinition": ("spec.conversion.strategy", "spec.names.listKind"),
-    "ClusterPolicy": _POLICY,
-    "Policy": _POLICY,
+    **dict.fromkeys(CLUSTER_POLICY.names, _POLICY),
 }
 _ROUTE: Final = ("Route", "route.openshift.io", ("spec.host",))
 

@@ -18,6 +18,11 @@ from kyverno_mp.controllers.global_context_status import State
 from kyverno_mp.limits import ENTRIES_SHOWN_MAX
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.snapshot.room import replace_record
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_GROUP,
+    CLUSTER_POLICY,
+    POLICY_EXCEPTION,
+)
 
 NAME: Final = "leader-health"
 ALL: Final = "all"
@@ -25,8 +30,10 @@ ALL: Final = "all"
 _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
 """Every restart of an API server causes shorter failures than this."""
-_POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
-_CEL: Final = ".policies.kyverno.io"
+_POLICIES: Final = frozenset(
+    one.plural for one in (*CLUSTER_POLICY.stored, POLICY_EXCEPTION)
+)
+_CEL: Final = f".{CEL_GROUP}"
 """The suffix of the plural names of policies in CEL and their exceptions."""
 
 

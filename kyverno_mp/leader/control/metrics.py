@@ -14,7 +14,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.rights import ADMISSION_ACCOUNT, MissingRights
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.cluster import CEL_GROUP, is_not_served
+from kyverno_mp.leader.cluster import is_not_served
 from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.telemetry.families import (
     DEFECTS,
@@ -29,6 +29,7 @@ from kyverno_mp.telemetry.families import (
 )
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_GROUP
 
 _IN_A_ROW_MAX: Final = 10
 """Longer series of failures share one label; upstream stops retrying at this number."""

@@ -7,7 +7,7 @@ Source: docs/behaviour/controllers 3.2, 4, 10.3.
 """
 
 from datetime import timedelta
-from typing import Final, cast
+from typing import cast
 
 from kyverno_mp.controllers.caller_path.controller import Rules as CallerPathRules
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
@@ -69,39 +69,6 @@ def webhook_options(
     )
 
 
-_SERVED: Final = frozenset(
-    {
-        "validatingpolicies",
-        "namespacedvalidatingpolicies",
-        "mutatingpolicies",
-        "namespacedmutatingpolicies",
-        "generatingpolicies",
-        "namespacedgeneratingpolicies",
-        "imagevalidatingpolicies",
-        "namespacedimagevalidatingpolicies",
-        "deletingpolicies",
-        "namespaceddeletingpolicies",
-        "policyexceptions",
-    }
-)
-
-
 def static_configurations(options: WebhookOptions) -> list[Json]:
-    """Return the configurations for the paths that this version serves.
-
-    Of policies.kyverno.io, they contain only the kinds that are evaluated. With
-    failurePolicy Fail, a webhook for other kinds would only hinder their creation.
-    """
-    found = []
-    wanted = (*admission_configurations(options), *cleanup_configurations(options))
-    for raw in wanted:
-        for webhook in raw["webhooks"]:
-            webhook["rules"] = [
-                rule
-                for rule in webhook["rules"]
-                if rule["apiGroups"] != ["policies.kyverno.io"]
-                or _SERVED.issuperset(rule["resources"])
-            ]
-        if all(webhook["rules"] for webhook in raw["webhooks"]):
-            found.append(raw)
-    return found
+    """Return the configurations that depend on no policy."""
+    return [*admission_configurations(options), *cleanup_configurations(options)]

@@ -11,9 +11,11 @@ KYVERNO: webhooks and scans skip such a policy, and its rules have no results.
 from typing import Final
 
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_POLICY_KINDS, CLUSTER_POLICY
 
 _OF_CLUSTER_POLICIES: Final = "validatingadmissionpolicy"
 _GENERATED: Final = "generated"
+_NATIVE_IN_CEL: Final = [row.name for row in CEL_POLICY_KINDS if row.native]
 
 
 def is_generated(status: Json) -> bool:
@@ -31,8 +33,8 @@ def kept_status(kind: str, status: Json) -> Json:
 
     For namespaced policies it is always None, because nothing is generated from them.
     """
-    if kind == "ClusterPolicy" and is_generated(status):
+    if kind == CLUSTER_POLICY.name and is_generated(status):
         return {_OF_CLUSTER_POLICIES: {_GENERATED: True}}
-    if kind in ("ValidatingPolicy", "MutatingPolicy") and is_generated(status):
+    if kind in _NATIVE_IN_CEL and is_generated(status):
         return {_GENERATED: True}
     return None

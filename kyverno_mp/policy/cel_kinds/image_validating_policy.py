@@ -6,7 +6,6 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/images 8.
 """
 
-from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -22,6 +21,10 @@ from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    API_VERSIONS,
+    IMAGE_VALIDATING_POLICY,
+)
 from kyverno_mp.values.records import RecordType
 
 
@@ -218,13 +221,6 @@ class ImageValidatingPolicy(Fields, frozen=True, kw_only=True):
         return given.mode if given is not None else ""
 
 
-IMAGE_POLICY_KINDS: Final = ("ImageValidatingPolicy", "NamespacedImageValidatingPolicy")
-_GROUP: Final = "policies.kyverno.io/"
-_BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
-_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ImageValidatingPolicy": (f"{_GROUP}v1alpha1", *_BETA),
-    "NamespacedImageValidatingPolicy": _BETA,
-}
 _RECORD: Final = RecordType(ImageValidatingPolicy)
 
 
@@ -232,7 +228,9 @@ def is_image_policy(raw: Json) -> bool:
     """Return whether this module decodes ``raw``."""
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return False
-    return raw.get("apiVersion") in _VERSIONS.get(raw["kind"], ())
+    kind = raw["kind"]
+    is_known = kind in IMAGE_VALIDATING_POLICY.names
+    return is_known and raw.get("apiVersion") in API_VERSIONS[kind]
 
 
 def decode_image_policy(

@@ -21,6 +21,12 @@ from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    API_VERSIONS,
+    DELETING_POLICY,
+    GENERATING_POLICY,
+    MUTATING_POLICY,
+)
 from kyverno_mp.values.records import RecordType
 
 
@@ -139,19 +145,11 @@ class DeletingPolicy(_CelPolicy, frozen=True, kw_only=True):
     spec: DeletingPolicySpec
 
 
-MUTATING_POLICY_KINDS: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
-GENERATING_POLICY_KINDS: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
 AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
-_GROUP: Final = "policies.kyverno.io/"
-_BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
-_ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
-_DELETING: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
 _KINDS: Final[Mapping[str, RecordType[AnyCelPolicy]]] = {
-    **dict.fromkeys(MUTATING_POLICY_KINDS, RecordType(MutatingPolicy)),
-    **dict.fromkeys(GENERATING_POLICY_KINDS, RecordType(GeneratingPolicy)),
-    **dict.fromkeys(
-        ("DeletingPolicy", "NamespacedDeletingPolicy"), RecordType(DeletingPolicy)
-    ),
+    **dict.fromkeys(MUTATING_POLICY.names, RecordType(MutatingPolicy)),
+    **dict.fromkeys(GENERATING_POLICY.names, RecordType(GeneratingPolicy)),
+    **dict.fromkeys(DELETING_POLICY.names, RecordType(DeletingPolicy)),
 }
 
 
@@ -161,8 +159,7 @@ def is_cel_policy(raw: Json) -> bool:
         return False
     if raw["kind"] not in _KINDS:
         return False
-    versions = _BETA if str(raw["kind"]).startswith("Namespaced") else _ALL
-    return raw.get("apiVersion") in versions
+    return raw.get("apiVersion") in API_VERSIONS[raw["kind"]]
 
 
 def decode_cel_policy(raw: dict[str, Json], *, file: str = "") -> AnyCelPolicy:

@@ -11,21 +11,17 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.policy.cel_kinds.image_validating_policy import (
-    IMAGE_POLICY_KINDS,
     ImageValidatingPolicy,
     decode_image_policy,
     is_image_policy,
 )
 from kyverno_mp.policy.cel_kinds.policies import (
-    GENERATING_POLICY_KINDS,
-    MUTATING_POLICY_KINDS,
     GeneratingPolicy,
     MutatingPolicy,
     decode_cel_policy,
     is_cel_policy,
 )
 from kyverno_mp.policy.cel_kinds.validating_policy import (
-    VALIDATING_POLICY_KINDS,
     AnyValidatingPolicy,
     CelPolicyException,
     decode_validating_policy,
@@ -33,17 +29,18 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 )
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    REVIEWED_CEL_KINDS,
+)
 
 SERVED_CEL_KINDS: Final = frozenset(
-    (
-        *VALIDATING_POLICY_KINDS,
-        *MUTATING_POLICY_KINDS,
-        *GENERATING_POLICY_KINDS,
-        *IMAGE_POLICY_KINDS,
-    )
+    name for row in REVIEWED_CEL_KINDS for name in row.names
 )
 """The kinds of policies, without PolicyException."""
-_OTHERS: Final = frozenset((*MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS))
+_OTHERS: Final = frozenset((*MUTATING_POLICY.names, *GENERATING_POLICY.names))
 """The served kinds that policy/cel_kinds/policies.py decodes."""
 AnyServedPolicy = (
     AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy | ImageValidatingPolicy
@@ -64,7 +61,7 @@ def decode_served(
 
     Raises: DocumentInvalid with all structural problems.
     """
-    if raw["kind"] in IMAGE_POLICY_KINDS:
+    if raw["kind"] in IMAGE_VALIDATING_POLICY.names:
         return decode_image_policy(raw, file=file)
     if raw["kind"] not in _OTHERS:
         return decode_validating_policy(raw, file=file)

@@ -15,6 +15,11 @@ from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_GROUP,
+    CEL_POLICY_EXCEPTION,
+    VALIDATING_POLICY,
+)
 from kyverno_mp.values.records import RecordType
 
 JSON_MODE: Final = "JSON"
@@ -131,18 +136,22 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
-CEL_EXCEPTION: Final = "policies.kyverno.io/PolicyException"
+CEL_EXCEPTION: Final = f"{CEL_GROUP}/{CEL_POLICY_EXCEPTION.kind}"
 """Name of this kind where it must differ from PolicyException of kyverno.io."""
-VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
-
-_GROUP: Final = "policies.kyverno.io/"
-_BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
-_ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
 _Any = AnyValidatingPolicy | CelPolicyException
 _KINDS: Final[Mapping[str, tuple[RecordType[_Any], tuple[str, ...]]]] = {
-    "ValidatingPolicy": (RecordType(ValidatingPolicy), _ALL),
-    "NamespacedValidatingPolicy": (RecordType(NamespacedValidatingPolicy), _BETA),
-    "PolicyException": (RecordType(CelPolicyException), _ALL),
+    VALIDATING_POLICY.cluster.kind: (
+        RecordType(ValidatingPolicy),
+        VALIDATING_POLICY.cluster.api_versions,
+    ),
+    VALIDATING_POLICY.namespaced.kind: (
+        RecordType(NamespacedValidatingPolicy),
+        VALIDATING_POLICY.namespaced.api_versions,
+    ),
+    CEL_POLICY_EXCEPTION.kind: (
+        RecordType(CelPolicyException),
+        CEL_POLICY_EXCEPTION.api_versions,
+    ),
 }
 
 
@@ -156,7 +165,7 @@ def is_validating_policy(raw: Json) -> bool:
     known = _KINDS.get(raw["kind"])
     if known is None or raw.get("apiVersion") not in known[1]:
         return False
-    return not (raw["kind"] == "ValidatingPolicy" and authorization_mode(raw))
+    return not (raw["kind"] == VALIDATING_POLICY.name and authorization_mode(raw))
 
 
 def authorization_mode(raw: dict[str, Json]) -> str:

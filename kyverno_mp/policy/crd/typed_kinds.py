@@ -21,6 +21,11 @@ from kyverno_mp.policy.documents.cleanup_policy import CleanupSpec
 from kyverno_mp.policy.documents.cluster_policy import Spec
 from kyverno_mp.policy.documents.exception import ExceptionSpec
 from kyverno_mp.policy.documents.global_context_entry import GlobalContextSpec
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLEANUP_POLICY,
+    CLUSTER_POLICY,
+    POLICY_EXCEPTION,
+)
 
 _READY: Final = '.status.conditions[?(@.type == "Ready")]'
 _POLICY_COLUMNS: Final = (
@@ -90,9 +95,9 @@ _GLOBAL_CONTEXT_READY: Final = _typed(GlobalContextSpec, status.GLOBAL_CONTEXT_R
 KYVERNO_KINDS: Final[tuple[Kind, ...]] = (
     Kind(
         group="kyverno.io",
-        kind="ClusterPolicy",
-        plural="clusterpolicies",
-        short_name="cpol",
+        kind=CLUSTER_POLICY.cluster.kind,
+        plural=CLUSTER_POLICY.cluster.plural,
+        short_name=CLUSTER_POLICY.short,
         about="ClusterPolicy declares rules for resources in the whole cluster.",
         is_namespaced=False,
         versions=_POLICY,
@@ -100,8 +105,8 @@ KYVERNO_KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         group="kyverno.io",
-        kind="Policy",
-        plural="policies",
+        kind=CLUSTER_POLICY.namespaced.kind,
+        plural=CLUSTER_POLICY.namespaced.plural,
         short_name="pol",
         about="Policy declares rules for resources in its namespace.",
         is_namespaced=True,
@@ -110,8 +115,8 @@ KYVERNO_KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         group="kyverno.io",
-        kind="PolicyException",
-        plural="policyexceptions",
+        kind=POLICY_EXCEPTION.kind,
+        plural=POLICY_EXCEPTION.plural,
         short_name="polex",
         about="PolicyException exempts resources from rules of policies.",
         is_namespaced=True,
@@ -120,8 +125,8 @@ KYVERNO_KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         group="kyverno.io",
-        kind="CleanupPolicy",
-        plural="cleanuppolicies",
+        kind=CLEANUP_POLICY.namespaced.kind,
+        plural=CLEANUP_POLICY.namespaced.plural,
         short_name="cleanpol",
         about="CleanupPolicy deletes resources in its namespace on a schedule.",
         is_namespaced=True,
@@ -130,9 +135,9 @@ KYVERNO_KINDS: Final[tuple[Kind, ...]] = (
     ),
     Kind(
         group="kyverno.io",
-        kind="ClusterCleanupPolicy",
-        plural="clustercleanuppolicies",
-        short_name="ccleanpol",
+        kind=CLEANUP_POLICY.cluster.kind,
+        plural=CLEANUP_POLICY.cluster.plural,
+        short_name=CLEANUP_POLICY.short,
         about="ClusterCleanupPolicy deletes resources in the cluster on a schedule.",
         is_namespaced=False,
         versions=_CLEANUP,

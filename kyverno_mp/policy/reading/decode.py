@@ -29,6 +29,11 @@ from kyverno_mp.policy.problems import DocumentInvalid, Problem, rule_name
 from kyverno_mp.policy.reading.free_form import Read, as_go_reads
 from kyverno_mp.policy.reading.shape import Removed, Walk, shape_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLEANUP_POLICY,
+    CLUSTER_POLICY,
+    POLICY_EXCEPTION,
+)
 from kyverno_mp.values.records import RecordType
 
 Document = (
@@ -40,15 +45,30 @@ Document = (
     | GlobalContextEntry
 )
 
-POLICIES: Final = ("ClusterPolicy", "Policy")
+POLICIES: Final = CLUSTER_POLICY.names
 BETA: Final = "kyverno.io/v2beta1"
 """The version of ClusterPolicy and Policy without deprecated fields."""
 KINDS: Final[Mapping[str, tuple[RecordType[Document], tuple[str, ...]]]] = {
-    "ClusterPolicy": (RecordType(ClusterPolicy), ("kyverno.io/v1", BETA)),
-    "Policy": (RecordType(Policy), ("kyverno.io/v1", BETA)),
-    "PolicyException": (RecordType(PolicyException), ("kyverno.io/v2", BETA)),
-    "CleanupPolicy": (RecordType(CleanupPolicy), ("kyverno.io/v2", BETA)),
-    "ClusterCleanupPolicy": (RecordType(ClusterCleanupPolicy), ("kyverno.io/v2", BETA)),
+    CLUSTER_POLICY.cluster.kind: (
+        RecordType(ClusterPolicy),
+        CLUSTER_POLICY.cluster.api_versions,
+    ),
+    CLUSTER_POLICY.namespaced.kind: (
+        RecordType(Policy),
+        CLUSTER_POLICY.namespaced.api_versions,
+    ),
+    POLICY_EXCEPTION.kind: (
+        RecordType(PolicyException),
+        POLICY_EXCEPTION.api_versions,
+    ),
+    CLEANUP_POLICY.namespaced.kind: (
+        RecordType(CleanupPolicy),
+        CLEANUP_POLICY.namespaced.api_versions,
+    ),
+    CLEANUP_POLICY.cluster.kind: (
+        RecordType(ClusterCleanupPolicy),
+        CLEANUP_POLICY.cluster.api_versions,
+    ),
     "GlobalContextEntry": (
         RecordType(GlobalContextEntry),
         ("kyverno.io/v2", BETA, "kyverno.io/v2alpha1"),

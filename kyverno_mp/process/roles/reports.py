@@ -15,10 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.shared_rights import SharedRights
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.limits import (
@@ -40,21 +46,28 @@ from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.scan.images import ImageEvaluator
 from kyverno_mp.reports.scan.requests import exclusions_of
 from kyverno_mp.reports.start import run as write_reports
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    CelSegment,
+    GeneratingSegment,
+    ImageSegment,
+    MutatingSegment,
+    RecordT,
+    ValidatingSegment,
+)
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
-from kyverno_mp.snapshot.generating_policies import (
-    GENERATING_POLICIES,
-    GeneratingPolicySegment,
-)
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
-from kyverno_mp.snapshot.mutating_policies import (
-    MUTATING_POLICIES,
-    MutatingPolicySegment,
-)
-from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import IMAGE_CACHE, REGISTRY_CALLS
 from kyverno_mp.telemetry.tally import Tally
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CLUSTER_POLICY,
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
 from kyverno_mp.webhook.images import served_images
 from kyverno_mp.webhook.live import named_secrets_of, secrets_of
 
@@ -63,6 +76,7 @@ NAME: Final = "reports"
 ACCOUNT: Final = "kyverno-reports-controller"
 """Upstream's name of the ServiceAccount and of the Lease."""
 EVALUATOR: Final = "reports-evaluator"
+SegmentT = TypeVar("SegmentT", bound=PolicySegment)
 _SOCKET: Final = "reports.sock"
 _IMAGES_SOCKET: Final = "reports-images.sock"
 _DATA: Final = ("configmaps", "globalcontext", "apicalls")
@@ -130,8 +144,11 @@ def run_evaluator(start: Start) -> None:
     data = PoolData(settings, snapshot, client, ACCOUNT, images)
     while not data.is_whole():
         time.sleep(_POLL_S)
-    policies, cel_policies = _follow(snapshot), _follow_cel(snapshot)
-    mutating_policies = _follow_mutating(snapshot)
+    policies, cel_policies = (
+        _follow(snapshot, CLUSTER_POLICY, PolicySegment),
+        _in_cel(snapshot, VALIDATING_POLICY, ValidatingPolicyIR),
+    )
+    mutating_policies = _in_cel(snapshot, MUTATING_POLICY, MutatingPolicyIR)
     clock = Clock(lambda: datetime.now(UTC), time.monotonic_ns)
     engine = Engine(data.cluster_data, clock, threading.Lock())
     evaluator = BatchEvaluator(
@@ -160,8 +177,8 @@ def run_evaluator(start: Start) -> None:
     def verify() -> None:
         """Verify images of objects, one at a time."""
         verifier = ImageEvaluator(
-            _follow(snapshot).current,
-            _follow_images(snapshot).current,
+            _follow(snapshot, CLUSTER_POLICY, PolicySegment).current,
+            _in_cel(snapshot, IMAGE_VALIDATING_POLICY, ImageValidatingPolicyIR).current,
             engine,
             images.policies,
             results=_words(settings.reports_results),
@@ -187,26 +204,30 @@ class _Published:
     """The leader's published segments; use it from one thread only."""
 
     def __init__(self, snapshot: Path, data: PoolData) -> None:
-        self._policies = _follow(snapshot)
-        self._cel_policies = _follow_cel(snapshot)
-        self._mutating_policies = _follow_mutating(snapshot)
-        self._generating_policies = _follow_generating(snapshot)
-        self._image_policies = _follow_images(snapshot)
+        self._policies = _follow(snapshot, CLUSTER_POLICY, PolicySegment)
+        self._cel_policies = _in_cel(snapshot, VALIDATING_POLICY, ValidatingPolicyIR)
+        self._mutating_policies = _in_cel(snapshot, MUTATING_POLICY, MutatingPolicyIR)
+        self._generating_policies = _in_cel(
+            snapshot, GENERATING_POLICY, GeneratingPolicyIR
+        )
+        self._image_policies = _in_cel(
+            snapshot, IMAGE_VALIDATING_POLICY, ImageValidatingPolicyIR
+        )
         self._data = data
 
     def policies(self) -> PolicySegment | None:
         return self._policies.current()
 
-    def cel_policies(self) -> CelPolicySegment | None:
+    def cel_policies(self) -> ValidatingSegment | None:
         return self._cel_policies.current()
 
-    def mutating_policies(self) -> MutatingPolicySegment | None:
+    def mutating_policies(self) -> MutatingSegment | None:
         return self._mutating_policies.current()
 
-    def generating_policies(self) -> GeneratingPolicySegment | None:
+    def generating_policies(self) -> GeneratingSegment | None:
         return self._generating_policies.current()
 
-    def image_policies(self) -> ImagePolicySegment | None:
+    def image_policies(self) -> ImageSegment | None:
         return self._image_policies.current()
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
@@ -231,54 +252,22 @@ def _digest(value: object) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
-def _follow(snapshot: Path) -> Follower[PolicySegment]:
+def _follow(
+    snapshot: Path, row: PolicyKind, attach: Callable[[Segment], SegmentT]
+) -> Follower[SegmentT]:
     return Follower(
         snapshot,
         ControlPage.open(snapshot),
-        POLICIES,
-        lambda segment, _previous: PolicySegment(segment),
+        row.segment,
+        lambda segment, _previous: attach(segment),
         on_refused=refused,
     )
 
 
-def _follow_cel(snapshot: Path) -> Follower[CelPolicySegment]:
-    return Follower(
-        snapshot,
-        ControlPage.open(snapshot),
-        CEL_POLICIES,
-        lambda segment, _previous: CelPolicySegment(segment),
-        on_refused=refused,
-    )
-
-
-def _follow_mutating(snapshot: Path) -> Follower[MutatingPolicySegment]:
-    return Follower(
-        snapshot,
-        ControlPage.open(snapshot),
-        MUTATING_POLICIES,
-        lambda segment, _previous: MutatingPolicySegment(segment),
-        on_refused=refused,
-    )
-
-
-def _follow_generating(snapshot: Path) -> Follower[GeneratingPolicySegment]:
-    return Follower(
-        snapshot,
-        ControlPage.open(snapshot),
-        GENERATING_POLICIES,
-        lambda segment, _previous: GeneratingPolicySegment(segment),
-        on_refused=refused,
-    )
-
-
-def _follow_images(snapshot: Path) -> Follower[ImagePolicySegment]:
-    return Follower(
-        snapshot,
-        ControlPage.open(snapshot),
-        IMAGE_POLICIES,
-        lambda segment, _previous: ImagePolicySegment(segment),
-        on_refused=refused,
-    )
+def _in_cel(
+    snapshot: Path, row: PolicyKind, record: type[RecordT]
+) -> Follower[CelSegment[RecordT]]:
+    return _follow(snapshot, row, lambda segment: CelSegment(segment, record))
 
 
 def _words(text: str) -> frozenset[str]:

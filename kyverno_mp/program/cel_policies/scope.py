@@ -37,6 +37,7 @@ from kyverno_mp.program.validating_policy.scope import (
     KindScope,
 )
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY, MUTATING_POLICY
 
 _WITH_GENERATOR: Final = (*NAMES[:-1], "generator", NAMES[-1])
 _RECORDS: Final = frozenset({"variables"})
@@ -55,11 +56,11 @@ def dialect_of(kind: str) -> Dialect:
     """Return the dialect for a policy kind."""
     namespaced = kind.startswith("Namespaced")
     bare = kind.removeprefix("Namespaced")
-    if bare == "MutatingPolicy":
+    if bare == MUTATING_POLICY.name:
         library = partial(mutating_library, namespaced=namespaced)
         return Dialect(_WITH_GENERATOR, _RECORDS, library, _never, CONSTRUCTORS, UNSET)
     of_kind = partial(kyverno_library, namespaced=namespaced, kind=bare)
-    unset = UNSET_OF_DELETING if bare == "DeletingPolicy" else UNSET
+    unset = UNSET_OF_DELETING if bare == DELETING_POLICY.name else UNSET
     return Dialect(_WITH_GENERATOR, _RECORDS, of_kind, _never, unset=unset)
 
 

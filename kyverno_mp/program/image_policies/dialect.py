@@ -14,6 +14,7 @@ from kyverno_mp.expr.cel.functions.kyverno.image_verification import CONTEXT
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.program.context.cel_scope import Dialect
 from kyverno_mp.program.validating_policy.scope import before_variables
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 _OF_IMAGES: Final = frozenset({"images", "attestors", "attestations"})
 _NAMES: Final = (
@@ -43,7 +44,7 @@ def _never(_expression: Expression) -> bool:
 def dialect_of(*, namespaced: bool) -> Dialect:
     """Return the dialect of cluster policies or of namespaced policies."""
     library = partial(
-        kyverno_library, namespaced=namespaced, kind="ImageValidatingPolicy"
+        kyverno_library, namespaced=namespaced, kind=IMAGE_VALIDATING_POLICY.name
     )
     return Dialect(_NAMES, frozenset({"variables"}), library, _never)
 

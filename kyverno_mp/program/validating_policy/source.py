@@ -34,7 +34,7 @@ LinkedT = TypeVar("LinkedT")
 
 
 class CelIndex(Protocol):
-    """A rule index with its records, e.g. snapshot.cel_policies.CelPolicySegment."""
+    """A rule index with its records, e.g. snapshot.cel_segments.CelSegment."""
 
     def selectors(self, kind: str) -> Iterable[SelectorRow]:
         """Return the selectors that may select a resource."""

@@ -49,7 +49,7 @@ from kyverno_mp.reports.plan import (
     scanned_policy,
 )
 from kyverno_mp.reports.policies.admission_rules import creation_of
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.cel_segments import ValidatingSegment
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class CelScan(NamedTuple, Generic[SegmentT, IrT]):
 
 
 def _validating_of(
-    segment: CelPolicySegment, types: frozenset[str]
+    segment: ValidatingSegment, types: frozenset[str]
 ) -> Iterator[ValidatingPolicyIR]:
     for ir in cel_policies_of(segment):
         if is_scanned_policy(ir, types):

@@ -21,7 +21,7 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.image_policies.expressions import expressions_of
 from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
 from kyverno_mp.program.validating_policy.scope import names_any
-from kyverno_mp.reports.entries import IMAGES, KYVERNO
+from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import (
     Plan,
@@ -34,8 +34,9 @@ from kyverno_mp.reports.plan import (
     signature_of,
 )
 from kyverno_mp.reports.unscanned import is_disabled
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+from kyverno_mp.snapshot.cel_segments import ImageSegment
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 
 _TYPE: Final = "verifyImages"
 
@@ -50,7 +51,7 @@ class _Everything:
 _EVERYTHING: Final = _Everything()
 
 
-def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> Plan:
+def image_plan_of(segment: PolicySegment, images: ImageSegment | None) -> Plan:
     """Return the plan of the lane; ``images`` None: the policies are unknown."""
     scanned, derived, references = [], set(), {}
     for policy, rule in rules_of(segment):
@@ -65,7 +66,7 @@ def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> 
     for ir in image_policies_of(images):
         found = scanned_policy(ir)
         scanned.append(found)
-        references[IMAGES, name_of(found.policy)] = found.policy
+        references[IMAGE_VALIDATING_POLICY.source, name_of(found.policy)] = found.policy
         if _is_derived(ir):
             derived.add(found.key)
     return Plan(
@@ -119,7 +120,7 @@ def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:
 
 
 def image_policies_of(
-    segment: ImagePolicySegment | None,
+    segment: ImageSegment | None,
 ) -> Iterator[ImageValidatingPolicyIR]:
     """Yield the ImageValidatingPolicies that are evaluated on existing objects.
 
@@ -127,7 +128,7 @@ def image_policies_of(
     """
     for at in range(0 if segment is None else segment.policy_count):
         assert segment is not None
-        ir = segment.image_policy(at)
+        ir = segment.record(at)
         if ir.policy.background and not ir.is_json and not is_disabled(ir.policy):
             yield ir
 

@@ -16,11 +16,11 @@ from kyverno_mp.program.cel_policies.scans import is_scanned, scanned_results
 from kyverno_mp.program.reporting import MUTATE
 from kyverno_mp.reports.plan import mutating_policies_of
 from kyverno_mp.reports.policies.cel_rules import CelScan
-from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.cel_segments import MutatingSegment
 
 
 def _scanned_of(
-    segment: MutatingPolicySegment, types: frozenset[str]
+    segment: MutatingSegment, types: frozenset[str]
 ) -> Iterator[MutatingPolicyIR]:
     for ir in mutating_policies_of(segment) if MUTATE in types else ():
         if is_scanned(ir):

@@ -25,7 +25,7 @@ from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WRITERS
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
-from kyverno_mp.reports.entries import MUTATING, Subject
+from kyverno_mp.reports.entries import Subject
 from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
@@ -41,6 +41,7 @@ from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import DEFECTS
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 
 _log = logging.getLogger(__name__)
 _PRUNED_AT_ONCE: Final = 500
@@ -178,7 +179,7 @@ class Scan(ObjectScan):
 
     def _types(self) -> tuple[str, ...]:
         reported = self._reported()
-        types = {VALIDATE: VALIDATE, MUTATE: MUTATING}
+        types = {VALIDATE: VALIDATE, MUTATE: MUTATING_POLICY.source}
         return tuple(types[one] for one in types if one in reported)
 
     def _sweep(self) -> None:

@@ -16,10 +16,12 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
-from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
-from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    GeneratingSegment,
+    ImageSegment,
+    MutatingSegment,
+    ValidatingSegment,
+)
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import Family
 
@@ -44,16 +46,16 @@ class Published(Protocol):
     def policies(self) -> PolicySegment | None:
         """Return the newest policies, or None before the first ones are published."""
 
-    def cel_policies(self) -> CelPolicySegment | None:
+    def cel_policies(self) -> ValidatingSegment | None:
         """Return the newest CEL policies, at least as new as the last ``policies``."""
 
-    def mutating_policies(self) -> MutatingPolicySegment | None:
+    def mutating_policies(self) -> MutatingSegment | None:
         """Return the newest MutatingPolicies, like ``cel_policies``."""
 
-    def generating_policies(self) -> GeneratingPolicySegment | None:
+    def generating_policies(self) -> GeneratingSegment | None:
         """Return the newest GeneratingPolicies, like ``cel_policies``."""
 
-    def image_policies(self) -> ImagePolicySegment | None:
+    def image_policies(self) -> ImageSegment | None:
         """Return the newest ImageValidatingPolicies, like ``cel_policies``."""
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:

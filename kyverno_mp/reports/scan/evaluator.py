@@ -43,8 +43,10 @@ from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
 from kyverno_mp.reports.scan.reads import NotedReads
 from kyverno_mp.reports.scan.requests import Requests
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
-from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    MutatingSegment,
+    ValidatingSegment,
+)
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
@@ -68,8 +70,8 @@ class BatchEvaluator:
         types: frozenset[str],
         results: frozenset[str],
         is_excluded: Callable[[Request], bool] = lambda _request: False,
-        cel_policies: Callable[[], CelPolicySegment | None] = lambda: None,
-        mutating_policies: Callable[[], MutatingPolicySegment | None] = lambda: None,
+        cel_policies: Callable[[], ValidatingSegment | None] = lambda: None,
+        mutating_policies: Callable[[], MutatingSegment | None] = lambda: None,
     ) -> None:
         """``types`` of rules and ``results`` that the settings report."""
         self._policies = policies

@@ -49,12 +49,12 @@ from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedImages, link_images
 from kyverno_mp.reports.scan.outages import Noted, NotedPolicyImages, NotedReview
 from kyverno_mp.reports.scan.requests import Requests
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+from kyverno_mp.snapshot.cel_segments import ImageSegment
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
 Counts = Callable[[], Iterable[tuple[str, tuple[str, ...], int]]]
-_Cel = CelRules[ImagePolicySegment, ImageValidatingPolicyIR]
+_Cel = CelRules[ImageSegment, ImageValidatingPolicyIR]
 
 
 class ImageEvaluator:
@@ -63,7 +63,7 @@ class ImageEvaluator:
     def __init__(  # noqa: PLR0913 - a segment for each kind
         self,
         policies: Callable[[], PolicySegment | None],
-        image_policies: Callable[[], ImagePolicySegment | None],
+        image_policies: Callable[[], ImageSegment | None],
         engine: Engine,
         begin: Begin | None,
         *,
@@ -87,7 +87,7 @@ class ImageEvaluator:
         self._requests = Requests(data.namespaces)
         self._noted = Noted()
         self._images = Images(None)
-        scan: CelScan[ImagePolicySegment, ImageValidatingPolicyIR] = CelScan(
+        scan: CelScan[ImageSegment, ImageValidatingPolicyIR] = CelScan(
             lambda segment, _types: image_policies_of(segment),
             LinkedImagePolicy,
             self._verdicts,

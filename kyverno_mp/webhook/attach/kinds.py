@@ -1,10 +1,20 @@
-"""Link the policies of ``policies.kyverno.io``: one function for each kind.
+"""Link the policies of ``policies.kyverno.io``: a function and a row for each.
 
-Room: webhook. Takes: an Engine, a segment of the snapshot. Gives: a Linked generation.
-Next: followed. May touch: nothing outside its arguments.
+Room: webhook. Takes: the means of a worker, a segment of the snapshot. Gives: a Linked
+generation, and LINKS. Next: followed, webhook/start.py, which follows each row.
+May touch: nothing outside its arguments.
 Source: docs/architecture.md 3.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.cel_sources import (
@@ -17,50 +27,73 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
-from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
-from kyverno_mp.snapshot.image_policies import ImagePolicySegment
-from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.cel_segments import (
+    CelSegment,
+)
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
 from kyverno_mp.webhook.attach.followed import Knows, Linked
 
 
-def link_validating(
-    engine: Engine, segment: Segment, knows: Knows
-) -> Linked[CelPlanner]:
+class Means(NamedTuple):
+    """What a worker gives the planners."""
+
+    engine: Engine
+    background_user: str = ""
+    begin: Begin | None = None
+    """Starts the verification of the images of a review."""
+
+
+def link_validating(means: Means, segment: Segment, knows: Knows) -> Linked[CelPlanner]:
     """Link ValidatingPolicies."""
-    policies = CelPolicySegment(segment)
-    source = validating_source(engine, policies, policies.validating_policy)
-    planner = CelPlanner(engine, source, knows)
+    policies = CelSegment(segment, ValidatingPolicyIR)
+    source = validating_source(means.engine, policies, policies.record)
+    planner = CelPlanner(means.engine, source, knows)
     return Linked(policies, (source, planner), planner)
 
 
 def link_mutating(
-    engine: Engine, background_user: str, segment: Segment, knows: Knows
+    means: Means, segment: Segment, knows: Knows
 ) -> Linked[MutatingPlanner]:
     """Link MutatingPolicies."""
-    policies = MutatingPolicySegment(segment)
-    source = mutating_source(engine, policies, policies.mutating_policy)
+    policies = CelSegment(segment, MutatingPolicyIR)
+    source = mutating_source(means.engine, policies, policies.record)
     return Linked(
-        policies, (source,), MutatingPlanner(engine, source, knows, background_user)
+        policies,
+        (source,),
+        MutatingPlanner(means.engine, source, knows, means.background_user),
     )
 
 
 def link_generating(
-    engine: Engine, background_user: str, segment: Segment, knows: Knows
+    means: Means, segment: Segment, knows: Knows
 ) -> Linked[GeneratingPlanner]:
     """Link the triggers of GeneratingPolicies."""
-    policies = GeneratingPolicySegment(segment)
-    source = generating_source(engine, policies, policies.generating_policy)
+    policies = CelSegment(segment, GeneratingPolicyIR)
+    source = generating_source(means.engine, policies, policies.record)
     return Linked(
-        policies, (source,), GeneratingPlanner(source, knows, background_user)
+        policies, (source,), GeneratingPlanner(source, knows, means.background_user)
     )
 
 
-def link_images(
-    engine: Engine, begin: Begin, segment: Segment, knows: Knows
-) -> Linked[ImagePlanner]:
-    """Link ImageValidatingPolicies; ``begin`` starts the verification of a review."""
-    policies = ImagePolicySegment(segment)
-    source = image_source(engine, policies, policies.image_policy)
-    return Linked(policies, (source,), ImagePlanner(engine, source, knows, begin))
+def link_images(means: Means, segment: Segment, knows: Knows) -> Linked[ImagePlanner]:
+    """Link ImageValidatingPolicies."""
+    policies = CelSegment(segment, ImageValidatingPolicyIR)
+    source = image_source(means.engine, policies, policies.record)
+    return Linked(
+        policies, (source,), ImagePlanner(means.engine, source, knows, means.begin)
+    )
+
+
+LINKS: Final[Mapping[PolicyKind, Callable[[Means, Segment, Knows], Linked[Any]]]] = {
+    VALIDATING_POLICY: link_validating,
+    MUTATING_POLICY: link_mutating,
+    IMAGE_VALIDATING_POLICY: link_images,
+    GENERATING_POLICY: link_generating,
+}

@@ -10,20 +10,11 @@ worker reports it after it has attached the other segments, too.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.control import ControlPage
-from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
-from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES
-
-_IN_CEL: Final = (
-    CEL_POLICIES,
-    MUTATING_POLICIES,
-    GENERATING_POLICIES,
-    IMAGE_POLICIES,
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_SEGMENTS,
 )
 
 
@@ -45,7 +36,7 @@ class ServedPolicies:
                 if newest <= self._served:
                     break
                 # Read afterwards: the leader publishes the others first.
-                others = {name: self._control.generation(name) for name in _IN_CEL}
+                others = {name: self._control.generation(name) for name in CEL_SEGMENTS}
                 self._awaited = {POLICIES: newest, **others}
             if any(used[name] < least for name, least in self._awaited.items()):
                 break

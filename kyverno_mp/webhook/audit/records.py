@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from kyverno_mp.limits import EVENT_NOTE_CHARACTERS_MAX
-from kyverno_mp.policy.cel_kinds.policies import MUTATING_POLICY_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.records import ObjectRecord, PolicyRecord, RuleRecord
 from kyverno_mp.telemetry.families import OVERFLOW
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 
 WithMessages = Callable[[PolicyResponse], PolicyResponse]
 """Adds the results of the rules that the fast program evaluated."""
 _EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
+_MUTATING: Final = MUTATING_POLICY.names
 _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
 
 
@@ -161,7 +162,7 @@ def _policy(response: PolicyResponse, rules: tuple[RuleRecord, ...]) -> PolicyRe
     types = {rule_type for _, rule_type, _ in policy.rule_actions}
     mutates = "mutate" in types and not types & _MADE_BY_HAND
     # A policy in CEL has no rules.
-    mutates = mutates or policy.kind in MUTATING_POLICY_KINDS
+    mutates = mutates or policy.kind in _MUTATING
     return PolicyRecord(
         policy.kind, policy.name, policy.namespace, policy.uid, mutates, rules
     )

@@ -20,10 +20,10 @@ from kyverno_mp.errors import KubeNotFound, KubeRefused, KubeUnavailable
 from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import LEASES
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.leader.cluster import CLUSTER_POLICIES
 from tests.conformance.place import without_variable
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster

@@ -12,7 +12,7 @@ from kyverno_mp.controllers.webhook_config.options import MUTATING, VALIDATING
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES
 from tests.e2e.admission.test_admission import (
     CONFIG_MAPS,
     RESOURCE_WEBHOOK,

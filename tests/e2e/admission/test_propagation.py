@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES

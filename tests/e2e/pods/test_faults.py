@@ -42,11 +42,11 @@ from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.errors import DependencyError, KubeRefused
 from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.cluster import CLUSTER_POLICIES
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane, Program

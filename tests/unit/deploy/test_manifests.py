@@ -6,7 +6,7 @@ got excessive permissions or unfinished parts that would affect our users.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ from kyverno_mp.cli.main import cli
 from kyverno_mp.controllers.caller_path.controller import TEMPLATE_KNOWS
 from kyverno_mp.process.roles import table as roles
 from kyverno_mp.settings.read import read
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_POLICY_EXCEPTION,
+    CEL_POLICY_KINDS,
+    POLICY_KINDS,
+    PolicyKind,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -44,6 +50,13 @@ PROBES = {
     "liveness": "/health/liveness",
     "readiness": "/health/readiness",
 }
+
+
+POLICIES_IN_REVIEWS = [row for row in POLICY_KINDS if row.segment]
+
+
+def plurals_of(rows: Iterable[PolicyKind]) -> list[str]:
+    return [one.plural for row in rows for one in row.stored]
 
 
 def documents(manifest: str) -> list[dict[str, Any]]:
@@ -336,15 +349,42 @@ def test_cleanup_role_can_write_only_required_kinds(
     objects: list[dict[str, Any]],
 ) -> None:
     """Users grant the permission to delete."""
-    policies = ("cleanuppolicies", "clustercleanuppolicies")
-    in_cel = ("deletingpolicies", "namespaceddeletingpolicies")
-    statuses = [f"{name}/status" for name in (*policies, *in_cel)]
+    rows = [row for row in POLICY_KINDS if not row.segment]
+    statuses = [f"{name}/status" for name in plurals_of(rows)]
     assert writes_of(objects, "cleanup") == {
         **dict.fromkeys(statuses, frozenset({"update"})),
         "events": {"create", "patch"},
         "subjectaccessreviews": {"create"},
         "leases": {"create", "delete", "patch", "update"},
     }
+
+
+def test_roles_for_users_have_each_kind_of_policies() -> None:
+    """A failure means: a new kind is missing in the roles, so users cannot see it."""
+    roles = {
+        one["metadata"]["name"]: one["rules"][0]
+        for one in yaml.safe_load_all((DEPLOY / "parts/user-roles.yaml").read_text())
+    }
+    in_cel = {*plurals_of(CEL_POLICY_KINDS), CEL_POLICY_EXCEPTION.plural}
+    others = set(plurals_of([row for row in POLICY_KINDS if not row.is_in_cel]))
+    for role in ("admin", "view"):
+        rule = roles[f"kyverno:rbac:{role}:celpolicies"]
+        assert set(rule["resources"]) == in_cel
+        assert set(roles[f"kyverno:rbac:{role}:policies"]["resources"]) >= others
+
+
+def test_admission_role_reads_each_kind_in_reviews(
+    objects: list[dict[str, Any]],
+) -> None:
+    """A failure means: the leader cannot watch a kind of policies."""
+    (role,) = (
+        one
+        for one in of_kind(objects, "ClusterRole")
+        if one["metadata"]["name"] == "kyverno:admission-controller:core"
+    )
+    watching = [one for one in role["rules"] if "watch" in one["verbs"]]
+    watched = {name for rule in watching for name in rule["resources"]}
+    assert watched >= set(plurals_of(POLICIES_IN_REVIEWS))
 
 
 def test_admission_role_can_write_only_required_kinds(
@@ -366,17 +406,8 @@ def test_admission_role_can_write_only_required_kinds(
             ),
             frozenset({"create", "update", "delete"}),
         ),
-        "clusterpolicies/status": {"update"},
-        "policies/status": {"update"},
         "globalcontextentries/status": {"update"},
-        "validatingpolicies/status": {"update"},
-        "namespacedvalidatingpolicies/status": {"update"},
-        "mutatingpolicies/status": {"update"},
-        "namespacedmutatingpolicies/status": {"update"},
-        "generatingpolicies/status": {"update"},
-        "namespacedgeneratingpolicies/status": {"update"},
-        "imagevalidatingpolicies/status": {"update"},
-        "namespacedimagevalidatingpolicies/status": {"update"},
+        **{f"{one}/status": {"update"} for one in plurals_of(POLICIES_IN_REVIEWS)},
         "updaterequests": {"create", "update"},
         "updaterequests/status": {"patch"},
         "ephemeralreports": {"create", "update"},

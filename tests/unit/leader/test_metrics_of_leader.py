@@ -1,9 +1,10 @@
 """Data that the leader cannot read is reported by name, reason and age."""
 
 from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.policy_resources import CEL_EXCEPTIONS
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.cluster import CEL_EXCEPTIONS, CEL_RESOURCES
+from kyverno_mp.leader.cluster import CEL_RESOURCES
 from kyverno_mp.leader.control.health import (
     FailingResource,
     LeaderHealth,

@@ -37,12 +37,14 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.images import rule as images_rule
 from kyverno_mp.program.mutate import rule as mutate_rule
 from kyverno_mp.program.ports import CelPorts, ClusterData
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
-from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
-from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 from kyverno_mp.webhook.attach import kinds
 from kyverno_mp.webhook.attach.followed import Linked
 from kyverno_mp.webhook.review.dependencies import Dependencies
@@ -239,23 +241,28 @@ def in_cel(kind: str, name: str, failure_policy: str, **spec: Any) -> dict[str, 
 def validating(failure_policy: str, clock: Time) -> CelServer:
     validations = [{"expression": "!has(object.spec.hostNetwork)", "message": "m"}]
     document = in_cel("ValidatingPolicy", "p", failure_policy, validations=validations)
-    return CelServer([document], CEL_POLICIES, clock, cel=kinds.link_validating)
+    return CelServer(
+        [document],
+        VALIDATING_POLICY.segment,
+        clock,
+        cel=partial(_with_means, kinds.link_validating),
+    )
 
 
 def mutating(failure_policy: str, clock: Time) -> CelServer:
     expression = "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'x': 'y'}}]"
     mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
     document = in_cel("MutatingPolicy", "p", failure_policy, mutations=[mutation])
-    link = partial(_with_user, kinds.link_mutating)
-    return CelServer([document], MUTATING_POLICIES, clock, cel_mutate=link)
+    link = partial(_with_means, kinds.link_mutating)
+    return CelServer([document], MUTATING_POLICY.segment, clock, cel_mutate=link)
 
 
 def generating(clock: Time) -> CelServer:
     expression = "generator.Apply('default', [{'kind': dyn('ConfigMap')}])"
     generate = [{"expression": expression}]
     document = in_cel("GeneratingPolicy", "p", "", generate=generate)
-    link = partial(_with_user, kinds.link_generating)
-    return CelServer([document], GENERATING_POLICIES, clock, cel_generate=link)
+    link = partial(_with_means, kinds.link_generating)
+    return CelServer([document], GENERATING_POLICY.segment, clock, cel_generate=link)
 
 
 def images(failure_policy: str, clock: Time) -> CelServer:
@@ -268,18 +275,16 @@ def images(failure_policy: str, clock: Time) -> CelServer:
         attestors=[{"name": "a", "cosign": {"key": {"data": "k"}}}],
         validations=[{"expression": "true", "message": "m"}],
     )
-    link = partial(_with_user, kinds.link_images, user=None)
-    return CelServer([document], IMAGE_POLICIES, clock, cel_images=link)
+    link = partial(_with_means, kinds.link_images)
+    return CelServer(
+        [document], IMAGE_VALIDATING_POLICY.segment, clock, cel_images=link
+    )
 
 
-def _with_user(
-    link: Callable[..., Linked[Any]],
-    engine: Engine,
-    *,
-    user: str | None = "",
-    **others: Any,
+def _with_means(
+    link: Callable[..., Linked[Any]], engine: Engine, *others: Any, **named: Any
 ) -> Linked[Any]:
-    return link(engine, user, **others)
+    return link(kinds.Means(engine), *others, **named)
 
 
 def rule(*bodies: str) -> Callable[[str, Time], Bench]:

@@ -14,7 +14,7 @@ from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.reports.entries import Row
-from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.cel_segments import ValidatingSegment
 from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_merging import holding, merge, review, waits
@@ -379,7 +379,7 @@ def test_unpublished_policies(api: FakeApi, world: World) -> None:
     with term(api, world) as one:
         one.settle()
     with term(api, world) as one:
-        known: CelPolicySegment | None = world.cel
+        known: ValidatingSegment | None = world.cel
         world.cel = None
         one.settle()
         pod(api, "y")

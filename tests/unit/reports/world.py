@@ -25,6 +25,12 @@ from kyverno_mp.egress.clients import open_calls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
@@ -47,18 +53,21 @@ from kyverno_mp.reports.scan.images import ImageEvaluator
 from kyverno_mp.reports.scan.requests import exclusions_of
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
-from kyverno_mp.snapshot.generating_policies import (
-    GENERATING_POLICIES,
-    GeneratingPolicySegment,
-)
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
-from kyverno_mp.snapshot.mutating_policies import (
-    MUTATING_POLICIES,
-    MutatingPolicySegment,
+from kyverno_mp.snapshot.cel_segments import (
+    CelSegment,
+    GeneratingSegment,
+    ImageSegment,
+    MutatingSegment,
+    ValidatingSegment,
 )
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 from kyverno_mp.webhook.images import ServedImages
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi
@@ -79,10 +88,10 @@ class World:
     def __init__(self) -> None:
         self.generation = 0
         self.segment: PolicySegment | None = None
-        self.cel: CelPolicySegment | None = None
-        self.mutating: MutatingPolicySegment | None = None
-        self.generating: GeneratingPolicySegment | None = None
-        self.images: ImagePolicySegment | None = None
+        self.cel: ValidatingSegment | None = None
+        self.mutating: MutatingSegment | None = None
+        self.generating: GeneratingSegment | None = None
+        self.images: ImageSegment | None = None
         self.labels: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         self.labels_at = 1
         self.data: tuple[int, ...] = (1,)
@@ -124,9 +133,14 @@ class World:
             if not isinstance(one, CelPolicyException)
         ]
         content = PoliciesWriter().encode(
-            encoded, generation=self.generation, salt=bytes(16), segment=CEL_POLICIES
+            encoded,
+            generation=self.generation,
+            salt=bytes(16),
+            segment=VALIDATING_POLICY.segment,
         )
-        self.cel = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
+        self.cel = CelSegment(
+            Segment.from_bytes(content, VALIDATING_POLICY.segment), ValidatingPolicyIR
+        )
 
     def _serve_mutating(self, raws: list[Json]) -> None:
         found = [decode_served(raw) for raw in raws]
@@ -140,10 +154,10 @@ class World:
             encoded,
             generation=self.generation,
             salt=bytes(16),
-            segment=MUTATING_POLICIES,
+            segment=MUTATING_POLICY.segment,
         )
-        segment = Segment.from_bytes(content, MUTATING_POLICIES)
-        self.mutating = MutatingPolicySegment(segment)
+        segment = Segment.from_bytes(content, MUTATING_POLICY.segment)
+        self.mutating = CelSegment(segment, MutatingPolicyIR)
 
     def _serve_generating(self, raws: list[Json]) -> None:
         found = [decode_served(raw) for raw in raws]
@@ -155,10 +169,10 @@ class World:
             ],
             generation=self.generation,
             salt=bytes(16),
-            segment=GENERATING_POLICIES,
+            segment=GENERATING_POLICY.segment,
         )
-        segment = Segment.from_bytes(content, GENERATING_POLICIES)
-        self.generating = GeneratingPolicySegment(segment)
+        segment = Segment.from_bytes(content, GENERATING_POLICY.segment)
+        self.generating = CelSegment(segment, GeneratingPolicyIR)
 
     def _serve_images(self, raws: list[Json]) -> None:
         found = [decode_served(raw) for raw in raws]
@@ -170,9 +184,12 @@ class World:
             ],
             generation=self.generation,
             salt=bytes(16),
-            segment=IMAGE_POLICIES,
+            segment=IMAGE_VALIDATING_POLICY.segment,
         )
-        self.images = ImagePolicySegment(Segment.from_bytes(content, IMAGE_POLICIES))
+        self.images = CelSegment(
+            Segment.from_bytes(content, IMAGE_VALIDATING_POLICY.segment),
+            ImageValidatingPolicyIR,
+        )
 
     def label(self, namespace: str, **labels: str) -> None:
         """Publish labels of a namespace."""
@@ -182,16 +199,16 @@ class World:
     def policies(self) -> PolicySegment | None:
         return self.segment
 
-    def cel_policies(self) -> CelPolicySegment | None:
+    def cel_policies(self) -> ValidatingSegment | None:
         return self.cel
 
-    def mutating_policies(self) -> MutatingPolicySegment | None:
+    def mutating_policies(self) -> MutatingSegment | None:
         return self.mutating
 
-    def image_policies(self) -> ImagePolicySegment | None:
+    def image_policies(self) -> ImageSegment | None:
         return self.images
 
-    def generating_policies(self) -> GeneratingPolicySegment | None:
+    def generating_policies(self) -> GeneratingSegment | None:
         return self.generating
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:

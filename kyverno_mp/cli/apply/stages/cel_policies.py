@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
     from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
-VALIDATING_POLICIES: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
-MUTATING_POLICIES: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
-GENERATING_POLICIES: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
-IMAGE_POLICIES: Final = ("ImageValidatingPolicy", "NamespacedImageValidatingPolicy")
-DELETING_POLICIES: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 

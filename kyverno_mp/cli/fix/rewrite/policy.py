@@ -20,6 +20,7 @@ from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 
 _PATTERN_OPERATIONS: Final = ("CREATE", "UPDATE")
 _DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
@@ -79,7 +80,7 @@ def rewritten(policy: ClusterPolicy) -> Json:
         metadata["annotations"] = kept
     return {
         "apiVersion": "policies.kyverno.io/v1",
-        "kind": "ValidatingPolicy",
+        "kind": VALIDATING_POLICY.name,
         "metadata": metadata,
         "spec": raw,
     }

@@ -26,9 +26,9 @@ from kyverno_mp.program.matching.rule_ref import Ahead
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.validating_policy import evaluate as validating
 from kyverno_mp.program.validating_policy.group import Group
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import segment_file
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 from kyverno_mp.webhook.attach.ahead import LinkingAhead
 from kyverno_mp.webhook.attach.followed import Aside, knows_or_waits
 from kyverno_mp.webhook.collector import Collector
@@ -202,7 +202,7 @@ def test_generation_is_reported_with_all_its_segments(service: Service) -> None:
     service.start()
     before = service.generations()[POLICIES]
     assert before
-    file = service.snapshot / segment_file(CEL_POLICIES)
+    file = service.snapshot / segment_file(VALIDATING_POLICY.segment)
     service.leader.step(force=True)
     (service.policies / "p.yaml").write_text(json.dumps(policy("other")))
     service.leader.step(force=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.documents import linked_memory
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_segments import names_of
@@ -32,10 +33,11 @@ from kyverno_mp.program.validating_policy.group import Group
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.reports.records import decode_results
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.results.sink import ResultSink
 from kyverno_mp.webhook.review.dependencies import Dependencies
@@ -110,20 +112,22 @@ class Server:
         results: ResultSink | None = None,
     ) -> None:
         content = PoliciesWriter().encode(
-            found.cel.get(CEL_POLICIES, ()),
+            found.cel.get(VALIDATING_POLICY.segment, ()),
             generation=1,
             salt=os.urandom(16),
-            names=names_of(found, CEL_POLICIES),
-            segment=CEL_POLICIES,
+            names=names_of(found, VALIDATING_POLICY.segment),
+            segment=VALIDATING_POLICY.segment,
         )
         path = folder / "celpolicies.segment"
         path.write_bytes(content)
         path.chmod(0o600)
-        self.segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
+        self.segment = CelSegment(
+            Segment.attach(path, VALIDATING_POLICY.segment), ValidatingPolicyIR
+        )
         engine = Engine(ClusterData(cel=ports or CelPorts()), CLOCK)
         planner = CelPlanner(
             engine,
-            validating_source(engine, self.segment, self.segment.validating_policy),
+            validating_source(engine, self.segment, self.segment.record),
             self.segment.knows,
         )
         self.records = StubRecords()
@@ -493,7 +497,7 @@ def test_policy_that_arrives_meanwhile_is_evaluated(tmp_path: Path) -> None:
     def current() -> CelPlanner:
         """Return the planner of the old snapshot once."""
         old = served[0]
-        source = validating_source(engine, old, old.validating_policy)
+        source = validating_source(engine, old, old.record)
         found = CelPlanner(engine, source, new.knows)
         served[0] = new
         return found

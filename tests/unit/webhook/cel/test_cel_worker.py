@@ -15,7 +15,6 @@ import pytest
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT, Leader
 from kyverno_mp.process.startup.certificate import make
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import Publisher, segment_file
@@ -23,6 +22,7 @@ from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, RESULTS, VALIDATING_RESULTS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.route import route_of
@@ -125,7 +125,7 @@ def test_change_creates_a_generation_of_all_policies(service: Service) -> None:
 
 def test_worker_without_its_segment_does_not_answer(service: Service) -> None:
     service.put(policy())
-    file = service.snapshot / segment_file(CEL_POLICIES)
+    file = service.snapshot / segment_file(VALIDATING_POLICY.segment)
     file.write_bytes(file.read_bytes()[:-8])
     service.start()
     with pytest.raises(HttpError) as refused:

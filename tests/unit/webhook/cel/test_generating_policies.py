@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.program.cel_policies.generating_plan import (
     GeneratingPlanner,
@@ -21,12 +22,10 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.snapshot.generating_policies import (
-    GENERATING_POLICIES,
-    GeneratingPolicySegment,
-)
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import GENERATING_POLICY
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import Triggers
 from kyverno_mp.webhook.review.dependencies import Dependencies
@@ -83,22 +82,24 @@ class Server:
         self, found: PolicySet, folder: Path, triggers: Triggers | None = None
     ) -> None:
         content = PoliciesWriter().encode(
-            found.cel.get(GENERATING_POLICIES, ()),
+            found.cel.get(GENERATING_POLICY.segment, ()),
             generation=1,
             salt=os.urandom(16),
             names=[
                 f"{one.namespace}/{one.name}" if one.namespace else one.name
                 for one in found.policies
             ],
-            segment=GENERATING_POLICIES,
+            segment=GENERATING_POLICY.segment,
         )
         path = folder / "generating.segment"
         path.write_bytes(content)
         path.chmod(0o600)
-        segment = GeneratingPolicySegment(Segment.attach(path, GENERATING_POLICIES))
+        segment = CelSegment(
+            Segment.attach(path, GENERATING_POLICY.segment), GeneratingPolicyIR
+        )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         source = generating_source(
-            Engine(ClusterData(), clock), segment, segment.generating_policy
+            Engine(ClusterData(), clock), segment, segment.record
         )
         planner = GeneratingPlanner(source, segment.knows, BACKGROUND)
         self.triggers = Recorded()

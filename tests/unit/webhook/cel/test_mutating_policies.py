@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.cel_policies import mutate
@@ -25,12 +26,10 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.snapshot.mutating_policies import (
-    MUTATING_POLICIES,
-    MutatingPolicySegment,
-)
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY
 from kyverno_mp.values.patches.json_patch import apply_patch
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.results.sink import ResultSink
@@ -114,22 +113,24 @@ class Server:
         results: ResultSink | None = None,
     ) -> None:
         content = PoliciesWriter().encode(
-            found.cel.get(MUTATING_POLICIES, ()),
+            found.cel.get(MUTATING_POLICY.segment, ()),
             generation=1,
             salt=os.urandom(16),
             names=[
                 f"{one.namespace}/{one.name}" if one.namespace else one.name
                 for one in found.policies
             ],
-            segment=MUTATING_POLICIES,
+            segment=MUTATING_POLICY.segment,
         )
         path = folder / "mutatingpolicies.segment"
         path.write_bytes(content)
         path.chmod(0o600)
-        segment = MutatingPolicySegment(Segment.attach(path, MUTATING_POLICIES))
+        segment = CelSegment(
+            Segment.attach(path, MUTATING_POLICY.segment), MutatingPolicyIR
+        )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=still_ns)
         engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
-        source = mutating_source(engine, segment, segment.mutating_policy)
+        source = mutating_source(engine, segment, segment.record)
         planner = MutatingPlanner(engine, source, segment.knows, POOL)
         self.records, self.triggers = StubRecords(), Recorded()
         self.service = Service(

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.leader.loop import PAGES
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.control import ControlPage
-from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, MUTATING_RESULTS, RESULTS
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+)
 from kyverno_mp.webhook.http_errors import HttpError
 from tests.unit.webhook.cel import test_cel_policies
 from tests.unit.webhook.cel.test_cel_worker import Service
@@ -54,7 +56,7 @@ def test_change_creates_a_generation_of_all_policies(service: Service) -> None:
     assert service.allows("/mpol/team")
     assert not service.allows("/vpol/v")
     page = ControlPage.open(service.snapshot)
-    names = (POLICIES, MUTATING_POLICIES, CEL_POLICIES)
+    names = (POLICIES, MUTATING_POLICY.segment, VALIDATING_POLICY.segment)
     before = [page.generation(name) for name in names]
     service.put(policy("team", BROKEN), test_cel_policies.policy("v"))
     assert not service.allows("/mpol/team")
@@ -65,7 +67,7 @@ def test_change_creates_a_generation_of_all_policies(service: Service) -> None:
 
 def test_worker_without_its_segment_does_not_answer(service: Service) -> None:
     service.put(policy())
-    file = service.snapshot / segment_file(MUTATING_POLICIES)
+    file = service.snapshot / segment_file(MUTATING_POLICY.segment)
     file.write_bytes(file.read_bytes()[:-8])
     service.start()
     with pytest.raises(HttpError) as refused:

@@ -22,6 +22,7 @@ from kyverno_mp.images.policies.cached import CachedPolicyReview
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.review import PolicyReview as ImagesOfReview
 from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.limits import IMAGE_REASON_CHARACTERS_MAX, IMAGE_REASONS_MAX
 from kyverno_mp.program.cel_sources import image_source
@@ -33,9 +34,10 @@ from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.images import served_images
 from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
@@ -129,22 +131,25 @@ class Server:
         data: ClusterData | None = None,
     ) -> None:
         content = PoliciesWriter().encode(
-            found.cel.get(IMAGE_POLICIES, ()),
+            found.cel.get(IMAGE_VALIDATING_POLICY.segment, ()),
             generation=1,
             salt=os.urandom(16),
             names=[
                 f"{one.namespace}/{one.name}" if one.namespace else one.name
                 for one in found.policies
             ],
-            segment=IMAGE_POLICIES,
+            segment=IMAGE_VALIDATING_POLICY.segment,
         )
         path = folder / "images.segment"
         path.write_bytes(content)
         path.chmod(0o600)
-        segment = ImagePolicySegment(Segment.attach(path, IMAGE_POLICIES))
+        segment = CelSegment(
+            Segment.attach(path, IMAGE_VALIDATING_POLICY.segment),
+            ImageValidatingPolicyIR,
+        )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=real_ns)
         engine = Engine(data or ClusterData(), clock, threading.Lock())
-        source = image_source(engine, segment, segment.image_policy)
+        source = image_source(engine, segment, segment.record)
         planner = ImagePlanner(engine, source, segment.knows, begin)
         self.records, self.slow, self.images = StubRecords(), Lane(), Lane()
         self.service = Service(
@@ -527,7 +532,7 @@ def test_rejected_policies_are_not_served() -> None:
     found = compiled(policy("p", {"expression": "1 + 1"}))
     (status,) = found.policies
     assert not status.ready
-    assert not found.cel.get(IMAGE_POLICIES)
+    assert not found.cel.get(IMAGE_VALIDATING_POLICY.segment)
 
 
 class Secrets:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
 from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, IMAGE_POLICY_RESULTS, RESULTS
+from kyverno_mp.values.kubernetes.policy_kinds import IMAGE_VALIDATING_POLICY
 from kyverno_mp.webhook.http_errors import HttpError
 from tests.unit.webhook.cel.test_cel_worker import Service
 from tests.unit.webhook.images.test_image_policies import policy
@@ -49,7 +49,7 @@ def test_reviews_are_answered_and_counted(service: Service) -> None:
 
 def test_worker_without_its_segment_does_not_answer(service: Service) -> None:
     service.put(policy("a", NEVER, **NO_IMAGE))
-    file = service.snapshot / segment_file(IMAGE_POLICIES)
+    file = service.snapshot / segment_file(IMAGE_VALIDATING_POLICY.segment)
     file.write_bytes(file.read_bytes()[:-8])
     service.start()
     with pytest.raises(HttpError) as refused:

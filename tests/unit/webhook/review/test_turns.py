@@ -20,6 +20,7 @@ import kyverno_mp
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.index import EncodedPolicy, IndexEntryIR, pack_parts
 from kyverno_mp.ir.match import KindIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import HEAVY_STEPS, INLINE_LINK_BYTES_MAX, THREAD_SLICE_NS
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlan
 from kyverno_mp.program.engine import Clock, Engine, link_rule
@@ -29,9 +30,10 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import MatchingCost, make_room
 from kyverno_mp.program.validating_policy.source import CelSource
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.kubernetes.policy_kinds import VALIDATING_POLICY
 from kyverno_mp.webhook.review.pace import LongEvaluations
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.review.test_linking import FAIL, REQUEST
@@ -115,9 +117,11 @@ def _link_policies(bench: Bench, pace: Pace, padding: bytes = b"") -> None:
         for n in range(STEPS)
     ]
     content = PoliciesWriter().encode(
-        encoded, generation=1, salt=os.urandom(16), segment=CEL_POLICIES
+        encoded, generation=1, salt=os.urandom(16), segment=VALIDATING_POLICY.segment
     )
-    index = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
+    index = CelSegment(
+        Segment.from_bytes(content, VALIDATING_POLICY.segment), ValidatingPolicyIR
+    )
 
     def link(position: int) -> tuple[int]:
         bench.step()

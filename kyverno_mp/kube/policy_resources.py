@@ -1,0 +1,39 @@
+"""Give the resources of the kinds of policies, and of their exceptions.
+
+Room: kube. Takes: rows of the table of kinds. Gives: Resources. Next: the informers and
+writers of leader, controllers and pools.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 1.1.
+"""
+
+from typing import Final
+
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_POLICY_EXCEPTION,
+    CLUSTER_POLICY,
+    POLICY_EXCEPTION,
+    PolicyKind,
+    StoredKind,
+)
+
+
+def resource_of(kind: StoredKind) -> Resource:
+    """Return the resource in the version that this program reads."""
+    return Resource(
+        group=kind.group,
+        version=kind.version,
+        plural=kind.plural,
+        kind=kind.kind,
+        namespaced=kind.namespaced,
+    )
+
+
+def resources_of(policy_kind: PolicyKind) -> tuple[Resource, Resource]:
+    """Return the resources of the cluster's policies and of the namespaced ones."""
+    return resource_of(policy_kind.cluster), resource_of(policy_kind.namespaced)
+
+
+CLUSTER_POLICIES, POLICIES = resources_of(CLUSTER_POLICY)
+EXCEPTIONS: Final = resource_of(POLICY_EXCEPTION)
+CEL_EXCEPTIONS: Final = resource_of(CEL_POLICY_EXCEPTION)

@@ -1,0 +1,226 @@
+"""Compile one stored policy of policies.kyverno.io, of any kind.
+
+Room: leader. Takes: a StoredDocument, the exceptions that may name it. Gives:
+CompileOutcome. Next: leader/policy_store.py, which also handles the errors.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4, 6, 7, 10; docs/behaviour/controllers 13.
+
+All kinds take the same steps; a row of _ROWS has what differs. Workers find the
+requests that trigger a GeneratingPolicy; the background pool reads and evaluates the
+policy itself, with its exceptions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
+from kyverno_mp.compiler.cel_kinds.index import (
+    encode_generating_policy,
+    encode_image_policy,
+    encode_mutating_policy,
+    encode_validating_policy,
+)
+from kyverno_mp.compiler.cel_kinds.mutating_policy import (
+    compile_mutating_with_exceptions,
+)
+from kyverno_mp.compiler.cel_kinds.policies import (
+    EXCEPTION_NAMES_OF_GENERATING,
+    compile_generating_with,
+)
+from kyverno_mp.compiler.cel_kinds.review import review
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    EXCEPTION_NAMES,
+    compile_with_exceptions,
+    names_policy,
+)
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.cel.types import Type
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.index import EncodedPolicy
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.leader.compile_cache import CompileOutcome
+from kyverno_mp.leader.documents.compiling import clip
+from kyverno_mp.leader.exceptions import in_namespace
+from kyverno_mp.leader.servable import (
+    NO_POOL,
+    UNSUPPORTED,
+    UNSUPPORTED_KIND,
+    left_to_api_server,
+)
+from kyverno_mp.leader.status import PolicyStatus, RuleStatus
+from kyverno_mp.leader.stored_document import StoredDocument
+from kyverno_mp.policy.cel_kinds.generated import is_generated
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy, decode_served
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    JSON_MODE,
+    AnyValidatingPolicy,
+    CelPolicyException,
+)
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
+
+_AnyIR = (
+    ValidatingPolicyIR | MutatingPolicyIR | GeneratingPolicyIR | ImageValidatingPolicyIR
+)
+_Unusable = list[tuple[str, Problem]]
+"""Exceptions that do not compile, or whose condition would make external calls."""
+
+
+class _Body(NamedTuple):
+    """What differs between the kinds."""
+
+    kind: PolicyKind
+    compile: Callable[
+        [Any, Sequence[CelPolicyException], dict[str, Type]], tuple[Any, _Unusable]
+    ]
+    exception_names: dict[str, Type]
+    encode: Callable[[Any], EncodedPolicy]
+    rules_of: Callable[[Any], Sequence[object]]
+    """The rules of the document as written."""
+    missing: Callable[[Any], str] = lambda _compiled: ""
+    """What the policy needs that only a background pool can do."""
+    is_scanned: bool = False
+    """Whether the status tells if the policy is evaluated in the background."""
+    denies: bool = True
+    """Whether its failures can deny requests."""
+
+
+def _compile_generating(
+    document: GeneratingPolicy,
+    exceptions: Sequence[CelPolicyException],
+    names: dict[str, Type],
+) -> tuple[GeneratingPolicyIR, _Unusable]:
+    named = [one for one in exceptions if names_policy(one, document)]
+    compiled, unusable = compile_generating_with(document, named, names)
+    # A worker needs only the match constraints of the trigger.
+    return msgspec.structs.replace(compiled, exceptions=()), unusable
+
+
+_ROWS: Final = (
+    _Body(
+        VALIDATING_POLICY,
+        compile_with_exceptions,
+        EXCEPTION_NAMES,
+        encode_validating_policy,
+        lambda document: document.spec.validations,
+        is_scanned=True,
+    ),
+    _Body(
+        MUTATING_POLICY,
+        compile_mutating_with_exceptions,
+        EXCEPTION_NAMES,
+        encode_mutating_policy,
+        lambda document: document.spec.mutations,
+        missing=lambda compiled: "mutate existing" * compiled.mutates_existing,
+        is_scanned=True,
+    ),
+    _Body(
+        GENERATING_POLICY,
+        _compile_generating,
+        EXCEPTION_NAMES_OF_GENERATING,
+        encode_generating_policy,
+        lambda document: document.spec.generate,
+        missing=lambda _compiled: "generate",
+        denies=False,
+    ),
+    _Body(
+        IMAGE_VALIDATING_POLICY,
+        images.compile_with_exceptions,
+        images.EXCEPTION_NAMES,
+        encode_image_policy,
+        lambda document: document.spec.validations,
+    ),
+)
+_BODIES: Final[Mapping[str, _Body]] = {
+    name: body for body in _ROWS for name in body.kind.names
+}
+
+
+def compile_cel_document(
+    document: StoredDocument,
+    raw: Json,
+    exceptions: Sequence[CelPolicyException],
+    *,
+    force_ignore: bool,
+    has_background: bool,
+) -> CompileOutcome:
+    """Read, check, compile and encode one policy. Raises: InputError.
+
+    An exception that is not usable exempts nothing, and the status reports it.
+    """
+    body = _BODIES[document.key[0]]
+    decoded = decode_served(in_namespace(raw, document.key[1]), file=document.file)
+    assert not isinstance(decoded, CelPolicyException)
+    _check(decoded)
+    compiled, unusable = body.compile(decoded, exceptions, body.exception_names)
+    missing = "" if has_background else body.missing(compiled)
+    if missing:
+        raise PolicyInvalid(UNSUPPORTED, f"{missing} {NO_POOL}")
+    is_native = document.is_from_cluster() and is_generated(decoded.status)
+    if body.kind.native and is_native:
+        compiled = left_to_api_server(compiled)
+    if force_ignore and body.denies:
+        ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
+        compiled = msgspec.structs.replace(compiled, policy=ignoring)
+    warnings = [f"PolicyException {key} is ignored: {one}" for key, one in unusable]
+    rule_count = len(body.rules_of(decoded))
+    status = _status_of(document, body, compiled, warnings, rule_count)
+    return CompileOutcome(status, body.encode(compiled))
+
+
+def _check(document: AnyServedPolicy) -> None:
+    """Raise DocumentInvalid, or PolicyInvalid for a mode that is not supported."""
+    is_json = False
+    if isinstance(document, AnyValidatingPolicy | ImageValidatingPolicy):
+        if document.mode not in {"", "Kubernetes", JSON_MODE}:
+            text = f"evaluation mode {document.mode} is not supported by this version"
+            raise PolicyInvalid(UNSUPPORTED_KIND, text)
+        is_json = document.mode == JSON_MODE
+    problems = list(review(document))
+    # A ValidatingPolicy for JSON payloads needs no constraints, and no request has one.
+    is_excused = is_json and isinstance(document, AnyValidatingPolicy)
+    if problems and not is_excused:
+        raise DocumentInvalid(problems, Where(policy=document.metadata.name))
+
+
+def _status_of(
+    source: StoredDocument,
+    body: _Body,
+    compiled: _AnyIR,
+    warnings: Sequence[str],
+    rule_count: int,
+) -> PolicyStatus:
+    kind, namespace, name = source.key
+    actions: Sequence[str] = ()
+    if isinstance(compiled, ValidatingPolicyIR | ImageValidatingPolicyIR):
+        actions = compiled.actions
+    copies = [""]
+    if not isinstance(compiled, GeneratingPolicyIR):
+        copies = [one.copy for one in compiled.bodies]
+    return PolicyStatus(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        ready=True,
+        message=clip("; ".join(("Ready", *warnings))),
+        rule_count=rule_count,
+        mode="enforce" if "Deny" in actions else "audit",
+        background=body.is_scanned and compiled.policy.background,
+        rules=tuple(
+            RuleStatus(f"{copy}-{name}" if copy else name, body.kind.rule_type)
+            for copy in copies
+        ),
+        generation=source.generation,
+    )

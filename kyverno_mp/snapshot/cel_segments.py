@@ -1,0 +1,60 @@
+"""Read the segment of one kind of policies in CEL: records by position, and the index.
+
+Room: snapshot. Takes: a segment that PoliciesWriter encoded, the type of its records.
+Gives: CelSegment. Next: program/validating_policy/source.py.
+May touch: nothing outside its arguments.
+Source: docs/architecture.md 1 (promise 2), 3; snapshot/policies.py (the layout).
+
+The layout is the same as in the segment ``policies``, but part 0 of a record is the IR
+of the kind, and the selectors name resources instead of kinds.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.snapshot.read import Segment
+
+RecordT = TypeVar(
+    "RecordT",
+    ValidatingPolicyIR,
+    MutatingPolicyIR,
+    GeneratingPolicyIR,
+    ImageValidatingPolicyIR,
+)
+_DECODERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
+    record: msgspec.msgpack.Decoder(record)
+    for record in (
+        ValidatingPolicyIR,
+        MutatingPolicyIR,
+        GeneratingPolicyIR,
+        ImageValidatingPolicyIR,
+    )
+}
+
+
+class CelSegment(PolicySegment, Generic[RecordT]):
+    """The policies of one kind and of one generation."""
+
+    def __init__(self, segment: Segment, record: type[RecordT]) -> None:
+        super().__init__(segment)
+        self._decoder: msgspec.msgpack.Decoder[RecordT] = _DECODERS[record]
+
+    def record(self, position: int) -> RecordT:
+        """Return the policy at ``position`` in policy order."""
+        return self._decode(position, 0, self._decoder)
+
+    def bytes_of(self, position: int) -> int:
+        """Return the size of the policy's record."""
+        return self.rule_bytes(position, -1)
+
+
+ValidatingSegment = CelSegment[ValidatingPolicyIR]
+MutatingSegment = CelSegment[MutatingPolicyIR]
+GeneratingSegment = CelSegment[GeneratingPolicyIR]
+ImageSegment = CelSegment[ImageValidatingPolicyIR]

@@ -1,0 +1,185 @@
+"""The table of kinds of policies is the only list of them.
+
+A failure means: a module names a kind instead of a row of the table, so that the next
+kind, or a new version of one, has to be added there too.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kyverno_mp.policy.cel_kinds.policies import is_cel_policy
+from kyverno_mp.policy.cel_kinds.served import is_served
+from kyverno_mp.policy.crd.generate import ALL_KINDS
+from kyverno_mp.policy.reading.decode import is_known_kind
+from kyverno_mp.snapshot.control import SEGMENTS
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    CEL_POLICY_KINDS,
+    POLICY_KINDS,
+    REVIEWED_CEL_KINDS,
+    PolicyKind,
+    StoredKind,
+)
+from kyverno_mp.webhook.attach.kinds import LINKS
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TABLE: Final = "kyverno_mp/values/kubernetes/policy_kinds.py"
+FILES_MAX: Final = {
+    "ClusterPolicy": 94,
+    "ClusterCleanupPolicy": 12,
+    "ValidatingPolicy": 98,
+    "MutatingPolicy": 53,
+    "ImageValidatingPolicy": 36,
+    "GeneratingPolicy": 41,
+    "DeletingPolicy": 26,
+}
+"""How many modules name a kind in their code: lower these numbers, never raise them."""
+SLACK: Final = 3
+"""How far a number may be above the code, so that branches merge."""
+LITERAL_IN: Final = {
+    "kyverno_mp/policy/documents/cluster_policy.py",
+    "kyverno_mp/policy/documents/cleanup_policy.py",
+    "kyverno_mp/policy/cel_kinds/validating_policy.py",
+    "kyverno_mp/policy/cel_kinds/image_validating_policy.py",
+    "kyverno_mp/policy/cel_kinds/policies.py",
+}
+"""The documents, whose types name the kinds that they accept; nothing else."""
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield the strings that are statements, such as docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+def code_of(source: str) -> Iterator[str]:
+    """Yield the words of the code, without comments and docstrings."""
+    skipped = {(one.lineno, one.col_offset) for one in _docstrings(ast.parse(source))}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_docstring = token.type == tokenize.STRING and token.start in skipped
+        if token.type != tokenize.COMMENT and not is_docstring:
+            yield token.string
+
+
+def literals_of(source: str) -> Iterator[str]:
+    """Yield the strings of the code that are not sentences."""
+    tree = ast.parse(source)
+    skipped = {id(one) for one in _docstrings(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in skipped:
+            yield str(node.value)
+
+
+def _name_of(row: PolicyKind) -> re.Pattern[str]:
+    """Return the pattern of the kind's name as a class, a constant or a function."""
+    words = re.findall("[A-Z][a-z]+", row.name.removesuffix("Policy"))
+    alone = "" if words[0] == "Image" else "(?<!image)(?<!image_)"
+    return re.compile(
+        rf"{alone}{'_?'.join(words)}_?polic(?:y|ies)(?![a-z])", re.IGNORECASE
+    )
+
+
+def modules() -> dict[str, str]:
+    """Return the source of each module except the table."""
+    found = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for path in sorted((ROOT / "kyverno_mp").rglob("*.py"))
+    }
+    del found[TABLE]
+    return found
+
+
+def test_modules_that_name_a_kind_become_fewer() -> None:
+    words = {name: " ".join(code_of(source)) for name, source in modules().items()}
+    counts = {
+        row.name: sum(1 for text in words.values() if _name_of(row).search(text))
+        for row in POLICY_KINDS
+    }
+    assert counts.keys() == FILES_MAX.keys(), "each row has its number"
+    more = {name: n for name, n in counts.items() if n > FILES_MAX[name]}
+    fewer = {name: n for name, n in counts.items() if n < FILES_MAX[name] - SLACK}
+    assert not more, "more modules name these kinds than before: use the table"
+    assert not fewer, "fewer modules name these kinds: lower FILES_MAX"
+
+
+def test_only_documents_list_kinds() -> None:
+    names = {name for row in POLICY_KINDS for name in row.names} - {"Policy"}
+    names |= {one.plural for row in POLICY_KINDS for one in row.stored} - {"policies"}
+    names |= {"celpolicies", "imagevalidating"}
+    listed = {
+        module
+        for module, source in modules().items()
+        if any(text.partition("/")[0] in names for text in literals_of(source))
+    }
+    assert listed == LITERAL_IN
+
+
+@pytest.mark.parametrize(
+    ("source", "is_named"),
+    [
+        ('KINDS = ("MutatingPolicy",)', True),
+        ("class LinkedMutatingPolicy: ...", True),
+        ("MUTATING_POLICIES = 1", True),
+        ('"""MutatingPolicy."""', False),
+        ("a = 1  # MutatingPolicy", False),
+        ("class MutatingAdmissionPolicy: ...", False),
+    ],
+)
+def test_names_are_recognized(source: str, *, is_named: bool) -> None:
+    row = next(one for one in POLICY_KINDS if one.name == "MutatingPolicy")
+    assert bool(_name_of(row).search(" ".join(code_of(source)))) is is_named
+
+
+def test_rows_are_complete() -> None:
+    """A failure means: a kind would be stored, registered or published as another."""
+    stored = [one for row in POLICY_KINDS for one in row.stored]
+    assert len({one.kind for one in stored}) == len(stored)
+    assert len({(one.group, one.plural) for one in stored}) == len(stored)
+    assert [one.namespaced for one in stored] == [False, True] * len(POLICY_KINDS)
+    assert all(one.version in one.versions for one in stored)
+    segments = [row.segment for row in POLICY_KINDS if row.segment]
+    assert len(set(segments)) == len(segments)
+    assert all(len(one) <= 16 for one in segments)
+    reviews = [
+        one for row in POLICY_KINDS for one in (row.validating, row.mutating) if one
+    ]
+    paths = [path for one in reviews for path in (one.path, one.namespaced_path)]
+    assert len(set(paths)) == len(paths)
+    for row in CEL_POLICY_KINDS:
+        assert bool(row.segment) == bool(row.validating or row.mutating)
+        assert bool(row.segment) == bool(row.rule_type)
+
+
+def _stored() -> list[StoredKind]:
+    return [one for row in POLICY_KINDS for one in row.stored]
+
+
+@pytest.mark.parametrize("stored", _stored(), ids=lambda one: one.kind)
+def test_each_version_of_each_kind_is_read(stored: StoredKind) -> None:
+    """A failure means: a row has no document, so its policies are ignored."""
+    for api_version in stored.api_versions:
+        raw = {"apiVersion": api_version, "kind": stored.kind}
+        assert is_known_kind(raw) or is_served(raw) or is_cel_policy(raw)
+
+
+@pytest.mark.parametrize("stored", _stored(), ids=lambda one: one.kind)
+def test_each_kind_has_a_definition(stored: StoredKind) -> None:
+    (kind,) = (
+        one for one in ALL_KINDS if (one.group, one.kind) == (stored.group, stored.kind)
+    )
+    assert kind.plural == stored.plural
+    assert kind.is_namespaced is stored.namespaced
+    assert {one.name for one in kind.versions} == set(stored.versions)
+
+
+def test_each_kind_in_reviews_reaches_workers() -> None:
+    """A failure means: policies of a kind are published, but no worker links them."""
+    assert set(LINKS) == set(REVIEWED_CEL_KINDS)
+    assert {row.segment for row in POLICY_KINDS if row.segment} <= set(SEGMENTS)
