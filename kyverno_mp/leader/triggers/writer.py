@@ -102,8 +102,8 @@ class TriggerWriter:
         self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
         self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
         self._failures = 0
-        self._polls = Polls()
         """Consecutive steps that failed, apart from rejections."""
+        self._polls = Polls()
         self._ahead: dict[int, Ahead] = {}
         self._rejections = Rejections(monotonic_s)
         self._room = 0
