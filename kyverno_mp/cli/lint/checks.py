@@ -9,9 +9,9 @@ docs/behaviour/cli 18.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.cli.lint.calls import call_faults
 from kyverno_mp.compiler.autogen.rules import unknown_controllers
 from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.checks.rules.calls import call_faults
 from kyverno_mp.policy.checks.rules.kinds import kinds_of
 from kyverno_mp.policy.documents.cluster_policy import (
     AUTOGEN_ANNOTATION,

@@ -179,7 +179,9 @@ class CelStages:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
             try:
-                is_match = linked.selects(facts)
+                if not linked.matches(facts.request):
+                    continue  # As in 1.19, and as for the other kinds.
+                is_match = linked.holds(facts)
             except (ExpressionFailed, BudgetExceeded) as error:
                 status, text = result.ERROR, error.message
             else:

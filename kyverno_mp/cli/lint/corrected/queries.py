@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kyverno_mp.cli.lint.calls import queries_in
 from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.conditions.numbers import duration_text_ns, is_milli
@@ -23,6 +22,7 @@ from kyverno_mp.expr.jmespath.nodes import (
 )
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.template.scan import OPENING, find_variables
+from kyverno_mp.policy.checks.rules.calls import queries_in
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.quantity import parse_quantity
 
