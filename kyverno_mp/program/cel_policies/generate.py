@@ -19,7 +19,6 @@ from kyverno_mp.program.cel_policies.scope import (
     PolicyScope,
     dialect_of,
     exceptions_of,
-    met,
 )
 from kyverno_mp.program.cel_policies.template import LinkedTemplate, expressions_in
 from kyverno_mp.program.context.cel_scope import (
@@ -33,7 +32,11 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
-from kyverno_mp.program.validating_policy.scope import Facts, before_variables
+from kyverno_mp.program.validating_policy.scope import (
+    Facts,
+    before_variables,
+    met,
+)
 from kyverno_mp.values.go.goquote import quote
 
 

@@ -12,13 +12,12 @@ every request for all policies of the path, and its background controller drops 
 that do not match.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
@@ -31,7 +30,7 @@ from kyverno_mp.program.validating_policy.constraints import (
     MatchingCost,
     fault_or_match,
 )
-from kyverno_mp.program.validating_policy.plan import UNKNOWN, is_in_namespace
+from kyverno_mp.program.validating_policy.planner import CelPlannerOf
 from kyverno_mp.program.validating_policy.source import CelSource
 
 _POLICY_STEPS: Final = 10
@@ -177,10 +176,10 @@ class GeneratingPlan:
         return [one.unchecked(self._request) for one in self._policies]
 
 
-class GeneratingPlanner:
+class GeneratingPlanner(CelPlannerOf[LinkedGeneratingTrigger]):
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_background_user", "_knows", "_source")
+    __slots__ = ("_background_user",)
 
     def __init__(
         self,
@@ -188,12 +187,8 @@ class GeneratingPlanner:
         knows: Callable[[str], bool],
         background_user: str = "",
     ) -> None:
-        """``knows`` returns whether a policy key exists or existed until recently.
-
-        ``background_user``: the account whose requests policies skip by default.
-        """
-        self._source = source
-        self._knows = knows
+        """``background_user``: the account whose requests policies skip by default."""
+        super().__init__(source, knows)
         self._background_user = background_user
 
     def plan(
@@ -209,24 +204,10 @@ class GeneratingPlanner:
         ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
         does.
         """
-        if is_namespaced and not is_in_namespace(request):
-            return None
-        namespace = request.namespace if is_namespaced else ""
         is_ours = bool(request.username) and request.username == self._background_user
         policies = [
             one
-            for one in self._source.candidates(request, namespace, pace)
-            if (not names or one.ir.policy.name in names)
-            and not (is_ours and one.ir.skips_background)
+            for one in self.of_path(request, names, pace, is_namespaced=is_namespaced)
+            if not (is_ours and one.ir.skips_background)
         ]
         return GeneratingPlan(request, policies) if policies else None
-
-    def require(self, keys: Iterable[str]) -> None:
-        """Check that the worker has these policies.
-
-        Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not have yet.
-        """
-        for key in keys:
-            if not self._knows(key):
-                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")

@@ -25,7 +25,6 @@ from kyverno_mp.program.cel_policies.scope import (
     PolicyScope,
     dialect_of,
     exempting,
-    met,
 )
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
@@ -46,6 +45,7 @@ from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import (
     Facts,
     before_variables,
+    met,
 )
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json

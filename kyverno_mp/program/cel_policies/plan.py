@@ -11,7 +11,7 @@ The policies run in order, each on the object as changed by the previous one. A 
 that cannot be evaluated changes nothing and affects no other policy.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -19,7 +19,6 @@ from kyverno_mp.errors import (
     DeadlinePassed,
     Error,
     Preempted,
-    SnapshotUnusable,
     without_frames,
 )
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
@@ -40,11 +39,10 @@ from kyverno_mp.program.validating_policy.constraints import (
     POLICIES_BETWEEN_CLOCK_CHECKS,
 )
 from kyverno_mp.program.validating_policy.plan import (
-    UNKNOWN,
     bound,
-    is_in_namespace,
     namespace_object,
 )
+from kyverno_mp.program.validating_policy.planner import CelPlannerOf
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.values.jsonvalue import Json
@@ -243,10 +241,10 @@ class MutatingPlan:
         return not end_ns or self._engine.now_ns() >= end_ns
 
 
-class MutatingPlanner:
+class MutatingPlanner(CelPlannerOf[LinkedMutatingPolicy]):
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_background_user", "_engine", "_knows", "_source")
+    __slots__ = ("_background_user", "_engine")
 
     def __init__(
         self,
@@ -255,13 +253,9 @@ class MutatingPlanner:
         knows: Callable[[str], bool],
         background_user: str = "",
     ) -> None:
-        """``knows`` returns whether a policy key exists or existed until recently.
-
-        ``background_user``: policies skip this user's requests unless they opt in.
-        """
+        """``background_user``: policies skip its requests unless they opt in."""
+        super().__init__(source, knows)
         self._engine = engine
-        self._source = source
-        self._knows = knows
         self._background_user = background_user
 
     def plan(
@@ -277,27 +271,13 @@ class MutatingPlanner:
         ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
         does.
         """
-        if is_namespaced and not is_in_namespace(request):
-            return None
-        namespace = request.namespace if is_namespaced else ""
         is_ours = bool(request.username) and request.username == self._background_user
         policies = [
             one
-            for one in self._source.candidates(request, namespace, pace)
-            if (not names or one.ir.policy.name in names)
-            and not (is_ours and one.ir.skips_background)
+            for one in self.of_path(request, names, pace, is_namespaced=is_namespaced)
+            if not (is_ours and one.ir.skips_background)
         ]
         return MutatingPlan(self._engine, request, policies) if policies else None
-
-    def require(self, keys: Iterable[str]) -> None:
-        """Check that the worker has these policies.
-
-        Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not have yet.
-        """
-        for key in keys:
-            if not self._knows(key):
-                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
 
 
 def _finished(

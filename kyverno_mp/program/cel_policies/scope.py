@@ -7,11 +7,10 @@ Source: docs/behaviour/cel 5, 10; Kyverno
 pkg/cel/policies/{mpol,gpol,dpol}/compiler/policy.go.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Final
 
-from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.outside import GeneratorContext
@@ -35,6 +34,7 @@ from kyverno_mp.program.validating_policy.scope import (
     UNSET,
     Facts,
     KindScope,
+    met,
 )
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.policy_kinds import DELETING_POLICY, MUTATING_POLICY
@@ -120,30 +120,3 @@ def exempting(
         return own
 
     return exceptions.exempting(linked, facts, opened, met)
-
-
-def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
-    """Return whether all conditions are true; false takes precedence over an error.
-
-    KYVERNO: the failurePolicy is ignored.
-    Raises: ExpressionFailed, BudgetExceeded.
-    """
-    problems = list(_problems(conditions, scope))
-    if False in problems:
-        return False
-    if problems:
-        raise ExpressionFailed("cel.conditions", "; ".join(map(str, problems)))
-    return True
-
-
-def _problems(
-    conditions: Sequence[LinkedExpression], scope: KindScope
-) -> Iterator[str | bool]:
-    """Yield the errors; yield False and stop at the first condition that is false."""
-    for condition in conditions:
-        try:
-            if scope.value(condition) is not True:
-                yield False
-                return
-        except ExpressionFailed as error:
-            yield error.message

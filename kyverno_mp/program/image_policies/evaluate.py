@@ -9,6 +9,7 @@ pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import (
@@ -24,7 +25,6 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
-    LinkedExpression,
     Shared,
 )
 from kyverno_mp.program.image_policies.dialect import (
@@ -55,7 +55,10 @@ from kyverno_mp.program.validating_policy.exceptions import (
     is_expired,
     link_exceptions,
 )
-from kyverno_mp.program.validating_policy.scope import Facts, KindScope
+from kyverno_mp.program.validating_policy.scope import (
+    Facts,
+    met,
+)
 from kyverno_mp.program.validating_policy.templates import Judge, of_pods
 from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.values.patches.json_diff import Operation
@@ -200,7 +203,7 @@ class LinkedImagePolicy:
 
         scope = opened()
         try:
-            if not self._met(body.conditions, scope):
+            if not met(body.conditions, scope, self.ir.policy):
                 return [], []
             if self._matching(self._exceptions, facts, scope, opened):
                 return [], []
@@ -234,7 +237,7 @@ class LinkedImagePolicy:
         opened: Callable[[], ImageScope],
     ) -> RuleResult | None:
         try:
-            if not self._met(body.conditions, scope):
+            if not met(body.conditions, scope, self.ir.policy):
                 return None
             matching = self._matching(exceptions, facts, scope, opened)
             if matching:
@@ -259,9 +262,9 @@ class LinkedImagePolicy:
                 one.ir
                 for one in exceptions
                 if not is_expired(one.ir, facts.runtime)
-                and self._met(one.conditions, scope)
+                and met(one.conditions, scope, self.ir.policy)
             ]
-        return exempting(exceptions, facts, opened, self._met)
+        return exempting(exceptions, facts, opened, partial(met, policy=self.ir.policy))
 
     def _chosen(
         self, body: Body, facts: Facts, scope: ImageScope
@@ -311,24 +314,6 @@ class LinkedImagePolicy:
         found = _verdict(name, result.PASS, "success")
         found.properties = annotated(body.annotations, scope)
         return found
-
-    def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
-        """Return whether all conditions are true; false takes precedence over an error.
-
-        Raises: ExpressionFailed unless the failure policy ignores it, BudgetExceeded.
-        """
-        problems = []
-        for condition in conditions:
-            try:
-                if scope.value(condition) is not True:
-                    return False
-            except ExpressionFailed as error:
-                problems.append(error.message)
-        if not problems:
-            return True
-        if self.ir.policy.failure_policy == "Ignore":
-            return False
-        raise ExpressionFailed("cel.conditions", "; ".join(problems))
 
 
 def _of_pods(facts: Facts, shared: Shared, judge: Judge) -> RuleResult | None:

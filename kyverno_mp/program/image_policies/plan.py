@@ -11,7 +11,7 @@ expected to write. Here the validating webhook evaluates the policies itself, so
 cannot forge a verdict in the object.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kyverno_mp.errors import (
@@ -19,7 +19,6 @@ from kyverno_mp.errors import (
     Error,
     ExpressionFailed,
     Preempted,
-    SnapshotUnusable,
     without_frames,
 )
 from kyverno_mp.expr.scope import Pace, Runtime
@@ -42,11 +41,10 @@ from kyverno_mp.program.validating_policy.constraints import (
 )
 from kyverno_mp.program.validating_policy.group import DENY, Verdict, Verdicts
 from kyverno_mp.program.validating_policy.plan import (
-    UNKNOWN,
     bound,
-    is_in_namespace,
     namespace_object,
 )
+from kyverno_mp.program.validating_policy.planner import CelPlannerOf
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.values.patches.json_diff import Operation
@@ -193,10 +191,10 @@ class DigestPlan(ImagePlan):
         return results
 
 
-class ImagePlanner:
+class ImagePlanner(CelPlannerOf[LinkedImagePolicy]):
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_begin", "_engine", "_knows", "_source")
+    __slots__ = ("_begin", "_engine")
 
     def __init__(
         self,
@@ -205,14 +203,9 @@ class ImagePlanner:
         knows: Callable[[str], bool],
         begin: Begin | None,
     ) -> None:
-        """``knows`` returns whether a policy key exists or existed until recently.
-
-        ``begin`` starts the image verification of one review; None: no registry is
-        available.
-        """
+        """``begin`` starts the image verification of one review; None: no registry."""
+        super().__init__(source, knows)
         self._engine = engine
-        self._source = source
-        self._knows = knows
         self._begin = begin
 
     def plan(
@@ -259,25 +252,10 @@ class ImagePlanner:
         *,
         is_namespaced: bool,
     ) -> list[LinkedImagePolicy]:
-        if is_namespaced and not is_in_namespace(request):
-            return []
-        namespace = request.namespace if is_namespaced else ""
-        found = self._source.candidates(request, namespace, pace)
-        if names:
-            found = [one for one in found if one.ir.policy.name in names]
+        found = self.of_path(request, names, pace, is_namespaced=is_namespaced)
         if pace is not None:
             make_room((one.matching for one in found), request, pace)
         return [one for one in found if one.may_match(request)]
-
-    def require(self, keys: Iterable[str]) -> None:
-        """Check that the worker has these policies.
-
-        Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not have yet.
-        """
-        for key in keys:
-            if not self._knows(key):
-                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
 
 
 class DigestPlanner:

@@ -8,6 +8,7 @@ pkg/cel/policies/vpol/engine/engine.go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
@@ -50,6 +51,7 @@ from kyverno_mp.program.validating_policy.scope import (
     Facts,
     KindScope,
     before_variables,
+    met,
     pure_scope,
 )
 from kyverno_mp.program.validating_policy.templates import of_pods
@@ -244,7 +246,7 @@ class LinkedValidatingPolicy:
                 one.ir
                 for one in self._exceptions
                 if not is_expired(one.ir, facts.runtime)
-                and self._met(one.conditions, scope)
+                and met(one.conditions, scope, self.ir.policy)
             ]
         namespace = self.ir.policy.namespace
 
@@ -253,7 +255,9 @@ class LinkedValidatingPolicy:
             own.unset("exceptions")
             return own
 
-        return exempting(self._exceptions, facts, opened, self._met)
+        return exempting(
+            self._exceptions, facts, opened, partial(met, policy=self.ir.policy)
+        )
 
     def _decided(
         self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
@@ -277,7 +281,7 @@ class LinkedValidatingPolicy:
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        if not self._met(body.conditions, scope):
+        if not met(body.conditions, scope, self.ir.policy):
             return SKIPPED
         for index, validation in enumerate(body.validations):
             try:
@@ -294,24 +298,6 @@ class LinkedValidatingPolicy:
             return PASSED
         given = annotated(body.annotations, scope)
         return _verdict(result.PASS, "success", annotations=given)
-
-    def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
-        """Return whether all conditions are true; false takes precedence over an error.
-
-        Raises: ExpressionFailed unless the failure policy ignores it, BudgetExceeded.
-        """
-        problems = []
-        for condition in conditions:
-            try:
-                if scope.value(condition) is not True:
-                    return False
-            except ExpressionFailed as error:
-                problems.append(error.message)
-        if not problems:
-            return True
-        if self.ir.policy.failure_policy == "Ignore":
-            return False
-        raise ExpressionFailed("cel.conditions", "; ".join(problems))
 
 
 def _reads_namespace(ir: ValidatingPolicyIR) -> bool:

@@ -10,7 +10,7 @@ Pure policies run before policies that may wait for calls, so a slow call takes 
 from them. A policy that cannot be evaluated affects no other policy.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -19,7 +19,6 @@ from kyverno_mp.errors import (
     Error,
     ExpressionFailed,
     Preempted,
-    SnapshotUnusable,
     without_frames,
 )
 from kyverno_mp.expr.scope import Pace, Runtime
@@ -29,7 +28,6 @@ from kyverno_mp.limits import (
     REVIEW_MESSAGES_CHARACTERS_MAX,
 )
 from kyverno_mp.program import result
-from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.rule_ref import Ahead
@@ -55,12 +53,16 @@ from kyverno_mp.program.validating_policy.group import (
     request_of,
     verdict,
 )
+from kyverno_mp.program.validating_policy.planner import (
+    CelPlannerOf,
+    is_in_namespace,
+    is_namespace,
+)
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.values.jsonvalue import Json
 
 WARN: Final = "Warn"
-UNKNOWN: Final = "webhook.policy_unknown"
 _Asked: TypeAlias = tuple[RequestKind, str, frozenset[str]]
 """The kind of a request, the namespace of namespaced policies, the names in a path."""
 
@@ -183,16 +185,16 @@ def namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Json
     objects = engine.cluster_data.cel.namespaces
     if not request.namespace or objects is None:
         return None
-    if _is_namespace(request) and request.operation == "CREATE":
+    if is_namespace(request) and request.operation == "CREATE":
         return None
     found = objects.namespace(request.namespace, deadline_ns)
     return None if found is None else {"spec": {}, "status": {}, **found}
 
 
-class CelPlanner:
+class CelPlanner(CelPlannerOf[LinkedValidatingPolicy]):
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_engine", "_groups", "_kept", "_knows", "_outcomes", "_source")
+    __slots__ = ("_engine", "_groups", "_kept", "_outcomes")
 
     def __init__(
         self,
@@ -200,10 +202,8 @@ class CelPlanner:
         source: CelSource[LinkedValidatingPolicy],
         knows: Callable[[str], bool],
     ) -> None:
-        """``knows`` returns whether a policy key exists or existed until recently."""
+        super().__init__(source, knows)
         self._engine = engine
-        self._source = source
-        self._knows = knows
         self._groups: dict[_Asked, Group] = {}
         self._outcomes: Outcomes = {}
         self._kept = 0
@@ -269,30 +269,6 @@ class CelPlanner:
             self._groups, self._kept = {}, 0
         self._groups[asked] = group
         self._kept += len(group.members)
-
-    def require(self, keys: Iterable[str]) -> None:
-        """Check that the worker has these policies.
-
-        Raises: SnapshotUnusable for a policy that another replica registered and that
-        this worker does not have yet.
-        """
-        for key in keys:
-            if not self._knows(key):
-                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
-
-
-def is_in_namespace(request: Request) -> bool:
-    """Return whether the policies of the request's namespace apply to its object.
-
-    A Namespace does not belong to itself (docs/differences.md).
-    """
-    return bool(request.namespace) and not _is_namespace(request)
-
-
-def _is_namespace(request: Request) -> bool:
-    """K8S: other API groups can have a kind Namespace, too."""
-    group, _, resource = resource_of(request)
-    return (group, resource) == ("", "namespaces")
 
 
 def bound(results: Sequence[RuleResult], left: int) -> int:

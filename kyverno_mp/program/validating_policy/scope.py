@@ -6,7 +6,7 @@ May touch: external systems only through ports.
 Source: docs/behaviour/cel 5; Kyverno pkg/cel/policies/vpol/compiler.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from kyverno_mp.expr.cel.outside import (
 )
 from kyverno_mp.expr.cel.values import CelFailed, Value
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.context.cel_scope import (
     CelScope,
     Dialect,
@@ -317,3 +318,28 @@ def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
             given = {**given, "namespace": request.namespace}
             found = {**found, "metadata": given}
     return found
+
+
+def met(
+    conditions: Sequence[LinkedExpression],
+    scope: KindScope,
+    policy: PolicyIR | None = None,
+) -> bool:
+    """Return whether all conditions are true; false takes precedence over an error.
+
+    ``policy``: with failurePolicy Ignore, an error is the same as false. None: an error
+    is raised, because upstream ignores the failurePolicy of the kind (KYVERNO).
+    Raises: ExpressionFailed, BudgetExceeded.
+    """
+    problems = []
+    for condition in conditions:
+        try:
+            if scope.value(condition) is not True:
+                return False
+        except ExpressionFailed as error:
+            problems.append(error.message)
+    if not problems:
+        return True
+    if policy is not None and policy.failure_policy == "Ignore":
+        return False
+    raise ExpressionFailed("cel.conditions", "; ".join(problems))

@@ -23,8 +23,8 @@ from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
 from kyverno_mp.program.validating_policy.plan import (
     WARN,
     CelPlan,
-    is_in_namespace,
 )
+from kyverno_mp.program.validating_policy.planner import is_in_namespace
 from kyverno_mp.webhook.ports import Plans, PlanT_co
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, PlanT, Review
 

@@ -1,0 +1,91 @@
+"""Select the policies in CEL of a webhook's path: what all kinds share.
+
+Room: program. Takes: Request, a CelSource, the names in the path. Gives: CelPlannerOf,
+UNKNOWN. Next: plan.py, program/cel_policies/plan.py,
+program/cel_policies/generating_plan.py, program/image_policies/plan.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 9.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.program.admission_policy.match import resource_of
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.validating_policy.source import CelSource
+
+UNKNOWN: Final = "webhook.policy_unknown"
+"""Code of a path with a policy that this worker does not have yet."""
+
+
+class _Linked(Protocol):
+    """A linked policy; ``ir`` is a record with a field ``policy``."""
+
+    @property
+    def ir(self) -> Any: ...
+
+
+LinkedT = TypeVar("LinkedT", bound=_Linked)
+
+
+class CelPlannerOf(Generic[LinkedT]):
+    """The part of a planner that does not depend on the kind."""
+
+    __slots__ = ("_knows", "_source")
+
+    def __init__(
+        self, source: CelSource[LinkedT], knows: Callable[[str], bool]
+    ) -> None:
+        """``knows`` returns whether a policy key exists or existed until recently."""
+        self._source = source
+        self._knows = knows
+
+    def of_path(
+        self,
+        request: Request,
+        names: frozenset[str],
+        pace: Pace | None,
+        *,
+        is_namespaced: bool,
+    ) -> list[LinkedT]:
+        """Return the policies of a path that may apply.
+
+        ``names``: the policies in the path; empty: all. Raises: Preempted, as ``pace``
+        does.
+        """
+        if is_namespaced and not is_in_namespace(request):
+            return []
+        namespace = request.namespace if is_namespaced else ""
+        found = self._source.candidates(request, namespace, pace)
+        if not names:
+            return found
+        return [one for one in found if one.ir.policy.name in names]
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Check that the worker has these policies.
+
+        Raises: SnapshotUnusable for a policy that another replica registered and that
+        this worker does not have yet.
+        """
+        for key in keys:
+            if not self._knows(key):
+                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+def is_in_namespace(request: Request) -> bool:
+    """Return whether the policies of the request's namespace apply to its object.
+
+    A Namespace does not belong to itself (docs/differences.md).
+    """
+    return bool(request.namespace) and not is_namespace(request)
+
+
+def is_namespace(request: Request) -> bool:
+    """Return whether the object is a Namespace.
+
+    K8S: other API groups can have a kind Namespace, too.
+    """
+    group, _, resource = resource_of(request)
+    return (group, resource) == ("", "namespaces")
