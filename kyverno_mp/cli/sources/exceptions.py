@@ -18,7 +18,6 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     is_validating_policy,
 )
 from kyverno_mp.policy.checks.exception import condition_faults
-from kyverno_mp.policy.checks.rules.calls import call_faults
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.reading.decode import decode, where_of
@@ -85,6 +84,11 @@ def warn_of_conditions(exceptions: Exceptions) -> None:
 
     A policy in CEL whose exception does not compile is an error instead.
     """
+    if not exceptions.of_rules:
+        return
+    # PERF: the functions of JMESPath are 16 modules.
+    from kyverno_mp.policy.checks.rules.calls import call_faults
+
     for exception in exceptions.of_rules:
         calls = call_faults(exception.spec.raw())
         failing = [f"spec{path}: {reason}" for path, reason in calls]

@@ -1,4 +1,4 @@
-"""Errors of functions name the function, whatever is wrong with a call."""
+"""Errors in the arguments of a function name it; other errors have upstream's text."""
 
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ from kyverno_mp.expr.jmespath.functions.calls import KYVERNO
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
 
+_OF_ARGUMENTS = "incorrect number of args", "Invalid arity", "Invalid type for"
 _VALUES = ["`1`", "`null`", '`[1,"x"]`', '`{"a":1}`', "'x'", "'('", "'%'", "'2s'", "&a"]
 
 
@@ -29,10 +30,11 @@ def _error(expression: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(KYVERNO))
 @given(st.lists(st.sampled_from(_VALUES), max_size=4))
-def test_every_error_names_its_function(name: str, values: list[str]) -> None:
+def test_error_of_arguments_names_the_function(name: str, values: list[str]) -> None:
     """Otherwise the author of a long expression does not know which call failed."""
     found = _error(f"{name}({', '.join(values)})")
-    assert not found or found.startswith(f"JMESPath function '{name}': "), found
+    if any(text in found for text in _OF_ARGUMENTS):
+        assert found.startswith(f"JMESPath function '{name}': "), found
 
 
 @pytest.mark.parametrize(
@@ -42,12 +44,12 @@ def test_every_error_names_its_function(name: str, values: list[str]) -> None:
         ("merge()", "JMESPath function 'merge': Invalid arity."),
         (
             "time_add('2021-01-02T15:04:05Z', 'soon')",
-            "JMESPath function 'time_add': time: invalid duration \"soon\"",
+            'time: invalid duration "soon"',
         ),
         # An argument's own error is not the outer function's.
         (
             "to_upper(base64_decode('%'))",
-            "JMESPath function 'base64_decode': illegal base64 data at input byte 0",
+            "illegal base64 data at input byte 0",
         ),
         ("to_upper(nofunc('x'))", "unknown function: nofunc"),
     ],

@@ -9,7 +9,6 @@ Source: docs/behaviour/engine 9.1, 9.2; docs/behaviour/cli 16 (jp function).
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath.functions import (
     arithmetic,
     certificates,
@@ -24,8 +23,8 @@ from kyverno_mp.expr.jmespath.functions import (
     times,
 )
 from kyverno_mp.expr.jmespath.functions.entry import (
-    FUNCTION,
     FunctionEntry,
+    Handler,
     check_argument,
     fast_types,
     function_prefix,
@@ -113,9 +112,9 @@ def link_call(
         return _failing(text, arguments)
     entry = table[name]
     if not entry.arguments:
-        return _unchecked(entry, ())
+        return _unchecked(entry.handler, ())
     if entry.variadic:
-        return _unchecked(entry, arguments)
+        return _unchecked(entry.handler, arguments)
     if entry.optional:
         return _many(entry, arguments)
     if len(arguments) == 1:
@@ -139,25 +138,13 @@ def _failing(message: str, arguments: tuple[Closure, ...]) -> Closure:
     return call
 
 
-def _name(entry: FunctionEntry, error: ExpressionFailed) -> None:
-    """Let an error of a function begin with the function's name."""
-    if not error.message.startswith(FUNCTION):
-        error.message = f"{function_prefix(entry.name)}{error.message}"
-
-
-def _unchecked(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
-    handler = entry.handler
-
+def _unchecked(handler: Handler, arguments: tuple[Closure, ...]) -> Closure:
     def call(runtime: Runtime, current: Json) -> Json:
         runtime.charge()
         values = [a(runtime, current) for a in arguments]
         for value in values:
             weigh(runtime, value)
-        try:
-            return handler(runtime, *values)
-        except ExpressionFailed as error:
-            _name(entry, error)
-            raise
+        return handler(runtime, *values)
 
     return call
 
@@ -170,11 +157,7 @@ def _one(entry: FunctionEntry, argument: Closure) -> Closure:
             runtime.charge()
             value = argument(runtime, current)
             weigh(runtime, value)
-            try:
-                return handler(runtime, value)
-            except ExpressionFailed as error:
-                _name(entry, error)
-                raise
+            return handler(runtime, value)
 
         return call_any
     fast = fast_types(kinds)
@@ -185,11 +168,7 @@ def _one(entry: FunctionEntry, argument: Closure) -> Closure:
         if type(value) not in fast:
             value = check_argument(runtime, value, entry, 0)
         weigh(runtime, value)
-        try:
-            return handler(runtime, value)
-        except ExpressionFailed as error:
-            _name(entry, error)
-            raise
+        return handler(runtime, value)
 
     return call
 
@@ -210,11 +189,7 @@ def _two(entry: FunctionEntry, first: Closure, second: Closure) -> Closure:
             other = check_argument(runtime, other, entry, 1)
         weigh(runtime, value)
         weigh(runtime, other)
-        try:
-            return handler(runtime, value, other)
-        except ExpressionFailed as error:
-            _name(entry, error)
-            raise
+        return handler(runtime, value, other)
 
     return call
 
@@ -231,10 +206,6 @@ def _many(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
             if kinds != ("any",) and type(value) not in fast:
                 values[index] = check_argument(runtime, value, entry, index)
             weigh(runtime, values[index])
-        try:
-            return handler(runtime, *values)
-        except ExpressionFailed as error:
-            _name(entry, error)
-            raise
+        return handler(runtime, *values)
 
     return call

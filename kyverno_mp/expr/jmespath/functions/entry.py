@@ -117,13 +117,9 @@ def show(runtime: Runtime, value: Json) -> str:
     return sprint(value, runtime.charge_printed)
 
 
-FUNCTION: Final = "JMESPath function '"
-"""The beginning of all errors of functions."""
-
-
 def function_prefix(name: str) -> str:
-    """Return what precedes an error of a function."""
-    return f"{FUNCTION}{name}': "
+    """Return what precedes an error in the arguments of a function."""
+    return f"JMESPath function '{name}': "
 
 
 def function_error(name: str, text: str) -> Exception:
