@@ -59,6 +59,12 @@ class Disk:
         self.free = 4 * KIB * KIB + size
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one step compile everything, however slow the machine is."""
+    monkeypatch.setattr("kyverno_mp.leader.loop.COMPILE_SLICE_S", float("inf"))
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
