@@ -193,6 +193,7 @@ def test_restarted_leader_keeps_what_the_last_one_published(
 def test_failed_publication_is_not_repeated_at_every_poll(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loop, "PUBLISH_RETRY_S", float("inf"))
     rig = Rig(tmp_path)
     disk.fill()
     rig.store(a=policy("a"))
