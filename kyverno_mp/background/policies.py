@@ -29,10 +29,7 @@ from kyverno_mp.policy.documents.cluster_policy import (
     Spec,
 )
 from kyverno_mp.policy.documents.exception import PolicyException
-from kyverno_mp.policy.fields.mutation import (
-    ForEachGeneration,
-    Generation,
-)
+from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.program.generate.generation import link_generations
 from kyverno_mp.program.generate.rule import LinkedGeneration

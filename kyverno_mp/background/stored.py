@@ -24,11 +24,7 @@ from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer, Project
 from kyverno_mp.kube.definitions import check_undefined
-from kyverno_mp.kube.policy_resources import (
-    CLUSTER_POLICIES,
-    EXCEPTIONS,
-    POLICIES,
-)
+from kyverno_mp.kube.policy_resources import CLUSTER_POLICIES, EXCEPTIONS, POLICIES
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope

@@ -23,12 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from kyverno_mp.cleanup.access import OwnAccess
-from kyverno_mp.cleanup.controller import (
-    CleanupController,
-    Family,
-    Places,
-    key_text,
-)
+from kyverno_mp.cleanup.controller import CleanupController, Family, Places, key_text
 from kyverno_mp.cleanup.deleting import compiled_deleting_policy
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.exceptions import Exceptions

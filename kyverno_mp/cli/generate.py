@@ -47,11 +47,7 @@ from kyverno_mp.background.policies import (
     stored_policy,
 )
 from kyverno_mp.cli.cluster.access import Cluster
-from kyverno_mp.cli.cluster.preview import (
-    PreviewCommand,
-    PreviewOptions,
-    print_columns,
-)
+from kyverno_mp.cli.cluster.preview import PreviewCommand, PreviewOptions, print_columns
 from kyverno_mp.cli.cluster.preview_data import listed, preview_data
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.egress.kinds import LiveKinds

@@ -53,13 +53,13 @@ class _Watched:
         """Return the object, None if it does not exist."""
         with self._lock:
             version, content = self._written
-        if version and version > number(self.informer.notified_version):
+        if version and version > version_number(self.informer.notified_version):
             return msgspec.json.decode(content)
         cached = self.informer.get(self._key)
         return None if cached is None else msgspec.json.decode(cached)
 
     def wrote(self, raw: Json) -> None:
-        version = number(str(raw["metadata"].get("resourceVersion")))
+        version = version_number(str(raw["metadata"].get("resourceVersion")))
         with self._lock:
             self._written = version, msgspec.json.encode(raw)
 
@@ -132,6 +132,6 @@ class FollowedObjects(Objects):
         return raw
 
 
-def number(version: str) -> int:
+def version_number(version: str) -> int:
     """Return a resource version; K8S: those of one resource can be compared."""
     return int(version) if version.isdecimal() else 0

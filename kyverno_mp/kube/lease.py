@@ -29,7 +29,7 @@ import msgspec
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer, whole
-from kyverno_mp.kube.followed import named, number
+from kyverno_mp.kube.followed import named, version_number
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.values.jsonvalue import Json
@@ -108,8 +108,11 @@ class Election:
         self._seen: tuple[str, str, str] = ("", "", "")
         self._seen_ns = 0
         self._watch = watch
-        self._watched: tuple[str, Json] = ("", {})
-        """The Lease's version and spec in the watch, when it was last looked at."""
+        self._watched: tuple[str | None, Json] = (None, {})
+        """The Lease's version ("" without one, None before the first look) and spec in
+        the watch, when it was last looked at."""
+        self._has_moved = False
+        """Whether the watch has shown a change since the last attempt."""
         self._tried_ns = 0
         """When the last attempt began, or ended with a failure; 0: never."""
         self.terms_held = 0
@@ -139,6 +142,7 @@ class Election:
         After a failure, the lease is held until its fence. Raises: nothing.
         """
         started_ns = self._tried_ns = self._clock_ns()
+        self._has_moved = False
         try:
             held = self._try_twice(started_ns)
         except DependencyError as error:
@@ -203,7 +207,8 @@ class Election:
             return passed_s >= terms.retry_s
         spec = self._watched_spec(now_ns)
         if spec.get("holderIdentity") in (None, "", terms.identity):
-            return True
+            # At once after a change; a late watch may show a release for long.
+            return passed_s >= terms.retry_s or self._has_moved
         return now_ns - self._seen_ns >= _duration_ns(spec, terms)
 
     @property
@@ -217,10 +222,10 @@ class Election:
         if watch is None or written is None or not self._is_watched:
             return False
         version = watch.version_of((self._terms.namespace, self._terms.name))
-        ours = number(str(written["metadata"].get("resourceVersion")))
+        ours = version_number(str(written["metadata"].get("resourceVersion")))
         if version:
-            return number(version) > ours
-        return number(watch.notified_version) > ours
+            return version_number(version) > ours
+        return version_number(watch.notified_version) > ours
 
     def _watched_spec(self, now_ns: int) -> Json:
         """Return the Lease in the watch, {} without one; note when it changed."""
@@ -230,6 +235,7 @@ class Election:
         if version != self._watched[0]:
             spec = msgspec.json.decode(content).get("spec") or {}
             self._watched = version, spec
+            self._has_moved = True
             self._see(spec, now_ns)
         return self._watched[1]
 

@@ -34,10 +34,7 @@ from kyverno_mp.program.image_policies.evaluate import Answer, LinkedImagePolicy
 from kyverno_mp.program.image_policies.scope import Images
 from kyverno_mp.program.relinking import Relinking, StandIn
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.evaluate import (
-    Body,
-    LinkedValidatingPolicy,
-)
+from kyverno_mp.program.validating_policy.evaluate import Body, LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.program.validating_policy.source import CelIndex, CelSource
 from kyverno_mp.values.kubernetes.image import ImageSettings

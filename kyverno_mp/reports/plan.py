@@ -36,11 +36,7 @@ from kyverno_mp.reports.digests import (
     digest_of_policy,
     digest_of_rule,
 )
-from kyverno_mp.reports.entries import (
-    KYVERNO,
-    Place,
-    merge_key_of,
-)
+from kyverno_mp.reports.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.named import Named, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys

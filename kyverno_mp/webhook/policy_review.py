@@ -71,11 +71,7 @@ from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes import policy_kinds as kinds
-from kyverno_mp.webhook.author_review import (
-    author_refusal,
-    has_changed,
-    is_of_tenant,
-)
+from kyverno_mp.webhook.author_review import author_refusal, has_changed, is_of_tenant
 
 AnyOfCel = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _NO_POLICY: Final = "admission request does not contain a policy"

@@ -53,7 +53,7 @@ from kyverno_mp.webhook.attach.cluster_policies import Context, FollowedClusterP
 from kyverno_mp.webhook.attach.counts import Counts
 from kyverno_mp.webhook.attach.followed import Aside, FollowedPolicies, SnapshotFiles
 from kyverno_mp.webhook.attach.journals import Journals
-from kyverno_mp.webhook.attach.kinds import LINKS, Means
+from kyverno_mp.webhook.attach.kinds import LINKS, LinkContext
 from kyverno_mp.webhook.attach.places import Places
 from kyverno_mp.webhook.attach.served import ServedPolicies
 from kyverno_mp.webhook.audit.metrics import PageRecords
@@ -162,12 +162,12 @@ class _Attached:
             self._is_whole,
             aside,
         )
-        means = Means(engine, user, served.policies)
+        context = LinkContext(engine, user, served.policies)
         self.in_cel: dict[str, _AnyFollowed] = {
             row.segment: FollowedPolicies(
                 files,
                 row.segment,
-                partial(link, means),
+                partial(link, context),
                 self._is_whole,
                 aside,
                 self._ahead,

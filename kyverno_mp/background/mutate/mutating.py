@@ -22,17 +22,9 @@ from kyverno_mp.background.mutate.cel_policies import (
     StoredMutatingPolicies,
 )
 from kyverno_mp.background.mutate.cel_targets import Target, Targets
-from kyverno_mp.background.objects.triggers import (
-    Triggers,
-    awaited_trigger,
-    request_of,
-)
+from kyverno_mp.background.objects.triggers import Triggers, awaited_trigger, request_of
 from kyverno_mp.background.outage import is_rejection
-from kyverno_mp.background.outcome import (
-    APPLIED,
-    DONE,
-    Outcome,
-)
+from kyverno_mp.background.outcome import APPLIED, DONE, Outcome
 from kyverno_mp.background.recorder import MUTATE
 from kyverno_mp.background.update_request import CEL_MUTATE, StoredRequest, Task
 from kyverno_mp.errors import (

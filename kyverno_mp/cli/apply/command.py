@@ -30,10 +30,7 @@ from kyverno_mp.cli.apply.output import (
 from kyverno_mp.cli.apply.rounds import evaluate_all
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
-from kyverno_mp.cli.apply.stages.cel_policies import (
-    CelInput,
-    Payload,
-)
+from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.output.screen import say
 from kyverno_mp.cli.output.warned import refuse_warnings, warn, warnings_kept

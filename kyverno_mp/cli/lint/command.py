@@ -55,9 +55,7 @@ from kyverno_mp.policy.cel_kinds.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
-from kyverno_mp.policy.cel_kinds.validating_policy import (
-    CelPolicyException,
-)
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.exception import (
     condition_faults as exception_condition_faults,
@@ -67,10 +65,7 @@ from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.policy.reading.free_form import as_go_reads
-from kyverno_mp.policy.reading.json_duplicates import (
-    KEY_TWICE,
-    refuses_duplicate_keys,
-)
+from kyverno_mp.policy.reading.json_duplicates import KEY_TWICE, refuses_duplicate_keys
 from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems

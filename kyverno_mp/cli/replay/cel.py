@@ -21,12 +21,8 @@ from kyverno_mp.compiler.cel_kinds.index import (
     encode_validating_policy,
 )
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.ir.cel_policies import (
-    MutatingPolicyIR,
-)
-from kyverno_mp.ir.validating_policy import (
-    ValidatingPolicyIR,
-)
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.cel_policies.mutate import expressions_of as mutating_texts
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.cel_sources import mutating_source, validating_source
@@ -34,15 +30,10 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.scans import expressions_of
-from kyverno_mp.snapshot.cel_segments import (
-    CelSegment,
-)
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
 
 _NAMESPACE_OBJECT: Final = "namespaceObject"
 _SALT: Final = bytes(16)

@@ -13,10 +13,7 @@ from pathlib import Path
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING, AdmissionInput
-from kyverno_mp.cli.apply.stages.cel_policies import (
-    CelInput,
-    Payload,
-)
+from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
 from kyverno_mp.cli.cluster.data import cluster_definitions, load_cluster_data
 from kyverno_mp.cli.output.warned import warn, warnings_kept
 from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
@@ -49,9 +46,7 @@ from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_in
 from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
 from kyverno_mp.cli.testing.checks import check_rows
 from kyverno_mp.cli.testing.compare import Key, TestRun, compare, key_of, not_run
-from kyverno_mp.cli.testing.files import (
-    TestFile,
-)
+from kyverno_mp.cli.testing.files import TestFile
 from kyverno_mp.cli.testing.jobs import Echo
 from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR

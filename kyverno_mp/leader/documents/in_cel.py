@@ -123,7 +123,7 @@ _ROWS: Final = (
         EXCEPTION_NAMES,
         encode_mutating_policy,
         lambda document: document.spec.mutations,
-        missing=lambda compiled: "mutate existing" * compiled.mutates_existing,
+        missing=lambda compiled: "mutate existing" if compiled.mutates_existing else "",
         is_scanned=True,
     ),
     _Body(

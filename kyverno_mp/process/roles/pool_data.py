@@ -29,10 +29,7 @@ from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.events import Successes
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.policy.configuration import UPDATE_REQUEST_THRESHOLD, successes_of
-from kyverno_mp.program.matching.filters import (
-    ResourceFilters,
-    parse_resource_filters,
-)
+from kyverno_mp.program.matching.filters import ResourceFilters, parse_resource_filters
 from kyverno_mp.program.ports import CelPorts, ClusterData, RuleSettings
 from kyverno_mp.program.request import Request
 from kyverno_mp.settings.settings import Settings

@@ -19,10 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from kyverno_mp.ir.cel_policies import (
-    GeneratingPolicyIR,
-    MutatingPolicyIR,
-)
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.shared_rights import SharedRights

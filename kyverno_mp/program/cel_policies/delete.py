@@ -26,10 +26,7 @@ from kyverno_mp.program.context.cel_scope import Shared, link_variables
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
-from kyverno_mp.program.validating_policy.scope import (
-    Facts,
-    met,
-)
+from kyverno_mp.program.validating_policy.scope import Facts, met
 
 
 def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:

@@ -15,11 +15,7 @@ from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, GenerationIR
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
-from kyverno_mp.program.cel_policies.scope import (
-    PolicyScope,
-    dialect_of,
-    exceptions_of,
-)
+from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exceptions_of
 from kyverno_mp.program.cel_policies.template import LinkedTemplate, expressions_in
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
@@ -32,11 +28,7 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
-from kyverno_mp.program.validating_policy.scope import (
-    Facts,
-    before_variables,
-    met,
-)
+from kyverno_mp.program.validating_policy.scope import Facts, before_variables, met
 from kyverno_mp.values.go.goquote import quote
 
 

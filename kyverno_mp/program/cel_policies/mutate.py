@@ -21,11 +21,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.mutate import patched
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.configure import configured
-from kyverno_mp.program.cel_policies.scope import (
-    PolicyScope,
-    dialect_of,
-    exempting,
-)
+from kyverno_mp.program.cel_policies.scope import PolicyScope, dialect_of, exempting
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
     LinkedExpression,
@@ -42,11 +38,7 @@ from kyverno_mp.program.validating_policy.constraints import (
 )
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.exceptions import link_exceptions
-from kyverno_mp.program.validating_policy.scope import (
-    Facts,
-    before_variables,
-    met,
-)
+from kyverno_mp.program.validating_policy.scope import Facts, before_variables, met
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers

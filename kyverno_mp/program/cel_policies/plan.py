@@ -15,12 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kyverno_mp.errors import (
-    DeadlinePassed,
-    Error,
-    Preempted,
-    without_frames,
-)
+from kyverno_mp.errors import DeadlinePassed, Error, Preempted, without_frames
 from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.rules import PolicyIR
@@ -38,10 +33,7 @@ from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
     POLICIES_BETWEEN_CLOCK_CHECKS,
 )
-from kyverno_mp.program.validating_policy.plan import (
-    bound,
-    namespace_object,
-)
+from kyverno_mp.program.validating_policy.plan import bound, namespace_object
 from kyverno_mp.program.validating_policy.planner import CelPlannerOf
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource

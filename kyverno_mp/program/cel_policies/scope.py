@@ -19,16 +19,9 @@ from kyverno_mp.expr.cel.values import Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program.bodies.cel import COST_MAX
-from kyverno_mp.program.context.cel_scope import (
-    Dialect,
-    LinkedExpression,
-    Shared,
-)
+from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, Shared
 from kyverno_mp.program.validating_policy import exceptions
-from kyverno_mp.program.validating_policy.exceptions import (
-    LinkedException,
-    is_expired,
-)
+from kyverno_mp.program.validating_policy.exceptions import LinkedException, is_expired
 from kyverno_mp.program.validating_policy.scope import (
     NAMES,
     UNSET,

@@ -24,19 +24,11 @@ from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.bodies.outcome import cut
-from kyverno_mp.program.context.cel_scope import (
-    Shared,
-)
-from kyverno_mp.program.image_policies.dialect import (
-    dialect_of,
-    of_conditions,
-)
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.image_policies.dialect import dialect_of, of_conditions
 from kyverno_mp.program.image_policies.digests import pinned, tagged_images
 from kyverno_mp.program.image_policies.expressions import reads_namespace
-from kyverno_mp.program.image_policies.references import (
-    extracted,
-    extractors_for,
-)
+from kyverno_mp.program.image_policies.references import extracted, extractors_for
 from kyverno_mp.program.image_policies.scope import Body, Images, ImageScope
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
@@ -45,20 +37,14 @@ from kyverno_mp.program.validating_policy.constraints import (
     fault_or_match,
     is_by_kind,
 )
-from kyverno_mp.program.validating_policy.evaluate import (
-    annotated,
-    message_of,
-)
+from kyverno_mp.program.validating_policy.evaluate import annotated, message_of
 from kyverno_mp.program.validating_policy.exceptions import (
     LinkedException,
     exempting,
     is_expired,
     link_exceptions,
 )
-from kyverno_mp.program.validating_policy.scope import (
-    Facts,
-    met,
-)
+from kyverno_mp.program.validating_policy.scope import Facts, met
 from kyverno_mp.program.validating_policy.templates import Judge, of_pods
 from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.values.patches.json_diff import Operation

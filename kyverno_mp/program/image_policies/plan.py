@@ -40,10 +40,7 @@ from kyverno_mp.program.validating_policy.constraints import (
     make_room,
 )
 from kyverno_mp.program.validating_policy.group import DENY, Verdict, Verdicts
-from kyverno_mp.program.validating_policy.plan import (
-    bound,
-    namespace_object,
-)
+from kyverno_mp.program.validating_policy.plan import bound, namespace_object
 from kyverno_mp.program.validating_policy.planner import CelPlannerOf
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource

@@ -26,9 +26,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.limits import (
-    REPORTS_OBJECT_S_MAX,
-)
+from kyverno_mp.limits import REPORTS_OBJECT_S_MAX
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -43,10 +41,7 @@ from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
 from kyverno_mp.reports.scan.reads import NotedReads
 from kyverno_mp.reports.scan.requests import Requests
-from kyverno_mp.snapshot.cel_segments import (
-    MutatingSegment,
-    ValidatingSegment,
-)
+from kyverno_mp.snapshot.cel_segments import MutatingSegment, ValidatingSegment
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)

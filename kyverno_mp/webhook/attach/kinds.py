@@ -1,6 +1,6 @@
 """Link the policies of ``policies.kyverno.io``: a function and a row for each.
 
-Room: webhook. Takes: the means of a worker, a segment of the snapshot. Gives: a Linked
+Room: webhook. Takes: a LinkContext, a segment of the snapshot. Gives: a Linked
 generation, and LINKS. Next: followed, webhook/start.py, which follows each row.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 3.
@@ -9,10 +9,7 @@ Source: docs/architecture.md 3.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from kyverno_mp.ir.cel_policies import (
-    GeneratingPolicyIR,
-    MutatingPolicyIR,
-)
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
@@ -27,9 +24,7 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.image_policies.scope import Begin
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.snapshot.cel_segments import (
-    CelSegment,
-)
+from kyverno_mp.snapshot.cel_segments import CelSegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.kubernetes.policy_kinds import (
     GENERATING_POLICY,
@@ -41,8 +36,8 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
 from kyverno_mp.webhook.attach.followed import Knows, Linked
 
 
-class Means(NamedTuple):
-    """What a worker gives the planners."""
+class LinkContext(NamedTuple):
+    """What a worker gives the planners of all kinds."""
 
     engine: Engine
     background_user: str = ""
@@ -50,48 +45,54 @@ class Means(NamedTuple):
     """Starts the verification of the images of a review."""
 
 
-def link_validating(means: Means, segment: Segment, knows: Knows) -> Linked[CelPlanner]:
+def link_validating(
+    context: LinkContext, segment: Segment, knows: Knows
+) -> Linked[CelPlanner]:
     """Link ValidatingPolicies."""
     policies = CelSegment(segment, ValidatingPolicyIR)
-    source = validating_source(means.engine, policies, policies.record)
-    planner = CelPlanner(means.engine, source, knows)
+    source = validating_source(context.engine, policies, policies.record)
+    planner = CelPlanner(context.engine, source, knows)
     return Linked(policies, (source, planner), planner)
 
 
 def link_mutating(
-    means: Means, segment: Segment, knows: Knows
+    context: LinkContext, segment: Segment, knows: Knows
 ) -> Linked[MutatingPlanner]:
     """Link MutatingPolicies."""
     policies = CelSegment(segment, MutatingPolicyIR)
-    source = mutating_source(means.engine, policies, policies.record)
+    source = mutating_source(context.engine, policies, policies.record)
     return Linked(
         policies,
         (source,),
-        MutatingPlanner(means.engine, source, knows, means.background_user),
+        MutatingPlanner(context.engine, source, knows, context.background_user),
     )
 
 
 def link_generating(
-    means: Means, segment: Segment, knows: Knows
+    context: LinkContext, segment: Segment, knows: Knows
 ) -> Linked[GeneratingPlanner]:
     """Link the triggers of GeneratingPolicies."""
     policies = CelSegment(segment, GeneratingPolicyIR)
-    source = generating_source(means.engine, policies, policies.record)
+    source = generating_source(context.engine, policies, policies.record)
     return Linked(
-        policies, (source,), GeneratingPlanner(source, knows, means.background_user)
+        policies, (source,), GeneratingPlanner(source, knows, context.background_user)
     )
 
 
-def link_images(means: Means, segment: Segment, knows: Knows) -> Linked[ImagePlanner]:
+def link_images(
+    context: LinkContext, segment: Segment, knows: Knows
+) -> Linked[ImagePlanner]:
     """Link ImageValidatingPolicies."""
     policies = CelSegment(segment, ImageValidatingPolicyIR)
-    source = image_source(means.engine, policies, policies.record)
+    source = image_source(context.engine, policies, policies.record)
     return Linked(
-        policies, (source,), ImagePlanner(means.engine, source, knows, means.begin)
+        policies, (source,), ImagePlanner(context.engine, source, knows, context.begin)
     )
 
 
-LINKS: Final[Mapping[PolicyKind, Callable[[Means, Segment, Knows], Linked[Any]]]] = {
+LINKS: Final[
+    Mapping[PolicyKind, Callable[[LinkContext, Segment, Knows], Linked[Any]]]
+] = {
     VALIDATING_POLICY: link_validating,
     MUTATING_POLICY: link_mutating,
     IMAGE_VALIDATING_POLICY: link_images,

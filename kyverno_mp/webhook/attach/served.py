@@ -13,9 +13,7 @@ from collections.abc import Mapping
 
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    CEL_SEGMENTS,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import CEL_SEGMENTS
 
 
 class ServedPolicies:

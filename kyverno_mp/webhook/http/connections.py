@@ -18,11 +18,7 @@ from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import Final, Protocol
 
-from kyverno_mp.limits import (
-    ARRIVING_BYTES_MAX,
-    CONNECTIONS_MAX,
-    EVALUATING_BYTES_MAX,
-)
+from kyverno_mp.limits import ARRIVING_BYTES_MAX, CONNECTIONS_MAX, EVALUATING_BYTES_MAX
 from kyverno_mp.webhook.http.asgi import App
 from kyverno_mp.webhook.http.budget import Budget
 from kyverno_mp.webhook.http.callers import CallerCheck

@@ -20,10 +20,7 @@ from kyverno_mp.program.image_policies.plan import DigestPlan, ImagePlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
 from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
-from kyverno_mp.program.validating_policy.plan import (
-    WARN,
-    CelPlan,
-)
+from kyverno_mp.program.validating_policy.plan import WARN, CelPlan
 from kyverno_mp.program.validating_policy.planner import is_in_namespace
 from kyverno_mp.webhook.ports import Plans, PlanT_co
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, PlanT, Review

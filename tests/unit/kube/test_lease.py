@@ -265,6 +265,22 @@ def test_late_watch_causes_no_takeover(api: FakeApi, watching: Watching) -> None
     assert 4 <= api.count("GET .*leases/kyverno") - before <= 5
 
 
+def test_late_watch_of_a_released_lease_is_asked_for_once_in_a_retry_period(
+    api: FakeApi, watching: Watching
+) -> None:
+    """Otherwise a replica whose watch is dead reads the lease at every look."""
+    watching.look()
+    watching.pass_s(1)
+    watching.elections.pop("one").release()
+    watching.heard()
+    watching.watches.pop("two").stop()
+    assert watching.elections["three"].step()
+    before = api.count("GET .*leases/kyverno")
+    watching.pass_s(60)
+    assert watching.elections["three"].terms_held == 1
+    assert api.count("GET .*leases/kyverno") - before <= 60 / 2 + 1
+
+
 def test_holder_notices_at_once_that_another_has_taken_the_lease(
     api: FakeApi, watching: Watching
 ) -> None:

@@ -20,13 +20,7 @@ import pytest
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.index import (
-    EncodedPolicy,
-    RuleHeadIR,
-    count_of,
-    pack_parts,
-    part_of,
-)
+from kyverno_mp.ir.index import EncodedPolicy, RuleHeadIR, count_of, pack_parts, part_of
 from kyverno_mp.ir.rules import RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import RELINKING_PAUSE_NS, RELINKING_PAUSE_NS_MAX
@@ -284,7 +278,7 @@ def images(failure_policy: str, clock: Time) -> CelServer:
 def _with_means(
     link: Callable[..., Linked[Any]], engine: Engine, *others: Any, **named: Any
 ) -> Linked[Any]:
-    return link(kinds.Means(engine), *others, **named)
+    return link(kinds.LinkContext(engine), *others, **named)
 
 
 def rule(*bodies: str) -> Callable[[str, Time], Bench]:

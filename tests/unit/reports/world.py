@@ -25,10 +25,7 @@ from kyverno_mp.egress.clients import open_calls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
-from kyverno_mp.ir.cel_policies import (
-    GeneratingPolicyIR,
-    MutatingPolicyIR,
-)
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy

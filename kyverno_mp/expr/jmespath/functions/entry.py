@@ -10,13 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kyverno_mp.expr.effects import EFFECT_PURE
-from kyverno_mp.expr.jmespath.interim import (
-    GoSlice,
-    Reference,
-    as_number,
-    fail,
-    floats,
-)
+from kyverno_mp.expr.jmespath.interim import GoSlice, Reference, as_number, fail, floats
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX
 from kyverno_mp.values.go.gotext import GoValue, go_type, sprint

@@ -15,10 +15,7 @@ from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import HTTP, MUTATING_RESULTS, RESULTS
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import MUTATING_POLICY, VALIDATING_POLICY
 from kyverno_mp.webhook.http_errors import HttpError
 from tests.unit.webhook.cel import test_cel_policies
 from tests.unit.webhook.cel.test_cel_worker import Service

@@ -404,7 +404,7 @@ def test_draining_answers_a_request_in_transit() -> None:
         assert (status, headers["connection"]) == (200, "close")
         assert await client.ended()
 
-    talk(story, quiet_s=5.0)
+    talk(story, quiet_s=HANG_S)
 
 
 def test_draining_reads_what_has_arrived() -> None:
@@ -434,7 +434,7 @@ def test_draining_waits_for_requests_on_a_connection_that_was_idle_for_long() ->
         assert (status, headers["connection"]) == (200, "close")
         assert await client.ended()
 
-    talk(story, quiet_s=5.0)
+    talk(story, quiet_s=HANG_S)
 
 
 def test_draining_answers_running_reviews() -> None:

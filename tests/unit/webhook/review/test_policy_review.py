@@ -29,11 +29,7 @@ from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.kubernetes.openapi import GroupVersionKind, Schema
 from kyverno_mp.webhook.http.asgi import call_app
-from kyverno_mp.webhook.policy_review import (
-    KINDS_OF_PATH,
-    PolicyReview,
-    ReviewOptions,
-)
+from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, PolicyReview, ReviewOptions
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review_threads import Reviewers
 from kyverno_mp.webhook.ttl_review import TtlReview
