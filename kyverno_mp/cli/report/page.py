@@ -1,7 +1,7 @@
 """Write the results of reports as one self-contained HTML page.
 
 Room: cli. Takes: Entries, sorted by urgency, and how many to list. Gives: the page.
-Next: dashboard/markup.py, dashboard/style.py.
+Next: dashboard/markup.py.
 May touch: nothing outside its arguments.
 Source: WCAG 2.2 (1.1.1, 1.3.1, 1.4.1, 2.1.1, 2.4.1); CSP Level 3.
 
