@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from html import escape
 from http import HTTPStatus
 from typing import Final
 
@@ -17,8 +16,8 @@ from kyverno_mp.dashboard import pages, pod_pages
 from kyverno_mp.dashboard.access import Guard
 from kyverno_mp.dashboard.facts import Facts, View, Watch
 from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History
-from kyverno_mp.dashboard.markup import head_of, security_policy
 from kyverno_mp.dashboard.query import FILTERS, Values, read_query
+from kyverno_mp.dashboard.render import render, security_policy
 from kyverno_mp.dashboard.results import Results
 from kyverno_mp.errors import RequestInvalid
 
@@ -148,11 +147,8 @@ def _read(path: str, query: str) -> Values:
 
 
 def _plain(status: HTTPStatus, outcome: str, why: str = "") -> Response:
-    text = why or _WHY.get(status, "The request cannot be read.")
-    body = (
-        f"{head_of(status.phrase)}<main><h1>{status.phrase}</h1><p>{escape(text)}</p>"
-        '<p><a href="/">Overview</a></p></main></body></html>\n'
-    )
+    reason = why or _WHY.get(status, "The request cannot be read.")
+    body = render("refusal", title=status.phrase, reason=reason)
     headers = dict(HEADERS)
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Basic realm="kyverno-mp", charset="UTF-8"'

@@ -34,8 +34,9 @@ from kyverno_mp.values.jsonvalue import Json
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 KYVERNO: Final = "kyverno"
 LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
-_LACKS_DIGITS: Final = 9
 """Annotation of a report that would be too large: the number of omitted results."""
+_LACKS_DIGITS: Final = 9
+"""Digits of this number; a longer one was written by others, and is not read."""
 _SEVERE: Final = {"fail": 0, "error": 1, "warn": 2, "skip": 3, "pass": 4}
 """Results that are kept first when a report is too large. Rows that others have stored
 can lack a result, and are omitted first."""

@@ -2,17 +2,22 @@
 
 Room: program.pod_security. Takes: a resource that no API server has decoded, as JSON.
 Gives: the resource without unknown fields, or the decoder's error. Next:
-program/bodies/pod_security. May touch: nothing outside its arguments.
+program/bodies/pod_security. May touch: go_fields.txt, read once.
 Source: docs/behaviour/engine 6.5; Kyverno validate_pss.go (getSpec); Go's
-encoding/json.
+encoding/json; Kubernetes core/v1, apps/v1, batch/v1 and meta/v1 types as of 1.35.
+
+``go_fields.txt`` has the fields of Pods and Pod controllers, also of ``status``,
+because Go decodes the whole object. One struct per entry: its name, then each type with
+its fields. ``[]X``: a list, ``map[string]X``: a map, ``~X``: a string type named X in
+Go, ``X@Y``: X within the embedded struct Y.
 """
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.pod_security.go_fields import FIELDS
 from kyverno_mp.program.pod_security.pod import TEMPLATE_KINDS, failed
 from kyverno_mp.values.go.gotext import float_json, folded, json_text
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
@@ -41,7 +46,8 @@ class _Struct(NamedTuple):
 @cache
 def _structs() -> dict[str, _Struct]:
     found = {}
-    for text in FIELDS.replace("\n  ", " ").splitlines():
+    table = Path(__file__).with_name("go_fields.txt").read_text("utf-8")
+    for text in table.replace("\n  ", " ").splitlines():
         name, _, listed = text.partition(": ")
         fields = {}
         for group in listed.split("; "):

@@ -219,9 +219,9 @@ def review(raw: Json) -> str:
     view = ClusterView(kinds=BuiltInKinds(), opens=opens)
     path = "/cleanuppolicyvalidate" if "Cleanup" in raw["kind"] else "/policyvalidate"
     body = json.dumps({"request": request}).encode()
-    response = json.loads(PolicyReview(ReviewOptions(view=view)).answer(path, body))[
-        "response"
-    ]
+    response = json.loads(
+        PolicyReview(ReviewOptions(view=view), lambda: 0.0).answer(path, body)
+    )["response"]
     return "" if response["allowed"] else str(response["status"]["message"])
 
 

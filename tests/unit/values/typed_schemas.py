@@ -18,17 +18,6 @@ _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _RAW = "io.k8s.apimachinery.pkg.runtime.RawExtension"
 _FOLDER = Path(kyverno_mp.values.typed.schema.__file__).parent
 _WIDTH = 88
-_MODULES = 4
-_HEAD = '''"""List the types of the built-in kinds, part {number} of four.
-
-Room: values. Takes: nothing. Gives: TABLE. Next: schema.py, which has the notation.
-May touch: nothing. Source: Kubernetes OpenAPI v3, release 1.32
-(python -m tests.unit.values.typed_schemas writes this module).
-"""
-
-from typing import Final
-
-TABLE: Final = '''
 _SCALARS = {"integer": "n", "number": "n", "boolean": "b"}
 
 
@@ -136,11 +125,7 @@ def main(folder: Path) -> None:
             break_on_hyphens=False,
         )
     ]
-    size = -(-len(folded) // _MODULES)
-    for number in range(_MODULES):
-        part = "\n".join(folded[number * size : (number + 1) * size])
-        path = _FOLDER / f"built_in_{number + 1}.py"
-        path.write_text(_HEAD.format(number=number + 1) + f'"""\\\n{part}\n"""\n')
+    (_FOLDER / "built_in.txt").write_text("\n".join(folded) + "\n")
 
 
 if __name__ == "__main__":

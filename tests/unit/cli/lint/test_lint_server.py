@@ -112,7 +112,7 @@ def _admitted(file: Path) -> bool:
         else "/cleanuppolicyvalidate"
     )
     body = json.dumps({"request": request}).encode()
-    answer = json.loads(PolicyReview(ReviewOptions()).answer(path, body))
+    answer = json.loads(PolicyReview(ReviewOptions(), lambda: 0.0).answer(path, body))
     return bool(answer["response"]["allowed"])
 
 

@@ -105,7 +105,7 @@ def test_decisions_about_policies_are_logged(
     which: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    reviewer = PolicyReview(ReviewOptions(decided=on_policy_review(which)))
+    reviewer = PolicyReview(ReviewOptions(decided=on_policy_review(which)), lambda: 0.0)
     for raw in (
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "no-policy"}},
         {

@@ -596,7 +596,7 @@ def created(raw: dict[str, Any]) -> dict[str, Any]:
         "object": raw,
     }
     body = json.dumps({"kind": "AdmissionReview", "request": request}).encode()
-    answer = PolicyReview(ReviewOptions()).answer("/policyvalidate", body)
+    answer = PolicyReview(ReviewOptions(), lambda: 0.0).answer("/policyvalidate", body)
     response: dict[str, Any] = json.loads(answer)["response"]
     return response
 

@@ -73,7 +73,7 @@ def review(raw: Json, cluster: Cluster, old: Json = None) -> str:
         kinds=BuiltInKinds(), authors=cluster, opens=lambda _entry, _namespace: True
     )
     path = "/cleanuppolicyvalidate" if "Cleanup" in raw["kind"] else "/policyvalidate"
-    answer = PolicyReview(ReviewOptions(view=view)).answer(
+    answer = PolicyReview(ReviewOptions(view=view), lambda: 0.0).answer(
         path, json.dumps({"request": request}).encode()
     )
     response = json.loads(answer)["response"]

@@ -732,7 +732,7 @@ def test_namespaced_policy_over_its_memory_budget_is_rejected(kind: str) -> None
         "object": raw,
     }
     body = json.dumps({"request": request}).encode()
-    answer = PolicyReview(ReviewOptions()).answer("/policyvalidate", body)
+    answer = PolicyReview(ReviewOptions(), lambda: 0.0).answer("/policyvalidate", body)
     told = json.loads(answer)["response"]
     assert told["allowed"] is (kind == "ClusterPolicy"), told
     if kind == "Policy":

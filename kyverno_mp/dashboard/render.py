@@ -1,0 +1,173 @@
+"""Fill the templates of the pages: each value is escaped, however it gets there.
+
+Room: dashboard. Takes: the name of a template, its values. Gives: HTML, and the
+Content-Security-Policy of a page. Next: pages.py, pod_pages.py, site.py, and the report
+command of cli. May touch: the files of ``templates``, read once.
+Source: CSP Level 3; jinja2 (autoescape, finalize, StrictUndefined).
+
+SAFETY: names and messages of objects and policies are untrusted. The environment
+escapes every value and replaces its invalid characters; no template uses ``safe``.
+"""
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from kyverno_mp import __version__
+from kyverno_mp.dashboard.charts import bar_of, columns_of, spark_of
+from kyverno_mp.dashboard.entries import RESULTS
+from kyverno_mp.dashboard.query import link
+
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+_MESSAGE_LENGTH_MAX: Final = 2000
+_MIB: Final = 1024 * 1024
+_NAMES: Final = {name: name.capitalize() for name in RESULTS}
+TITLES: Final = {
+    "policy": "Policies",
+    "namespace": "Namespaces",
+    "severity": "Severities",
+    "category": "Categories",
+}
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page. ``template``: its file's name without ``.html``.
+
+    Raises: jinja2.UndefinedError for a value that the template needs and is not there.
+    """
+    return _environment().get_template(f"{template}.html").render(values)
+
+
+@cache
+def security_policy(form_action: str = "'none'") -> str:
+    """Return the Content-Security-Policy: no scripts, no requests, only this style.
+
+    ``form_action``: the allowed targets of forms.
+    """
+    digest = base64.b64encode(sha256(_style().encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none';"
+        f" form-action {form_action}"
+    )
+
+
+@cache
+def _style() -> str:
+    return (_TEMPLATES / "style.css").read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True,
+        finalize=_printable,
+        loader=FileSystemLoader(_TEMPLATES),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters.update(
+        bar=bar_of,
+        columns=columns_of,
+        counted=_counted,
+        duration=_duration,
+        message=_message,
+        mib=lambda size: size / _MIB,
+        number="{:,}".format,
+        share=_share,
+        spark=spark_of,
+        utc=lambda time_s: datetime.fromtimestamp(time_s, UTC),
+    )
+    environment.globals.update(
+        NAMES=_NAMES,
+        RESULTS=RESULTS,
+        # The digest of the Content-Security-Policy applies to exactly this text.
+        STYLE=Markup(_style()),  # noqa: S704 - our own file
+        TITLES=TITLES,
+        VERSION=__version__,
+        link=link,
+        security_policy=security_policy,
+    )
+    # Available in every template, also in imported macros and blocks.
+    environment.globals["parts"] = environment.get_template("parts.html").module
+    return environment
+
+
+def _printable(value: object) -> object:
+    """Replace characters that are invalid in HTML or that reorder text."""
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else "\ufffd"
+        for character in value
+    )
+
+
+def _share(number: int, whole: int) -> str:
+    """Return a share in percent."""
+    if not whole or not number:
+        return "0 %"
+    share = 100 * number / whole
+    # Rounding must not turn a share into none or all.
+    if share < 1:
+        return "< 1 %"
+    return f"{min(99, round(share))} %" if number < whole else "100 %"
+
+
+def _counted(number: int, word: str) -> str:
+    """Return ``1 report`` or ``2,000 reports``."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def _duration(microseconds: float) -> str:
+    if microseconds < 1000:  # noqa: PLR2004 - units
+        return f"{microseconds:.0f} µs"
+    if microseconds < 1_000_000:  # noqa: PLR2004 - units
+        return f"{microseconds / 1000:.1f} ms"
+    return f"{microseconds / 1e6:,.1f} s"
+
+
+def _message(text: str) -> str:
+    """Return a message, truncated if it is very long."""
+    if len(text) <= _MESSAGE_LENGTH_MAX:
+        return text
+    return text[:_MESSAGE_LENGTH_MAX] + " ..."
+
+
+class Paging(NamedTuple):
+    """One page of a list. ``number``: from 1."""
+
+    number: int
+    pages: int
+    links: Sequence[tuple[str, str]]
+    """Names and targets of other pages; "" for a page that is not there."""
+
+
+def paging_of(path: str, number: int, pages: int, **fields: str) -> Paging:
+    """Return the links of a page of a list. ``fields``: the rest of the query."""
+    others = (
+        ("First", 1),
+        ("Previous", number - 1),
+        ("Next", number + 1),
+        ("Last", pages),
+    )
+    return Paging(
+        number,
+        pages,
+        [
+            (
+                name,
+                link(path, **fields, page=other)
+                if 1 <= other <= pages and other != number
+                else "",
+            )
+            for name, other in others
+        ],
+    )
