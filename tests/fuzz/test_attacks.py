@@ -17,7 +17,6 @@ import pytest
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.webhook.http_errors import HttpError
 from tests.fuzz.bench import Bench, pod, review
-from tests.waiting import HANG_S
 from tests.yardstick import cpu_s
 
 pytestmark = pytest.mark.slow
@@ -214,7 +213,7 @@ def evaluate(text: str, make: Callable[[], Any]) -> tuple[bool, list[str], float
     process.start()
     theirs.close()
     try:
-        assert ours.poll(HANG_S), "no answer"
+        # No limit but that of the test: this waits for seconds of computing.
         found: tuple[bool, list[str], float] = ours.recv()
     except EOFError:
         process.join()
