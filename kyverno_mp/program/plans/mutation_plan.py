@@ -247,8 +247,8 @@ class MutationPlan:
         Called if ``run`` raised an error, was late or never started; its earlier
         results are kept, and other policies are applied while time is left. Another
         thread may still be in ``run``. If any policy has failurePolicy Fail, nothing is
-        applied. No registry is read, so only images that the request does not change
-        count as verified.
+        applied. No registry is read, so only unchanged images that the rule has
+        verified before count as verified.
         """
         done = Mutations([], [])
         if self.fails:
