@@ -140,7 +140,7 @@ def _link_image_check(policy: PolicyIR, ir: RuleIR) -> "ImageCheckBody | None":
         return None
     from kyverno_mp.program.images.outcomes import ImageCheckBody
 
-    return ImageCheckBody(ir.verify_images, is_tenants=bool(policy.namespace))
+    return ImageCheckBody(ir.verify_images, policy, ir.name)
 
 
 def evaluated_object(request: Request) -> dict[str, Json] | None:

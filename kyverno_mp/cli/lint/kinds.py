@@ -10,7 +10,7 @@ Upstream accepts every name: a rule with a misspelt kind never matches, without 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from kyverno_mp.cli.lint.checks import Concern
 from kyverno_mp.cli.output import sarif
@@ -55,6 +55,11 @@ _PREVIEWED: Final = frozenset(
 _ONE_LETTER: Final = 5
 _TWO_LETTERS: Final = 9
 """A name of this length may have one, or two, wrong letters."""
+_SHORT: Final = 3
+"""A subresource of this length may have one wrong letter, because there are few."""
+_CUSTOM: Final = ("scale", "status")
+"""The subresources that a custom kind can have."""
+_T = TypeVar("_T")
 
 
 class _Name(NamedTuple):
@@ -97,8 +102,12 @@ class KnownKinds:
             return
         place = (selector.group,), (selector.version,)
         if contains_wildcard(kind):
-            if not any(_fits(selector, one) for one in self._known):
+            fitting = [one for one in self._known if _fits(selector, one)]
+            if not fitting:
                 yield _note(path, rule, f"no known kind matches {text}", self._advice)
+            yield from self._of_subresource(
+                path, rule, f"kind {text}", selector.subresource, fitting
+            )
             return
         name = _Name(text, kind, *place)
         found = self._near(name, [(one.kind, one) for one in self._known])
@@ -107,8 +116,24 @@ class KnownKinds:
             yield _warning(path, rule, f"kind {text}", shown)
         elif found:
             yield _note(path, rule, f"kind {text} is not known", self._advice)
+        else:
+            fitting = [one for one in self._known if _fits(selector, one)]
+            yield from self._of_subresource(
+                path, rule, f"kind {text}", selector.subresource, fitting
+            )
 
     def _of_resource(self, path: str, name: _Name) -> Iterator[Concern]:
+        subresource = name.text.partition("/")[2]
+        fitting = [
+            one
+            for one in self._known
+            if name.name in ("*", one.plural) and _in_groups(name, one)
+        ]
+        yield from self._of_subresource(
+            path, "", f"resource {name.text}", subresource, fitting
+        )
+        if name.name == "*":
+            return
         found = self._near(name, [(one.plural, one) for one in self._known])
         if isinstance(found, ApiResource):
             shown = found.plural
@@ -118,6 +143,31 @@ class KnownKinds:
         elif found:
             text = f"resource {name.text} is not known"
             yield _note(path, "", text, self._advice)
+
+    def _of_subresource(
+        self,
+        path: str,
+        rule: str,
+        what: str,
+        subresource: str,
+        fitting: Sequence[ApiResource],
+    ) -> Iterator[Concern]:
+        """Yield a concern if no kind that fits has a subresource of this name."""
+        if not fitting or not subresource or contains_wildcard(subresource):
+            return
+        is_custom = not all(_is_of_kubernetes(one.group) for one in fitting)
+        known = {name for one in fitting for name in one.subresources}
+        known |= set(_CUSTOM if is_custom else ())
+        if subresource in known or "{{" in what:
+            return
+        spellings = [(name, name) for name in sorted(known)]
+        meant = _nearest(subresource, spellings, int(len(subresource) >= _SHORT))
+        if meant is not None:
+            shown = what.partition(" ")[2].removesuffix(subresource) + meant
+            yield _warning(path, rule, what, shown)
+        elif not is_custom:
+            advice = "no known kind that it names has this subresource"
+            yield _note(path, rule, f"{what} is not known", advice)
 
     def _near(
         self, name: _Name, known: Sequence[tuple[str, ApiResource]]
@@ -170,12 +220,16 @@ def _fits(selector: KindSelector, one: ApiResource) -> bool:
 
 
 def _nearest(
-    name: str, spellings: Iterable[tuple[str, ApiResource]]
-) -> ApiResource | None:
-    """Return the kind whose name is the same but for case, number or a few letters."""
+    name: str, spellings: Iterable[tuple[str, _T]], allowed: int = 0
+) -> _T | None:
+    """Return what has the same name but for case, number or a few letters.
+
+    ``allowed``: wrong letters that a short name may have, too.
+    """
     low = name.lower()
-    allowed = (len(name) >= _ONE_LETTER) + (len(name) >= _TWO_LETTERS)
-    best: ApiResource | None = None
+    letters = (len(name) >= _ONE_LETTER) + (len(name) >= _TWO_LETTERS)
+    allowed = max(allowed, letters)
+    best: _T | None = None
     fewest = allowed + 1
     for spelling, one in spellings:
         other = spelling.lower()
@@ -280,7 +334,7 @@ def _resources(value: Json, path: str) -> Iterator[tuple[str, _Name]]:
             versions = tuple(text for _, text in _texts(rule, "apiVersions", place))
             for where, text in _texts(rule, "resources", place):
                 base = text.partition("/")[0]
-                if groups and versions and base != "*":
+                if groups and versions:
                     yield where, _Name(text, base, groups, versions)
 
 

@@ -7,7 +7,7 @@ ValidateMatchExcludeConflict.
 """
 
 from kyverno_mp.policy.documents.cluster_policy import Rule
-from kyverno_mp.policy.fields.match import MatchResources
+from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
 from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.wildcard import matches
 
@@ -15,22 +15,26 @@ from kyverno_mp.values.wildcard import matches
 def covers_match(rule: Rule) -> bool:
     """Return whether exclude certainly covers match, so that nothing is left.
 
-    As upstream, False with ``all``; two ``any`` lists are compared filter by filter,
-    and inline forms criterion by criterion (docs/behaviour/engine 10.5). Upstream also
-    refuses rules that still match something: an inline match beside ``exclude.any``, or
-    where only some filters or some names are excluded.
+    As upstream, False with ``all``, and for two ``any`` lists without a common filter
+    (docs/behaviour/engine 10.5). Upstream also refuses rules that still match
+    something: an inline match beside ``exclude.any``, or where only some filters or
+    some names are excluded.
     """
     match, exclude = rule.match, rule.exclude
     if exclude is None or exclude.all or match.all:
         return False
     if match.any and exclude.any:
-        return all(one in exclude.any for one in match.any)
+        return any(one in exclude.any for one in match.any) and all(
+            any(_covers(one, other) for other in exclude.any) for one in match.any
+        )
     if match.any or exclude.any or exclude == MatchResources():
         return False
-    return _covers_inline(match, exclude)
+    return _covers(match, exclude)
 
 
-def _covers_inline(match: MatchResources, exclude: MatchResources) -> bool:
+def _covers(
+    match: MatchResources | ResourceFilter, exclude: MatchResources | ResourceFilter
+) -> bool:
     ours, theirs = match.resources, exclude.resources
     lists = (
         (match.roles, exclude.roles),
@@ -42,7 +46,7 @@ def _covers_inline(match: MatchResources, exclude: MatchResources) -> bool:
     )
     if not all(_covers_list(one, other) for one, other in lists):
         return False
-    if theirs.name and not matches(theirs.name, ours.name):
+    if theirs.name and not _covers_name(ours.name, theirs.name):
         return False
     return (
         _covers_names(ours.names, theirs.names)
@@ -56,8 +60,15 @@ def _covers_names(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
     if not theirs:
         return True
     return bool(ours) and all(
-        any(matches(other, one) for other in theirs) for one in ours
+        any(_covers_name(one, other) for other in theirs) for one in ours
     )
+
+
+def _covers_name(ours: str, theirs: str) -> bool:
+    """Return whether all names of a pattern fit another: ``?`` is only one letter."""
+    if "?" in theirs and "*" in ours:
+        return ours == theirs
+    return matches(theirs, ours)
 
 
 def _covers_list(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:

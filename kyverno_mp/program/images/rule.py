@@ -29,7 +29,13 @@ from kyverno_mp.program.images.ahead import read_ahead
 from kyverno_mp.program.images.attestations import link_checks, verify_attestations
 from kyverno_mp.program.images.attestors import BlockReader, verify_sets
 from kyverno_mp.program.images.filled import require_filled
-from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.record import (
+    DONE,
+    ImageRecord,
+    RuleKey,
+    ScopedRecord,
+    rule_key,
+)
 from kyverno_mp.program.images.selection import Image, images_of, is_among
 from kyverno_mp.program.ports import ReviewedImages
 from kyverno_mp.program.request import Request
@@ -39,7 +45,6 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_patch import apply_patch
 from kyverno_mp.values.patches.json_pointer import decoded, entry_at
 
-_RECORDED: Final = {result.PASS: result.PASS, result.SKIP: result.SKIP}
 _MISSING: Final = object()
 
 
@@ -49,8 +54,6 @@ class ImageState:
 
     ``given``: the object before the current policy's first rule. All rules of the
     policy use its images, so a digest written by one rule hides no image from the next.
-    ``enforced`` and ``audited``: outcomes by reference, shared by all policies with
-    this action; ``audits``: the current policy's action is Audit.
     """
 
     images: ReviewedImages
@@ -58,26 +61,18 @@ class ImageState:
     given: dict[str, Json] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     """The digests to which the object's tags were first resolved."""
-    enforced: dict[str, str] = field(default_factory=dict)
-    audited: dict[str, str] = field(default_factory=dict)
-    audits: bool = False
-    is_tenants: bool = False
-    """The current policy is namespaced."""
-    vouched: set[str] = field(default_factory=set)
-    """References whose outcome was recorded by at least one cluster policy."""
-    tells_tenants: bool = False
-    """Whether to annotate the references verified only by policies of the namespace."""
+    record: ImageRecord = field(default_factory=ImageRecord)
+    _old: ScopedRecord | None = None
 
     def annotate(self) -> None:
         """Write the record into the object, replacing any record sent by the user."""
-        outcomes = self.outcomes
-        tenants = outcomes.keys() - self.vouched if self.tells_tenants else ()
-        self.resource = annotated(self.resource, outcomes, tenants)
+        self.resource = self.record.written(self.resource)
 
-    @property
-    def outcomes(self) -> dict[str, str]:
-        """The object's record; Enforce outcomes take precedence over Audit outcomes."""
-        return {**self.audited, **self.enforced}
+    def verified_before(self, request: Request, key: RuleKey, text: str) -> bool:
+        """Return whether the old object's record has a verification by the rule."""
+        if self._old is None:
+            self._old = ScopedRecord(request.old_object)
+        return bool(self._old.verified(key, text))
 
     def resolved(self, image: Image, reader: BlockReader) -> str:
         """Return the digest that all blocks verify.
@@ -100,38 +95,6 @@ class ImageState:
         if first is None or not str(now).endswith(f"@{first}"):
             return image.text
         return image.at(first)
-
-    def record(self, text: str, status: str, given: str = "") -> None:
-        """Record an outcome. SAFETY: a failure is never overwritten.
-
-        ``given``: the reference before the digest was appended.
-
-        KYVERNO: a skip replaces a pass, and the check accepts both
-        (docs/behaviour/images 2.7).
-        """
-        known = self.audited if self.audits else self.enforced
-        if result.FAIL in (known.get(text), known.get(given)):
-            status = result.FAIL
-        known[text] = _RECORDED.get(status, result.FAIL)
-        if not self.is_tenants:
-            self.vouched.add(text)
-
-    def forget(self, text: str) -> None:
-        """Remove an outcome for the current failure action, unless it is a failure."""
-        known = self.audited if self.audits else self.enforced
-        if known.get(text) != result.FAIL:
-            known.pop(text, None)
-
-    def restore(self, before: "ImageState") -> None:
-        """Restore an earlier state. SAFETY: failures recorded since then are kept."""
-        self.resource, self.vouched = before.resource, before.vouched
-        for known, former in (
-            (self.enforced, before.enforced),
-            (self.audited, before.audited),
-        ):
-            failed = {key: one for key, one in known.items() if one == result.FAIL}
-            known.clear()
-            known.update({**former, **failed})
 
 
 class _LinkedBlock:
@@ -167,11 +130,12 @@ class _LinkedBlock:
 class LinkedImageRule:
     """One linked verifyImages rule."""
 
-    __slots__ = ("_blocks", "_gate", "ir", "matches", "policy", "verification")
+    __slots__ = ("_blocks", "_gate", "ir", "key", "matches", "policy", "verification")
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
         self.policy = policy
         self.ir = ir
+        self.key = rule_key(policy, ir.name)
         self.verification = ir.verify_images or VerifyImagesIR(())
         self._gate = RuleGate(policy, ir)
         self.matches = self._gate.matches
@@ -197,7 +161,7 @@ class LinkedImageRule:
                 return [self._result(scope, refused)]
             matched = self._gate.matched_exceptions(request, scope)
         except Exception:
-            _record_failed(state, images)
+            self._fail(state, images)
             raise
         if matched:
             found = self._result(scope, excepted(matched))
@@ -210,26 +174,41 @@ class LinkedImageRule:
             outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
             outcomes.append(Outcome(result.ERROR, error.message, code=error.code))
-            _record_failed(state, images)
+            self._fail(state, images)
         except Exception:
-            _record_failed(state, images)
+            self._fail(state, images)
             raise
         state.annotate()
         return [self._result(scope, outcome) for outcome in outcomes]
 
     def leave_out(self, now: Request, scope: RuleContext, state: ImageState) -> None:
-        """Remove the outcomes for its changed images. Raises: InputError.
+        """Record that the rule does not run. Raises: InputError.
 
-        SAFETY: the rule does not run, and no other policy's outcome can replace its
-        own.
+        SAFETY: only images that it has verified before, and that are unchanged, count
+        as verified.
         """
         for image in self._selected(state, scope):
-            if not _is_unchanged(image, state.given, now):
-                state.forget(image.text)
+            if self._is_verified_before(image, now, state):
+                state.record.add(self.key, image.text, result.PASS)
+            else:
+                state.record.skipped.add(image.text)
+
+    def _is_verified_before(
+        self, image: Image, request: Request, state: ImageState
+    ) -> bool:
+        """Return whether the rule has verified an image that is unchanged since."""
+        return _is_unchanged(image, state.given, request) and state.verified_before(
+            request, self.key, image.text
+        )
 
     def record_failed(self, scope: RuleContext, state: ImageState) -> None:
         """Record failures if the rule cannot run. Raises: InputError."""
-        _record_failed(state, self._selected(state, scope))
+        self._fail(state, self._selected(state, scope))
+
+    def _fail(self, state: ImageState, images: list[Image]) -> None:
+        """Record failures because the rule raised."""
+        for image in images:
+            state.record.add(self.key, state.current(image), result.FAIL)
 
     def _selected(self, state: ImageState, scope: RuleContext) -> list[Image]:
         """Return the images that blocks select, repeated for each block.
@@ -268,14 +247,13 @@ class LinkedImageRule:
                 asked = [
                     (image, linked.verifies(image, block))
                     for image in images
-                    if not _is_unchanged(image, state.given, request)
+                    if not self._is_verified_before(image, request, state)
                 ]
                 reader = read_ahead(reader, asked)
             for image in images:
-                if _is_unchanged(image, state.given, request):
-                    # KYVERNO: an unchanged image has no result (docs/behaviour/images
-                    # 2.3).
-                    state.record(image.text, result.PASS)
+                if self._is_verified_before(image, request, state):
+                    # KYVERNO: such an image has no result (docs/behaviour/images 2.3).
+                    state.record.add(self.key, image.text, result.PASS)
                     continue
                 run = _BlockRun(self, linked, blocks, reader, scope)
                 yield from run.on(image, state)
@@ -348,9 +326,10 @@ class _BlockRun:
                 )
         if verdict is not None:
             if block.attestors or block.attestations:
-                state.record(text, verdict.status, image.text)
-                if verdict.status not in _RECORDED:
-                    state.record(state.current(image), verdict.status)
+                record, key = state.record, self.rule.key
+                record.add(key, text, verdict.status)
+                if verdict.status not in DONE:
+                    record.add(key, state.current(image), verdict.status)
             outcomes.append(verdict)
         return outcomes
 
@@ -363,7 +342,8 @@ class _BlockRun:
             raise ExpressionFailed("image.digest", f"another rule has written {now}")
         patch = [{"op": "replace", "path": image.pointer, "value": value}]
         state.resource = apply_patch(state.resource, patch, self.scope.runtime)
-        return image.at(digest)
+        pinned = state.record.pinned[image.text] = image.at(digest)
+        return pinned
 
     def _verdict(self, image: Image) -> Outcome | None:
         block = self.reader.block
@@ -407,12 +387,6 @@ class _BlockRun:
             return Outcome(result.FAIL, f"validation in verifyImages failed: {denial}")
         name = self.rule.ir.name
         return Outcome(result.PASS, f"verifyImages validation is passed in {name} rule")
-
-
-def _record_failed(state: ImageState, images: list[Image]) -> None:
-    """Record failures for a rule that raised; passes of other rules do not count."""
-    for image in images:
-        state.record(state.current(image), result.FAIL)
 
 
 def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:

@@ -8,7 +8,6 @@ Source: docs/behaviour/images 2.1, 2.3; docs/behaviour/engine 0.4, 8.3.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
 from kyverno_mp.errors import (
@@ -76,8 +75,8 @@ def verify_policy(
     response.action = response_action(
         policy, policy.rule_actions, request.namespace, request.namespace_labels
     )
-    state.audits = response.action != ENFORCE
-    state.is_tenants = bool(policy.namespace)
+    if response.action != ENFORCE:
+        state.record.audited.update(rule.key for rule in rules)
     state.given = state.resource
     for rule in rules:
         request.object = state.resource
@@ -106,7 +105,7 @@ def verify_policy(
 def leave_out(
     policies: Sequence[ImagePolicy], context: RequestContext, state: ImageState
 ) -> None:
-    """Remove outcomes for changed images that are selected by policies that do not run.
+    """Record that policies do not run.
 
     Raises: InputError if these images cannot be determined.
     """
@@ -116,10 +115,6 @@ def leave_out(
     state.given = state.resource
     for policy, rules in policies:
         runtime.begin_policy(None, is_tenant=False)
-        action = response_action(
-            policy, policy.rule_actions, request.namespace, request.namespace_labels
-        )
-        state.audits = action != ENFORCE
         for rule in rules:
             if matches_at_own_cost(rule.matches, policy, request, runtime):
                 rule.leave_out(request, context.rule_scope(rule.ir.name), state)
@@ -139,12 +134,7 @@ def verify_request(
     responses: list[PolicyResponse] = []
     runtime = context.runtime
     for policy, rules in policies:
-        before = replace(
-            state,
-            enforced=dict(state.enforced),
-            audited=dict(state.audited),
-            vouched=set(state.vouched),
-        )
+        resource, before = state.resource, state.record.copy()
         try:
             # Do not charge the previous policy's time to this policy.
             runtime.begin_policy(None, is_tenant=False)
@@ -155,7 +145,8 @@ def verify_request(
             if policy.failure_policy == "Fail" or late or isinstance(error, Preempted):
                 raise
             left_out.append((policy, without_frames(error)))
-            state.restore(before)
+            state.resource = resource
+            state.record.restore(before)
             # SAFETY: an annotation sent by the user must not remain.
             state.annotate()
             continue

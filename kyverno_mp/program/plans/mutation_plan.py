@@ -25,7 +25,7 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.images.earlier import recorded_before
-from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.record import without_record
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.images.verification import (
     ImagePolicy,
@@ -216,14 +216,7 @@ class MutationPlan:
         resource = self._request.object if done.reached is None else done.reached[1]
         within = self._changed_context(context, resource)
         before = recorded_before(self._prepared.earlier, within)
-        state = ImageState(
-            images,
-            resource,
-            enforced=before.enforced,
-            audited=before.audited,
-            vouched=before.vouched,
-            tells_tenants=True,
-        )
+        state = ImageState(images, resource, record=before)
         done.verified = verify_request(policies, within, state, done.left_out)
         try:
             leave_out(left, within, state)
@@ -254,8 +247,8 @@ class MutationPlan:
         Called if ``run`` raised an error, was late or never started; its earlier
         results are kept, and other policies are applied while time is left. Another
         thread may still be in ``run``. If any policy has failurePolicy Fail, nothing is
-        applied. No registry is read, so only images that the request does not change
-        count as verified.
+        applied. No registry is read, so only unchanged images that the rule has
+        verified before count as verified.
         """
         done = Mutations([], [])
         if self.fails:
@@ -284,7 +277,7 @@ class MutationPlan:
             resource = done.reached[1]
             if prepared.images:
                 # SAFETY: an annotation sent by the user proves nothing.
-                resource = annotated(resource, {})
+                resource = without_record(resource)
             try:
                 done.patch = answer_patch(context, resource, late=True)
             except BudgetExceeded:

@@ -33,7 +33,7 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.evaluate import LinkedImagePolicy
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.image_policies.scope import Begin, Images
-from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.record import without_record
 from kyverno_mp.program.images.rule import ImageState
 from kyverno_mp.program.images.verification import verify_policy
 from kyverno_mp.program.reporting import decisive
@@ -162,7 +162,7 @@ class ImageEvaluator:
     ) -> Evaluated:
         request = copy_of(request)
         # SAFETY: a record by a review or a user is not a verification.
-        request.object = annotated(request.object, {})
+        request.object = without_record(request.object)
         deadline_ns = self._engine.now_ns() + REPORTS_IMAGES_OBJECT_S_MAX * 10**9
         found = FoundRows(request.kind, self._statuses)
         begin = self._engine.cluster_data.reviewed_images

@@ -270,6 +270,10 @@ LOOP = {"list": "element.y", "context": [INNER], **deny({**EQUALS, "key": "{{ sv
                 "patchStrategicMerge": {"metadata": {"annotations": {"a/b": None}}}
             },
         ),
+        policy(
+            match={"resources": {"kinds": ["Pod"], "name": "a*"}},
+            exclude={"resources": {"kinds": ["Pod"], "name": "a?"}},
+        ),
     ],
 )
 def test_valid_policies_that_upstream_refuses(raw: dict[str, Any]) -> None:
@@ -287,6 +291,15 @@ def test_valid_policies_that_upstream_refuses(raw: dict[str, Any]) -> None:
         policy(
             match={"resources": {"kinds": ["Pod"], "namespaces": ["a"]}},
             exclude={"resources": {"kinds": ["Pod", "Service"]}},
+        ),
+        policy(
+            match={
+                "any": [
+                    {"resources": {"kinds": ["Pod"]}},
+                    {"resources": {"kinds": ["Pod"], "namespaces": ["a"]}},
+                ]
+            },
+            exclude={"any": [{"resources": {"kinds": ["Pod"]}}]},
         ),
     ],
 )

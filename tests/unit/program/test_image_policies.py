@@ -32,7 +32,13 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.scope import Facts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-PLURALS = {"Pod": ("v1", "pods"), "CronJob": ("batch/v1", "cronjobs")}
+PLURALS = {
+    "Pod": ("v1", "pods"),
+    "CronJob": ("batch/v1", "cronjobs"),
+    "Deployment": ("apps/v1", "deployments"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "Task": ("e.com/v1", "tasks"),
+}
 KEY = {"name": "key", "cosign": {"key": {"data": "good"}}}
 BAD = {"name": "bad", "cosign": {"key": {"data": "bad"}}}
 AWAY = {"name": "away", "cosign": {"key": {"data": "away"}}}
@@ -140,8 +146,10 @@ def document(*validations: str, namespace: str = "", **spec: Any) -> Any:
 
 def pod(*images: Any, kind: str = "Pod") -> dict[str, Any]:
     spec: Any = {"containers": [{"name": "c", "image": one} for one in images]}
+    if kind != "Pod":
+        spec = {"template": {"spec": spec}}
     if kind == "CronJob":
-        spec = {"jobTemplate": {"spec": {"template": {"spec": spec}}}}
+        spec = {"jobTemplate": {"spec": spec}}
     metadata = {"name": "web", "namespace": "shop"}
     api_version = PLURALS[kind][0]
     return {
@@ -339,6 +347,61 @@ def test_autogen_for_controllers() -> None:
     found = verdict(document(SIGNED), pod("a", kind="CronJob"), registry=registry)
     assert found == PASS
     assert {one.image for one in registry.read} == {"a"}
+
+
+_STEPS = "object.spec.steps.map(e, e.image)"
+_FIRST = "object.spec.steps.filter(e, e.name == 'x').map(e, e.image)"
+_NONE = "object.spec.?none.orValue([]).map(e, e.image)"
+
+
+@pytest.mark.parametrize(
+    ("expressions", "references", "read"),
+    [
+        ({"steps": _STEPS}, [], ["a", "b:v1"]),
+        ({"steps": _STEPS}, [{"glob": "b*"}], ["b:v1"]),
+        ({"steps": _FIRST}, [], ["a"]),
+        ({"steps": _STEPS, "side": "[object.spec.?side.orValue('c')]"}, [], "abc"),
+        ({"steps": _NONE}, [], []),
+    ],
+)
+def test_images_of_a_custom_kind_are_extracted(
+    expressions: dict[str, str], references: list[Any], read: Any
+) -> None:
+    """Such a kind has no built-in extractors, so only ``images`` finds its images."""
+    registry = Registry()
+    images = [{"name": k, "expression": one} for k, one in expressions.items()]
+    rule = {
+        "apiGroups": ["e.com"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["tasks"],
+    }
+    policy = document(
+        "images.steps.all(image, verifyImageSignatures(image, [attestors.key]) > 0)",
+        matchConstraints={"resourceRules": [rule]},
+        matchImageReferences=references,
+        images=images,
+    )
+    steps = [{"name": "x", "image": "a"}, {"name": "y", "image": "b:v1"}]
+    task = {"apiVersion": "e.com/v1", "kind": "Task", "metadata": {"name": "t"}}
+    found = verdict(policy, {**task, "spec": {"steps": steps}}, registry=registry)
+    expected = ["a", "b:v1", "c"] if read == "abc" else read
+    assert sorted({one.image for one in registry.read}) == expected
+    assert found == PASS
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "CronJob"])
+def test_own_extractors_of_controllers_read_the_pod_template(kind: str) -> None:
+    """Autogen moves ``object.spec`` in the ``images`` expressions, too."""
+    registry = Registry()
+    own = [{"name": "mine", "expression": "object.spec.containers.map(e, e.image)"}]
+    policy = document(
+        "images.mine.all(image, verifyImageSignatures(image, [attestors.key]) > 0)",
+        images=own,
+    )
+    resource = pod("a", "b", kind=kind)
+    assert verdict(policy, resource, registry=registry) == PASS
+    assert {one.image for one in registry.read} == {"a", "b"}
 
 
 def _exception(**spec: Any) -> Any:

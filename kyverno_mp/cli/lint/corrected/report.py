@@ -28,6 +28,7 @@ from kyverno_mp.cli.lint.corrected.rules import (
     EMPTY_MAP,
     EMPTY_SET,
     FOREACH_CONTEXT,
+    IMAGE_RECORD,
     NULL_LABEL,
     rule_concerns,
 )
@@ -50,6 +51,7 @@ CORRECTED: Final = {
     FOREACH_CONTEXT: "The context of an inner foreach is known to the check.",
     EMPTY_SET: "A rule of which exclude leaves something is accepted.",
     NULL_LABEL: "A null label or annotation in a patch is accepted.",
+    IMAGE_RECORD: "Only the rule's own verification of an image counts.",
     "corrected.autogen": "Autogen copies of a MutatingPolicy are made from its tokens.",
 }
 """Code -> the correction; codes never change their meaning."""

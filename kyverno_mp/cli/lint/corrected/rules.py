@@ -22,7 +22,9 @@ EMPTY_MAP: Final = "corrected.empty_map"
 FOREACH_CONTEXT: Final = "corrected.foreach_context"
 EMPTY_SET: Final = "corrected.empty_set"
 NULL_LABEL: Final = "corrected.null_label"
+IMAGE_RECORD: Final = "corrected.image_record"
 
+_VERIFYING: Final = ("attestors", "attestations", "key", "issuer", "roots")
 _MERGE: Final = "patchStrategicMerge"
 _METADATA: Final = ("labels", "annotations")
 
@@ -38,6 +40,12 @@ def rule_concerns(policy: AnyPolicy) -> Iterator[Concern]:
             yield from _patch(patch, place, rule.name)
         for body in ("validate", "mutate"):
             yield from _contexts(raw, body, path, rule.name)
+        for number, block in enumerate(raw.get("verifyImages") or ()):
+            # KYVERNO: other entries record nothing (docs/behaviour/images 2.3).
+            if any(block.get(name) for name in _VERIFYING):
+                said = "1.18 accepts what an UPDATE keeps, or another policy verified"
+                place = f"{path}.verifyImages[{number}]"
+                yield Concern(IMAGE_RECORD, place, rule.name, said, "note")
         if _was_empty_set(rule) and not covers_match(rule):
             said = "exclude leaves something; 1.18 refuses the policy (empty set)"
             yield Concern(EMPTY_SET, f"{path}.exclude", rule.name, said, "note")

@@ -14,7 +14,7 @@ from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.images.verifier import ImageReview
-from kyverno_mp.ir.rules import ImageBlockIR, VerifyImagesIR
+from kyverno_mp.ir.rules import ImageBlockIR, PolicyIR, VerifyImagesIR
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.images.outcomes import ImageCheckBody
 from kyverno_mp.program.ports import OFFLINE, SignatureQuery
@@ -23,6 +23,7 @@ from tests.image_rig import Contents, Repository, Signer, digest_of, serving
 from tests.unit.cli.conftest import Command
 
 ANNOTATION = "kyverno.io/verify-images"
+SCOPED = "kyverno.io/verify-images-scoped"
 
 
 class Rig:
@@ -197,10 +198,15 @@ def test_containers_with_the_same_name_are_all_verified(
     assert any(text.startswith(start) and one == "fail" for one, text in found)
 
 
+@pytest.mark.parametrize("verified", [False, True])
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 @pytest.mark.parametrize("key", ["a/b", "a~1b", "9" * 5000])
 def test_image_under_any_key_gets_its_digest(
-    command: Command, rig: Rig, key: str, operation: str
+    command: Command,
+    rig: Rig,
+    key: str,
+    operation: str,
+    verified: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     rig.signed("app")
     file = rig.policy()
@@ -211,26 +217,31 @@ def test_image_under_any_key_gets_its_digest(
     file.write_text(yaml.safe_dump(policy))
     task = rig.folder / "task.yaml"
     steps = {key: {"image": f"{rig.host}/app:v1"}}
+    record = {
+        "version": 1,
+        "policies": {"/signed": {rule["name"]: {f"{rig.host}/app:v1": "pass"}}},
+    }
+    annotations = {SCOPED: json.dumps(record)} if verified else {}
     task.write_text(
         yaml.safe_dump(
             {
                 "apiVersion": "e.com/v1",
                 "kind": "Task",
-                "metadata": {"name": "t"},
+                "metadata": {"name": "t", "annotations": annotations},
                 "spec": {"steps": steps},
             }
         )
     )
     found = rows(command, file, task, "--set", f"request.operation={operation}")
-    if operation == "CREATE":
+    if operation == "CREATE" or not verified:
         text = f"verified image signatures for {rig.host}/app:v1"
         assert found == [("pass", "image verified"), ("pass", text)]
     else:
-        # The image equals the old object's, so it is not verified again.
+        # The old object has the same image, verified by the rule: not again.
         assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
 
 
-def test_skip_hides_no_failure(command: Command, rig: Rig) -> None:
+def test_outcomes_of_rules_are_separate(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     file = rig.policy()
     policy = yaml.safe_load(file.read_text())
@@ -241,9 +252,10 @@ def test_skip_hides_no_failure(command: Command, rig: Rig) -> None:
     policy["spec"]["rules"].append(skips)
     file.write_text(yaml.safe_dump(policy))
     found = rows(command, file, rig.pod(f"{rig.host}/app:v1"))
-    # Both rules check one attestation record.
     failed = ("fail", f"unverified image {rig.host}/app@{digest}")
-    assert found.count(failed) == len(policy["spec"]["rules"])
+    skipped = f"image skipped, skipped images: {rig.host}/app@{digest}"
+    assert found.count(failed) == 1
+    assert ("skip", skipped) in found
 
 
 def test_delete_has_no_response(command: Command, rig: Rig) -> None:
@@ -272,7 +284,8 @@ def test_no_image_means_no_result_with_any_preconditions(
 def test_record_of_any_type_proves_nothing(status: object) -> None:
     digest = digest_of(b"image")
     image = f"r.io/app@{digest}"
-    metadata = {"annotations": {ANNOTATION: json.dumps({image: status})}}
+    record = {"version": 1, "policies": {"/p": {"r": {image: status}}}}
+    metadata = {"annotations": {SCOPED: json.dumps(record)}}
     block = ImageBlockIR(parse_document({}), references=("*",))
     ir = VerifyImagesIR((block,))
     pod: dict[str, Any] = {"kind": "Pod", "metadata": metadata}
@@ -281,7 +294,9 @@ def test_record_of_any_type_proves_nothing(status: object) -> None:
         now=lambda: datetime(2026, 1, 2, tzinfo=UTC), monotonic_ns=lambda: 0
     )
     scope = RequestContext(Request(object=pod), OFFLINE, runtime).rule_scope("r")
-    (found,) = ImageCheckBody(ir).explain(scope, pod)
+    (found,) = ImageCheckBody(ir, PolicyIR("ClusterPolicy", "p"), "r").explain(
+        scope, pod
+    )
     assert (found.status, found.message) == ("fail", f"unverified image {image}")
 
 

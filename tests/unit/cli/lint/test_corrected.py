@@ -120,6 +120,22 @@ _CONFIG_MAPS: Json = {"resources": {"kinds": ["ConfigMap"]}}
 _NAMED: Json = {"resources": {"kinds": ["Service"], "names": ["a"]}}
 _LABELS = "Object{spec: Object.spec{hostNetwork: false}}"
 
+
+_KEYLESS: Json = {
+    "keyless": {"subject": "s", "issuer": "i", "rekor": {"url": "https://r.io"}}
+}
+
+
+def verifying(*blocks: dict[str, Json]) -> dict[str, Json]:
+    """Return a policy with entries of ``verifyImages``."""
+    return ruled(
+        verifyImages=[
+            {"imageReferences": ["r.io/*"], "failureAction": "Enforce", **block}
+            for block in blocks
+        ]
+    )
+
+
 NAMED: dict[str, list[dict[str, Json]]] = {
     "corrected.empty_map": [
         merged({"spec": {"securityContext": {}}}),
@@ -196,6 +212,11 @@ NAMED: dict[str, list[dict[str, Json]]] = {
         validating("oldObject == null", "UPDATE", background=True),
         validating("'spec' in oldObject", "*"),
     ],
+    "corrected.image_record": [
+        verifying({"attestors": [{"entries": [_KEYLESS]}]}),
+        verifying({"mutateDigest": True}, {"attestations": [{"type": "t"}]}),
+        verifying({"key": "k"}),
+    ],
     "corrected.autogen": [
         mutating("Object {\n spec: Object.spec{hostNetwork: false}}"),
         mutating("Object{spec: Object .spec{hostNetwork: false}}"),
@@ -243,6 +264,7 @@ SILENT: list[dict[str, Json]] = [
     mutating("Object{\n  spec: Object.spec{ hostNetwork: false }\n}"),
     mutating(_LABELS, "object.metadata.name"),
     json_patching("/metadata/finalizers/-"),
+    verifying({"mutateDigest": True}),
 ]
 
 

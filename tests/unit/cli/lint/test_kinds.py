@@ -104,6 +104,13 @@ def test_a_misspelt_kind_is_found_in_every_place(
         ("batch/v1beta1/CronJob", "batch/v1/CronJob"),
         ("v1beta1/Ingress", "networking.k8s.io/v1/Ingress"),
         ("core/v1/Secret", "v1/Secret"),
+        ("Pod/evction", "Pod/eviction"),
+        ("Pod/Exec", "Pod/exec"),
+        ("Pod.portForward", "Pod.portforward"),
+        ("v1/Service/statuses", "v1/Service/status"),
+        ("apps/v1/ReplicaSet/scales", "apps/v1/ReplicaSet/scale"),
+        ("Po*/lgo", "Po*/log"),
+        ("*/scal", "*/scale"),
     ],
 )
 def test_near_misses(
@@ -138,9 +145,29 @@ def test_other_unknown_kinds_are_notes_that_name_the_flags(
     assert "--cluster" in text
 
 
+@pytest.mark.parametrize("written", ["ConfigMap/exec", "apps/v1/Deployment/tokens"])
+def test_unlike_subresources_of_built_in_kinds_are_notes(
+    command: Command, tmp_path: Path, written: str
+) -> None:
+    ((code, level, text),) = _found(command, tmp_path, _places(written)["match"])
+    assert (code, level) == ("lint.kind_unknown", "note")
+    assert text.startswith(f"kind {written} is not known")
+
+
 @pytest.mark.parametrize(
     "written",
-    ["*", "Pod/exec", "Deploy*", "apps/v1/Deployment/scale", "*/scale", "Scale"]
+    [
+        "*",
+        "Pod/exec",
+        "Pod/*",
+        "Pod/ephemeralcontainers",
+        "*/*",
+        "Job/status",
+        "Deploy*",
+        "apps/v1/Deployment/scale",
+        "*/scale",
+        "Scale",
+    ]
     + [f"{one.api_version}/{one.kind}" for one in BUILT_IN],
 )
 def test_known_kinds_are_no_findings(
@@ -169,6 +196,11 @@ def test_definitions_make_kinds_known(command: Command, tmp_path: Path) -> None:
         ("", "v1", "pod", "pods"),
         ("apps", "v1", "Deployments", "deployments"),
         ("", "v1", "configmpas", "configmaps"),
+        ("", "v1", "pods/evction", "pods/eviction"),
+        ("apps", "*", "statefulsets/Scale", "statefulsets/scale"),
+        ("apps", "v1", "*/scal", "*/scale"),
+        ("", "v1", "pods/*", ""),
+        ("*", "*", "*/scale", ""),
         ("extensions", "v1beta1", "ingresses", "ingresses in networking.k8s.io/v1"),
         ("policy", "v1beta1", "poddisruptionbudgets", "poddisruptionbudgets in policy"),
     ],

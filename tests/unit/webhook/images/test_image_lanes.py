@@ -18,7 +18,14 @@ from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
 from kyverno_mp.webhook.review.moves import MOVED, in_two_lanes
 from kyverno_mp.webhook.route import SHARED
 from tests.image_rig import Signer
-from tests.unit.webhook.images.test_images import Webhooks, answered, block, pod, policy
+from tests.unit.webhook.images.test_images import (
+    Webhooks,
+    answered,
+    block,
+    pod,
+    policy,
+    scoped,
+)
 from tests.unit.webhook.stub import review
 from tests.waiting import HANG_S, far_ns, real_ns, wait_on_loop
 
@@ -129,7 +136,7 @@ def test_late_review_of_an_ignored_policy(
         path = SHARED[b"/mutate/ignore"]
         body = review(object=pod(f"{host}/other:v1"))
         occupies = webhooks.service.answer(path, b"timeout=60s", body)
-        given = pod(f"{host}/app:v1", **{"kyverno.io/verify-images": "{}"})
+        given = pod(f"{host}/app:v1", **scoped(f"{host}/app:v1"))
         old = {"oldObject": given, "operation": "UPDATE"} if is_old else {}
         late = webhooks.service.answer(path, b"", review(object=given, **old))
         assert isinstance(occupies, LateAnswer)

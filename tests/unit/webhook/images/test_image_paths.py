@@ -11,6 +11,7 @@ from kyverno_mp.values.jsonvalue import Json
 from tests.image_rig import Contents, Signer
 from tests.unit.webhook.images.test_images import (
     ANNOTATION,
+    SCOPED,
     Answered,
     Webhooks,
     block,
@@ -18,6 +19,7 @@ from tests.unit.webhook.images.test_images import (
     host,
     pod,
     policy,
+    scoped,
     signed,
 )
 
@@ -45,7 +47,12 @@ def _admitted(webhooks: Webhooks, given: dict[str, Json]) -> Answered:
 
 
 def _forged(*references: str) -> dict[str, str]:
-    return {ANNOTATION: json.dumps(dict.fromkeys(references, "pass"))}
+    entries = {"verify": dict.fromkeys(references, "pass")}
+    record = {"version": 1, "policies": {"/a": entries, "/b": entries}}
+    return {
+        ANNOTATION: json.dumps(dict.fromkeys(references, "pass")),
+        SCOPED: json.dumps(record),
+    }
 
 
 def test_record_has_the_images_of_both_paths(
@@ -109,33 +116,52 @@ def test_unwritten_records_are_removed(
     webhooks = Webhooks(policies, tmp_path / "c")
     given = pod(reference, **_forged(reference, foreign))
     done = _admitted(webhooks, given)
-    assert ANNOTATION not in done.object["metadata"].get("annotations", {})
+    assert not {ANNOTATION, SCOPED} & {*done.object["metadata"].get("annotations", {})}
     path = f"/mutate/{mode.lower()}".encode()
     left = webhooks.ask(path, given).object["metadata"].get("annotations", {})
-    assert foreign not in left.get(ANNOTATION, "")
+    assert foreign not in left.get(ANNOTATION, "") + left.get(SCOPED, "")
 
 
-@pytest.mark.parametrize("what", ["entries", "characters", "json", "kind", "status"])
+def _record(images: Json) -> str:
+    """Return the record in which policy ``a`` has these images."""
+    policies = {"/a": {"verify": images}}
+    return json.dumps({"version": 1, "policies": policies})
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("entries", "characters", "json", "kind", "policies", "rules", "images"),
+        *("version", "status", "type", "policy", "flat"),
+    ],
+)
 def test_forged_record_is_dropped(
     contents: Contents, host: str, tmp_path: Path, what: str
 ) -> None:
     reference = f"{host}/app@{signed(contents, Signer())}"
     entries = {f"{host}/{n}": "pass" for n in range(limits.IMAGE_RECORD_ENTRIES_MAX)}
     text = {
-        "entries": json.dumps({reference: "pass", **entries}),
-        "characters": json.dumps({reference: "pass"})
+        "entries": _record({reference: "pass", **entries}),
+        "characters": _record({reference: "pass"})
         + " " * limits.IMAGE_RECORD_CHARACTERS_MAX,
         "json": "{",
         "kind": "[]",
-        "status": json.dumps({reference: "maybe"}),
+        "policies": json.dumps({"version": 1, "policies": ["/a"]}),
+        "rules": json.dumps({"version": 1, "policies": {"/a": ["verify"]}}),
+        "images": _record([reference]),
+        "version": _record({reference: "pass"}).replace("1", "2", 1),
+        "status": _record({reference: "maybe"}),
+        "type": _record({reference: ["pass"]}),
+        "policy": scoped(reference)[SCOPED],
+        "flat": json.dumps({reference: "pass"}),
     }[what]
     policies = policy("a", block(host, Signer())) + _skipped(
         "b", block(host, Signer()), **_IGNORE
     )
     webhooks = Webhooks(policies, tmp_path / "c")
-    done = webhooks.ask(_IGNORE_PATH, pod(reference, **{ANNOTATION: text}))
-    assert ANNOTATION not in done.object["metadata"].get("annotations", {})
-    kept = _forged(reference)
+    done = webhooks.ask(_IGNORE_PATH, pod(reference, **{SCOPED: text}))
+    assert not done.object["metadata"].get("annotations")
+    kept = {SCOPED: _record({reference: "pass"})}
     done = webhooks.ask(_IGNORE_PATH, pod(reference, **kept))
     assert done.outcomes == {reference: "pass"}, "so is what an earlier path writes"
 
@@ -165,7 +191,6 @@ def test_namespaced_policy_does_not_verify_for_a_cluster_policy(
     checked = webhooks.ask(_CHECKS[1], done.object)
     assert not checked.allowed
     assert f"unverified image {reference}" in checked.message
-    # A user who omits the list of them gains nothing.
     assert not webhooks.ask(
         _CHECKS[1], webhooks.ask(_IGNORE_PATH, done.object).object
     ).allowed
@@ -184,7 +209,7 @@ def test_cluster_policy_verifies_for_itself(
     assert done.outcomes == {reference: "pass"}
     for path in _CHECKS:
         assert webhooks.ask(path, done.object).allowed
-    # The list of another policy is removed.
+    # What earlier versions wrote is removed.
     forged = {"kyverno.io/verify-images-of-namespace": json.dumps([reference])}
     again = _admitted(webhooks, pod(reference, **forged))
     assert again.object == done.object

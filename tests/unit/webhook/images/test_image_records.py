@@ -19,6 +19,7 @@ from tests.unit.webhook.images.test_images import (
     host,
     pod,
     policy,
+    scoped,
     signed,
 )
 
@@ -177,6 +178,7 @@ def test_earlier_policy_does_not_verify_for_a_skipped_one(
     assert done.allowed
     assert ANNOTATION not in done.object["metadata"].get("annotations", {})
     assert not webhooks.ask(_VALIDATE, done.object).allowed
+    assert webhooks.validate(done.object).allowed
 
 
 def test_unchanged_image_keeps_its_record_if_a_policy_is_skipped(
@@ -186,7 +188,8 @@ def test_unchanged_image_keeps_its_record_if_a_policy_is_skipped(
     reference = f"{host}/app@{signed(contents, signer)}"
     policies = _asking(block(host, signer)) + _vouching(host, signer)
     webhooks = Webhooks(policies, tmp_path / "c")
-    asked = {"operation": "UPDATE", "oldObject": pod(reference)}
+    old = pod(reference, **scoped(reference, policy="/cluster"))
+    asked = {"operation": "UPDATE", "oldObject": old}
     given = webhooks.ask(b"/mutate/fail", pod(reference), **asked)
 
     def late(*_: object) -> None:

@@ -36,6 +36,7 @@ from tests.unit.webhook.stub import StubRecords, review
 from tests.waiting import HANG_NS, real_ns
 
 ANNOTATION = "kyverno.io/verify-images"
+SCOPED = "kyverno.io/verify-images-scoped"
 LOOPBACK = "*,127.0.0.0/8"
 Event = tuple[str, ...]
 
@@ -93,6 +94,14 @@ def pod(*images: str, **annotations: str) -> dict[str, Json]:
             ]
         },
     }
+
+
+def scoped(
+    reference: str, status: Json = "pass", policy: str = "/p", rule: str = "verify"
+) -> dict[str, str]:
+    """Return the annotation with one outcome, as Kyverno 1.19 writes it."""
+    outcomes = {policy: {rule: {reference: status}}}
+    return {SCOPED: json.dumps({"version": 1, "policies": outcomes})}
 
 
 @dataclass
@@ -269,18 +278,62 @@ def test_unchanged_image_is_not_read_again(
 ) -> None:
     digest = signed(contents, Signer())
     webhooks = Webhooks(policy("p", block(host, Signer())), tmp_path / "c")
-    given = pod(f"{host}/app@{digest}", note="new")
-    old = pod(f"{host}/app@{digest}")
+    reference = f"{host}/app@{digest}"
+    given = pod(reference, note="new")
+    old = pod(reference, **scoped(reference))
     done = webhooks.mutate(given, operation="UPDATE", oldObject=old)
     assert done.allowed
-    assert done.outcomes == {f"{host}/app@{digest}": "pass"}
+    assert done.outcomes == {reference: "pass"}
+    record = done.object["metadata"]["annotations"][SCOPED]
+    assert json.loads(record) == json.loads(scoped(reference)[SCOPED])
     assert webhooks.calls == []
+    assert webhooks.validate(done.object).allowed
     moved = webhooks.mutate(
-        pod("docker.io/other:v1", f"{host}/app@{digest}"),
-        operation="UPDATE",
-        oldObject=old,
+        pod("docker.io/other:v1", reference), operation="UPDATE", oldObject=old
     )
     assert not moved.allowed
+
+
+def test_record_of_an_admission_spares_the_update(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
+    """One rule writes the digest, the other's outcome was for the tag."""
+    signer = Signer()
+    signed(contents, signer)
+    policies = policy("p", block(host, signer)) + policy(
+        "q", block(host, signer, mutateDigest=False)
+    )
+    webhooks = Webhooks(policies, tmp_path / "c")
+    old = webhooks.mutate(pod(f"{host}/app:v1")).object
+    assert webhooks.validate(old).allowed
+    webhooks.calls.clear()
+    contents.answers.clear()
+    done = webhooks.mutate(old, operation="UPDATE", oldObject=old)
+    assert (done.allowed, done.object, webhooks.calls) == (True, old, [])
+
+
+def test_unchanged_image_is_verified_by_each_rule_that_has_not(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
+    """Only the rule's own pass counts: of this policy, namespace, rule and image."""
+    reference = f"{host}/app@{signed(contents, Signer())}"
+    webhooks = Webhooks(policy("p", block(host, Signer())), tmp_path / "c")
+    for record in (
+        {},
+        {ANNOTATION: json.dumps({reference: "pass"})},
+        scoped(reference, policy="/q"),
+        scoped(reference, policy="default/p"),
+        scoped(reference, rule="other"),
+        scoped(f"{host}/app:v1"),
+        scoped(reference, "fail"),
+        scoped(reference, ["pass"]),
+        {SCOPED: json.dumps({"version": 2, "policies": {"/p": {"verify": 1}}})},
+        {SCOPED: "{"},
+    ):
+        old = pod(reference, **record)
+        done = webhooks.mutate(old, operation="UPDATE", oldObject=old)
+        assert not done.allowed, record
+        assert "failed to verify image" in done.message
 
 
 def test_images_of_the_mutated_object_are_verified(
