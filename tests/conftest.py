@@ -2,14 +2,15 @@
 
 import gc
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+from tests.examples import scaled
 
 # No result depends on the speed of the machine: counts guard costs. The parent is the
 # profile that Hypothesis chose, which differs in CI.
@@ -21,9 +22,6 @@ settings.register_profile(
 )
 settings.load_profile("any speed")
 
-_EXAMPLES_MIN: Final = 100
-"""A smaller budget leaves properties with fewer stated examples as they are."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare where the counts of a run go."""
@@ -32,17 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Scale the examples that property tests state to this run's percentage."""
-    percent = int(os.environ.get("PROPERTY_EXAMPLES", "100"))
     functions = [getattr(item, "obj", None) for item in items]
     # The items of a parametrized test have the same function.
     for test in {id(each): each for each in functions}.values():
         if isinstance(test, FunctionType) and is_hypothesis_test(test):
             marked: Any = test
             stated = marked._hypothesis_internal_use_settings
-            least = min(stated.max_examples, _EXAMPLES_MIN)
-            count = max(stated.max_examples * percent // 100, least)
-            scaled = settings(stated, max_examples=count)
-            marked._hypothesis_internal_use_settings = scaled
+            budget = settings(stated, max_examples=scaled(stated.max_examples))
+            marked._hypothesis_internal_use_settings = budget
 
 
 def pytest_collection_finish() -> None:

@@ -18,9 +18,11 @@ from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.limits import REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
 from tests.conformance.place import ABSENT, PRESENT, ROOT
+from tests.examples import scaled
 
 Json = Any
 _SAMPLES = Path(__file__).resolve().parents[2] / "config/samples/policies"
@@ -28,6 +30,16 @@ _REWRITTEN_MIN = 30
 """The number of recorded policies that are rewritten; fewer mean rejected policies."""
 _REVIEWS_MIN = 300
 _SAMPLES_MIN = 13
+
+
+INPUTS = scaled(REWRITE_INPUTS_MIN)
+
+
+@pytest.fixture(autouse=True)
+def _budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare on the requests of this run's budget, as in other property tests."""
+    counted = "kyverno_mp.cli.fix.rewrite.inputs.REWRITE_INPUTS_MIN"
+    monkeypatch.setattr(counted, INPUTS)
 
 
 @cache

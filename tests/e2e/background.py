@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tests.e2e.api import Api
+from tests.e2e.namespaces import end_namespace
 from tests.waiting import unique, wait_for
 
 BACKGROUND: Final = "kyverno-background-controller"
@@ -121,7 +122,7 @@ class Space:
 
 
 @contextlib.contextmanager
-def space_in(api: Api) -> Iterator[Space]:
+def space_in(api: Api, etcd_url: str | None = None) -> Iterator[Space]:
     """Yield a namespace; it is deleted with its policies."""
     made = Space(api, f"bg-{unique()}")
     api.create("/api/v1/namespaces", {"metadata": {"name": made.name}})
@@ -132,7 +133,7 @@ def space_in(api: Api) -> Iterator[Space]:
             api.ask("DELETE", f"{POLICIES}/{one}")
         for one in made.requests():
             api.ask("DELETE", f"{REQUESTS}/{one['metadata']['name']}")
-        api.ask("DELETE", f"/api/v1/namespaces/{made.name}")
+        end_namespace(api, etcd_url, made.name)
 
 
 def stays(condition: Callable[[], bool], seconds: float = 1.5) -> bool:

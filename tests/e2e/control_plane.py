@@ -82,7 +82,7 @@ class Program:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(GUARD), str(os.getpid()), *self.command],
-                env={**os.environ, "GOGC": GO_GARBAGE_PERCENT},
+                env={**_inherited(), "GOGC": GO_GARBAGE_PERCENT},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -111,6 +111,15 @@ class Program:
                 tail = self.log.read_text(errors="replace")[-4000:]
                 raise NotReady(f"{self.name}: {what}: {tail}")
             time.sleep(POLL_S)
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment without the settings of tests, which serve rejects."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("KYVERNO_MP_")
+    }
 
 
 class ControlPlane:

@@ -1,6 +1,6 @@
-"""Measure what objects take in etcd, and compact it.
+"""List what etcd stores and how much it takes, and compact it.
 
-Takes: the client address of an etcd. Gives: sizes by key. May touch: etcd.
+Takes: the client address of an etcd. Gives: keys, sizes by key. May touch: etcd.
 Source: etcd's gRPC gateway (/v3/kv/range, /v3/kv/compaction); Kubernetes stores an
 object at /registry/<resource or group/resource>/<namespace>/<name>.
 """
@@ -8,34 +8,52 @@ object at /registry/<resource or group/resource>/<namespace>/<name>.
 import base64
 import json
 import urllib.request
+from collections.abc import Iterator
 from typing import Any, Final
 
 from tests.waiting import HANG_S
 
 _LIMIT: Final = 1000
+_ALL: Final = "/registry/"
+_EVENTS: Final = "/registry/events/"
 
 
 def sizes(client_url: str, prefix: str) -> dict[str, int]:
     """Return the bytes of every value whose key has the prefix."""
-    found: dict[str, int] = {}
-    start, end = prefix.encode(), _after(prefix.encode())
-    while True:
-        answer = _range(client_url, start, end)
-        for one in answer.get("kvs") or ():
-            key = base64.b64decode(one["key"])
-            found[key.decode()] = len(base64.b64decode(one.get("value", "")))
-            start = key + b"\0"
-        if not answer.get("more"):
-            return found
-
-
-def _range(client_url: str, start: bytes, end: bytes) -> dict[str, Any]:
-    asked = {
-        "key": base64.b64encode(start).decode(),
-        "range_end": base64.b64encode(end).decode(),
-        "limit": _LIMIT,
+    start = prefix.encode()
+    return {
+        base64.b64decode(one["key"]).decode(): len(base64.b64decode(one["value"]))
+        for one in _range(client_url, start, _after(start))
     }
-    return _ask(client_url, "range", asked)
+
+
+def keys(client_url: str) -> list[str]:
+    """Return the keys of all objects except events, which are many."""
+    before, behind = _ALL.encode(), _after(_ALL.encode())
+    events = _EVENTS.encode()
+    return [
+        base64.b64decode(one["key"]).decode()
+        for start, end in ((before, events), (_after(events), behind))
+        for one in _range(client_url, start, end, keys_only=True)
+    ]
+
+
+def _range(
+    client_url: str, start: bytes, end: bytes, *, keys_only: bool = False
+) -> Iterator[dict[str, str]]:
+    while True:
+        asked = {
+            "key": base64.b64encode(start).decode(),
+            "range_end": base64.b64encode(end).decode(),
+            "limit": _LIMIT,
+            "keys_only": keys_only,
+        }
+        answer = _ask(client_url, "range", asked)
+        for one in answer.get("kvs") or ():
+            yield {"value": "", **one}
+            start = base64.b64decode(one["key"]) + b"\0"
+        if not answer.get("more"):
+            return
 
 
 def _ask(client_url: str, what: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,12 @@ from tests.e2e.chainsaw.documents import Failed
 from tests.e2e.chainsaw.read import read_test
 from tests.e2e.chainsaw.run import run_test
 from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.etcd import keys
+from tests.e2e.namespaces import end_namespace
+from tests.waiting import wait_for
 
+REPORTS = "wgpolicyk8s.io/v1alpha2"
 CASES = Path(__file__).with_name("cases")
 
 
@@ -74,3 +79,33 @@ def test_existing_objects_stay(cluster: Cluster, api: Api, tmp_path: Path) -> No
     assert api.get(f"{path}/found")["data"] == {"a": "b"}
     assert api.ask("GET", f"{path}/made")[0] == 404
     api.delete(f"{path}/found")
+
+
+def test_namespace_ends_with_its_content(shared_plane: ControlPlane, api: Api) -> None:
+    """Otherwise a case finds what an earlier one left in a namespace of that name."""
+    path = "/api/v1/namespaces/ended"
+    api.create("/api/v1/namespaces", {"metadata": {"name": "ended"}})
+    wait_for(lambda: api.ask("GET", f"{path}/serviceaccounts/default")[0] == 200)
+    wait_for(lambda: api.ask("GET", f"{path}/configmaps/kube-root-ca.crt")[0] == 200)
+    meta = {"metadata": {"name": "a"}}
+    api.create(f"{path}/services", {**meta, "spec": {"ports": [{"port": 1}]}})
+    container = {"name": "c", "image": "i"}
+    api.create(f"{path}/pods", {**meta, "spec": {"containers": [container]}})
+    report = {"apiVersion": REPORTS, "kind": "PolicyReport", **meta}
+    api.create(f"/apis/{REPORTS}/namespaces/ended/policyreports", report)
+    end_namespace(api, shared_plane.etcd_url, "ended")
+    assert api.ask("GET", path)[0] == 404
+    assert not [key for key in keys(shared_plane.etcd_url) if "/ended/" in key]
+
+
+def test_namespace_with_a_finalizer_stays(shared_plane: ControlPlane, api: Api) -> None:
+    """Otherwise the object would be left in a namespace that does not exist."""
+    path = "/api/v1/namespaces/kept"
+    api.create("/api/v1/namespaces", {"metadata": {"name": "kept"}})
+    meta = {"name": "a", "finalizers": ["example.com/wait"]}
+    api.create(f"{path}/configmaps", {"metadata": meta})
+    end_namespace(api, shared_plane.etcd_url, "kept")
+    assert "deletionTimestamp" in api.get(path)["metadata"]
+    api.patch(f"{path}/configmaps/a", {"metadata": {"finalizers": None}})
+    end_namespace(api, shared_plane.etcd_url, "kept")
+    assert api.ask("GET", path)[0] == 404

@@ -33,6 +33,7 @@ from tests.e2e.chainsaw.sweep import sweep, sweep_certificates, sweep_webhooks
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product
 from tests.waiting import wait_for
 
@@ -124,6 +125,9 @@ def test_case(
     case: Case, products: Products, cluster: Cluster, api: Api, tmp_path: Path
 ) -> None:
     products.need(case.profile)
+    assert cluster.plane is not None
+    etcd_url = cluster.plane.etcd_url
+    end = partial(end_namespace, api, etcd_url)
     environment = command_environment(
         cluster.kubeconfig, cluster.kubectl, tmp_path / "bin"
     )
@@ -132,12 +136,17 @@ def test_case(
     while left:
         left -= 1
         test = read_test(stage(case, tmp_path / str(left)), 8.0 if known else 60.0)
-        sweep(api, products.await_no_policies)
+        sweep(api, products.await_no_policies, etcd_url)
         put_back(api)
         try:
             is_first = left == RUNS - 1
             pause_s = 0.0 if is_first else 1.0
-            run_test(test, api, environment, pause_s=pause_s, is_brief=is_first)
+            run_test(
+                *(test, api, environment),
+                pause_s=pause_s,
+                is_brief=is_first,
+                end_namespace=end,
+            )
         except (Failed, Refused, Error) as error:
             if not known and not left:
                 raise

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product, started
 from tests.image_rig import Signer
 from tests.images import manifest_rig
@@ -36,8 +37,8 @@ def running(
 class Manifests:
     """A namespace for signed Deployments, and one for their dry runs."""
 
-    def __init__(self, api: Api) -> None:
-        self.api = api
+    def __init__(self, api: Api, etcd_url: str) -> None:
+        self.api, self.etcd_url = api, etcd_url
         stamp = unique()
         self.name, self.dry_runs = f"signed-{stamp}", f"dry-runs-{stamp}"
         self.signer = Signer()
@@ -47,7 +48,7 @@ class Manifests:
     def end(self) -> None:
         self.api.delete(f"{_POLICIES}/{self.name}")
         for name in (self.name, self.dry_runs):
-            self.api.delete(f"/api/v1/namespaces/{name}")
+            end_namespace(self.api, self.etcd_url, name)
 
     def require_signatures(self) -> None:
         keys = {"publicKeys": self.signer.pem}
@@ -116,9 +117,11 @@ class Manifests:
 
 
 @pytest.fixture
-def manifests(api: Api, running: Product) -> Iterator[Manifests]:
+def manifests(
+    api: Api, shared_plane: ControlPlane, running: Product
+) -> Iterator[Manifests]:
     del running
-    made = Manifests(api)
+    made = Manifests(api, shared_plane.etcd_url)
     yield made
     made.end()
 

@@ -98,7 +98,13 @@ def modules() -> dict[str, str]:
 
 
 def test_modules_that_name_a_kind_become_fewer() -> None:
-    words = {name: " ".join(code_of(source)) for name, source in modules().items()}
+    patterns = [_name_of(row) for row in POLICY_KINDS]
+    # Splitting into tokens is slow, and most modules have no such name anywhere.
+    words = {
+        name: " ".join(code_of(source))
+        for name, source in modules().items()
+        if any(pattern.search(source) for pattern in patterns)
+    }
     counts = {
         row.name: sum(1 for text in words.values() if _name_of(row).search(text))
         for row in POLICY_KINDS
@@ -114,10 +120,12 @@ def test_only_documents_list_kinds() -> None:
     names = {name for row in POLICY_KINDS for name in row.names} - {"Policy"}
     names |= {one.plural for row in POLICY_KINDS for one in row.stored} - {"policies"}
     names |= {"celpolicies", "imagevalidating"}
+    written = re.compile("|".join(names))
     listed = {
         module
         for module, source in modules().items()
-        if any(text.partition("/")[0] in names for text in literals_of(source))
+        if written.search(source)
+        and any(text.partition("/")[0] in names for text in literals_of(source))
     }
     assert listed == LITERAL_IN
 

@@ -117,6 +117,7 @@ def unused(modules: list[Module]) -> list[str]:
             is_used = (
                 _is_special(node.name)
                 or (is_outer and (f"kyverno_mp.{module.name}", node.name) in imported)
+                or attributes[f".{node.name}"] > module.names[f".{node.name}"]
                 or _is_used(node, attributes, module.names if is_outer else Counter())
             )
             if not is_used:

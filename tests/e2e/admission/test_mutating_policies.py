@@ -17,6 +17,7 @@ from tests.e2e.api import Api
 from tests.e2e.background import BACKGROUND, POOL, Space, space_in
 from tests.e2e.cel_policies import Policies, inside, matched, put_triggers, victim
 from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of
 from tests.waiting import HANG_S, wait_for
@@ -46,10 +47,10 @@ def running(
 
 
 @pytest.fixture
-def space(api: Api, running: Product) -> Iterator[Space]:
+def space(api: Api, shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
     wait_for(running.is_ready)
     wait_for(lambda: holder_of(api, BACKGROUND) == "first")
-    with space_in(api) as made:
+    with space_in(api, shared_plane.etcd_url) as made:
         yield made
 
 

@@ -46,6 +46,10 @@ _WRITES: Final = frozenset({"apply", "create", "patch", "update"})
 _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
 
 
+EndNamespace = Callable[[str], None]
+"""Deletes the namespace of that name, with its content."""
+
+
 @dataclass
 class _Run:
     test: Test
@@ -54,33 +58,34 @@ class _Run:
     created: list[dict[str, Any]] = field(default_factory=list)
     own_namespace: dict[str, Any] | None = None
     brief: frozenset[str] = frozenset()
+    end: EndNamespace | None = None
 
 
 def run_test(
     test: Test,
     api: Api,
     environment: Mapping[str, str],
-    cluster: Names | None = None,
     *,
     pause_s: float = 0.0,
     is_brief: bool = False,
+    end_namespace: EndNamespace | None = None,
 ) -> None:
     """Run all steps; raises Failed.
 
-    ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings;
-    ``pause_s``: the time between two steps, where chainsaw starts processes;
-    ``is_brief``: a long sleep between an assertion and a write takes SETTLED_S, as what
-    was asserted is to be in force by then.
+    ``environment``: KUBECONFIG and PATH of the commands; ``pause_s``: the time between
+    two steps, where chainsaw starts processes; ``is_brief``: a long sleep between an
+    assertion and a write takes SETTLED_S, as what was asserted is to be in force by
+    then; ``end_namespace``: a cheaper deletion of the namespaces that are left when all
+    steps have run.
     """
     namespace = test.namespace or f"chainsaw-{uuid.uuid4().hex[:10]}"
     objects = Objects(api, namespace)
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     shell = Shell(test.folder, kept | dict(environment), namespace)
-    run = _Run(test, objects, shell)
+    run = _Run(test, objects, shell, end=end_namespace)
     run.brief = _settling(test) if is_brief else run.brief
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     names: dict[str, Any] = {
-        **(cluster or {}),
         "namespace": namespace,
         "server_version": api.get("/version"),
         "test": {"metadata": {"name": test.name}},
@@ -99,8 +104,7 @@ def run_test(
 def _uses_namespace(run: _Run, outer: Names) -> bool:
     """Return whether a step may use the test's namespace.
 
-    Creating one costs 0.5 s of CPU, because the API server is asked for each kind when
-    it is deleted, and most tests name all their namespaces.
+    Most tests name all their namespaces, and one more costs CPU time.
     """
     if run.test.namespace:
         return True
@@ -173,7 +177,10 @@ def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
     """Delete and wait; a policy that was just deleted may reject it for a moment."""
     while True:
         try:
-            run.objects.delete(made)
+            if run.end is not None and _is_namespace(made):
+                run.end(made["metadata"]["name"])
+            else:
+                run.objects.delete(made)
             break
         except Refused:
             if time.monotonic() > deadline:
@@ -216,8 +223,7 @@ def _clean_up(run: _Run, names: Names) -> None:
         time.sleep(FORGOTTEN_S)
     if run.own_namespace is not None:
         # It deletes its content, has a unique name, and is not waited for.
-        with contextlib.suppress(Refused):
-            run.objects.delete(run.own_namespace)
+        _remove(run, run.own_namespace, deadline)
 
 
 def _run_operation(run: _Run, operation: Operation, outer: Names) -> dict[str, Any]:

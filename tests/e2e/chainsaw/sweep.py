@@ -11,6 +11,7 @@ from typing import Final
 
 from kyverno_mp.controllers.webhook_config.options import MANAGED_BY
 from tests.e2e.api import Api
+from tests.e2e.etcd import keys
 
 _KINDS: Final = (
     "kyverno.io/v1/clusterpolicies",
@@ -34,6 +35,8 @@ _WEBHOOKS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{plural}?labelSelector={MANAGED_BY}"
     for plural in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 )
+_CUSTOM: Final = {kind.partition("/")[0] for kind in (*_KINDS, *_MADE)}
+"""The groups of our CustomResourceDefinitions."""
 _GENERATED_BY: Final = "generate.kyverno.io/policy-name"
 _GENERATED: Final = (
     "/api/v1/configmaps",
@@ -63,35 +66,56 @@ def settle() -> None:
     time.sleep(1.0)
 
 
-def sweep(api: Api, settled: Callable[[], None] = settle) -> None:
+def sweep(
+    api: Api, settled: Callable[[], None] = settle, etcd_url: str | None = None
+) -> None:
     """Delete all policies, their dependent objects, and forgotten workloads.
 
     ``settled`` returns when no policy is in force; it is called if any existed.
+    ``etcd_url`` tells which collections have objects, so that the others are not read.
     """
-    if sweep_policies(api):
+    if sweep_policies(api, etcd_url):
         settled()
-    sweep_made(api)
+    stored = Stored(etcd_url)
+    _delete_all(api, [f"/apis/{kind}" for kind in _MADE], stored)
+    _delete_all(api, _GENERATED, stored, f"?labelSelector={_GENERATED_BY}")
     for base in _WORKLOADS:
-        for one in api.get(base).get("items") or []:
+        for one in api.get(base).get("items") or [] if stored.has(base) else ():
             at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
             api.ask("DELETE", f"{base}/{one['metadata']['name']}", at_once)
 
 
-def sweep_policies(api: Api) -> bool:
+class Stored:
+    """The keys that etcd has now; without ``etcd_url``, every collection may exist."""
+
+    def __init__(self, etcd_url: str | None) -> None:
+        self._keys = None if etcd_url is None else keys(etcd_url)
+
+    def has(self, collection: str) -> bool:
+        """Return whether the kind of the collection has objects, as far as is known.
+
+        K8S: the group is part of a key only for custom kinds.
+        """
+        group, *_, plural = collection.removeprefix("/apis/").split("/")
+        kind = f"{group}/{plural}" if group in _CUSTOM else plural
+        prefix = f"/registry/{kind}/"
+        return self._keys is None or any(key.startswith(prefix) for key in self._keys)
+
+
+def sweep_policies(api: Api, etcd_url: str | None = None) -> bool:
     """Delete all policies and their dependent objects; return whether any existed."""
-    return _delete_all(api, [f"/apis/{kind}" for kind in _KINDS])
+    stored = Stored(etcd_url)
+    return _delete_all(api, [f"/apis/{kind}" for kind in _KINDS], stored)
 
 
-def sweep_made(api: Api) -> None:
-    """Delete the pools' objects: requests, reports, generated objects."""
-    _delete_all(api, [f"/apis/{kind}" for kind in _MADE])
-    _delete_all(api, _GENERATED, f"?labelSelector={_GENERATED_BY}")
-
-
-def _delete_all(api: Api, collections: Sequence[str], query: str = "") -> bool:
+def _delete_all(
+    api: Api, collections: Sequence[str], stored: Stored, query: str = ""
+) -> bool:
     """Delete every object of the collections; return whether any existed."""
     found = False
     for collection in collections:
+        if not stored.has(collection):
+            continue
         base, plural = collection.rsplit("/", 1)
         status, listed = api.ask("GET", f"{collection}{query}")
         for one in listed["items"] if status == _OK else ():

@@ -54,9 +54,9 @@ def running(
 
 
 @pytest.fixture
-def space(api: Api, running: Product) -> Iterator[Space]:
+def space(api: Api, shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
     wait_for(lambda: holder_of(api, BACKGROUND) == "first")
-    with space_in(api) as made:
+    with space_in(api, shared_plane.etcd_url) as made:
         yield made
 
 

@@ -19,6 +19,7 @@ import pytest
 from tests.e2e.api import Api, Refused
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import CLEANUP, Product, configured, holder_of, started
 from tests.waiting import unique, wait_for
 
@@ -54,7 +55,7 @@ def running(
 
 
 @pytest.fixture
-def space(api: Api, running: Product) -> Iterator[str]:
+def space(api: Api, shared_plane: ControlPlane, running: Product) -> Iterator[str]:
     """Yield a new namespace; its objects and policies are deleted after the test."""
     wait_for(lambda: holder_of(api, CLEANUP) == "first")
     name = f"cleanup-{unique()}"
@@ -62,7 +63,7 @@ def space(api: Api, running: Product) -> Iterator[str]:
     yield name
     for one in api.get(_POLICIES)["items"]:
         api.delete(f"{_POLICIES}/{one['metadata']['name']}")
-    api.delete(f"/api/v1/namespaces/{name}")
+    end_namespace(api, shared_plane.etcd_url, name)
 
 
 def grant(api: Api, *resources: str) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product, holder_of, started
 from tests.waiting import unique, wait_for
 
@@ -103,14 +104,14 @@ class Space:
 
 
 @pytest.fixture
-def space(api: Api, running: Product) -> Iterator[Space]:
+def space(api: Api, shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
     wait_for(lambda: holder_of(api, REPORTS) == "first")
     name = f"reports-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield Space(api, name)
     for one in api.get(_POLICIES)["items"]:
         api.delete(f"{_POLICIES}/{one['metadata']['name']}")
-    api.delete(f"/api/v1/namespaces/{name}")
+    end_namespace(api, shared_plane.etcd_url, name)
 
 
 def test_reports_follow_objects_and_policies(api: Api, space: Space) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.e2e import etcd
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
 from tests.waiting import unique, wait_for
@@ -50,7 +51,7 @@ def space(shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
         yield Space(api, name)
         for one in api.get(_POLICIES)["items"]:
             api.delete(f"{_POLICIES}/{one['metadata']['name']}")
-        api.delete(f"/api/v1/namespaces/{name}")
+        end_namespace(api, shared_plane.etcd_url, name)
 
 
 def _create(space: Space, names: range) -> None:

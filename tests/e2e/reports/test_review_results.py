@@ -17,6 +17,7 @@ import pytest
 from kyverno_mp.limits import RESULTS_READ_AGES_S
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product, holder_of, started
 from tests.waiting import HANG_S, unique, wait_for
 
@@ -115,14 +116,14 @@ def _is_ready(policy: Json) -> bool:
 
 
 @pytest.fixture
-def space(api: Api) -> Iterator[Space]:
+def space(api: Api, shared_plane: ControlPlane) -> Iterator[Space]:
     name = f"results-{unique()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     one = Space(api, name)
     yield one
     for policy in api.get(_POLICIES)["items"]:
         api.delete(f"{_POLICIES}/{policy['metadata']['name']}")
-    api.delete(f"/api/v1/namespaces/{name}")
+    end_namespace(api, shared_plane.etcd_url, name)
 
 
 ALL: Final = {"audited": "fail", "enforced": "pass", "labels": "pass"}

@@ -17,6 +17,7 @@ from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.namespaces import end_namespace
 from tests.e2e.product import Product, holder_of, started
 from tests.e2e.reports.test_reports import REPORTS, Space
 from tests.image_rig import Repository, Signer
@@ -139,7 +140,9 @@ class Images(Space):
 
 
 @pytest.fixture
-def images(api: Api, running: Product, registry: Registry) -> Iterator[Images]:
+def images(
+    api: Api, shared_plane: ControlPlane, running: Product, registry: Registry
+) -> Iterator[Images]:
     del running  # started before, so that its Lease is held
     wait_for(lambda: holder_of(api, REPORTS) == "first")
     name = f"images-{unique()}"
@@ -147,7 +150,7 @@ def images(api: Api, running: Product, registry: Registry) -> Iterator[Images]:
     yield Images(api, name, registry.host)
     for one in api.get(_POLICIES)["items"]:
         api.delete(f"{_POLICIES}/{one['metadata']['name']}")
-    api.delete(f"/api/v1/namespaces/{name}")
+    end_namespace(api, shared_plane.etcd_url, name)
 
 
 def test_existing_pods_with_signed_and_unsigned_images(images: Images) -> None:

@@ -7,6 +7,7 @@ got excessive permissions or unfinished parts that would affect our users.
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def plurals_of(rows: Iterable[PolicyKind]) -> list[str]:
     return [one.plural for row in rows for one in row.stored]
 
 
+@cache
 def documents(manifest: str) -> list[dict[str, Any]]:
     text = (DEPLOY / manifest).read_text()
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
@@ -624,7 +626,10 @@ def test_no_module_imports_what_the_image_omits() -> None:
     does_without = ROOT / "kyverno_mp" / "cli" / "cluster" / "kubeconfig.py"
     assert does_without.exists()
     for module in {*(ROOT / "kyverno_mp").rglob("*.py")} - {does_without}:
-        for node in ast.walk(ast.parse(module.read_text())):
+        source = module.read_text()
+        if not any(name in source for name in pin.LEFT_OUT):
+            continue
+        for node in ast.walk(ast.parse(source)):
             names = (
                 [one.name for one in node.names] if isinstance(node, ast.Import) else []
             )

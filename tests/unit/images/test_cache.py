@@ -144,6 +144,9 @@ def test_killed_lock_holder_blocks_no_one(
 ) -> None:
     """Only the death of the holder ends the other process's wait."""
     monkeypatch.setattr("kyverno_mp.images.cache.IMAGE_FLIGHT_WAIT_S", 3600.0)
+    paused = threading.Event()
+    pause = "kyverno_mp.images.cache.time.sleep"
+    monkeypatch.setattr(pause, lambda _seconds: paused.set())
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -160,7 +163,7 @@ def test_killed_lock_holder_blocks_no_one(
 
         waiting = threading.Thread(target=fly, daemon=True)
         waiting.start()
-        # The lock of the other process is held now: a thread without it would fly.
+        assert paused.wait(HANG_S), "it waits, because another process has the lock"
         assert not flown.is_set()
         holder.send_signal(signal.SIGKILL)
         assert flown.wait(HANG_S)

@@ -21,11 +21,20 @@ from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.limits import REWRITE_INPUTS_MAX, REWRITE_INPUTS_MIN
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.reading.decode import decode
+from tests.examples import scaled
 from tests.unit.cli.conftest import Command
 
 Json = Any
 PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 SERVICES = {"any": [{"resources": {"kinds": ["Service"]}}]}
+INPUTS = scaled(REWRITE_INPUTS_MIN)
+COUNTED = "kyverno_mp.cli.fix.rewrite.inputs.REWRITE_INPUTS_MIN"
+
+
+@pytest.fixture(autouse=True)
+def _budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare on the requests of this run's budget, as in other property tests."""
+    monkeypatch.setattr(COUNTED, INPUTS)
 
 
 def policy(rule: Json, **spec: Json) -> Json:
@@ -147,7 +156,7 @@ def test_policy_and_rewrite_have_the_same_verdicts(name: str) -> None:
     found = rewrite(REWRITTEN[name])
     assert (found.reason, list(found.differences)) == ("", [])
     assert found.document is not None
-    assert REWRITE_INPUTS_MIN <= found.requests <= REWRITE_INPUTS_MAX
+    assert INPUTS <= found.requests <= REWRITE_INPUTS_MAX
     _assert_denies_and_allows(name, found.document)
 
 
@@ -488,6 +497,7 @@ def test_differing_rewrite_is_withheld(
         return found
 
     monkeypatch.setattr(to_validating, "rewritten", wrong)
+    monkeypatch.setattr(COUNTED, REWRITE_INPUTS_MIN)
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump(REWRITTEN["not"]))
     before = file.read_text()
@@ -502,7 +512,10 @@ def test_differing_rewrite_is_withheld(
     assert new == "    ValidatingPolicy: allowed"
 
 
-def test_command(command: Command, tmp_path: Path) -> None:
+def test_command(
+    monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(COUNTED, REWRITE_INPUTS_MIN)
     kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump_all([REWRITTEN["not"], kept, REFUSED[0][0]]))
