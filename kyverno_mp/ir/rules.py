@@ -5,7 +5,7 @@ snapshot index and the CLI's explain. Plain data with a layout version; no behav
 here. Embeds the node records of expr (template, conditions, pattern, assertion).
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -327,6 +327,8 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     review_rules: tuple[str, ...] = ()
     """Validate rules that read more of a review than its object, so a scan may return
     other results (compiler/review_reads.py)."""
+    is_decoded: ClassVar[bool] = True
+    """Whether this is the whole policy, see UndecodedPolicyIR."""
 
     @property
     def key(self) -> str:
@@ -342,6 +344,15 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     def written_key(self) -> str:
         """``ns/name`` of a Policy whose document has a namespace, else ``name``."""
         return self.name if self.namespace_implied else self.key
+
+
+class UndecodedPolicyIR(PolicyIR, frozen=True, array_like=True):
+    """Stands for a policy of which not everything can be decoded: it is an error.
+
+    It has the fields that can be decoded, and denies where others decide.
+    """
+
+    is_decoded: ClassVar[bool] = False
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, array_like=True):

@@ -9,7 +9,9 @@ Each rule in force is one of two:
 - *derived*: only scans produce rows. A row that the last evaluation did not produce is
   outdated.
 - other: its rows stay in a report until a scan or a review produces a new one.
-Rows of rules that are not in force are removed.
+Rows of rules that are not in force are removed. A policy that cannot be decoded has an
+error row for each object that it matches; as far as its match or the names of its rules
+cannot be decoded, either, its rows stay.
 """
 
 import hashlib
@@ -19,6 +21,7 @@ import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE, EFFECT_REGISTRY
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.index import ANY_MATCH
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -198,7 +201,8 @@ def plan_of(
     wanted = frozenset(types)
     places = {one.key: (one.policy.name, "", one.policy.kind) for one in admission}
     for policy, rule in rules_of(segment):
-        if is_disabled(policy):
+        if not rule.name:
+            unknown |= {KYVERNO}
             continue
         key = key_of_names((KYVERNO, policy.key, rule.name))
         live.add(key)
@@ -206,7 +210,7 @@ def plan_of(
         if is_scanned(policy, rule, wanted):
             scanned.append(scanned_rule(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
-            if rule.name not in policy.review_rules:
+            if is_derived_rule(policy, rule):
                 derived.add(key)
     of_cel = (
         (
@@ -270,7 +274,8 @@ def _validating_rules(
     """Yield each ValidatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else cel_policies_of(segment):
         is_on = is_scanned_policy(ir, types)
-        yield scanned_policy(ir), is_on, is_on and is_derived(ir)
+        is_own = is_on and ir.policy.is_decoded and is_derived(ir)
+        yield scanned_policy(ir), is_on, is_own
 
 
 def _mutating_rules(
@@ -279,13 +284,16 @@ def _mutating_rules(
     """Yield each MutatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else mutating_policies_of(segment):
         is_on = MUTATING_POLICY.source in types and is_scanned_mutating(ir)
-        yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
+        is_own = is_on and ir.policy.is_decoded and is_derived_mutating(ir)
+        yield scanned_policy(ir), is_on, is_own
 
 
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
-    """Yield all rules with their policies."""
+    """Yield the rules of the policies that are reported."""
     for position in range(segment.policy_count):
         policy = segment.policy(position)
+        if is_disabled(policy):
+            continue
         for number in range(segment.rules_of(position)):
             yield policy, segment.rule(position, number)
 
@@ -342,6 +350,14 @@ def scanned_policy(ir: AnyCelIR) -> ScannedRule:
 def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:
     """Return whether a rule is evaluated on existing objects."""
     return policy.background and rule.rule_type in types and not is_disabled(policy)
+
+
+def is_derived_rule(policy: PolicyIR, rule: RuleIR) -> bool:
+    """Return whether only scans produce the rows of a scanned rule.
+
+    The rows of a rule whose match cannot be decoded stay: no scan knows its objects.
+    """
+    return rule.name not in policy.review_rules and rule.match != ANY_MATCH
 
 
 def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:

@@ -14,11 +14,20 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.undecoded import undecoded_record
+from kyverno_mp.values.kubernetes.policy_kinds import (
+    GENERATING_POLICY,
+    IMAGE_VALIDATING_POLICY,
+    MUTATING_POLICY,
+    VALIDATING_POLICY,
+    PolicyKind,
+)
 
 RecordT = TypeVar(
     "RecordT",
@@ -27,14 +36,14 @@ RecordT = TypeVar(
     GeneratingPolicyIR,
     ImageValidatingPolicyIR,
 )
+_KINDS: Final[Mapping[type, PolicyKind]] = {
+    ValidatingPolicyIR: VALIDATING_POLICY,
+    MutatingPolicyIR: MUTATING_POLICY,
+    GeneratingPolicyIR: GENERATING_POLICY,
+    ImageValidatingPolicyIR: IMAGE_VALIDATING_POLICY,
+}
 _DECODERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
-    record: msgspec.msgpack.Decoder(record)
-    for record in (
-        ValidatingPolicyIR,
-        MutatingPolicyIR,
-        GeneratingPolicyIR,
-        ImageValidatingPolicyIR,
-    )
+    record: msgspec.msgpack.Decoder(record) for record in _KINDS
 }
 
 
@@ -43,11 +52,19 @@ class CelSegment(PolicySegment, Generic[RecordT]):
 
     def __init__(self, segment: Segment, record: type[RecordT]) -> None:
         super().__init__(segment)
+        self._type: Any = record
         self._decoder: msgspec.msgpack.Decoder[RecordT] = _DECODERS[record]
 
     def record(self, position: int) -> RecordT:
         """Return the policy at ``position`` in policy order."""
-        return self._decode(position, 0, self._decoder)
+        try:
+            return self._decode(position, 0, self._decoder)
+        except SnapshotUnusable as error:
+            key = self._note(position, error)
+            content = self._bytes(position, 0)
+            kind = _KINDS[self._type]
+            record: RecordT = undecoded_record(content, self._type, key, kind)
+            return record
 
     def bytes_of(self, position: int) -> int:
         """Return the size of the policy's record."""
