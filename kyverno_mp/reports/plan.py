@@ -126,6 +126,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The plan of image rules, which are scanned separately; None: no such rules."""
     places: Mapping[bytes, Place] = {}
     """The places of rows, by key. Places of CEL policies lack the names of rules."""
+    undecoded: int = 0
+    """Number of policies that cannot be decoded."""
     shared: Mapping[tuple[str, str], SharedPolicy] = {}
     """The policies with rules in both lanes, by the source and policy of a row."""
 
@@ -175,6 +177,12 @@ class CelSegments(msgspec.Struct, frozen=True):
     mutating: MutatingSegment | None = None
     generating: GeneratingSegment | None = None
     images: ImageSegment | None = None
+
+    @property
+    def known(self) -> list[PolicySegment]:
+        """The segments that are known."""
+        parts = (self.validating, self.mutating, self.generating, self.images)
+        return [one for one in parts if one is not None]
 
     @property
     def generations(self) -> tuple[int, ...]:
@@ -254,6 +262,7 @@ def plan_of(
         unknown=unknown,
         references=references,
         places=places,
+        undecoded=sum(len(one.undecoded) for one in (segment, *in_cel.known)),
     )
 
 

@@ -51,6 +51,14 @@ _FIELDS: Final[Mapping[type, Mapping[str, msgspec.msgpack.Decoder[Any]]]] = {
 """The decoders of each field, created here for the reason in values/records.py."""
 
 
+def undecoded_problem(count: int) -> tuple[str, ...]:
+    """Return the problem that so many policies are, () if there are none."""
+    if not count:
+        return ()
+    text = "stored policies cannot be decoded, so they are errors; the log names them"
+    return (f"{count} {text}",)
+
+
 def undecoded_policy(
     value: bytes | memoryview, key: str, kind: PolicyKind = CLUSTER_POLICY
 ) -> PolicyIR:
