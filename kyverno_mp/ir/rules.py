@@ -5,7 +5,7 @@ snapshot index and the CLI's explain. Plain data with a layout version; no behav
 here. Embeds the node records of expr (template, conditions, pattern, assertion).
 """
 
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -327,8 +327,11 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     review_rules: tuple[str, ...] = ()
     """Validate rules that read more of a review than its object, so a scan may return
     other results (compiler/review_reads.py)."""
-    is_decoded: ClassVar[bool] = True
-    """Whether this is the whole policy, see UndecodedPolicyIR."""
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether this is the whole policy, see UndecodedPolicyIR."""
+        return True
 
     @property
     def key(self) -> str:
@@ -352,7 +355,10 @@ class UndecodedPolicyIR(PolicyIR, frozen=True, array_like=True):
     It has the fields that can be decoded, and denies where others decide.
     """
 
-    is_decoded: ClassVar[bool] = False
+    @property
+    def is_decoded(self) -> bool:
+        """Whether this is the whole policy: never."""
+        return False
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, array_like=True):

@@ -23,7 +23,6 @@ from kyverno_mp.limits import (
 )
 
 T = TypeVar("T")
-RecordT = TypeVar("RecordT", bound="_Record")
 _NEVER: Final = -1
 
 
@@ -32,6 +31,9 @@ class _Record(Protocol):
 
     @property
     def policy(self) -> PolicyIR: ...
+
+
+RecordT = TypeVar("RecordT", bound=_Record)
 
 
 def decoded(record: RecordT) -> RecordT:

@@ -21,7 +21,6 @@ import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE, EFFECT_REGISTRY
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
-from kyverno_mp.ir.index import ANY_MATCH
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -41,7 +40,7 @@ from kyverno_mp.reports.digests import (
 )
 from kyverno_mp.reports.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
-from kyverno_mp.reports.named import Named, is_scannable, names
+from kyverno_mp.reports.named import Named, is_derived_rule, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
 from kyverno_mp.snapshot.cel_segments import (
     GeneratingSegment,
@@ -179,16 +178,14 @@ class CelSegments(msgspec.Struct, frozen=True):
     images: ImageSegment | None = None
 
     @property
-    def known(self) -> list[PolicySegment]:
-        """The segments that are known."""
-        parts = (self.validating, self.mutating, self.generating, self.images)
-        return [one for one in parts if one is not None]
+    def parts(self) -> tuple[PolicySegment | None, ...]:
+        """The segment of each kind."""
+        return (self.validating, self.mutating, self.generating, self.images)
 
     @property
     def generations(self) -> tuple[int, ...]:
         """Return the generation of each segment; 0 if it is unknown."""
-        parts = (self.validating, self.mutating, self.generating, self.images)
-        return tuple(0 if one is None else one.generation for one in parts)
+        return tuple(0 if one is None else one.generation for one in self.parts)
 
 
 def plan_of(
@@ -262,7 +259,7 @@ def plan_of(
         unknown=unknown,
         references=references,
         places=places,
-        undecoded=sum(len(one.undecoded) for one in (segment, *in_cel.known)),
+        undecoded=sum(len(one.undecoded) for one in (segment, *in_cel.parts) if one),
     )
 
 
@@ -359,14 +356,6 @@ def scanned_policy(ir: AnyCelIR) -> ScannedRule:
 def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:
     """Return whether a rule is evaluated on existing objects."""
     return policy.background and rule.rule_type in types and not is_disabled(policy)
-
-
-def is_derived_rule(policy: PolicyIR, rule: RuleIR) -> bool:
-    """Return whether only scans produce the rows of a scanned rule.
-
-    The rows of a rule whose match cannot be decoded stay: no scan knows its objects.
-    """
-    return rule.name not in policy.review_rules and rule.match != ANY_MATCH
 
 
 def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:

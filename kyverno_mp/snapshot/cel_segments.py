@@ -15,19 +15,16 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from kyverno_mp.errors import SnapshotUnusable
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingBodyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.snapshot.undecoded import undecoded_record
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    GENERATING_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-    PolicyKind,
-)
+from kyverno_mp.snapshot.undecoded import UndecodedRecords
 
 RecordT = TypeVar(
     "RecordT",
@@ -36,14 +33,17 @@ RecordT = TypeVar(
     GeneratingPolicyIR,
     ImageValidatingPolicyIR,
 )
-_KINDS: Final[Mapping[type, PolicyKind]] = {
-    ValidatingPolicyIR: VALIDATING_POLICY,
-    MutatingPolicyIR: MUTATING_POLICY,
-    GeneratingPolicyIR: GENERATING_POLICY,
-    ImageValidatingPolicyIR: IMAGE_VALIDATING_POLICY,
+_BODIES: Final[Mapping[type[msgspec.Struct], type[msgspec.Struct] | None]] = {
+    ValidatingPolicyIR: ValidatingBodyIR,
+    MutatingPolicyIR: MutatingBodyIR,
+    GeneratingPolicyIR: None,
+    ImageValidatingPolicyIR: ImageBodyIR,
 }
 _DECODERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
-    record: msgspec.msgpack.Decoder(record) for record in _KINDS
+    record: msgspec.msgpack.Decoder(record) for record in _BODIES
+}
+_UNDECODED: Final[Mapping[type, UndecodedRecords[Any]]] = {
+    record: UndecodedRecords(record, body) for record, body in _BODIES.items()
 }
 
 
@@ -52,8 +52,8 @@ class CelSegment(PolicySegment, Generic[RecordT]):
 
     def __init__(self, segment: Segment, record: type[RecordT]) -> None:
         super().__init__(segment)
-        self._type: Any = record
         self._decoder: msgspec.msgpack.Decoder[RecordT] = _DECODERS[record]
+        self._undecoded: UndecodedRecords[RecordT] = _UNDECODED[record]
 
     def record(self, position: int) -> RecordT:
         """Return the policy at ``position`` in policy order."""
@@ -61,10 +61,7 @@ class CelSegment(PolicySegment, Generic[RecordT]):
             return self._decode(position, 0, self._decoder)
         except SnapshotUnusable as error:
             key = self._note(position, error)
-            content = self._bytes(position, 0)
-            kind = _KINDS[self._type]
-            record: RecordT = undecoded_record(content, self._type, key, kind)
-            return record
+            return self._undecoded.of(self._bytes(position, 0), key, self.kind)
 
     def bytes_of(self, position: int) -> int:
         """Return the size of the policy's record."""

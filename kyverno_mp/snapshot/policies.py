@@ -49,6 +49,7 @@ from kyverno_mp.snapshot.encode import Packed, encode_segment, pack_records
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.snapshot.undecoded import CODE, undecoded_policy, undecoded_rule
 from kyverno_mp.telemetry.log import fields
+from kyverno_mp.values.kubernetes.policy_kinds import KIND_OF
 from kyverno_mp.values.records import UNDECODABLE
 
 _LOG = logging.getLogger(__name__)
@@ -186,6 +187,7 @@ class PolicySegment:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
+        self.kind = KIND_OF[segment.name]
         self.decoded_count = 0
         self.undecoded: set[str] = set()
         """The keys of the policies of which a record could not be decoded."""
@@ -319,7 +321,7 @@ class PolicySegment:
             return _decode_with(_POLICY, self._part(position, 0))
         except SnapshotUnusable as error:
             key = self._note(position, error)
-            return undecoded_policy(self._bytes(position, 0), key)
+            return undecoded_policy(self._bytes(position, 0), key, self.kind)
 
     def _note(self, position: int, error: SnapshotUnusable) -> str:
         """Log a policy that cannot be decoded, once; return its key.

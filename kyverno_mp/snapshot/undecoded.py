@@ -11,44 +11,67 @@ and a match of everything under the keys of the index.
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from kyverno_mp.ir.admission_policy import ConstraintsIR
-from kyverno_mp.ir.cel_policies import (
-    GeneratingPolicyIR,
-    MutatingBodyIR,
-    MutatingPolicyIR,
-)
-from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.index import ANY_MATCH
 from kyverno_mp.ir.rules import ActionIR, PolicyIR, RuleIR, UndecodedPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
-from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, PolicyKind
+from kyverno_mp.values.kubernetes.policy_kinds import PolicyKind
 from kyverno_mp.values.records import UNDECODABLE
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+FieldDecoders: TypeAlias = Mapping[str, msgspec.msgpack.Decoder[Any]]
 CODE: Final = "snapshot.record"
 _DENIES: Final = ActionIR("Enforce")
 _ARRAY: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _GENERATE: Final = "generate"
-_BODIES: Final[Mapping[type, type]] = {
-    ValidatingPolicyIR: ValidatingBodyIR,
-    MutatingPolicyIR: MutatingBodyIR,
-    ImageValidatingPolicyIR: ImageBodyIR,
-}
-_FIELDS: Final[Mapping[type, Mapping[str, msgspec.msgpack.Decoder[Any]]]] = {
-    record: {
+
+
+def field_decoders(record: type[msgspec.Struct]) -> FieldDecoders:
+    """Return the decoder of each field, made at once (values/records.py)."""
+    return {
         one.name: msgspec.msgpack.Decoder(one.type)
         for one in msgspec.structs.fields(record)
     }
-    for record in (
-        *(PolicyIR, RuleIR, GeneratingPolicyIR),
-        *(each for pair in _BODIES.items() for each in pair),
-    )
-}
-"""The decoders of each field, created here for the reason in values/records.py."""
+
+
+_POLICY: Final = field_decoders(PolicyIR)
+_RULE: Final = field_decoders(RuleIR)
+
+
+class UndecodedRecords(Generic[RecordT]):
+    """Stand for the records of one kind in CEL."""
+
+    def __init__(
+        self, record: type[RecordT], body: type[msgspec.Struct] | None
+    ) -> None:
+        """``body``: the type of its bodies; None: it has the fields of a body."""
+        self._record, self._fields = record, field_decoders(record)
+        self._body, self._body_fields = body, field_decoders(body or record)
+
+    def of(self, value: bytes | memoryview, key: str, kind: PolicyKind) -> RecordT:
+        """Return what stands for a policy; it keeps known constraints."""
+        parts = _parts_of(value)
+        fields = _fields_of(self._fields, value)
+        fields["policy"] = undecoded_policy(parts[0] if parts else b"", key, kind)
+        if self._body is None:
+            fields.setdefault("constraints", ConstraintsIR())
+        elif "bodies" not in fields:
+            stored = _parts_of(parts[1]) if len(parts) > 1 else []
+            fields["bodies"] = tuple(
+                self._body_of(self._body, one) for one in stored or (b"",)
+            )
+        return _filled(self._record, fields)
+
+    def _body_of(
+        self, body: type[msgspec.Struct], value: bytes | memoryview
+    ) -> msgspec.Struct:
+        fields = _fields_of(self._body_fields, value)
+        constraints = fields.get("constraints", ConstraintsIR())
+        return _filled(body, {"copy": "", "constraints": constraints})
 
 
 def undecoded_problem(count: int) -> tuple[str, ...]:
@@ -59,15 +82,13 @@ def undecoded_problem(count: int) -> tuple[str, ...]:
     return (f"{count} {text}",)
 
 
-def undecoded_policy(
-    value: bytes | memoryview, key: str, kind: PolicyKind = CLUSTER_POLICY
-) -> PolicyIR:
+def undecoded_policy(value: bytes | memoryview, key: str, kind: PolicyKind) -> PolicyIR:
     """Return what stands for a policy; ``key``: as in PolicyIR.key."""
     namespace, _, name = key.rpartition("/")
     fields = {
         "kind": kind.names[bool(namespace)],
         "action": _DENIES,
-        **_fields_of(PolicyIR, value),
+        **_fields_of(_POLICY, value),
         "name": name,
         "namespace": namespace,
     }
@@ -86,7 +107,7 @@ def undecoded_rule(value: bytes | memoryview, policy: PolicyIR, number: int) -> 
     if number < len(policy.rule_actions):
         known = policy.rule_actions[number]
         fields = dict(zip(fields, known, strict=True))
-    fields |= _fields_of(RuleIR, value)
+    fields |= _fields_of(_RULE, value)
     rule_type = fields["rule_type"]
     is_trigger = rule_type == _GENERATE
     return RuleIR(
@@ -99,40 +120,15 @@ def undecoded_rule(value: bytes | memoryview, policy: PolicyIR, number: int) -> 
     )
 
 
-def undecoded_record(
-    value: bytes | memoryview, record: type[RecordT], key: str, kind: PolicyKind
-) -> RecordT:
-    """Return what stands for a policy in CEL; it keeps known constraints."""
-    parts = _parts_of(value)
-    fields = _fields_of(record, value)
-    fields["policy"] = undecoded_policy(parts[0] if parts else b"", key, kind)
-    body = _BODIES.get(record)
-    if body is None:
-        fields.setdefault("constraints", ConstraintsIR())
-    elif "bodies" not in fields:
-        stored = _parts_of(parts[1]) if len(parts) > 1 else []
-        fields["bodies"] = tuple(_body(body, one) for one in stored or (b"",))
-    return _filled(record, fields)
-
-
-def _body(body: type[RecordT], value: bytes | memoryview) -> RecordT:
-    fields = _fields_of(body, value)
-    constraints = fields.get("constraints", ConstraintsIR())
-    return _filled(body, {"copy": "", "constraints": constraints})
-
-
-def _filled(record: type[RecordT], fields: dict[str, Any]) -> RecordT:
+def _filled(record: type[StructT], fields: dict[str, Any]) -> StructT:
     """Return a record whose other fields are empty lists or their defaults."""
     empty = {one.name: () for one in msgspec.structs.fields(record) if one.required}
     return record(**{**empty, **fields})
 
 
-def _fields_of(
-    record: type[msgspec.Struct], value: bytes | memoryview
-) -> dict[str, Any]:
+def _fields_of(decoders: FieldDecoders, value: bytes | memoryview) -> dict[str, Any]:
     """Return the fields of a record that can be decoded."""
     found = {}
-    decoders = _FIELDS[record]
     for (name, decoder), part in zip(decoders.items(), _parts_of(value), strict=False):
         with contextlib.suppress(*UNDECODABLE):
             found[name] = decoder.decode(part)

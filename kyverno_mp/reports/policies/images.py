@@ -23,11 +23,11 @@ from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creati
 from kyverno_mp.program.validating_policy.scope import names_any
 from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.reports.named import is_derived_rule
 from kyverno_mp.reports.plan import (
     Plan,
     ScannedRule,
     SharedPolicy,
-    is_derived_rule,
     name_of,
     rules_of,
     scanned_policy,
