@@ -48,7 +48,6 @@ from kyverno_mp.limits import LINKED_AHEAD_REFERENCES_MIN
 from kyverno_mp.snapshot.encode import Packed, encode_segment, pack_records
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.snapshot.undecoded import CODE, undecoded_policy, undecoded_rule
-from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.kubernetes.policy_kinds import KIND_OF
 from kyverno_mp.values.records import UNDECODABLE
 
@@ -336,7 +335,7 @@ class PolicySegment:
             _LOG.error(
                 "a stored policy cannot be decoded, so it is an error: %s",
                 error.message,
-                extra=fields(policy=key, code=error.code),
+                extra={"fields": {"policy": key, "code": error.code}},
             )
         return key
 
