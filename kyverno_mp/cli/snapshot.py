@@ -47,6 +47,7 @@ def _policy(policies: PolicySegment, position: int) -> dict[str, Json]:
         "kind": policy.kind,
         "failurePolicy": policy.failure_policy,
         "rules": [name for name, _type, _action in policy.rule_actions],
+        "isDecoded": policy.is_decoded,
     }
 
 

@@ -26,6 +26,7 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import IDENTITY, WatchScope
 from kyverno_mp.reports.objects import ReportKinds
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import UNDECODABLE
 
 _log = logging.getLogger(__name__)
 _FAILING: Final = 3
@@ -57,7 +58,7 @@ class _Follower:
         key = (self.resource.kind, metadata.namespace, metadata.name)
         try:
             entries = tuple(_entries(msgspec.json.decode(raw)))
-        except (InputError, msgspec.DecodeError) as error:
+        except (InputError, *UNDECODABLE) as error:
             _log.warning("%s %s: skipped: %s", *key[::2], error)
             self._results.remove(key)
             return False

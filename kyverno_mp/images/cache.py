@@ -31,6 +31,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.snapshot.room import has_room
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import UNDECODABLE
 
 HIT: Final = "hit"
 MISS: Final = "miss"
@@ -187,7 +188,7 @@ class ImageCache:
             return None
         try:
             return _DECODER.decode(body)
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             return None
 
     def _evict(self) -> None:

@@ -13,10 +13,12 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.ir.match import KindIR, MatchIR
+from kyverno_mp.ir.match import FilterIR, KindIR, MatchIR
 
 ANY_KIND: Final = KindIR("*", "*", "*", "*")
 """Kind selector of a filter without kinds."""
+ANY_MATCH: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
+"""The match of a rule whose own cannot be decoded: everything under its index keys."""
 ANY_OPERATION: Final = ""
 
 BY_NOTHING: Final = 0

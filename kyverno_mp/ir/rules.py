@@ -329,6 +329,11 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     other results (compiler/review_reads.py)."""
 
     @property
+    def is_decoded(self) -> bool:
+        """Whether this is the whole policy, see UndecodedPolicyIR."""
+        return True
+
+    @property
     def key(self) -> str:
         """Return ``ns/name`` for a Policy and ``name`` for a ClusterPolicy."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
@@ -342,6 +347,18 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     def written_key(self) -> str:
         """``ns/name`` of a Policy whose document has a namespace, else ``name``."""
         return self.name if self.namespace_implied else self.key
+
+
+class UndecodedPolicyIR(PolicyIR, frozen=True, array_like=True):
+    """Stands for a policy of which not everything can be decoded: it is an error.
+
+    It has the fields that can be decoded, and denies where others decide.
+    """
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether this is the whole policy: never."""
+        return False
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, array_like=True):

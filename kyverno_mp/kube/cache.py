@@ -32,6 +32,7 @@ from kyverno_mp.kube.watch import (
     list_all,
     watch,
 )
+from kyverno_mp.values.records import UNDECODABLE
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -289,7 +290,7 @@ class Informer(Generic[T]):
         """Project an object; skip a malformed one with a warning."""
         try:
             return self._project(raw)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             self.malformed += 1
             _log.warning("%s: skipped an object: %s", self.scope.path, error)
             return None

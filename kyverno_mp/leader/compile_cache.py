@@ -28,6 +28,7 @@ from kyverno_mp.snapshot.layout import SALT_BYTES
 from kyverno_mp.snapshot.publish import segment_file
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.snapshot.write import write_file
+from kyverno_mp.values.records import UNDECODABLE
 
 _log = logging.getLogger(__name__)
 _NAME: Final = "compiled"
@@ -72,7 +73,7 @@ class CompileCache:
             return None
         try:
             outcome = _DECODER.decode(content)
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             return None
         self._use(identity, content)
         if outcome.status is None or outcome.status.generation == generation:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.snapshot.room import replace_record
+from kyverno_mp.values.records import UNDECODABLE
 
 OVER_SHARE: Final = "leader.policies_share"
 """Code of a policy whose matches are errors, because the namespaced policies of the
@@ -118,6 +119,6 @@ class StatusReader:
             if seen != self._seen:
                 self._status = _DECODER.decode(self._path.read_bytes())
                 self._seen = seen
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNDECODABLE):
             return self._status
         return self._status

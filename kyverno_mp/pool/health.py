@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kyverno_mp.snapshot.room import replace_record
+from kyverno_mp.values.records import UNDECODABLE
 
 
 class PoolHealth(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ def read_pool_health(directory: Path, name: str) -> PoolHealth | None:
     """Return the last record, or None if there is none yet."""
     try:
         return _DECODER.decode(_path(directory, name).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

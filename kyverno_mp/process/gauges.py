@@ -40,6 +40,7 @@ from kyverno_mp.telemetry.families import (
     RULE_INFO,
     SERVED,
     SIZE,
+    UNDECODED_POLICIES,
     UNLINKED_POLICIES,
     UNPUBLISHED_SEGMENTS,
     USS,
@@ -124,6 +125,8 @@ def _of_pages(
             gauges[SERVED][(page.name,)] = page.gauge("generation")
             gauges[LINKED][(page.name,)] = page.gauge("linked_rules")
             gauges[HELD][(page.name,)] = page.gauge("held_bytes")
+            undecoded = page.gauge("undecoded_policies")
+            gauges[UNDECODED_POLICIES][(page.name,)] = undecoded
 
 
 def _of_status(

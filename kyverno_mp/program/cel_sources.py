@@ -5,10 +5,9 @@ for each kind. Next: relinking.py,
 program/validating_policy/source.py. May touch: nothing
 outside its arguments.
 
-A policy that could not be linked still matches, and is an error. One whose record
-cannot be decoded matches everything that the index selects. SAFETY: without a stand-in,
-the whole review would fail, so the author of one policy could lift the denials of all
-others whose failures are ignored.
+A policy that could not be linked still matches, and is an error. SAFETY: without a
+stand-in, the whole review would fail, so the author of one policy could lift the
+denials of all others whose failures are ignored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,23 +15,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from kyverno_mp.errors import SnapshotUnusable
-from kyverno_mp.ir.admission_policy import ConstraintsIR
-from kyverno_mp.ir.cel_policies import (
-    GeneratingPolicyIR,
-    MutatingBodyIR,
-    MutatingPolicyIR,
-)
-from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
-from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.cel_policies.generating_plan import LinkedGeneratingTrigger
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_policies.evaluate import Answer, LinkedImagePolicy
 from kyverno_mp.program.image_policies.scope import Images
-from kyverno_mp.program.relinking import Relinking, StandIn
+from kyverno_mp.program.relinking import Relinking, StandIn, decoded
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.evaluate import Body, LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
@@ -55,40 +47,6 @@ def _bare(record: RecordT) -> RecordT:
     if bodies is not None:
         lists["bodies"] = tuple(map(_bare, bodies))
     return msgspec.structs.replace(record, **lists)
-
-
-def _readable(
-    index: CelIndex,
-    at: int,
-    record: Callable[[int], RecordT],
-    whatever: Callable[[PolicyIR], RecordT],
-) -> RecordT:
-    """Return the record, or one that matches whatever the index selects.
-
-    Raises: SnapshotUnusable if not even the policy's failurePolicy can be decoded.
-    """
-    try:
-        return record(at)
-    except SnapshotUnusable:
-        return whatever(index.lead(at))
-
-
-def _validating(policy: PolicyIR) -> ValidatingPolicyIR:
-    body = ValidatingBodyIR("", ConstraintsIR(), (), (), ())
-    return ValidatingPolicyIR(policy, (body,))
-
-
-def _mutating(policy: PolicyIR) -> MutatingPolicyIR:
-    return MutatingPolicyIR(policy, (MutatingBodyIR("", ConstraintsIR(), (), (), ()),))
-
-
-def _generating(policy: PolicyIR) -> GeneratingPolicyIR:
-    return GeneratingPolicyIR(policy, ConstraintsIR(), (), (), ())
-
-
-def _image(policy: PolicyIR) -> ImageValidatingPolicyIR:
-    body = ImageBodyIR("", ConstraintsIR(), (), (), (), (), (), (), ())
-    return ImageValidatingPolicyIR(policy, (body,))
 
 
 class UnlinkedValidatingPolicy(LinkedValidatingPolicy, StandIn):
@@ -189,7 +147,7 @@ def validating_source(
     """Return the ValidatingPolicies; ``record``: by position in policy order."""
 
     def link(position: int) -> LinkedValidatingPolicy:
-        linked = LinkedValidatingPolicy(record(position))
+        linked = LinkedValidatingPolicy(decoded(record(position)))
         # Computed here, so that the first review does not wait for all policies.
         _ = linked.is_derived
         return linked
@@ -198,9 +156,7 @@ def validating_source(
         engine,
         index,
         link,
-        lambda at, it: UnlinkedValidatingPolicy(
-            _readable(index, at, record, _validating), it
-        ),
+        lambda at, it: UnlinkedValidatingPolicy(record(at), it),
     )
 
 
@@ -211,10 +167,8 @@ def mutating_source(
     return CelSource(
         engine,
         index,
-        lambda at: LinkedMutatingPolicy(record(at)),
-        lambda at, it: UnlinkedMutatingPolicy(
-            _readable(index, at, record, _mutating), it
-        ),
+        lambda at: LinkedMutatingPolicy(decoded(record(at))),
+        lambda at, it: UnlinkedMutatingPolicy(record(at), it),
     )
 
 
@@ -225,10 +179,8 @@ def generating_source(
     return CelSource(
         engine,
         index,
-        lambda at: LinkedGeneratingTrigger(record(at)),
-        lambda at, _: UnlinkedGeneratingTrigger(
-            _readable(index, at, record, _generating)
-        ),
+        lambda at: LinkedGeneratingTrigger(decoded(record(at))),
+        lambda at, _: UnlinkedGeneratingTrigger(record(at)),
     )
 
 
@@ -239,6 +191,6 @@ def image_source(
     return CelSource(
         engine,
         index,
-        lambda at: LinkedImagePolicy(record(at)),
-        lambda at, it: UnlinkedImagePolicy(_readable(index, at, record, _image), it),
+        lambda at: LinkedImagePolicy(decoded(record(at))),
+        lambda at, it: UnlinkedImagePolicy(record(at), it),
     )

@@ -11,10 +11,11 @@ generation keeps no stand-in, so it links at once.
 """
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from kyverno_mp.errors import InputError, SnapshotUnusable, StateError
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import (
     RELINKING_PAUSE_NS,
     RELINKING_PAUSE_NS_MAX,
@@ -23,6 +24,23 @@ from kyverno_mp.limits import (
 
 T = TypeVar("T")
 _NEVER: Final = -1
+
+
+class _Record(Protocol):
+    """The record of a policy in CEL."""
+
+    @property
+    def policy(self) -> PolicyIR: ...
+
+
+RecordT = TypeVar("RecordT", bound=_Record)
+
+
+def decoded(record: RecordT) -> RecordT:
+    """Return the record. Raises: SnapshotUnusable if it only stands for a policy."""
+    if not record.policy.is_decoded:
+        raise SnapshotUnusable("snapshot.record", "the policy cannot be decoded")
+    return record
 
 
 class StandIn:

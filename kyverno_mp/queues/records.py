@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.errors import StateError
+from kyverno_mp.values.records import UNDECODABLE
 
 
 class RuleRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +80,7 @@ def decode_record(record: bytes) -> ReviewRecord:
     """Decode a review. Raises: StateError if the bytes are not a record."""
     try:
         return _REVIEW.decode(record)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateError("queues.record", f"not a record: {error}") from error
 
 
@@ -87,5 +88,5 @@ def decode_policies(review: ReviewRecord) -> tuple[PolicyRecord, ...]:
     """Decode the policies of a review. Raises: StateError."""
     try:
         return _POLICIES.decode(review.policies)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateError("queues.record", f"not a record: {error}") from error

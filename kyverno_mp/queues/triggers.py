@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.errors import StateError
+from kyverno_mp.values.records import UNDECODABLE
 
 _GENERATE: Final = "generate"
 _OF_CEL: Final = frozenset({"cel-generate", "cel-mutate"})
@@ -124,5 +125,5 @@ def decode_trigger(record: bytes) -> TriggerRecord:
     """Decode a record. Raises: StateError if the bytes are not a record."""
     try:
         return _DECODER.decode(record)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateError("queues.record", f"not a record: {error}") from error

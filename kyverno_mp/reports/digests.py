@@ -14,6 +14,7 @@ from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.snapshot.undecoded import CODE
 
 DIGEST_BYTES: Final = 16
 AnyCelIR: TypeAlias = ValidatingPolicyIR | MutatingPolicyIR | ImageValidatingPolicyIR
@@ -37,6 +38,7 @@ def digest_of_policy(ir: AnyCelIR) -> bytes:
         *(policy.kind, policy.key, policy.background, policy.admission),
         *(policy.scored, policy.category, policy.severity, policy.failure_policy),
         *(ir.bodies, ir.exceptions),
+        *(() if policy.is_decoded else (CODE,)),
     )
     data = msgspec.msgpack.encode(shown)
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()

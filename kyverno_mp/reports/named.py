@@ -1,13 +1,16 @@
 """Decide which resources the rules of a plan name.
 
 Room: reports. Takes: the kinds of a rule; a Resource. Gives: Named, is_scannable,
-names. Next: plan.py, kinds.py. May touch: nothing outside its arguments.
+names, is_derived_rule. Next: plan.py, kinds.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 6.3; docs/behaviour/engine 1.3, 10.6.
 """
 
 from typing import NamedTuple
 
+from kyverno_mp.ir.index import ANY_MATCH
 from kyverno_mp.ir.match import KindIR
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.wildcard import matches
 
@@ -51,3 +54,11 @@ def names(kind: KindIR, resource: Resource) -> bool:
         and matches(kind.group, resource.group)
         and matches(kind.version, resource.version)
     )
+
+
+def is_derived_rule(policy: PolicyIR, rule: RuleIR) -> bool:
+    """Return whether only scans produce the rows of a scanned rule.
+
+    The rows of a rule whose match cannot be decoded stay: no scan knows its objects.
+    """
+    return rule.name not in policy.review_rules and rule.match != ANY_MATCH

@@ -9,7 +9,9 @@ Each rule in force is one of two:
 - *derived*: only scans produce rows. A row that the last evaluation did not produce is
   outdated.
 - other: its rows stay in a report until a scan or a review produces a new one.
-Rows of rules that are not in force are removed.
+Rows of rules that are not in force are removed. A policy that cannot be decoded has an
+error row for each object that it matches; as far as its match or the names of its rules
+cannot be decoded, either, its rows stay.
 """
 
 import hashlib
@@ -38,7 +40,7 @@ from kyverno_mp.reports.digests import (
 )
 from kyverno_mp.reports.entries import KYVERNO, Place, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
-from kyverno_mp.reports.named import Named, is_scannable, names
+from kyverno_mp.reports.named import Named, is_derived_rule, is_scannable, names
 from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
 from kyverno_mp.snapshot.cel_segments import (
     GeneratingSegment,
@@ -123,6 +125,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The plan of image rules, which are scanned separately; None: no such rules."""
     places: Mapping[bytes, Place] = {}
     """The places of rows, by key. Places of CEL policies lack the names of rules."""
+    undecoded: int = 0
+    """Number of policies that cannot be decoded."""
     shared: Mapping[tuple[str, str], SharedPolicy] = {}
     """The policies with rules in both lanes, by the source and policy of a row."""
 
@@ -174,10 +178,14 @@ class CelSegments(msgspec.Struct, frozen=True):
     images: ImageSegment | None = None
 
     @property
+    def parts(self) -> tuple[PolicySegment | None, ...]:
+        """The segment of each kind."""
+        return (self.validating, self.mutating, self.generating, self.images)
+
+    @property
     def generations(self) -> tuple[int, ...]:
         """Return the generation of each segment; 0 if it is unknown."""
-        parts = (self.validating, self.mutating, self.generating, self.images)
-        return tuple(0 if one is None else one.generation for one in parts)
+        return tuple(0 if one is None else one.generation for one in self.parts)
 
 
 def plan_of(
@@ -198,7 +206,8 @@ def plan_of(
     wanted = frozenset(types)
     places = {one.key: (one.policy.name, "", one.policy.kind) for one in admission}
     for policy, rule in rules_of(segment):
-        if is_disabled(policy):
+        if not rule.name:
+            unknown |= {KYVERNO}
             continue
         key = key_of_names((KYVERNO, policy.key, rule.name))
         live.add(key)
@@ -206,7 +215,7 @@ def plan_of(
         if is_scanned(policy, rule, wanted):
             scanned.append(scanned_rule(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
-            if rule.name not in policy.review_rules:
+            if is_derived_rule(policy, rule):
                 derived.add(key)
     of_cel = (
         (
@@ -250,6 +259,7 @@ def plan_of(
         unknown=unknown,
         references=references,
         places=places,
+        undecoded=sum(len(one.undecoded) for one in (segment, *in_cel.parts) if one),
     )
 
 
@@ -270,7 +280,8 @@ def _validating_rules(
     """Yield each ValidatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else cel_policies_of(segment):
         is_on = is_scanned_policy(ir, types)
-        yield scanned_policy(ir), is_on, is_on and is_derived(ir)
+        is_own = is_on and ir.policy.is_decoded and is_derived(ir)
+        yield scanned_policy(ir), is_on, is_own
 
 
 def _mutating_rules(
@@ -279,13 +290,16 @@ def _mutating_rules(
     """Yield each MutatingPolicy, whether it is scanned, and whether it is derived."""
     for ir in () if segment is None else mutating_policies_of(segment):
         is_on = MUTATING_POLICY.source in types and is_scanned_mutating(ir)
-        yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
+        is_own = is_on and ir.policy.is_decoded and is_derived_mutating(ir)
+        yield scanned_policy(ir), is_on, is_own
 
 
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
-    """Yield all rules with their policies."""
+    """Yield the rules of the policies that are reported."""
     for position in range(segment.policy_count):
         policy = segment.policy(position)
+        if is_disabled(policy):
+            continue
         for number in range(segment.rules_of(position)):
             yield policy, segment.rule(position, number)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from kyverno_mp.errors import StateError
 from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.values.records import UNDECODABLE
 
 
 class ResultRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -49,5 +50,5 @@ def decode_results(record: bytes) -> tuple[int, Subject, list[Row]]:
     try:
         found = _RECORD.decode(record)
         return found.at_ns, found.subject, [_ROW.decode(row) for row in found.rows]
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StateError("reports.record", f"not a record: {error}") from error

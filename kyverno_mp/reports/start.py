@@ -43,6 +43,7 @@ from kyverno_mp.reports.scan.image_lane import ImageScan, shares_of
 from kyverno_mp.reports.scan.lane import Lane
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
+from kyverno_mp.snapshot.undecoded import undecoded_problem
 from kyverno_mp.telemetry.families import (
     REPORTS_IMAGES_WAITING,
     REPORTS_LEFT_OUT,
@@ -197,6 +198,7 @@ class Reports:
         if self._merges:
             found += _failing([self.merging.results.informer])
             found += self.merging.problems()
+        found += undecoded_problem(self.scan.plan.undecoded)
         left_out = max(lane.scan.left_out for lane in self._lanes)
         if left_out:
             found.append(

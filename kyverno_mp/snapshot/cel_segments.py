@@ -14,11 +14,17 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.ir.cel_policies import (
+    GeneratingPolicyIR,
+    MutatingBodyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.undecoded import UndecodedRecords
 
 RecordT = TypeVar(
     "RecordT",
@@ -27,14 +33,17 @@ RecordT = TypeVar(
     GeneratingPolicyIR,
     ImageValidatingPolicyIR,
 )
+_BODIES: Final[Mapping[type[msgspec.Struct], type[msgspec.Struct] | None]] = {
+    ValidatingPolicyIR: ValidatingBodyIR,
+    MutatingPolicyIR: MutatingBodyIR,
+    GeneratingPolicyIR: None,
+    ImageValidatingPolicyIR: ImageBodyIR,
+}
 _DECODERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
-    record: msgspec.msgpack.Decoder(record)
-    for record in (
-        ValidatingPolicyIR,
-        MutatingPolicyIR,
-        GeneratingPolicyIR,
-        ImageValidatingPolicyIR,
-    )
+    record: msgspec.msgpack.Decoder(record) for record in _BODIES
+}
+_UNDECODED: Final[Mapping[type, UndecodedRecords[Any]]] = {
+    record: UndecodedRecords(record, body) for record, body in _BODIES.items()
 }
 
 
@@ -44,10 +53,15 @@ class CelSegment(PolicySegment, Generic[RecordT]):
     def __init__(self, segment: Segment, record: type[RecordT]) -> None:
         super().__init__(segment)
         self._decoder: msgspec.msgpack.Decoder[RecordT] = _DECODERS[record]
+        self._undecoded: UndecodedRecords[RecordT] = _UNDECODED[record]
 
     def record(self, position: int) -> RecordT:
         """Return the policy at ``position`` in policy order."""
-        return self._decode(position, 0, self._decoder)
+        try:
+            return self._decode(position, 0, self._decoder)
+        except SnapshotUnusable as error:
+            key = self._note(position, error)
+            return self._undecoded.of(self._bytes(position, 0), key, self.kind)
 
     def bytes_of(self, position: int) -> int:
         """Return the size of the policy's record."""

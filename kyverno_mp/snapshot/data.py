@@ -18,6 +18,7 @@ from kyverno_mp.limits import DATA_CACHE_BYTES_MAX, DATA_CACHE_ENTRIES_MAX
 from kyverno_mp.snapshot.encode import encode_segment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.records import UNDECODABLE
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder()
@@ -68,7 +69,7 @@ class DataSegment:
             return None
         try:
             value = _DECODER.decode(content)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise SnapshotUnusable(
                 "snapshot.record", f"a value cannot be read: {error}"
             ) from error

@@ -14,9 +14,11 @@ Source: docs/architecture.md 1 (promise 2), 3; ir/index.
     i...                    posting: references of rules, u64 each, ascending
     m                       keys of the postings with many references
     c                       number of policies and of rules, u64 each
-    n                       keys of all existing policies, including rejected ones
+    n                       keys of all existing policies, including rejected ones,
+                            those of the records first, in their order
 """
 
+import logging
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -45,7 +47,11 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.limits import LINKED_AHEAD_REFERENCES_MIN
 from kyverno_mp.snapshot.encode import Packed, encode_segment, pack_records
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.undecoded import CODE, undecoded_policy, undecoded_rule
+from kyverno_mp.values.kubernetes.policy_kinds import KIND_OF
+from kyverno_mp.values.records import UNDECODABLE
 
+_LOG = logging.getLogger(__name__)
 POLICIES: Final = "policies"
 _COUNTS: Final = b"c"
 _NAMES: Final = b"n"
@@ -92,9 +98,9 @@ class PoliciesWriter:
             index = self._index = _index_of(entries, salt)
             self._entries = entries
         records = {b"p%d" % at: policy.content for at, policy in enumerate(policies)}
-        records[_NAMES] = msgspec.msgpack.encode(
-            names or [policy.key for policy in policies]
-        )
+        keys = [policy.key for policy in policies]
+        others = set(names).difference(keys)
+        records[_NAMES] = msgspec.msgpack.encode([*keys, *sorted(others)])
         return encode_segment(
             segment, records, generation=generation, salt=salt, packed=index
         )
@@ -174,16 +180,20 @@ class _IndexWriter:
 class PolicySegment:
     """The policies of one generation; each record is decoded on first use.
 
-    ``decoded_count`` counts the policy and rule records decoded so far.
+    ``decoded_count`` counts the policy and rule records decoded so far. A record that
+    cannot be decoded is replaced by one that is an error, see undecoded.py.
     """
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
+        self.kind = KIND_OF[segment.name]
         self.decoded_count = 0
+        self.undecoded: set[str] = set()
+        """The keys of the policies of which a record could not be decoded."""
         self._names: frozenset[str] | None = None
         counts = self._record(_COUNTS)
         if len(counts) != 16:  # noqa: PLR2004 - two numbers of 8 bytes
-            raise SnapshotUnusable("snapshot.record", "segment has no counts")
+            raise SnapshotUnusable(CODE, "segment has no counts")
         self.policy_count, self.rule_count = counts.cast("Q")
 
     @property
@@ -197,8 +207,7 @@ class PolicySegment:
         Cost: the first call decodes the keys of all policies.
         """
         if self._names is None:
-            names: list[str] = _decode_with(_KEYS, self._record(_NAMES))
-            self._names = frozenset(names)
+            self._names = frozenset(self._keys())
         return key in self._names
 
     def misses(self, key: str) -> bool:
@@ -207,23 +216,39 @@ class PolicySegment:
 
     def policy(self, position: int) -> PolicyIR:
         """Return the policy at ``position`` in policy order."""
-        return self._decode(position, 0, _POLICY)
-
-    def lead(self, position: int) -> PolicyIR:
-        """Return the leading field of a policy in CEL, without decoding the others."""
-        return self._decode(position, 0, _LEAD).policy
+        self.decoded_count += 1
+        return self._policy(position)
 
     def policy_head(self, position: int) -> PolicyHeadIR:
         """Return the leading fields of the policy."""
-        return self._decode(position, 0, _POLICY_HEAD)
+        try:
+            return self._decode(position, 0, _POLICY_HEAD)
+        except SnapshotUnusable:
+            policy = self._policy(position)
+            return PolicyHeadIR(policy.kind, policy.name, policy.namespace)
 
     def rule(self, position: int, number: int) -> RuleIR:
-        """Return rule ``number`` of the policy at ``position``."""
-        return self._decode(position, 1 + number, _RULE)
+        """Return rule ``number`` of the policy at ``position``.
+
+        It is an error unless both it and its policy can be decoded.
+        """
+        policy = self._policy(position)
+        try:
+            rule = self._decode(position, 1 + number, _RULE)
+        except SnapshotUnusable as error:
+            self._note(position, error)
+        else:
+            if policy.is_decoded:
+                return rule
+        return undecoded_rule(self._bytes(position, 1 + number), policy, number)
 
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
         """Return the leading fields of the rule, which matching needs."""
-        return self._decode(position, 1 + number, _RULE_HEAD)
+        try:
+            return self._decode(position, 1 + number, _RULE_HEAD)
+        except SnapshotUnusable:
+            rule = self.rule(position, number)
+            return RuleHeadIR(rule.name, rule.rule_type, rule.match, rule.exclude)
 
     def digest(self, position: int) -> bytes:
         """Return a digest of the policy's record, on which alone linking depends."""
@@ -238,11 +263,14 @@ class PolicySegment:
 
     def rules_of(self, position: int) -> int:
         """Return the number of rules of the policy at ``position``."""
-        return count_of(self._record(b"p%d" % position)) - 1
+        content = self._record(b"p%d" % position)
+        count = count_of(content)
+        # One rule stands for those that cannot even be counted.
+        return count - 1 if 0 < count <= len(content) // 4 else 1
 
     def rule_bytes(self, position: int, number: int) -> int:
         """Return the size of the rule's record."""
-        return len(self._part(position, 1 + number))
+        return len(self._bytes(position, 1 + number))
 
     def selectors(self, kind: str) -> Sequence[SelectorRow]:
         """Return the kind selectors that may name ``kind``."""
@@ -274,14 +302,42 @@ class PolicySegment:
         """Return the references of the rules of a handle, ascending."""
         value = self._segment.value_at(handle)
         if len(value) % 8:
-            raise SnapshotUnusable("snapshot.record", "a posting has an invalid length")
+            raise SnapshotUnusable(CODE, "a posting has an invalid length")
         return value.cast("Q").tolist()
 
     def _record(self, key: bytes) -> memoryview:
         value = self._segment.get(key)
         if value is None:
-            raise SnapshotUnusable("snapshot.record", f"segment lacks {key!r}")
+            raise SnapshotUnusable(CODE, f"segment lacks {key!r}")
         return value
+
+    def _keys(self) -> list[str]:
+        keys: list[str] = _decode_with(_KEYS, self._record(_NAMES))
+        return keys
+
+    def _policy(self, position: int) -> PolicyIR:
+        try:
+            return _decode_with(_POLICY, self._part(position, 0))
+        except SnapshotUnusable as error:
+            key = self._note(position, error)
+            return undecoded_policy(self._bytes(position, 0), key, self.kind)
+
+    def _note(self, position: int, error: SnapshotUnusable) -> str:
+        """Log a policy that cannot be decoded, once; return its key.
+
+        Raises: the error if there is no such policy.
+        """
+        if position >= self.policy_count:
+            raise error
+        key = self._keys()[position]
+        if key not in self.undecoded:
+            self.undecoded.add(key)
+            _LOG.error(
+                "a stored policy cannot be decoded, so it is an error: %s",
+                error.message,
+                extra={"fields": {"policy": key, "code": error.code}},
+            )
+        return key
 
     def _decode(
         self, position: int, part: int, decoder: "msgspec.msgpack.Decoder[T]"
@@ -289,23 +345,23 @@ class PolicySegment:
         self.decoded_count += 1
         return _decode_with(decoder, self._part(position, part))
 
+    def _bytes(self, position: int, part: int) -> memoryview:
+        """Return a part of a record, nothing if there is none."""
+        try:
+            return self._part(position, part)
+        except SnapshotUnusable:
+            return memoryview(b"")
+
     def _part(self, position: int, part: int) -> memoryview:
         content = self._record(b"p%d" % position)
         try:
             return part_of(content, part)
         except (IndexError, ValueError, TypeError) as error:
             raise SnapshotUnusable(
-                "snapshot.record", f"policy {position} has no readable part {part}"
+                CODE, f"policy {position} has no readable part {part}"
             ) from error
 
 
-class _Lead(msgspec.Struct, frozen=True, array_like=True):
-    """The leading field of every record of policies.kyverno.io."""
-
-    policy: PolicyIR
-
-
-_LEAD: Final = msgspec.msgpack.Decoder(_Lead)
 _POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)
 _POLICY_HEAD: Final = msgspec.msgpack.Decoder(PolicyHeadIR)
 _RULE: Final = msgspec.msgpack.Decoder(RuleIR)
@@ -318,10 +374,8 @@ _KEYS: Final = msgspec.msgpack.Decoder(list[str])
 def _decode_with(decoder: msgspec.msgpack.Decoder[T], value: memoryview) -> T:
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise SnapshotUnusable(
-            "snapshot.record", f"a record cannot be read: {error}"
-        ) from error
+    except UNDECODABLE as error:
+        raise SnapshotUnusable(CODE, f"a record cannot be read: {error}") from error
 
 
 def _selector_key(kind: str) -> bytes:

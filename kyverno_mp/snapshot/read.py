@@ -34,11 +34,12 @@ class Segment:
     The memory is freed with the last reference (including views of values).
     """
 
-    __slots__ = ("_content", "_mask", "_salt", "_table", "_table_at", "header")
+    __slots__ = ("_content", "_mask", "_salt", "_table", "_table_at", "header", "name")
 
     def __init__(self, content: memoryview, name: str) -> None:
         header = unpack_header(content)
         _check_header(header, content, name)
+        self.name = name
         self.header: Header = header
         self._content = content
         self._mask = header.slot_count - 1

@@ -767,6 +767,13 @@ UNLINKED_POLICIES: Final = Family(
     "Number of policies whose rules are errors, because they exceed the memory limit of"
     " their namespace, or its share of the pod.",
 )
+UNDECODED_POLICIES: Final = Family(
+    "kyverno_mp_policies_undecoded",
+    "gauge",
+    _PROCESS,
+    "Number of policies that are errors in a worker, because their records in the"
+    " snapshot cannot be decoded; the log names them.",
+)
 UNPUBLISHED_SEGMENTS: Final = Family(
     "kyverno_mp_segments_unpublished",
     "gauge",
@@ -822,7 +829,13 @@ CERTIFICATE_ENDS: Final = Family(
 GAUGED: Final = (
     *(RULE_INFO, INFO, READY, PROBLEMS, CERTIFICATE_ENDS, POLICIES_AGE),
     *(GENERATION, SERVED, AGE, SIZE, POLICIES, UNLINKED_POLICIES, LINKED, HELD),
-    *(LARGE_EXCEPTIONS, UNPUBLISHED_SEGMENTS, FOLDER_SIZE, FOLDER_FREE),
+    *(
+        LARGE_EXCEPTIONS,
+        UNDECODED_POLICIES,
+        UNPUBLISHED_SEGMENTS,
+        FOLDER_SIZE,
+        FOLDER_FREE,
+    ),
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
     REFUSED,
 )

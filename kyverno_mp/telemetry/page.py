@@ -33,7 +33,7 @@ from kyverno_mp.limits import BUCKET_TABLES_MAX
 from kyverno_mp.snapshot.room import has_room
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
-_LAYOUT: Final = 4
+_LAYOUT: Final = 5
 _HEADER_BYTES: Final = 512
 CELL_COUNT: Final = 128 * 1024
 """2,000 series of each of three histograms need 102,000 cells; unused cells cost
@@ -71,6 +71,7 @@ GAUGES: Final = (
     "controllers_queue_depth",
     "controllers_queue_dropped",
     "unpublished_segments",
+    "undecoded_policies",
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, which all processes
 share."""

@@ -9,11 +9,14 @@ with a segmentation fault. A module therefore creates its records and decoders w
 is imported, where only one thread runs; tests/unit/test_tidy_records.py checks this.
 """
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 _T_co = TypeVar("_T_co", covariant=True)
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder of msgspec raises for bytes from outside; texts are checked by Python,
+whose error is none of msgspec's."""
 
 
 class RecordType(Generic[_T_co]):

@@ -25,6 +25,7 @@ from kyverno_mp.limits import (
     POLICY_REVIEWS_MAX,
     POLICY_REVIEWS_OF_NAMESPACE_MAX,
 )
+from kyverno_mp.values.records import UNDECODABLE
 from kyverno_mp.webhook.http_errors import POLICY_REVIEWS_FULL
 
 _CLUSTER: Final = ""
@@ -174,6 +175,6 @@ def _namespace_of(body: bytes) -> str:
     """Return the namespace of the reviewed object, "" if the body is not a review."""
     try:
         review = _DECODER.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return _CLUSTER
     return _CLUSTER if review.request is None else review.request.namespace

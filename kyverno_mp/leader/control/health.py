@@ -23,6 +23,7 @@ from kyverno_mp.values.kubernetes.policy_kinds import (
     CLUSTER_POLICY,
     POLICY_EXCEPTION,
 )
+from kyverno_mp.values.records import UNDECODABLE
 
 NAME: Final = "leader-health"
 ALL: Final = "all"
@@ -84,7 +85,7 @@ def read_leader_health(directory: Path) -> LeaderHealth | None:
     """Return the last record, None if none exists yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

@@ -229,10 +229,12 @@ class Reporter:
 
     def _workers(self) -> list[WorkerFacts]:
         self._control.clear_stale(is_running)
-        beats = {
-            page.pid: page.gauge("heartbeat_ns")
-            for page in views(self._runtime_dir / PAGES)
-        }
+        pages = {page.pid: page for page in views(self._runtime_dir / PAGES)}
+
+        def gauge(pid: int, name: str) -> int:
+            page = pages.get(pid)
+            return 0 if page is None else page.gauge(name)
+
         generations = {
             entry.pid: entry.generations[POLICIES] for entry in self._control.workers()
         }
@@ -243,8 +245,9 @@ class Reporter:
             WorkerFacts(
                 f"webhook worker {pid}",
                 generation,
-                beats.get(pid, 0),
+                gauge(pid, "heartbeat_ns"),
                 lagging.get(pid, 0),
+                gauge(pid, "undecoded_policies"),
             )
             for pid, generation in generations.items()
         ]

@@ -16,6 +16,7 @@ from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.pool.health import PoolHealth
 from kyverno_mp.process.supervision.status import SupervisorStatus
 from kyverno_mp.snapshot.room import FolderRoom
+from kyverno_mp.snapshot.undecoded import undecoded_problem
 
 WEBHOOK = "webhook"
 LEADER = "leader"
@@ -40,6 +41,8 @@ class WorkerFacts:
     generation: int
     heartbeat_ns: int
     lagging_ns: int = 0
+    undecoded: int = 0
+    """Policies whose records it cannot decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,14 @@ def pod_health(
         elif worker.heartbeat_ns and now_ns - worker.heartbeat_ns > _SILENT_NS_MAX:
             unready.append(f"{worker.name} is silent")
     words = tuple(f"{name} is in a crash loop" for name in loops)
+    undecoded = undecoded_problem(max((one.undecoded for one in workers), default=0))
     if not expected:
         # No other part of the service needs the dashboard.
         unready.extend(w for w, n in zip(words, loops, strict=True) if n != DASHBOARD)
     return Health(
         unready=tuple(unready),
         unlive=tuple(w for w, n in zip(words, loops, strict=True) if n == WEBHOOK),
-        degraded=words,
+        degraded=(*words, *undecoded),
     )
 
 

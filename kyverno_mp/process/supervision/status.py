@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kyverno_mp.snapshot.room import replace_record
+from kyverno_mp.values.records import UNDECODABLE
 
 
 class ProcessState(msgspec.Struct, frozen=True):
@@ -44,5 +45,5 @@ def read_supervisor_status(directory: Path) -> SupervisorStatus | None:
     """Return the last status, None if none exists yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None

@@ -8,7 +8,6 @@ Source: docs/architecture.md 3 (answer first, link on demand).
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR, gate_namespace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.matching.match import Matcher, link_match
@@ -153,34 +152,9 @@ class RuleRef(Generic[T]):
     def linked(self) -> T:
         """The linked rule."""
         if self._linked is None:
-            policy = self.policy
-            try:
-                rule = self._records.rule(self.position, self.number)
-            except SnapshotUnusable as error:
-                rule = self._undecoded(error)
-            self._linked = (self._link(policy, rule),)
+            rule = self._records.rule(self.position, self.number)
+            self._linked = (self._link(self.policy, rule),)
         return self._linked[0]
-
-    def _undecoded(self, error: SnapshotUnusable) -> RuleIR:
-        """Return the rule without its body, which is an error where it matches.
-
-        A generate rule still triggers: the background pool needs its name only.
-
-        SAFETY: if the whole review failed, other policies would deny nothing on a path
-        that ignores errors. Raises: SnapshotUnusable if its match cannot be decoded.
-        """
-        head = self._records.rule_head(self.position, self.number)
-        return RuleIR(
-            head.name,
-            head.rule_type,
-            head.match,
-            head.exclude,
-            unsupported=(
-                ""
-                if head.rule_type == "generate"
-                else f"a rule that cannot be decoded ({error.code})"
-            ),
-        )
 
     def matches(self, request: Request) -> bool:
         """Evaluate match and exclude, without the rest of the rule."""

@@ -68,9 +68,10 @@ def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
     try:
         if rule.verify_images is not None and not rule.unsupported:
             return LinkedImageRule(policy, rule)
-        # Of image rules that cannot be evaluated, only the error is needed.
-        kinds = ("mutate", "verifyImages" if rule.unsupported else "")
-        return LinkedMutation(policy, rule) if rule.rule_type in kinds else None
+        # Of image rules that cannot be evaluated, only the error is needed; that of a
+        # rule of unknown type, in both webhooks.
+        types = ("mutate", "verifyImages", "") if rule.unsupported else ("mutate",)
+        return LinkedMutation(policy, rule) if rule.rule_type in types else None
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         return unlinked_change(policy, rule, error)
 

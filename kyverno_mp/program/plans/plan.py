@@ -42,6 +42,8 @@ from kyverno_mp.program.rule import LinkedRule
 
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
 """(action, namespace, namespace labels): the selection of rules may depend on these."""
+_VALIDATING: Final = ("validate", "")
+"""The types of validating rules; "": unknown, so it is an error in both webhooks."""
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
 _WARN: Final = "Warn"
 """Not a policy action: AUDIT, but only for policies with emitWarning."""
@@ -396,7 +398,7 @@ def _prepare(
         rules = [
             rule
             for rule in linked
-            if rule.ir.rule_type == "validate" or checks_images(rule.ir)
+            if rule.ir.rule_type in _VALIDATING or checks_images(rule.ir)
         ]
         if rules:
             entries.append((policy, rules))

@@ -16,7 +16,6 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.index import ANY_OPERATION, BY_NAMESPACE, BY_NOTHING, SelectorRow
 from kyverno_mp.ir.match import KindIR
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import (
     CANDIDATE_PLANS_MAX,
     INLINE_LINK_BYTES_MAX,
@@ -50,9 +49,6 @@ class CelIndex(Protocol):
 
     def bytes_of(self, position: int) -> int:
         """Return the size of the record at a position in policy order."""
-
-    def lead(self, position: int) -> PolicyIR:
-        """Return the leading field of a record, without decoding the others."""
 
     @property
     def policy_count(self) -> int:

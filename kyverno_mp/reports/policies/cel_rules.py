@@ -34,6 +34,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.relinking import decoded
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
@@ -214,7 +215,10 @@ class CelRules(Generic[SegmentT, IrT]):
 
     def _link_one(self, ir: IrT) -> _Linked[IrT]:
         try:
-            return _Linked(ir, self._scan.link(ir))
+            return _Linked(ir, self._scan.link(decoded(ir)))
+        except SnapshotUnusable as error:
+            # The segment has logged it.
+            return _Linked(ir, failure=error)
         except Exception as error:  # noqa: BLE001 - the other policies have results
             _log.exception("policy %s cannot be linked", ir.policy.key)
             return _Linked(ir, failure=error)

@@ -23,6 +23,7 @@ from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creati
 from kyverno_mp.program.validating_policy.scope import names_any
 from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.reports.named import is_derived_rule
 from kyverno_mp.reports.plan import (
     Plan,
     ScannedRule,
@@ -61,7 +62,7 @@ def image_plan_of(segment: PolicySegment, images: ImageSegment | None) -> Plan:
         found = scanned_rule(policy, rule, key)
         scanned.append(found)
         references[KYVERNO, policy.key] = found.policy
-        if rule.name not in policy.review_rules:
+        if is_derived_rule(policy, rule):
             derived.add(key)
     for ir in image_policies_of(images):
         found = scanned_policy(ir)
@@ -135,6 +136,8 @@ def image_policies_of(
 
 def _is_derived(ir: ImageValidatingPolicyIR) -> bool:
     """Return whether a scan produces all results that a review produces."""
-    return is_of_creations(body.constraints for body in ir.bodies) and not any(
-        names_any(one, OF_REQUESTS) for one in expressions_of(ir)
+    return (
+        ir.policy.is_decoded
+        and is_of_creations(body.constraints for body in ir.bodies)
+        and not any(names_any(one, OF_REQUESTS) for one in expressions_of(ir))
     )

@@ -14,8 +14,6 @@ from concurrent.futures import CancelledError
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
-import msgspec
-
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
@@ -32,6 +30,7 @@ from kyverno_mp.telemetry.families import (
     REPORTS_EVALUATED,
     REPORTS_STAGES,
 )
+from kyverno_mp.values.records import UNDECODABLE
 
 _log = logging.getLogger(__name__)
 NAME: Final = "reports-controller"
@@ -220,7 +219,7 @@ class Dispatch:
                 self._outcomes.found(item, found, evaluated, plan)
             except LeaseLost:
                 return
-            except (DependencyError, StateError, msgspec.DecodeError) as error:
+            except (DependencyError, StateError, *UNDECODABLE) as error:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001 - the other objects have results
                 _log.exception("unexpected error with a report")

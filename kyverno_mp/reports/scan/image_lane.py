@@ -20,6 +20,7 @@ from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.resources import ObjectScan
 from kyverno_mp.values.kubernetes.image import registries_of
+from kyverno_mp.values.records import UNDECODABLE
 
 
 def shares_of(item: Item) -> Shares:
@@ -29,7 +30,7 @@ def shares_of(item: Item) -> Shares:
     """
     hosts: list[str] = []
     # The evaluation reports an error.
-    with suppress(msgspec.DecodeError, RecursionError):
+    with suppress(*UNDECODABLE):
         hosts = registries_of(msgspec.json.decode(item.raw))
     return (f"namespace {item.key[0]}", *hosts)
 

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-import msgspec
-
 from kyverno_mp.errors import (
     DependencyError,
     KubeNotFound,
@@ -27,6 +25,7 @@ from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.due import EVERYWHERE, Scanned
 from kyverno_mp.reports.scan.watches import KindWatch
 from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
+from kyverno_mp.values.records import UNDECODABLE
 
 _log = logging.getLogger(__name__)
 _DATA_PAUSE_S: Final = 10.0
@@ -196,7 +195,7 @@ class ObjectScan:
             for raw in page.items:
                 try:
                     one.watch.evaluate(raw, one.started_s, only_for)
-                except msgspec.DecodeError as error:
+                except UNDECODABLE as error:
                     # As in the watch, the other objects are still evaluated.
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
 

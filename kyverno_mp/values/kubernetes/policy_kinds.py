@@ -195,6 +195,10 @@ SEGMENT_OF: Final[Mapping[str, str]] = {
     name: row.segment for row in REVIEWED_CEL_KINDS for name in row.names
 }
 """The segment of each kind in CEL."""
+KIND_OF: Final[Mapping[str, PolicyKind]] = {
+    row.segment: row for row in POLICY_KINDS if row.segment
+}
+"""The kind of each segment."""
 API_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     stored.kind: stored.api_versions for row in POLICY_KINDS for stored in row.stored
 }

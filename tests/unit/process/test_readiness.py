@@ -149,3 +149,12 @@ def test_only_rejected_policies_admit_everything_without_a_word() -> None:
         policy("b", rules=(RuleStatus("r", "validate"),)),
     ):
         assert without_policies([policy("a"), partly]) == ()
+
+
+def test_policies_that_cannot_be_decoded_degrade_the_pod() -> None:
+    workers = [worker(7), WorkerFacts("w", 7, 100 * S, undecoded=2)]
+    health = pod_health(BOARD, 7, workers, expected=2, now_ns=101 * S)
+    assert not health.unready
+    (problem,) = health.degraded
+    assert problem.startswith("2 stored policies cannot be decoded")
+    assert not pod_health(BOARD, 7, [worker(7)], expected=1, now_ns=101 * S).degraded

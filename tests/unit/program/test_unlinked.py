@@ -14,15 +14,9 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import pytest
 
 from kyverno_mp.errors import ExpressionInvalid
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
-from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.ir.index import EncodedPolicy, RuleHeadIR, count_of, pack_parts, part_of
-from kyverno_mp.ir.rules import RuleIR
-from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import RELINKING_PAUSE_NS, RELINKING_PAUSE_NS_MAX
 from kyverno_mp.program.bodies import deny
 from kyverno_mp.program.cel_policies import generating_plan
@@ -239,7 +233,7 @@ def validating(failure_policy: str, clock: Time) -> CelServer:
         [document],
         VALIDATING_POLICY.segment,
         clock,
-        cel=partial(_with_means, kinds.link_validating),
+        cel=linked_with_means(kinds.link_validating),
     )
 
 
@@ -247,7 +241,7 @@ def mutating(failure_policy: str, clock: Time) -> CelServer:
     expression = "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'x': 'y'}}]"
     mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
     document = in_cel("MutatingPolicy", "p", failure_policy, mutations=[mutation])
-    link = partial(_with_means, kinds.link_mutating)
+    link = linked_with_means(kinds.link_mutating)
     return CelServer([document], MUTATING_POLICY.segment, clock, cel_mutate=link)
 
 
@@ -255,7 +249,7 @@ def generating(clock: Time) -> CelServer:
     expression = "generator.Apply('default', [{'kind': dyn('ConfigMap')}])"
     generate = [{"expression": expression}]
     document = in_cel("GeneratingPolicy", "p", "", generate=generate)
-    link = partial(_with_means, kinds.link_generating)
+    link = linked_with_means(kinds.link_generating)
     return CelServer([document], GENERATING_POLICY.segment, clock, cel_generate=link)
 
 
@@ -269,16 +263,15 @@ def images(failure_policy: str, clock: Time) -> CelServer:
         attestors=[{"name": "a", "cosign": {"key": {"data": "k"}}}],
         validations=[{"expression": "true", "message": "m"}],
     )
-    link = partial(_with_means, kinds.link_images)
+    link = linked_with_means(kinds.link_images)
     return CelServer(
         [document], IMAGE_VALIDATING_POLICY.segment, clock, cel_images=link
     )
 
 
-def _with_means(
-    link: Callable[..., Linked[Any]], engine: Engine, *others: Any, **named: Any
-) -> Linked[Any]:
-    return link(kinds.LinkContext(engine), *others, **named)
+def linked_with_means(link: Callable[..., Linked[Any]]) -> Callable[..., Linked[Any]]:
+    """Return the link function of a kind, which takes an engine."""
+    return lambda engine, **named: link(kinds.LinkContext(engine), **named)
 
 
 def rule(*bodies: str) -> Callable[[str, Time], Bench]:
@@ -375,88 +368,3 @@ def test_unlinked_policy_affects_no_other_object() -> None:
     with failing(cel_scope, "link_expression", 10**9):
         assert server.ask(GOOD, b"/vpol/p", resource=resource)["allowed"]
         assert not server.ask(GOOD, b"/vpol/p")["allowed"]
-
-
-@contextmanager
-def damaged(part: int, at: int, *, named: str = "p") -> Iterator[None]:
-    """Store a value of another type in one field of a policy's record.
-
-    ``part``: 0 for the policy, 1 for its first rule; ``at``: the field's position.
-    """
-    encode = PoliciesWriter.encode
-
-    def damage(policy: EncodedPolicy) -> EncodedPolicy:
-        if policy.key.rpartition("/")[2] != named:
-            return policy
-        content = memoryview(policy.content)
-        parts = [bytes(part_of(content, n)) for n in range(count_of(content))]
-        fields = msgspec.msgpack.decode(parts[part])
-        fields[at] = {"damaged": [1.5]}
-        parts[part] = msgspec.msgpack.encode(fields)
-        return msgspec.structs.replace(policy, content=pack_parts(parts))
-
-    def damaging(self: Any, policies: Any, **named: Any) -> bytearray:
-        return encode(self, [damage(one) for one in policies], **named)
-
-    with patch.object(PoliciesWriter, "encode", damaging):
-        yield
-
-
-RULE_FIELDS = range(
-    len(RuleHeadIR.__struct_fields__),
-    RuleIR.__struct_fields__.index("unsupported") + 1,
-)
-DAMAGES = [
-    *((kind, 1, at) for kind in ("validate", "mutate", "images") for at in RULE_FIELDS),
-    *(("vpol", 0, at) for at in range(1, len(ValidatingPolicyIR.__struct_fields__))),
-    *(("mpol", 0, at) for at in range(1, len(MutatingPolicyIR.__struct_fields__))),
-    *(
-        ("ivpol", 0, at)
-        for at in range(1, len(ImageValidatingPolicyIR.__struct_fields__))
-    ),
-]
-
-
-@pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
-@pytest.mark.parametrize(("kind", "part", "at"), DAMAGES)
-def test_failure_policy_decides_about_a_record_that_cannot_be_decoded(
-    kind: str, part: int, at: int, failure_policy: str
-) -> None:
-    make, _, _, path = KINDS[kind]
-    with damaged(part, at):
-        server = make(failure_policy, Time())
-    for _ in range(2):
-        answer = server.ask(GOOD, path_of(path, failure_policy))
-        assert answer["allowed"] is (failure_policy == "Ignore")
-
-
-@pytest.mark.parametrize("at", RULE_FIELDS)
-def test_record_that_cannot_be_decoded_lifts_no_other_denial(at: int) -> None:
-    good = cluster_policy(DENIES, failure_policy="Ignore")
-    other = cluster_policy(DENIES, failure_policy="Ignore", name="other")
-    with damaged(1, at):
-        server = Bench(f"{good}\n---\n{other}")
-    path = b"/validate/ignore"
-    assert not server.ask(pod(hostNetwork=True), path)["allowed"]
-    assert server.ask(pod(), path)["allowed"]
-
-
-@pytest.mark.parametrize("at", RULE_FIELDS)
-def test_generate_rule_that_cannot_be_decoded_still_triggers(at: int) -> None:
-    triggers = Triggers()
-    text = cluster_policy(
-        "generate: {apiVersion: v1, kind: ConfigMap, name: c, namespace: default,"
-        " data: {data: {k: v}}}"
-    )
-    with damaged(1, at):
-        server = Bench(text, triggers=triggers, background_user="system:background")
-    assert server.ask(GOOD, b"/validate/fail")["allowed"]
-    assert triggers.keys == ["p"]
-
-
-@pytest.mark.parametrize("at", range(1, len(GeneratingPolicyIR.__struct_fields__)))
-def test_trigger_whose_record_cannot_be_decoded_loses_nothing(at: int) -> None:
-    with damaged(0, at):
-        server = generating(Time())
-    assert server.ask(GOOD, b"/gpol/p")["allowed"]
-    assert server.triggers.keys == ["p"]
