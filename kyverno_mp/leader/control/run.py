@@ -136,7 +136,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     authors = AuthorWatch(
         policies.of_tenants,
         LiveKinds(published_rows(lambda: leader.wired.discovery.directory), client),
-        LivePermissions(client),
+        LivePermissions(client, settings.namespace),
     )
     sources = Sources(
         policies,
