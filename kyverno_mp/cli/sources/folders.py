@@ -50,7 +50,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
             names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
             ways.append(iter([path / one for one in names]))
         elif path.suffix in suffixes:
-            yield _regular(path, facts)
+            yield regular(path, facts)
 
 
 def say_empty(paths: Iterable[str]) -> None:
@@ -116,8 +116,12 @@ class Bounds:
         return path
 
 
-def _regular(path: Path, facts: os.stat_result) -> Path:
-    """Return the path of a regular file; reading a pipe could block forever."""
+def regular(path: Path, facts: os.stat_result | None = None) -> Path:
+    """Return the path of a regular file; reading a pipe could block forever.
+
+    Raises: OSError.
+    """
+    facts = facts or path.stat()
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path

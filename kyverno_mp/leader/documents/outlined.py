@@ -23,7 +23,7 @@ _SHARE: Final = (
     "more than the namespace's part of what the policies and exceptions of all"
     " namespaces may take in the leader of this pod"
 )
-_EFFECT: Final = "; it is not carried out, and its rules are errors where they match"
+_EFFECT: Final = "; its rules are errors where they match"
 
 
 def without_documents(
@@ -57,6 +57,6 @@ def left_out(policies: Sized) -> Iterator[str]:
     """Yield the reason why policies are left out, if any are."""
     if policies:
         yield (
-            f"{len(policies)} namespaced policies are not carried out, because all"
+            f"{len(policies)} namespaced policies are not in force, because the"
             " documents of their namespaces take more than their share of this pod"
         )

@@ -192,3 +192,16 @@ def test_links_stay_in_their_repository(
     is_read = not is_folder or name not in ("objects", "test")
     assert refused(outside) == is_read
     assert not refused(inside)
+
+
+@pytest.mark.parametrize("make", [_pipe, _endless])
+def test_recordings_with_pipes_and_devices(
+    command: Command, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    folder, policy = tmp_path / "folder", tmp_path / "policy.yaml"
+    folder.mkdir()
+    make(folder / "reviews.jsonl")
+    policy.write_text(LATEST_POLICY)
+    done = command("replay", folder, policy)
+    assert done.code != 0
+    assert f"{folder / 'reviews.jsonl'}: not a regular file" in done.err
