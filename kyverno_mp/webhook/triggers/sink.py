@@ -114,7 +114,8 @@ class UnprovedTriggers:
     def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
         """Record the policies, which are few, so that anyone may repeat a review."""
         is_alive = request.operation in _WRITES
-        readable, left = [], []
+        readable: list[tuple[str, str]] = []
+        left: list[tuple[str, str]] = []
         for one in found:
             is_generated = one.type in _GENERATING and not request.subresource
             runs = is_generated and (is_alive or one.deletes)

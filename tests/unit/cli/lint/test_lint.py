@@ -367,6 +367,6 @@ def test_long_text_of_a_tenant_is_an_error_as_at_review(
     file.write_text(f"{head}message: {'m' * 64 * 1024}\n{body[len(message) + 1 :]}")
     assert "policy.long_text" not in str(_findings(command, file))
     file.write_text(f"{head}message: {'m' * 65 * 1024}\n{body[len(message) + 1 :]}")
-    found = [one for one in _findings(command, file) if "long" in one["code"]]
+    found = [one for one in _findings(command, file) if "long" in str(one["code"])]
     assert [one["code"] for one in found] == ["policy.long_text"] * (kind == "Policy")
     assert [one["level"] for one in found] == ["error"] * (kind == "Policy")
