@@ -120,6 +120,9 @@ class UnprovedTriggers:
             is_generated = one.type in _GENERATING and not request.subresource
             runs = is_generated and (is_alive or one.deletes)
             (readable if runs else left).append((lost_type(one), one.policy))
+        # The pool lists their triggers, and leaves out the rules that need a review.
+        noted = [(lost_type(one), one.policy) for one in found if one.needs_review]
+        self._lost_policies.add(sorted(set(noted)), LEFT_ROLE)
         self._add(readable, left)
 
     def changed(self, request: Request, change: Change) -> None:

@@ -165,6 +165,8 @@ def test_rule_that_needs_the_review_is_not_run_and_says_so(
         assert stored(api, f"{CONFIG_MAPS.format('a')}/plain-t")
         (note,) = _notes(one)
         assert note.startswith("policy p/r error: it is not run for new objects")
+    # The user of the review has no roles, so that rule does not match for it.
+    assert bool(_unproved(api)) == (which != "roles")
 
 
 @pytest.mark.parametrize("role", ["lost", "unproved"])
