@@ -18,8 +18,8 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.documents.outline import MARK, outline_of
 from kyverno_mp.leader.documents.source_room import SourceRoom
+from kyverno_mp.leader.outline import MARK, outline_of
 from kyverno_mp.limits import SOURCES_READ_AGAIN_S
 from kyverno_mp.policy.cel_kinds.generated import kept_status
 from kyverno_mp.telemetry.log import fields

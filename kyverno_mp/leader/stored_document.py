@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid, Where
-from kyverno_mp.leader.documents.outline import MARK, size_outlined
+from kyverno_mp.leader.outline import MARK, size_outlined
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (

@@ -4,7 +4,7 @@ Room: leader. Takes: the policies to publish, the documents. Gives: their replac
 Next: leader/policy_store.py. May touch: nothing outside its arguments.
 Source: docs/operate.md (room for policies).
 
-SAFETY: an outline has only the matches of its policy (leader/documents/outline.py), so
+SAFETY: an outline has only the matches of its policy (leader/outline.py), so
 it is published as a stub, which fails where the policy matches.
 """
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.leader.cluster import ClusterPolicies
-from kyverno_mp.leader.documents.outline import outline_of, size_outlined
 from kyverno_mp.leader.documents.source_room import SourceRoom
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.outline import outline_of, size_outlined
 from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.leader.stored_document import FROM_CLUSTER, Key
