@@ -17,13 +17,7 @@ import msgspec
 
 from kyverno_mp.limits import OUTLINE_BYTES_MAX
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kubernetes.policy_kinds import (
-    CEL_GROUP,
-    CLUSTER_POLICY,
-    IMAGE_VALIDATING_POLICY,
-    MUTATING_POLICY,
-    VALIDATING_POLICY,
-)
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 
 MARK: Final = "outlineOf"
 """The field with the size of the whole document. Documents of the API server come
@@ -39,17 +33,18 @@ _OF_POLICY: Final = (
     "admission",
 )
 _OF_CEL: Final = ("matchConstraints", "failurePolicy", "validationActions")
+_ROWS: Final = {row.namespaced.kind: row for row in POLICY_KINDS if row.segment}
 _FALSE: Final = [{"expression": "false"}]
 _BODIES: Final[Mapping[str, _Fields]] = {
-    VALIDATING_POLICY.namespaced.kind: {"validations": _FALSE},
-    IMAGE_VALIDATING_POLICY.namespaced.kind: {
+    "validate": {"validations": _FALSE},
+    "verifyImages": {
         "validations": _FALSE,
         "matchImageReferences": [{"glob": "*"}],
         "attestors": [
             {"name": "a", "cosign": {"key": {"expression": "'none'"}}},
         ],
     },
-    MUTATING_POLICY.namespaced.kind: {
+    "mutate": {
         "mutations": [
             {
                 "patchType": "ApplyConfiguration",
@@ -92,10 +87,13 @@ def _specs(document: _Fields) -> Iterator[_Fields]:
     kind = str(document.get("kind"))
     if not isinstance(spec, dict):
         return
-    if kind in _BODIES and str(document.get("apiVersion")).startswith(f"{CEL_GROUP}/"):
-        yield {**_kept(spec, _OF_CEL), **_BODIES[kind]}
-    elif kind == CLUSTER_POLICY.namespaced.kind:
+    row = _ROWS.get(kind)
+    if row is None:
+        return
+    if not row.is_in_cel:
         yield from _of_policy(spec)
+    elif row.rule_type in _BODIES:
+        yield {**_kept(spec, _OF_CEL), **_BODIES[row.rule_type]}
 
 
 def _of_policy(spec: _Fields) -> Iterator[_Fields]:

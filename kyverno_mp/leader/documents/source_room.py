@@ -44,11 +44,6 @@ class SourceRoom:
         """What did not fit into the shares when they were last computed."""
         self._is_dirty = False
 
-    @property
-    def kept_size(self) -> int:
-        """The size of the tenants' documents that are kept. Unit: bytes."""
-        return self._kept_size
-
     def takes(self, key: Key, size: int) -> bool:
         """Note the size of a document; return whether to keep its content."""
         with self._lock:
