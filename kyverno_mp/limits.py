@@ -440,6 +440,23 @@ COMPILED_KEPT_DIVISOR = 16
 """The part of the runtime folder for stored compiled policies, which a writer has
 twice."""
 
+SOURCES_MEMORY_DIVISOR = 16
+"""The part of the pod's memory for the documents of policies and exceptions: 48 MiB in
+``deploy/``, 15,000 documents of 3 KiB. The leader has each about five times: its text,
+its compiled form (larger, with autogen rules), and both again while they change."""
+
+TENANTS_SOURCES_DIVISOR = 2
+"""The part of SOURCES_MEMORY_DIVISOR's that namespaced documents have however much the
+administrators' documents take."""
+
+OUTLINE_BYTES_MAX = 4 * 1024
+"""What stays of a document without room: its names, kinds and matches, which take less
+than 1 KiB in public policies."""
+
+SOURCES_READ_AGAIN_S = 60.0
+"""Pause between two lists that read documents for which there is room again, because
+each list reads all documents."""
+
 UNLINKED_SHARE_DIVISOR = 4
 """The part of a namespace's share for the stubs of its policies without a share."""
 

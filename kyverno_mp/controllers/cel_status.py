@@ -17,6 +17,7 @@ from typing import Final
 
 from kyverno_mp.compiler.cel_kinds.validating_policy import is_on
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
+from kyverno_mp.controllers.unproved_status import without_outdated
 from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
 from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
@@ -65,7 +66,11 @@ def cel_status_of(
     if not (ready and _is_for_scans(policy)):
         text = text or _NOT_CONFIGURED
         ours.insert(0, _condition(WEBHOOK_CONFIGURED, text, given, since, holds=ready))
-    others = [one for one in given if one.get("type") not in _OURS]
+    others = [
+        one
+        for one in without_outdated(given, policy.metadata.generation)
+        if one.get("type") not in _OURS
+    ]
     found: Json = {
         **before,
         "conditionStatus": {

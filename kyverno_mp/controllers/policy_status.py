@@ -27,6 +27,7 @@ from kyverno_mp.controllers.generated_status import (
 )
 from kyverno_mp.controllers.scan_permissions import MissingPermissions
 from kyverno_mp.controllers.stored_rule import as_stored
+from kyverno_mp.controllers.unproved_status import without_outdated
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.policy_resources import resource_of
@@ -213,7 +214,10 @@ def status_of(
     status: Json = {
         **before,
         "autogen": {},
-        "conditions": _conditions(before, now, ready=ready, message=message),
+        "conditions": without_outdated(
+            _conditions(before, now, ready=ready, message=message),
+            policy.metadata.generation,
+        ),
         "rulecount": _count(rules),
         "validatingadmissionpolicy": before.get("validatingadmissionpolicy")
         or {"generated": False, "message": ""},

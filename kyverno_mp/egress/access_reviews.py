@@ -14,7 +14,7 @@ from typing import Final
 from kyverno_mp.egress.authority import LiveAuthority
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import ACCESS_ANSWERS_MAX
-from kyverno_mp.policy.ports import Author, PermissionTarget
+from kyverno_mp.policy.ports import OF_SERVICE, Author, PermissionTarget
 from kyverno_mp.program.ports import AccessQuery
 
 _ACCOUNT: Final = "system:serviceaccount:"
@@ -37,8 +37,10 @@ _Question = tuple[str, str, str, str, str, str, str, str]
 class LivePermissions:
     """Permissions that the API server's authorizers grant; thread-safe."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, own_namespace: str = "kyverno") -> None:
+        """``own_namespace``: that of this service."""
         self._authority = LiveAuthority(client)
+        self._own_namespace = own_namespace
         self._lock = threading.Lock()
         self._granted_s: dict[_Question, float] = {}
 
@@ -75,6 +77,8 @@ class LivePermissions:
 
         Raises: DependencyError.
         """
+        if attributes["namespace"] == OF_SERVICE:
+            attributes = {**attributes, "namespace": self._own_namespace}
         asked = AccessQuery(
             user=author.name,
             groups=tuple(author.groups),

@@ -20,7 +20,7 @@ import msgspec
 
 from kyverno_mp.limits import AUTHOR_BYTES_MAX, AUTHOR_CHECKS_MAX
 from kyverno_mp.policy.checks.author import EVERYTHING, Need, author_needs
-from kyverno_mp.policy.ports import Author, Authors, Kinds
+from kyverno_mp.policy.ports import OF_SERVICE, Author, Authors, Kinds
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
@@ -78,19 +78,21 @@ def lacking_rights(
         return ""
     asking = _Asking(authors, author, namespace)
     if asking.may(_ALL):
-        return ""
+        # All permissions in the policy's namespace are none in that of the service.
+        questions = [one for one in questions if one.namespace]
     if len(questions) > AUTHOR_CHECKS_MAX:
-        questions = [_ALL]
-    lacking: dict[str, list[str]] = {}
+        questions = [_ALL, *(one for one in questions if one.namespace)]
+    lacking: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         if question is _ALL or not asking.may(question):
-            lacking.setdefault(question.shown, []).append(question.verb)
+            where = question.namespace or namespace
+            lacking.setdefault((question.shown, where), []).append(question.verb)
     if not lacking:
         return ""
     texts = (
         f"{author.name} requires permissions {','.join(verbs)} for resource {shown} in"
-        f" namespace {namespace}"
-        for shown, verbs in lacking.items()
+        f" namespace {where}"
+        for (shown, where), verbs in lacking.items()
     )
     return (
         "auth check fails, additional privileges are required for the user"
@@ -104,6 +106,8 @@ class _Question(NamedTuple):
     resource: str
     subresource: str = ""
     name: str = ""
+    namespace: str = ""
+    """"" = the policy's."""
 
     @property
     def shown(self) -> str:
@@ -143,7 +147,10 @@ def _of_need(need: Need, kinds: Kinds) -> Iterator[_Question]:
         yield _ALL
     for at_group, plural in dict.fromkeys(places):
         for verb in need.verbs:
-            yield _Question(verb, at_group, plural, need.subresource, need.name)
+            yield _Question(
+                *(verb, at_group, plural, need.subresource, need.name),
+                OF_SERVICE if need.is_of_service else "",
+            )
 
 
 class _Asking:
@@ -156,6 +163,7 @@ class _Asking:
         self._deadline_ns = time.monotonic_ns() + _CALLS_NS_MAX
 
     def may(self, question: _Question) -> bool:
-        values = {**question._asdict(), "namespace": self._namespace}
+        values = question._asdict()
+        values["namespace"] = question.namespace or self._namespace
         attributes = {name: value for name, value in values.items() if value}
         return self._authors.author_may(self._author, attributes, self._deadline_ns)

@@ -79,6 +79,8 @@ class Informer(Generic[T]):
         self._list_callbacks: list[Callable[[], None]] = []
         self._synced = threading.Event()
         self._stopping = threading.Event()
+        self._reread: frozenset[Key] = frozenset()
+        """Keys whose objects are read again, see ``reread``."""
         self._owed: dict[Key, int] = {}
         """Changed keys that not all handlers have got, and how often one failed."""
         self._connection: Connection | None = None
@@ -159,6 +161,23 @@ class Informer(Generic[T]):
             found = self._objects.get(key)
         return found[0] if found else ""
 
+    def replace(self, key: Key, before: T, after: T) -> bool:
+        """Replace a projection; return False if it is no longer ``before``."""
+        with self._lock:
+            version, value = self._objects.get(key, ("", None))
+            if value is not before:
+                return False
+            self._objects[key] = (version, after)
+            return True
+
+    def reread(self, keys: frozenset[Key]) -> None:
+        """List again soon, and call the handlers for these keys; any thread."""
+        with self._lock:
+            self._reread |= keys
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
     def snapshot(self) -> dict[Key, T]:
         """Return all current objects. Cost: one pass over all keys."""
         with self._lock:
@@ -171,7 +190,7 @@ class Informer(Generic[T]):
         while not self._stopping.is_set():
             started_ns = time.monotonic_ns()
             try:
-                if not self._version or self._owed:
+                if not self._version or self._owed or self._reread:
                     self._list()
                 received = self._watch()
             except KubeExpired as error:
@@ -229,14 +248,17 @@ class Informer(Generic[T]):
 
         for callback in self._list_callbacks:
             callback()
+        with self._lock:
+            again, self._reread = self._reread, frozenset()
         version = list_all(self._client, self.scope, take, restart=found.clear)
         with self._lock:
             before, self._objects = self._objects, found
+        again &= found.keys()
         gone = [key for key in before if key not in found]
         moved = [
             key
             for key, (stamp, _) in found.items()
-            if key not in before or before[key][0] != stamp
+            if key not in before or before[key][0] != stamp or key in again
         ]
         self._version = version
         self.lists += 1

@@ -13,7 +13,9 @@ versions, managed fields), so that few of our own status writes cause a compilat
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -34,9 +36,10 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.callers import PublishedCallers
 from kyverno_mp.leader.cluster_data import COMPLETE, OF_KINDS, PAIRS_OF
 from kyverno_mp.leader.context.cluster import ClusterGlobalContext
+from kyverno_mp.leader.documents.source_room import SourceRoom
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.policy_documents import IDLE_FIELDS, PolicyDocuments
 from kyverno_mp.leader.stored_document import FROM_CLUSTER
-from kyverno_mp.policy.cel_kinds.generated import kept_status
 from kyverno_mp.snapshot.callers import CALLERS
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
@@ -45,7 +48,6 @@ from kyverno_mp.values.kubernetes.policy_kinds import CLUSTER_POLICY, REVIEWED_C
 CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
 _RBAC: Final = "rbac.authorization.k8s.io"
 _CONTEXT: Final = "globalcontext"
-_IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
 
 
 CEL_RESOURCES: Final = {
@@ -59,15 +61,27 @@ _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 class ClusterPolicies:
     """Policies and exceptions of the cluster, as a source of Changes."""
 
-    def __init__(self, client: Client, *, watched: bool = True) -> None:
-        """``watched`` is False in a pod in which no role evaluates policies."""
+    def __init__(
+        self,
+        client: Client,
+        *,
+        watched: bool = True,
+        room: SourceRoom | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``watched`` is False in a pod in which no role evaluates policies.
+
+        ``room`` bounds the documents of all namespaces together.
+        """
+        self._documents = PolicyDocuments(room or SourceRoom(), monotonic_s)
+        follow = partial(self._documents.follow, client)
         self.informers = [
-            Informer(client, WatchScope(resource=resource), policy_text)
+            follow(resource)
             for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
             if watched
         ]
         self.cel_informers = [
-            Informer(client, WatchScope(resource=resource), policy_text)
+            follow(resource)
             for resource in (*CEL_RESOURCES.values(), CEL_EXCEPTIONS)
             if watched
         ]
@@ -94,6 +108,7 @@ class ClusterPolicies:
     ) -> Changes:
         """Return the changes since the last call. Cost: proportional to the changes."""
         del now_ns, force, wait  # informers update their caches atomically
+        reduced = self._documents.balance()
         changed: dict[str, bytes] = {}
         removed: list[str] = []
         # The keys of all changes up to these versions are read below.
@@ -103,7 +118,8 @@ class ClusterPolicies:
             if changes.version.isdecimal()
         }
         for changes in self._changed_keys:
-            for key in changes.take():
+            keys = {*changes.take(), *reduced.get(changes.informer, ())}
+            for key in sorted(keys):
                 name = _name_of(changes.informer.scope.resource, key)
                 text = changes.informer.get(key)
                 if text is None and self._given.pop(name, None) is not None:
@@ -329,23 +345,12 @@ class _ChangedKeys:
         self.version = self.informer.notified_version
 
 
-def policy_text(raw: msgspec.Raw) -> bytes:
-    """Project a policy to the fields that affect evaluation."""
-    document = msgspec.json.decode(raw)
-    status = kept_status(document.get("kind", ""), document.pop("status", None))
-    if status is not None:
-        document["status"] = status
-    for name in _IDLE_FIELDS:
-        document["metadata"].pop(name, None)
-    return msgspec.json.encode(document)
-
-
 def _of_kind(
     client: Client, kind: str, resource: Resource, labels: str
 ) -> Informer[bytes]:
     def project(raw: msgspec.Raw) -> bytes:
         document = msgspec.json.decode(raw)
-        for name in _IDLE_FIELDS:
+        for name in IDLE_FIELDS:
             document["metadata"].pop(name, None)
         # K8S: items of a list carry neither kind nor apiVersion.
         document.update(kind=kind, apiVersion=resource.api_version)

@@ -11,6 +11,7 @@ ConfigMap mounts and network file systems lack. Names that start with a dot are 
 they are the atomic-writer folders of ConfigMap mounts and editors' temporary files.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from kyverno_mp.limits import POLICY_FILE_BYTES_MAX
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _DEPTH_MAX: Final = 8
@@ -108,7 +111,7 @@ class Folder:
             if not (name in moved or young or force):
                 continue
             try:
-                data = Path(name).read_bytes()
+                data = _content(name)
             except FileNotFoundError:
                 continue  # deleted since; the next poll finds it removed
             except OSError as error:
@@ -129,6 +132,15 @@ class Folder:
     def _is_changed(self, name: str, facts: _Stat) -> bool:
         known = self._seen.get(name)
         return known is None or known[0] != facts
+
+
+def _content(name: str) -> bytes:
+    """Return a file's content. Raises: OSError, also for a huge or endless file."""
+    with Path(name).open("rb") as file:
+        data = file.read(POLICY_FILE_BYTES_MAX + 1)
+    if len(data) > POLICY_FILE_BYTES_MAX:
+        raise OSError(errno.EFBIG, f"larger than {POLICY_FILE_BYTES_MAX} bytes", name)
+    return data
 
 
 def _settle(stats: dict[str, _Stat], names: set[str], wait: Callable[[], None]) -> None:

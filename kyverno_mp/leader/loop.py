@@ -23,7 +23,8 @@ from kyverno_mp.leader.data_segments import DataSegments
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.policy_segments import PolicySegments
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S, PUBLISH_RETRY_S

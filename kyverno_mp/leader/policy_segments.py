@@ -18,7 +18,7 @@ import msgspec
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.leader.policy_store import PolicySet
+from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.leader.status import UNPUBLISHED, PolicyStatus
 from kyverno_mp.leader.stored_document import Key
 from kyverno_mp.snapshot.policies import MISSED, POLICIES, PoliciesWriter

@@ -12,17 +12,23 @@ partly written: all its policies stay. Only changes are compiled, in time slices
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from kyverno_mp.compiler.unlinked import unlinked
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
 from kyverno_mp.leader.documents.in_cel import compile_cel_document
-from kyverno_mp.leader.documents.linked_memory import LinkedMemory
+from kyverno_mp.leader.documents.linked_memory import Limited, LinkedMemory
+from kyverno_mp.leader.documents.outlined import (
+    left_out,
+    no_exception,
+    without_documents,
+)
 from kyverno_mp.leader.documents.tenant_room import TenantRoom
 from kyverno_mp.leader.documents.without_rights import without_rights
 from kyverno_mp.leader.exceptions import (
@@ -32,7 +38,8 @@ from kyverno_mp.leader.exceptions import (
     read_exception,
 )
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.status import PolicyStatus
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.status import OVER_SHARE, PolicyStatus
 from kyverno_mp.leader.stored_document import (
     Key,
     StoredDocument,
@@ -49,32 +56,6 @@ from kyverno_mp.values.kubernetes.policy_kinds import SEGMENT_OF
 _STAYS = "; the last valid version stays in force"
 _INTERNAL_ERROR = "leader.defect"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySet:
-    """All policies at one moment; ``changes``: the (type, status) of each change."""
-
-    encoded: tuple[EncodedPolicy, ...]
-    policies: tuple[PolicyStatus, ...]
-    problems: tuple[str, ...]
-    changes: tuple[tuple[str, PolicyStatus], ...]
-    unread: tuple[str, ...] = ()
-    """The problems that concern whole files."""
-    waiting: int = 0
-    """Policies that wait for compilation in the next update."""
-    cel: Mapping[str, tuple[EncodedPolicy, ...]] = field(default_factory=dict)
-    """The policies in CEL, by the name of their segment."""
-    missed: frozenset[Key] = frozenset()
-    """Policies without a stub, so the reviews that ask for them must fail."""
-    keys: Mapping[str, tuple[Key, ...]] = field(default_factory=dict)
-    """The keys of the policies of each segment, in their order."""
-    packed: Mapping[Key, bytes] = field(default_factory=dict)
-
-    def by_segment(self, segment: str) -> dict[Key, EncodedPolicy]:
-        """Return the policies of a segment by key."""
-        policies = self.encoded if segment == POLICIES else self.cel.get(segment, ())
-        return dict(zip(self.keys.get(segment, ()), policies, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +142,9 @@ class PolicyStore:
         ordered = sorted(self._entries.items())
         published = {key: (entry.encoded, entry.status) for key, entry in ordered}
         limited = self._memory.limit(published)
-        limited |= without_rights(published, lost or {})
+        self._forget_earlier(limited)
+        outlines = without_documents(published, policies)
+        limited |= outlines | without_rights(published, lost or {})
         published |= {key: one[:2] for key, one in limited.items()}
         by_segment: dict[str, dict[Key, EncodedPolicy]] = {}
         for key, (policy, _) in published.items():
@@ -176,11 +159,27 @@ class PolicyStore:
             packed={key: entry.packed for key, entry in ordered if entry.packed},
             policies=tuple(status for _, status in published.values()),
             problems=tuple(problems),
-            unread=tuple(self._file_problems.values()),
+            unread=(*self._file_problems.values(), *left_out(outlines)),
             changes=tuple(changes_made),
             waiting=waiting,
             missed=frozenset(key for key, one in limited.items() if one.is_missed),
         )
+
+    def _forget_earlier(self, limited: Mapping[Key, Limited]) -> None:
+        """Forget versions in force that rejected ones replace, if there is no room.
+
+        SAFETY: otherwise a tenant could store ever more of them, each behind a small
+        rejected version.
+        """
+        for key, one in limited.items():
+            entry = self._entries[key]
+            if one.status.code == OVER_SHARE and entry.status.in_force:
+                self._entries[key] = replace(
+                    entry,
+                    encoded=entry.encoded and unlinked(entry.encoded, key[0]),
+                    status=msgspec.structs.replace(one.status, in_force=""),
+                    packed=b"",
+                )
 
     def costly_outcomes(self) -> dict[bytes, bytes]:
         """Return the compilation results that a later policy store can reuse."""
@@ -234,6 +233,9 @@ class PolicyStore:
                     " ignored (KYVERNO_MP_POLICY_EXCEPTIONS,"
                     " KYVERNO_MP_EXCEPTION_NAMESPACE)"
                 )
+                continue
+            if document.outline_of:
+                problems.append(no_exception(document))
                 continue
             try:
                 exception = before.get(document.digest)

@@ -16,6 +16,9 @@ from kyverno_mp.values.records import UNDECODABLE
 OVER_SHARE: Final = "leader.policies_share"
 """Code of a policy whose matches are errors, because the namespaced policies of the
 cluster, or those of its namespace, take more than their share of this pod."""
+OVER_SOURCES: Final = "leader.sources_share"
+"""Code of a policy whose matches are errors, because the leader does not keep its
+document: the namespaces' documents take more than their share of this pod."""
 UNPUBLISHED: Final = "leader.unpublished"
 """Code of a policy whose newest version is not in force, because its segment could not
 be written."""

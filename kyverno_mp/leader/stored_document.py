@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.leader.outline import MARK, size_outlined
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
 from kyverno_mp.policy.cel_kinds.validating_policy import (
@@ -56,10 +57,15 @@ class StoredDocument:
     packed: bytes
     digest: bytes
     generation: int
+    outline_of: int = 0
+    """The size of the document of which it is an outline; 0 = it is whole."""
 
     def raw(self) -> Json:
-        """Return the document's content."""
-        return msgspec.json.decode(self.packed)
+        """Return the document's content, without the mark of an outline."""
+        content = msgspec.json.decode(self.packed)
+        if self.outline_of:
+            del content[MARK]
+        return content
 
     def why_unknown(self) -> str:
         """Return why a document of an unknown kind has no effect."""
@@ -88,7 +94,8 @@ def documents_of(name: str, data: bytes) -> list[StoredDocument]:
         message = f"has {len(data)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
         raise PolicyInvalid("leader.too_large", message, Where(file=name))
     if name.startswith(FROM_CLUSTER):
-        return [_pack(RawDocument(msgspec.json.decode(data), name, 0, 1))]
+        document = RawDocument(msgspec.json.decode(data), name, 0, 1)
+        return [_pack(document, data, size_outlined(document.raw))]
     return [_pack(document) for document in load(data, file=name)]
 
 
@@ -117,12 +124,16 @@ def _generation_of(raw: object) -> int:
     return found if type(found) is int else 0
 
 
-def _pack(document: RawDocument) -> StoredDocument:
+def _pack(
+    document: RawDocument, data: bytes = b"", outline_of: int = 0
+) -> StoredDocument:
+    """``data``: the bytes as others keep them, which are shared if they are equal."""
     place = f"{document.file}, line {document.line}"
     try:
         packed = msgspec.json.encode(document.raw)
     except (UnicodeEncodeError, RecursionError) as error:
         raise PolicyInvalid("leader.unstorable", f"{place}: {error}") from error
+    packed = data if data == packed else packed
     return StoredDocument(
         key=_key_of(document.raw),
         known=is_known_kind(document.raw) or is_served(document.raw),
@@ -131,6 +142,7 @@ def _pack(document: RawDocument) -> StoredDocument:
         packed=packed,
         digest=digest_of(packed),
         generation=_generation_of(document.raw),
+        outline_of=outline_of,
     )
 
 

@@ -7,7 +7,7 @@ Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN, ApiResource
 from kyverno_mp.values.kubernetes.kinds import KindSelector
@@ -52,6 +52,10 @@ class Author(NamedTuple):
     name: str
     groups: Sequence[str] = ()
     extra: Mapping[str, Sequence[str]] = {}
+
+
+OF_SERVICE: Final = "of this service"
+"""Stands for the namespace of this service in the attributes of ``author_may``."""
 
 
 class Authors(Protocol):

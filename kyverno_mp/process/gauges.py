@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import psutil
 
 from kyverno_mp import __version__
-from kyverno_mp.leader.status import OVER_SHARE, UNLINKED, PolicyStatus, Status
+from kyverno_mp.leader.status import (
+    OVER_SHARE,
+    OVER_SOURCES,
+    UNLINKED,
+    PolicyStatus,
+    Status,
+)
 from kyverno_mp.process.supervision.status import SupervisorStatus
 from kyverno_mp.snapshot.room import NO_ROOM, FolderRoom
 from kyverno_mp.telemetry.families import (
@@ -139,7 +145,8 @@ def _of_status(
         gauges[AGE][()] = max(0, now_ns - status.published_ns) / 1e9
     gauges[POLICIES] = {("true",): 0.0, ("false",): 0.0}
     gauges[UNLINKED_POLICIES][()] = sum(
-        policy.code in (UNLINKED, OVER_SHARE) for policy in status.policies
+        policy.code in (UNLINKED, OVER_SHARE, OVER_SOURCES)
+        for policy in status.policies
     )
     gauges[LARGE_EXCEPTIONS][()] = sum(
         policy.large_exceptions for policy in status.policies

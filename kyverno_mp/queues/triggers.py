@@ -21,6 +21,10 @@ UNPROVED_ROLE: Final = "unproved"
 """Role of a record without a trigger: reviews may trigger the policy, and nobody has
 proved that the API server sent them."""
 
+LEFT_ROLE: Final = "left"
+"""Role of a record without a trigger: reviews without proof triggered the policy, and
+it is not carried out for them, which its status says."""
+
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
     """The content of one UpdateRequest.
@@ -98,7 +102,7 @@ class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_of_policy(self) -> bool:
         """Whether the pool has to find the triggers of the policy itself."""
-        return self.role in (LOST_ROLE, UNPROVED_ROLE)
+        return self.role in (LOST_ROLE, UNPROVED_ROLE, LEFT_ROLE)
 
 
 def lost_record(
@@ -106,7 +110,7 @@ def lost_record(
 ) -> TriggerRecord:
     """Return the record of a policy that lost triggers; "" = all policies.
 
-    ``kind``: type of the lost tasks. ``role``: LOST_ROLE or UNPROVED_ROLE.
+    ``kind``: type of the lost tasks. ``role``: LOST_ROLE, UNPROVED_ROLE or LEFT_ROLE.
     """
     wanted = Wanted(kind if kind in _OF_CEL else _GENERATE, policy, ())
     return TriggerRecord(at_ns, (wanted,), TriggerObject("", ""), "", role=role)

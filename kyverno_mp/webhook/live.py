@@ -95,7 +95,7 @@ def live_ports(
     known = LiveKinds(kinds, client)
     namespace = settings.namespace
     schemas = LiveSchemas(client, on_failure)
-    permissions = LivePermissions(client)
+    permissions = LivePermissions(client, namespace)
     view = ClusterView(
         kinds=known,
         permissions=permissions,

@@ -72,7 +72,7 @@ class _Loop:
             time.sleep(self._pause_s)
 
 
-class _Neighbour(_Loop):
+class Neighbour(_Loop):
     """A client whose reviews of another namespace a cluster policy denies."""
 
     def __init__(self, service: Service) -> None:
@@ -132,7 +132,7 @@ def run(service: Service, attack: Attack, connections: int, seconds: float) -> S
     threads = [
         threading.Thread(target=_attack, args=arguments) for _ in range(connections)
     ]
-    with _Neighbour(service) as neighbour, _Prober(service) as prober:
+    with Neighbour(service) as neighbour, _Prober(service) as prober:
         for thread in threads:
             thread.start()
         for thread in threads:

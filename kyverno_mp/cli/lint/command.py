@@ -60,6 +60,7 @@ from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.exception import (
     condition_faults as exception_condition_faults,
 )
+from kyverno_mp.policy.checks.long_texts import long_texts
 from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
@@ -70,8 +71,10 @@ from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.policy_kinds import POLICY_KINDS
 from kyverno_mp.values.wildcard import matches
 
+_OF_TENANTS = frozenset(row.namespaced.kind for row in POLICY_KINDS)
 _NOT_EVALUATED = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 
@@ -226,6 +229,8 @@ class _Linter:
         raw = self.document.raw
         if is_input_of_another_command(raw):
             return
+        if self.for_server and type(raw) is dict and raw.get("kind") in _OF_TENANTS:
+            yield from self._errors(long_texts(raw))
         if kind := foreign_kind(raw):
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
         elif is_admission_policy(raw):

@@ -25,10 +25,21 @@ _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
     # Bidirectional controls, separators of lines, halves of characters.
     "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-    # Logging commands, anywhere in a line. A command at its start: see _COMMAND.
-    r"|(?<=##)\[|(?<=##vso)\["
 )
-_COMMAND: Final = re.compile(r"^(\s*:):", re.MULTILINE)
+_INVISIBLE: Final = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+"""Default_Ignorable_Code_Point: comparisons that follow a culture skip them, such as
+those of runners written in .NET, so they can stand anywhere in a command."""
+_SKIPPED: Final = re.compile(f"[{_INVISIBLE}]")
+_I: Final = f"[{_INVISIBLE}]*"
+_LOGGING: Final = re.compile(
+    rf"(#{_I}#{_I}(?:v{_I}s{_I}o{_I})?)\[", re.IGNORECASE | re.ASCII
+)
+"""A logging command, anywhere in a line."""
+_COMMAND: Final = re.compile(rf"^([\s{_INVISIBLE}]*:{_I}):", re.MULTILINE)
 _KEPT_CHARS: Final = len("##vso")
 """Characters before a write that can begin a logging command."""
 
@@ -46,8 +57,13 @@ def escaped(character: str) -> str:
 
 def unsafe_replaced(text: str, write: Callable[[str], str]) -> str:
     """Replace each unsafe character by what ``write`` returns for it."""
-    text = _UNSAFE.sub(lambda match: write(match[0]), text)
+    text = _without_logging(text, write)
     return _COMMAND.sub(lambda match: match[1] + write(":"), text)
+
+
+def _without_logging(text: str, write: Callable[[str], str]) -> str:
+    text = _UNSAFE.sub(lambda match: write(match[0]), text)
+    return _LOGGING.sub(lambda match: match[1] + write("["), text)
 
 
 def printable(text: str) -> str:
@@ -65,7 +81,7 @@ def one_line(text: object) -> str:
 
 def without_controls(text: str) -> str:
     """Escape the same, but not ``::``, for parts that never begin a line."""
-    return _UNSAFE.sub(lambda match: escaped(match[0]), text)
+    return _without_logging(text, escaped)
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -96,7 +112,7 @@ class Screen:
         before = self._before
         shown = printable(before + text)[len(before) :]
         self._stream.write(shown)
-        line = (before + shown).rpartition("\n")[2]
+        line = _SKIPPED.sub("", (before + shown).rpartition("\n")[2])
         start = line.lstrip()
         # A command begins after spaces only; behind other characters, none can begin.
         self._before = start if start in ("", ":") else "x" + line[-_KEPT_CHARS:]

@@ -19,6 +19,7 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.sources.folders import Bounds, regular
 from kyverno_mp.errors import RequestInvalid, Where
 from kyverno_mp.limits import RECORDING_LINE_BYTES_MAX, REPLAY_EQUAL_REQUESTS_MAX
 from kyverno_mp.webhook.recording.format import (
@@ -164,10 +165,13 @@ def recording_of(path: str) -> Recording:
     Raises: CommandFailed.
     """
     root = Path(path)
+    bounds = Bounds(root)
     try:
         if root.is_dir():
             files = sorted(
-                one for one in root.iterdir() if one.name.endswith(_SUFFIXES)
+                regular(bounds.check(one))
+                for one in root.iterdir()
+                if one.name.endswith(_SUFFIXES)
             )
             if not files:
                 raise CommandFailed(f"no recording in {path}")
@@ -175,7 +179,7 @@ def recording_of(path: str) -> Recording:
             root.stat()
             files = [root]
     except OSError as error:
-        raise CommandFailed(read_error(error, path)) from error
+        raise CommandFailed(read_error(error, error.filename or path)) from error
     return Recording(files)
 
 

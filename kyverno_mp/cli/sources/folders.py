@@ -15,15 +15,21 @@ from typing import Final
 
 from kyverno_mp.cli.output.screen import say
 
+_REPOSITORY: Final = ".git"
 YAML: Final = (".yaml", ".yml")
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path]:
     """Yield the files with these suffixes, without hidden names.
 
-    Links are followed, as upstream does. Raises: OSError for a folder that cannot be
-    listed, a broken link, a link to a parent folder, a pipe or a device.
+    Links are followed, as upstream does, but not out of the repository of the folder.
+    Raises: OSError for a folder that cannot be listed, a broken link, a link that leads
+    outside or to a parent folder, a pipe or a device.
+
+    SAFETY: a repository can have patches of strangers, and the machine has files of
+    others: a policy's message may print what a link leads to.
     """
+    bounds = Bounds(folder)
     ways = [iter([folder])]
     above: list[tuple[int, int]] = []
     while ways:
@@ -34,6 +40,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
                 above.pop()
             continue
         facts = path.stat()
+        bounds.check(path)
         if stat.S_ISDIR(facts.st_mode):
             identity = (facts.st_dev, facts.st_ino)
             if identity in above:
@@ -43,7 +50,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path
             names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
             ways.append(iter([path / one for one in names]))
         elif path.suffix in suffixes:
-            yield _regular(path, facts)
+            yield regular(path, facts)
 
 
 def say_empty(paths: Iterable[str]) -> None:
@@ -58,9 +65,9 @@ def say_empty(paths: Iterable[str]) -> None:
 
 
 def named_below(folder: Path, name: str) -> Iterator[Path]:
-    """Yield the files with the name, even in hidden folders; links are not followed.
+    """Yield the files with the name, even in hidden folders, without linked folders.
 
-    Raises: OSError for a folder that cannot be listed.
+    Raises: OSError for a folder that cannot be listed, and a link as ``files_below``.
     """
 
     def refuse(error: OSError) -> None:
@@ -68,7 +75,9 @@ def named_below(folder: Path, name: str) -> Iterator[Path]:
 
     found = os.walk(folder, onerror=refuse)
     # Links to folders are ignored.
-    yield from sorted(Path(at, name) for at, _, names in found if name in names)
+    bounds = Bounds(folder)
+    for path in sorted(Path(at, name) for at, _, names in found if name in names):
+        yield bounds.check(path)
 
 
 def may_be_folder(path: str) -> bool:
@@ -81,8 +90,38 @@ def may_be_folder(path: str) -> bool:
     return Path(path).is_dir() or not (is_url or path.endswith((*YAML, ".json")))
 
 
-def _regular(path: Path, facts: os.stat_result) -> Path:
-    """Return the path of a regular file; reading a pipe could block forever."""
+class Bounds:
+    """Where links in a folder may lead.
+
+    Outside a repository, they may lead anywhere, as upstream.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._roots: list[Path] | None = None
+
+    def check(self, path: Path) -> Path:
+        """Return a path below the folder. Raises: OSError if it leads outside."""
+        if path == self._folder or not path.is_symlink():
+            return path
+        if self._roots is None:
+            own = self._folder.resolve()
+            above = (own, *own.parents)
+            found = [one for one in above if (one / _REPOSITORY).exists()]
+            self._roots = [*found[:1], own, Path.cwd()] if found else [Path("/")]
+        target = path.resolve()
+        if not any(target.is_relative_to(root) for root in self._roots):
+            text = "a link that leads out of its repository; name its target to use it"
+            raise OSError(errno.EXDEV, text, str(path))
+        return path
+
+
+def regular(path: Path, facts: os.stat_result | None = None) -> Path:
+    """Return the path of a regular file; reading a pipe could block forever.
+
+    Raises: OSError.
+    """
+    facts = facts or path.stat()
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path

@@ -16,7 +16,7 @@ import msgspec
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.output.screen import one_line
 from kyverno_mp.cli.shell.errors import CommandFailed, read_error
-from kyverno_mp.cli.sources.folders import may_be_folder
+from kyverno_mp.cli.sources.folders import YAML, Bounds, may_be_folder
 from kyverno_mp.cli.sources.reading import read_file, read_standard_input
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.reading.load import RawDocument, load
@@ -103,8 +103,9 @@ def _read(file: str, *, is_argument: bool) -> bytes:
 
 
 def _children(folder: Path) -> list[str]:
+    bounds = Bounds(folder)
     return sorted(
-        str(child) for child in folder.iterdir() if child.suffix in (".yaml", ".yml")
+        str(bounds.check(child)) for child in folder.iterdir() if child.suffix in YAML
     )
 
 

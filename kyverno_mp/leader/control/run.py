@@ -53,12 +53,15 @@ from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
+from kyverno_mp.leader.documents.source_room import SourceRoom
+from kyverno_mp.leader.documents.tenant_room import memory_limit
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.leader.triggers.left import mark_pending
 from kyverno_mp.leader.triggers.writer import TriggerWriter
+from kyverno_mp.limits import SOURCES_MEMORY_DIVISOR
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.read import environment
@@ -90,7 +93,11 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
-    policies = ClusterPolicies(client, watched=settings.needs_policies)
+    policies = ClusterPolicies(
+        client,
+        watched=settings.needs_policies,
+        room=SourceRoom(memory_limit() // SOURCES_MEMORY_DIVISOR),
+    )
     context = ClusterGlobalContext(
         client,
         open_calls(settings, client).fetch,
@@ -129,7 +136,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     authors = AuthorWatch(
         policies.of_tenants,
         LiveKinds(published_rows(lambda: leader.wired.discovery.directory), client),
-        LivePermissions(client),
+        LivePermissions(client, settings.namespace),
     )
     sources = Sources(
         policies,

@@ -32,6 +32,7 @@ from kyverno_mp.leader.triggers.document import (
     names_of,
     since_of,
 )
+from kyverno_mp.leader.triggers.left_out import change_unproved
 from kyverno_mp.leader.triggers.rejections import Rejections
 from kyverno_mp.limits import (
     TRIGGER_OBJECTS_BYTES_MAX,
@@ -41,6 +42,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.queues.ahead import Ahead, Held
 from kyverno_mp.queues.journal import JournalReader
 from kyverno_mp.queues.triggers import (
+    LEFT_ROLE,
     TriggerRecord,
     Wanted,
     decode_trigger,
@@ -269,6 +271,8 @@ class TriggerWriter:
 
         Raises: DependencyError; KubeRefused if both are rejected.
         """
+        if decoded.role == LEFT_ROLE:
+            return change_unproved(self._objects, wanted)
         try:
             _check_size(decoded, wanted)
             self._put(document_of(decoded, wanted, self._namespace))
@@ -323,7 +327,7 @@ class TriggerWriter:
                 **annotations,
                 **wanted,
                 **since_of(annotations, document["metadata"]["annotations"]),
-                _MARKED: _mark_of(),
+                _MARKED: str(time.time_ns()),
             }
             return found
 
@@ -368,10 +372,6 @@ class _Full(Exception):
 
 
 _MARKED: Final = "kyverno-mp.io/marked-at"
-
-
-def _mark_of() -> str:
-    return str(time.time_ns())
 
 
 def _is_refusal(error: DependencyError | None) -> bool:

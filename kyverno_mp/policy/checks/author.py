@@ -20,6 +20,11 @@ from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel.nodes import Call, Const, Ident
 from kyverno_mp.expr.cel.syntax.parse import parse
 from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
+from kyverno_mp.policy.cel_kinds.image_validating_policy import (
+    KeyAttestor,
+    RegistryCredentials,
+    SignatureSource,
+)
 from kyverno_mp.policy.cel_kinds.policies import (
     DeletingPolicy,
     GeneratingPolicy,
@@ -29,7 +34,12 @@ from kyverno_mp.policy.cel_kinds.policies import (
 )
 from kyverno_mp.policy.checks.shared_entries import below, expressions, records
 from kyverno_mp.policy.documents.cleanup_policy import CleanupPolicy
-from kyverno_mp.policy.fields.context import ContextEntry
+from kyverno_mp.policy.fields.context import ContextEntry, ImageRegistryCredentials
+from kyverno_mp.policy.fields.image_verification import (
+    Attestor,
+    ImageVerification,
+    StaticKeyAttestor,
+)
 from kyverno_mp.policy.fields.mutation import (
     ForEachGeneration,
     Generation,
@@ -49,6 +59,7 @@ _SYNCHRONIZED: Final = ("get", "create", "update", "delete")
 _CALLS: Final = {"get": _READ, "list": ("list",), "post": ("create",)}
 
 
+_IN_CLUSTER: Final = "k8s://"
 _NAMES: Final = re.compile(r"[a-z0-9.-]+(/[a-z0-9]+)? [a-z0-9]+(/[a-z]+)?")
 """The apiVersion and the plural of a call, with a subresource."""
 _CALLED: Final = re.compile(r"\b(resource|generator)\b")
@@ -63,6 +74,8 @@ class Need(NamedTuple):
     plural: str = ""
     subresource: str = ""
     name: str = ""
+    is_of_service: bool = False
+    """Whether it concerns the namespace of this service, not the policy's."""
 
 
 EVERYTHING: Final = Need(("*",), "*", plural="*")
@@ -109,6 +122,8 @@ def _of_record(record: msgspec.Struct) -> Iterator[Need]:
         yield from _of_entry(record)
     elif isinstance(record, ParamKind):
         yield _kind_need(_LISTED, record.api_version, record.kind)
+    else:
+        yield from _of_images(record)
 
 
 def _of_generation(
@@ -118,6 +133,58 @@ def _of_generation(
         yield _kind_need((*verbs, "list"), "", kind)
     if pattern.kind:
         yield _kind_need(verbs, pattern.api_version, pattern.kind)
+
+
+def _of_images(record: msgspec.Struct) -> Iterator[Need]:
+    """Yield the Secrets with keys and with the credentials of registries."""
+    if isinstance(record, StaticKeyAttestor):
+        texts = (record.public_keys, record.kms)
+        secret = record.secret.name if record.secret is not None else None
+        yield from _of_keys(texts, secret)
+    elif isinstance(record, ImageVerification):
+        yield from _of_keys((record.key,), None)
+    elif isinstance(record, KeyAttestor):
+        yield from _of_keys((record.kms,), None)
+    elif isinstance(record, Attestor):
+        yield from _of_nested(record.attestor)
+    elif isinstance(record, ImageRegistryCredentials | RegistryCredentials):
+        yield from map(_credentials, record.secrets)
+    elif isinstance(record, SignatureSource):
+        yield from (_credentials(one.name) for one in record.pull_secrets)
+
+
+def _of_nested(attestors: Any) -> Iterator[Need]:
+    """Yield the Secrets of a nested set, which is free-form."""
+    waiting = [attestors]
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(below(node))
+        keys = node.get("keys") if type(node) is dict else None
+        if type(keys) is dict:
+            secret = keys.get("secret")
+            name = str(secret.get("name")) if type(secret) is dict else None
+            texts = (str(keys.get("publicKeys")), str(keys.get("kms")))
+            yield from _of_keys(texts, name)
+
+
+def _of_keys(texts: Iterable[str], secret: str | None) -> Iterator[Need]:
+    """Yield the Secrets of references; those of variables are known at run time."""
+    if secret is not None:
+        yield _secret(secret)
+    for text in texts:
+        if text.strip().startswith(_IN_CLUSTER):
+            yield _secret(text.strip().rpartition("/")[2])
+        elif "{{" in text:
+            yield _secret("")
+
+
+def _secret(name: str) -> Need:
+    return Need(_READ, "v1", plural="secrets", name="" if "{{" in name else name)
+
+
+def _credentials(name: str) -> Need:
+    """Return the Secret with credentials: registries get them from our namespace."""
+    return _secret(name.rpartition("/")[2])._replace(is_of_service=True)
 
 
 def _of_entry(entry: ContextEntry) -> Iterator[Need]:

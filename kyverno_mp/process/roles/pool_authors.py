@@ -17,10 +17,12 @@ from kyverno_mp.pool.coordinator import Tools
 
 def author_reason(tools: Tools) -> Callable[[Resource, Key], str]:
     """Return the check; it finds nothing if the operator has turned it off."""
-    if not tools.place.settings.check_policy_authors:
+    settings = tools.place.settings
+    if not settings.check_policy_authors:
         return lambda _resource, _key: ""
     client = tools.client
     # The kinds are read from the API server, some times an hour.
     kinds = LiveKinds(lambda: None, client)
-    authors = StoredAuthors(Objects(client), kinds, LivePermissions(client))
+    permissions = LivePermissions(client, settings.namespace)
+    authors = StoredAuthors(Objects(client), kinds, permissions)
     return authors.reason

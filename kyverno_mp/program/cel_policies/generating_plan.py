@@ -24,6 +24,7 @@ from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.limits import HEAVY_STEPS
 from kyverno_mp.program.cel_policies.delete import any_operation
 from kyverno_mp.program.cel_policies.generate import expressions_of
+from kyverno_mp.program.generate.requester import needs_review
 from kyverno_mp.program.generate.triggers import CEL_GENERATE, Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import (
@@ -58,6 +59,7 @@ class LinkedGeneratingTrigger:
         "_constraints",
         "_followed",
         "_lists_delete",
+        "_needs_review",
         "_reads_old",
         "ir",
         "matching",
@@ -79,6 +81,7 @@ class LinkedGeneratingTrigger:
         self._reads_old = of is not None or any(
             _OLD_OBJECT in one.text for one in expressions_of(ir)
         )
+        self._needs_review = needs_review(self.ir)
         self.reads_namespace = (
             ir.constraints is not None and ir.constraints.namespace_selector is not None
         )
@@ -134,6 +137,7 @@ class LinkedGeneratingTrigger:
             deletes=deletes,
             synchronize=self.ir.synchronizes,
             reads_old=self._reads_old,
+            needs_review=self._needs_review,
         )
 
 

@@ -19,7 +19,7 @@ from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
-from kyverno_mp.program.generate.requester import OLD_OBJECT, mentions
+from kyverno_mp.program.generate.requester import OLD_OBJECT, mentions, needs_review
 from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.recall.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
@@ -51,6 +51,8 @@ class Triggered(msgspec.Struct, frozen=True):
     reads_old: bool = False
     unchecked: bool = False
     """The pool has to check whether the trigger meets the conditions."""
+    needs_review: bool = False
+    """A rule depends on what only a proved review tells: the user, the old object."""
 
 
 class _Rule:
@@ -64,6 +66,7 @@ class _Rule:
         "is_plain",
         "is_slow",
         "lists_delete",
+        "needs_review",
         "reads_old",
         "synchronize",
     )
@@ -79,6 +82,7 @@ class _Rule:
         """Whether the rule's match alone decides."""
         self.lists_delete = any(_DELETE in one.operations for one in ir.match.filters)
         self.reads_old = mentions(ir, (OLD_OBJECT,), with_users=False)
+        self.needs_review = needs_review(ir)
         self.synchronize = ir.generate is not None and ir.generate.synchronize
         """Whether the generated objects are synchronised with the trigger."""
         kind = GENERATE if ir.rule_type == GENERATE else MUTATE
@@ -298,4 +302,5 @@ def _of(
         deletes=deletes,
         synchronize=any(rule.synchronize for rule in rules),
         reads_old=any(rule.reads_old for rule in rules),
+        needs_review=any(rule.needs_review for rule in rules),
     )

@@ -17,6 +17,7 @@ from typing import Final
 
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.triggers import (
+    LEFT_ROLE,
     LOST_ROLE,
     UNPROVED_ROLE,
     encode_trigger,
@@ -29,6 +30,7 @@ NOT_REMEMBERED: Final = "webhook.triggers_lost"
 _TEXTS: Final = {
     LOST_ROLE: "triggers of a policy could not be recorded, so it is synced",
     UNPROVED_ROLE: "reviews without proof may trigger a policy, so it is synced",
+    LEFT_ROLE: "reviews without proof trigger a policy, which is not run for them",
 }
 _PAUSE_NS: Final = 10 * 10**9
 """The interval between two records of a policy: less than the pool's ABSENT_S, with a
@@ -53,7 +55,7 @@ class LostPolicies:
     def add(self, policies: Iterable[tuple[str, str]], role: str = LOST_ROLE) -> None:
         """Record policies, each with the type of its requests; "" means all.
 
-        ``role``: why: LOST_ROLE or UNPROVED_ROLE.
+        ``role``: why: LOST_ROLE, UNPROVED_ROLE or LEFT_ROLE.
         """
         with self._lock:
             for kind, policy in policies:

@@ -26,6 +26,7 @@ from kyverno_mp.program.generate.triggers import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.triggers import (
+    LEFT_ROLE,
     UNPROVED_ROLE,
     TriggerObject,
     TriggerRecord,
@@ -113,29 +114,38 @@ class UnprovedTriggers:
     def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
         """Record the policies, which are few, so that anyone may repeat a review."""
         is_alive = request.operation in _WRITES
-        readable = [
-            (one.type, one.policy)
-            for one in found
-            if one.type in _GENERATING
-            and (is_alive or one.deletes)
-            and not request.subresource
-        ]
-        self._add(readable, is_whole=len(readable) == len(found))
+        readable: list[tuple[str, str]] = []
+        left: list[tuple[str, str]] = []
+        for one in found:
+            is_generated = one.type in _GENERATING and not request.subresource
+            runs = is_generated and (is_alive or one.deletes)
+            (readable if runs else left).append((lost_type(one), one.policy))
+        # The pool lists their triggers, and leaves out the rules that need a review.
+        noted = [(lost_type(one), one.policy) for one in found if one.needs_review]
+        self._lost_policies.add(sorted(set(noted)), LEFT_ROLE)
+        self._add(readable, left)
 
     def changed(self, request: Request, change: Change) -> None:
         """Record the policy of a generated object, or all policies for a source."""
         del request
         policy = "" if change.origin is None else change.origin.policy
         is_known = not policy or self._knows(policy)
-        self._add([(GENERATE, policy)] if is_known else [], is_whole=is_known)
-
-    def _add(self, policies: Iterable[tuple[str, str]], *, is_whole: bool) -> None:
-        if not is_whole:
+        if is_known:
+            self._add([(GENERATE, policy)], [])
+        else:
             self._records.error(TRIGGER_UNPROVED)
+
+    def _add(
+        self, policies: Iterable[tuple[str, str]], left: Sequence[tuple[str, str]]
+    ) -> None:
+        """Record the policies to sync, and those that are not carried out."""
+        if left:
+            self._records.error(TRIGGER_UNPROVED)
+            self._lost_policies.add(sorted(set(left)), LEFT_ROLE)
         self._lost_policies.add(sorted(set(policies)), UNPROVED_ROLE)
 
 
-def lost_type(wanted: Wanted) -> str:
+def lost_type(wanted: Wanted | Triggered) -> str:
     """Return the type by which policies that lost a trigger are recorded."""
     return wanted.type if wanted.type in _OF_CEL else GENERATE
 

@@ -27,6 +27,10 @@ from tests.e2e.pod import Pod
 pytestmark = pytest.mark.timeout(900)
 PORT: Final = 9443
 SECRET: Final = "kyverno-svc.kyverno.svc.kyverno-mp-caller"
+CERTIFICATES: Final = (
+    "kyverno-svc.kyverno.svc.kyverno-tls-ca",
+    "kyverno-svc.kyverno.svc.kyverno-tls-pair",
+)
 CONFIGURATIONS: Final = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
 POLICY: Final = {
     "apiVersion": "kyverno.io/v1",
@@ -162,18 +166,39 @@ def test_forged_review_gets_404_once_every_caller_knows_it(
     assert granted(installed, "kube-system") == ""
 
 
+def served(installed: Installation) -> set[str]:
+    """Return the certificates that the pods serve."""
+    found = [ssl.get_server_certificate((one.address, PORT)) for one in pods(installed)]
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    "secrets", [(SECRET,), CERTIFICATES, (SECRET, *CERTIFICATES)], ids=len
+)
 def test_rotation_under_load_loses_no_review(
-    installed: Installation, plane: ControlPlane
+    installed: Installation, plane: ControlPlane, secrets: tuple[str, ...]
 ) -> None:
-    """The Secret is deleted, as an operator may do; a new segment comes into force."""
-    before = segments(installed)
+    """Secrets are deleted, as an operator may do; new ones come into force.
+
+    With the segment and the authority replaced at once, an API server may call with
+    the old path or the new one, and trust the old authority or the new one.
+    """
+    paths, certificates = segments(installed), served(installed)
     with load(plane):
-        installed.kubectl("-n", NAMESPACE, "delete", "secret", SECRET)
-        until(
-            lambda: len(found := segments(installed)) == 1 and found != before,
-            "another segment is registered",
-            300,
-        )
+        installed.kubectl("-n", NAMESPACE, "delete", "secret", *secrets)
+        if SECRET in secrets:
+            until(
+                lambda: len(found := segments(installed)) == 1 and found != paths,
+                "another segment is registered",
+                300,
+            )
+        if len(secrets) > 1:
+            until(
+                lambda: certificates.isdisjoint(served(installed)),
+                "every pod serves another certificate",
+                300,
+            )
+    assert all(one.startswith("caller-") for one in segments(installed))
 
 
 def test_replica_without_knowledge_under_load_loses_no_review(

@@ -5,11 +5,13 @@ for them. But nothing of such a review may be believed: neither its user nor its
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kyverno_mp.controllers.unproved_status import with_unproved, without_outdated
 from kyverno_mp.leader.triggers.document import document_of
 from kyverno_mp.queues.triggers import lost_record
 from tests.unit.background import generating_world as generating
@@ -17,6 +19,7 @@ from tests.unit.background.admission import User
 from tests.unit.background.world import (
     CONFIG_MAPS,
     MATCHED,
+    POLICIES,
     REQUESTS,
     SECRETS,
     Term,
@@ -162,6 +165,8 @@ def test_rule_that_needs_the_review_is_not_run_and_says_so(
         assert stored(api, f"{CONFIG_MAPS.format('a')}/plain-t")
         (note,) = _notes(one)
         assert note.startswith("policy p/r error: it is not run for new objects")
+    # The user of the review has no roles, so that rule does not match for it.
+    assert bool(_unproved(api)) == (which != "roles")
 
 
 @pytest.mark.parametrize("role", ["lost", "unproved"])
@@ -215,6 +220,46 @@ def test_what_cannot_be_read_is_counted(eve: User, operation: str) -> None:
         assert _made(api, "t") is None
         assert requests_left(api) == []
     assert eve.records.errors == [UNPROVED]
+    assert [one["reason"] for one in _unproved(api)] == ["NoProof"]
+
+
+def _unproved(api: FakeApi) -> list[Json]:
+    """Return what the policy's status says about reviews without proof."""
+    found = stored(api, f"{POLICIES}/p") or {}
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return [one for one in conditions if one["type"] == "ReviewsProved"]
+
+
+def test_status_is_written_once_however_many_reviews_there_are(eve: User) -> None:
+    """Whoever sends reviews without proof decides neither writes nor their content."""
+    api = eve.api
+    made = rule(sync=False, data={"data": {"a": "b"}})
+    made["match"]["any"][0]["resources"]["operations"] = ["CONNECT"]
+    policy(api, made)
+    versions = set()
+    for number in range(20):
+        eve.review("CONNECT", _secret(f"t{number}"), None)
+        eve.write()
+        (condition,) = _unproved(api)
+        versions.add(
+            (stored(api, f"{POLICIES}/p") or {})["metadata"]["resourceVersion"]
+        )
+        assert f"t{number}" not in str(condition)
+    assert len(versions) == 1
+    assert requests_left(api) == []
+
+
+def test_change_of_the_policy_removes_the_condition() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for version in ("kyverno.io/v1", "policies.kyverno.io/v1beta1"):
+        raw: Json = {"apiVersion": version, "metadata": {"generation": 3}}
+        noted = with_unproved(raw, now)
+        assert noted is not None
+        assert with_unproved(noted, now) is None
+        status = noted["status"]
+        conditions = status.get("conditionStatus", status)["conditions"]
+        assert without_outdated(conditions, 3) == conditions
+        assert without_outdated(conditions, 4) == []
 
 
 def test_existing_objects_are_not_changed_and_it_is_counted(eve: User) -> None:
@@ -238,6 +283,7 @@ def test_existing_objects_are_not_changed_and_it_is_counted(eve: User) -> None:
         found = stored(api, f"{CONFIG_MAPS.format('a')}/m") or {}
         assert "changed" not in str(found["metadata"].get("labels"))
         assert any("policy p/m error" in note for note in _notes(one))
+    assert _unproved(api)
     assert eve.records.errors == [UNPROVED]
 
 

@@ -19,7 +19,8 @@ from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr import compile_budget
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception, spend
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.limits import COMPILE_EXCEPTION_STEPS_MAX
 from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy, decode_cel_policy
 from kyverno_mp.policy.cel_kinds.validating_policy import (

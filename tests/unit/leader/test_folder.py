@@ -137,3 +137,16 @@ def test_unreadable_files_are_reported_and_skipped(tmp_path: Path) -> None:
         f"{tmp_path / 'loop.yaml'}: Too many levels of symbolic links",
         f"{tmp_path / 'pipe.yaml'}: not a regular file",
     ]
+
+
+def test_huge_file_is_reported_and_keeps_its_last_content(tmp_path: Path) -> None:
+    """A sparse file of a terabyte must not take the leader's memory."""
+    (tmp_path / "a.yaml").write_text("a")
+    huge = tmp_path / "huge.yaml"
+    huge.write_text("small")
+    folder = Folder(tmp_path)
+    assert len(folder.poll(LATER).changed) == 2
+    os.truncate(huge, 1 << 40)
+    found = folder.poll(LATER)
+    assert (found.changed, found.removed) == ({}, ())
+    assert found.problems == (f"{huge}: larger than 67108864 bytes",)

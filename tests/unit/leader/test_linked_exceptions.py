@@ -15,7 +15,8 @@ from kyverno_mp.ir.index import EncodedPolicy, count_of, part_of
 from kyverno_mp.ir.rules import RuleIR
 from kyverno_mp.leader.documents import linked_exceptions, linked_memory
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.leader.status import Status
 from kyverno_mp.process.gauges import Pod, measure
 from kyverno_mp.telemetry.families import LARGE_EXCEPTIONS

@@ -21,7 +21,8 @@ from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.documents import linked_memory
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_segments import names_of
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.limits import (
     LINKED_NAMESPACE_BYTES_MAX,

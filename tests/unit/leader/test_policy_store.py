@@ -14,7 +14,8 @@ from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.documents import compiling as compile_module
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy

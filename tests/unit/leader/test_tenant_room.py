@@ -20,7 +20,8 @@ from kyverno_mp.leader.documents.tenant_room import (
     memory_limit,
 )
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.snapshot.room import FolderRoom
 
 KIB = 1024

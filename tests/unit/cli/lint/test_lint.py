@@ -353,3 +353,20 @@ def test_a_name_that_nothing_reads_is_an_error_of_lint_and_a_warning_elsewhere(
     name = "spec.rules[0].validate.deny.conditions.anny"
     assert name in command("apply", file, "-r", pods_file).err
     assert name in command("explain", file).err
+
+
+@pytest.mark.parametrize("kind", ["Policy", "ClusterPolicy"])
+def test_long_text_of_a_tenant_is_an_error_as_at_review(
+    command: Command, tmp_path: Path, kind: str
+) -> None:
+    """Otherwise, a pipeline is green and the cluster rejects the policy."""
+    file = tmp_path / "policy.yaml"
+    named = LATEST_POLICY.replace("kind: ClusterPolicy", f"kind: {kind}")
+    head, _, body = named.partition("message: ")
+    message = body.partition("\n")[0]
+    file.write_text(f"{head}message: {'m' * 64 * 1024}\n{body[len(message) + 1 :]}")
+    assert "policy.long_text" not in str(_findings(command, file))
+    file.write_text(f"{head}message: {'m' * 65 * 1024}\n{body[len(message) + 1 :]}")
+    found = [one for one in _findings(command, file) if "long" in str(one["code"])]
+    assert [one["code"] for one in found] == ["policy.long_text"] * (kind == "Policy")
+    assert [one["level"] for one in found] == ["error"] * (kind == "Policy")

@@ -158,3 +158,50 @@ def test_require_valid(command: Command, tmp_path: Path, text: str) -> None:
     assert "--require-valid" in done.err
     assert "b.yaml" in done.err or "policy x" in done.err
     assert command("apply", good, "-r", objects, "--require-valid").code == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_links_stay_in_their_repository(
+    command: Command, tmp_path: Path, name: str, *, is_folder: bool
+) -> None:
+    """A patch's link to a file of the machine would print it: a kubeconfig, a token."""
+    repository, outside = tmp_path / "repository", tmp_path / "outside"
+    folder, inside = repository / "folder", repository / "inside"
+    for one in (folder, outside, inside):
+        one.mkdir(parents=True)
+    file = "kyverno-test.yaml" if name == "test" else "x.yaml"
+    for one in (outside, inside):
+        (one / file).write_text("apiVersion: v1\nkind: Config\nusers: hunter2\n")
+    other = tmp_path / "other.yaml"
+    other.write_text(LATEST_POLICY if name == "objects" else pod("a"))
+    link = folder / ("more" if is_folder else file)
+
+    def refused(target: Path) -> bool:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target if is_folder else target / file)
+        done = command(*_arguments(name, folder, other))
+        assert "hunter2" not in done.out + done.err
+        is_refused = "leads out of its repository" in done.out + done.err
+        assert not is_refused or done.code == 1
+        return is_refused
+
+    assert not refused(outside)
+    (repository / ".git").mkdir()
+    # Some kinds of folders are read without those below them.
+    is_read = not is_folder or name not in ("objects", "test")
+    assert refused(outside) == is_read
+    assert not refused(inside)
+
+
+@pytest.mark.parametrize("make", [_pipe, _endless])
+def test_recordings_with_pipes_and_devices(
+    command: Command, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    folder, policy = tmp_path / "folder", tmp_path / "policy.yaml"
+    folder.mkdir()
+    make(folder / "reviews.jsonl")
+    policy.write_text(LATEST_POLICY)
+    done = command("replay", folder, policy)
+    assert done.code != 0
+    assert f"{folder / 'reviews.jsonl'}: not a regular file" in done.err

@@ -18,7 +18,8 @@ from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.documents import linked_memory
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_segments import names_of
-from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.leader.policy_set import PolicySet
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.limits import (
     MESSAGE_CHARACTERS_MAX,
     RECALL_MESSAGES_CHARACTERS_MAX,

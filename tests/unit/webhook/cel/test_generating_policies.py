@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
-from kyverno_mp.leader.policy_store import PolicySet
+from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_sources import generating_source
 from kyverno_mp.program.changes import Change

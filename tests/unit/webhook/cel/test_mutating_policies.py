@@ -16,7 +16,7 @@ import pytest
 
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
-from kyverno_mp.leader.policy_store import PolicySet
+from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.cel_policies import mutate
 from kyverno_mp.program.cel_policies.plan import MutatingPlan, MutatingPlanner

@@ -23,7 +23,7 @@ from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.review import PolicyReview as ImagesOfReview
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
-from kyverno_mp.leader.policy_store import PolicySet
+from kyverno_mp.leader.policy_set import PolicySet
 from kyverno_mp.limits import IMAGE_REASON_CHARACTERS_MAX, IMAGE_REASONS_MAX
 from kyverno_mp.program.cel_sources import image_source
 from kyverno_mp.program.engine import Clock, Engine

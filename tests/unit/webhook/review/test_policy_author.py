@@ -46,15 +46,20 @@ class Cluster:
         self, author: Author, attributes: Mapping[str, str], deadline_ns: int
     ) -> bool:
         assert deadline_ns > 0
-        assert attributes["namespace"] == "team"
+        namespace = attributes["namespace"]
+        assert namespace in ("team", "of this service")
         if not self._is_up:
             raise KubeUnavailable("t", "the API server does not answer")
         self.authors.append(author)
         resource = attributes["resource"]
         if attributes.get("subresource"):
             resource += f"/{attributes['subresource']}"
+        if namespace != "team":
+            resource = f"{resource} of this service"
         asked = (attributes["verb"], attributes.get("group", ""), resource)
-        return ALL in self._grants or asked in self._grants
+        # All permissions in a namespace are none in another one.
+        is_all = ALL in self._grants and namespace == "team"
+        return is_all or asked in self._grants
 
 
 def review(raw: Json, cluster: Cluster, old: Json = None) -> str:
@@ -128,6 +133,11 @@ def generate(kind: str, api_version: str = "v1", **fields: Json) -> Json:
     return legacy({"generate": made})
 
 
+def generate_list(kind: str) -> Json:
+    cloned = {"namespace": "team", "kinds": [kind]}
+    return legacy({"generate": {"namespace": "team", "cloneList": cloned}})
+
+
 def call(path: str, **fields: str) -> Json:
     entry = {"name": "read", "apiCall": {"urlPath": path, **fields}}
     deny = {"message": "m", "deny": {"conditions": {}}}
@@ -179,6 +189,34 @@ def on(resource: str, *verbs: str, group: str = "") -> set[Grant]:
     return {(verb, group, resource) for verb in verbs}
 
 
+def verifying(keys: Json, **fields: Json) -> Json:
+    images = {
+        "imageReferences": ["ghcr.io/*"],
+        "mutateDigest": False,
+        "attestors": [{"entries": [keys]}],
+        **fields,
+    }
+    return legacy({"verifyImages": [images]})
+
+
+def keys_in_cel(**key: str) -> Json:
+    return in_cel(
+        "ImageValidatingPolicy",
+        attestors=[{"name": "a", "cosign": {"key": key}}],
+        validations=[{"expression": "true"}],
+    )
+
+
+def context(**entry: Json) -> Json:
+    deny = {"message": "m", "deny": {"conditions": {}}}
+    return legacy({"context": [{"name": "read", **entry}], "validate": deny})
+
+
+PEM = "-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----"
+KEY = "k8s://team/key"
+NESTED: Json = {"attestor": {"entries": [{"keys": {"kms": KEY}}]}}
+CREDENTIALS: Json = {"imageRegistryCredentials": {"secrets": ["pull"]}}
+OURS = on("secrets of this service", "get")
 MADE = "apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: team}\n"
 NEEDS: dict[str, tuple[Json, set[Grant]]] = {
     "target": (
@@ -239,6 +277,75 @@ NEEDS: dict[str, tuple[Json, set[Grant]]] = {
         reading('resource.List("apps/v1", "deployments")'),
         on("deployments", "list", group="apps"),
     ),
+    "config map": (
+        context(configMap={"name": "m", "namespace": "team"}),
+        on("configmaps", "get"),
+    ),
+    "cloned list": (
+        generate_list("v1/Secret"),
+        on("secrets", "get", "create", "list"),
+    ),
+    "key in a Secret": (
+        verifying({"keys": {"publicKeys": KEY}}),
+        on("secrets", "get"),
+    ),
+    "key in a named Secret": (
+        verifying({"keys": {"secret": {"name": "key", "namespace": "team"}}}),
+        on("secrets", "get"),
+    ),
+    "key by address": (verifying({"keys": {"kms": KEY}}), on("secrets", "get")),
+    "nested key": (verifying(NESTED), on("secrets", "get")),
+    "key of a manifest": (
+        legacy(
+            {
+                "validate": {
+                    "message": "m",
+                    "manifests": {
+                        "attestors": [{"entries": [{"keys": {"publicKeys": KEY}}]}]
+                    },
+                }
+            }
+        ),
+        on("secrets", "get"),
+    ),
+    "known at run time: key": (
+        verifying({"keys": {"publicKeys": "{{ request.object.data.key }}"}}),
+        on("secrets", "get"),
+    ),
+    "key in CEL": (keys_in_cel(kms=KEY), on("secrets", "get")),
+    "credentials of a verification": (
+        verifying({"keys": {"publicKeys": PEM}}, **CREDENTIALS),
+        OURS,
+    ),
+    "credentials of image data": (
+        context(imageRegistry={"reference": "ghcr.io/a", **CREDENTIALS}),
+        OURS,
+    ),
+    "credentials in CEL": (
+        in_cel(
+            "ImageValidatingPolicy",
+            credentials={"secrets": ["pull"]},
+            attestors=[{"name": "a", "cosign": {"key": {"data": PEM}}}],
+            validations=[{"expression": "true"}],
+        ),
+        OURS,
+    ),
+    "credentials of signatures": (
+        in_cel(
+            "ImageValidatingPolicy",
+            attestors=[
+                {
+                    "name": "a",
+                    "cosign": {
+                        "key": {"data": PEM},
+                        "source": {"PullSecrets": [{"name": "pull"}]},
+                    },
+                }
+            ],
+            validations=[{"expression": "true"}],
+        ),
+        OURS,
+    ),
     "known at run time: kind": (target("v1", "{{ request.object.data.k }}"), {ALL}),
     "known at run time: path": (
         call("/api/v1/namespaces/team/{{ request.object.data.a }}/b"),
@@ -271,13 +378,16 @@ NEEDS: dict[str, tuple[Json, set[Grant]]] = {
 def test_author_needs_each_permission(way: str) -> None:
     raw, grants = NEEDS[way]
     assert review(raw, Cluster(grants)) == ""
-    assert review(raw, Cluster({ALL})) == ""
+    elsewhere = {one for one in grants if one in OURS}
+    assert review(raw, Cluster({ALL} | elsewhere)) == ""
     for missing in grants:
         answer = review(raw, Cluster(grants - {missing}))
         assert "auth check fails" in answer, missing
         verb, _, resource = missing
         assert f"eve requires permissions {verb} for resource " in answer
-        assert f"{resource} in namespace team" in answer
+        ours = resource.removesuffix(" of this service")
+        where = "team" if ours == resource else "of this service"
+        assert f"{ours} in namespace {where}" in answer
 
 
 @pytest.mark.parametrize("way", NEEDS)
@@ -304,9 +414,12 @@ def test_whole_user_is_sent() -> None:
 
 
 def test_policies_without_such_effects_need_nothing() -> None:
+    key = verifying({"keys": {"publicKeys": PEM}})
     plain = legacy({"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}})
     for raw in (
         plain,
+        key,
+        keys_in_cel(data=PEM),
         in_cel("ValidatingPolicy", validations=[{"expression": "true"}]),
     ):
         assert review(raw, Cluster(())) == ""
