@@ -25,6 +25,7 @@ from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.snapshot.undecoded import UndecodedRecords
+from kyverno_mp.values.records import field_decoders
 
 RecordT = TypeVar(
     "RecordT",
@@ -43,7 +44,10 @@ _DECODERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
     record: msgspec.msgpack.Decoder(record) for record in _BODIES
 }
 _UNDECODED: Final[Mapping[type, UndecodedRecords[Any]]] = {
-    record: UndecodedRecords(record, body) for record, body in _BODIES.items()
+    record: UndecodedRecords(
+        record, field_decoders(record), body, field_decoders(body or record)
+    )
+    for record, body in _BODIES.items()
 }
 
 

@@ -10,8 +10,7 @@ and a match of everything under the keys of the index.
 """
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -19,23 +18,14 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.index import ANY_MATCH
 from kyverno_mp.ir.rules import ActionIR, PolicyIR, RuleIR, UndecodedPolicyIR
 from kyverno_mp.values.kubernetes.policy_kinds import PolicyKind
-from kyverno_mp.values.records import UNDECODABLE
+from kyverno_mp.values.records import UNDECODABLE, FieldDecoders, field_decoders
 
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 StructT = TypeVar("StructT", bound=msgspec.Struct)
-FieldDecoders: TypeAlias = Mapping[str, msgspec.msgpack.Decoder[Any]]
 CODE: Final = "snapshot.record"
 _DENIES: Final = ActionIR("Enforce")
 _ARRAY: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _GENERATE: Final = "generate"
-
-
-def field_decoders(record: type[msgspec.Struct]) -> FieldDecoders:
-    """Return the decoder of each field, made at once (values/records.py)."""
-    return {
-        one.name: msgspec.msgpack.Decoder(one.type)
-        for one in msgspec.structs.fields(record)
-    }
 
 
 _POLICY: Final = field_decoders(PolicyIR)
@@ -46,11 +36,15 @@ class UndecodedRecords(Generic[RecordT]):
     """Stand for the records of one kind in CEL."""
 
     def __init__(
-        self, record: type[RecordT], body: type[msgspec.Struct] | None
+        self,
+        record: type[RecordT],
+        fields: FieldDecoders,
+        body: type[msgspec.Struct] | None,
+        body_fields: FieldDecoders,
     ) -> None:
         """``body``: the type of its bodies; None: it has the fields of a body."""
-        self._record, self._fields = record, field_decoders(record)
-        self._body, self._body_fields = body, field_decoders(body or record)
+        self._record, self._fields = record, fields
+        self._body, self._body_fields = body, body_fields
 
     def of(self, value: bytes | memoryview, key: str, kind: PolicyKind) -> RecordT:
         """Return what stands for a policy; it keeps known constraints."""

@@ -1,6 +1,7 @@
 """Convert JSON to the types of records, safely in several threads.
 
-Room: values. Takes: a type and JSON. gives: RecordType, which converts to this type.
+Room: values. Takes: a type and JSON. Gives: RecordType, which converts to this type;
+field_decoders, which decode its fields one by one.
 May touch: nothing outside its arguments.
 
 msgspec 0.22 builds what it knows about a type at the first use, and publishes it before
@@ -9,7 +10,8 @@ with a segmentation fault. A module therefore creates its records and decoders w
 is imported, where only one thread runs; tests/unit/test_tidy_records.py checks this.
 """
 
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,6 +19,16 @@ _T_co = TypeVar("_T_co", covariant=True)
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a decoder of msgspec raises for bytes from outside; texts are checked by Python,
 whose error is none of msgspec's."""
+
+FieldDecoders: TypeAlias = Mapping[str, msgspec.msgpack.Decoder[Any]]
+
+
+def field_decoders(record: type[msgspec.Struct]) -> FieldDecoders:
+    """Return a decoder for each field; call it at the top level of a module."""
+    return {
+        field.name: msgspec.msgpack.Decoder(field.type)
+        for field in msgspec.structs.fields(record)
+    }
 
 
 class RecordType(Generic[_T_co]):

@@ -20,7 +20,7 @@ WITHOUT_FIELDS = frozenset(
     {"Any", "Json", "bool", "dict", "float", "int", "list", "msgspec", "str", "tuple"}
 )
 """Types that need no information; ``msgspec.Raw`` is one."""
-WORDS = ("convert", "RecordType", "Decoder", "msgspec.")
+WORDS = ("convert", "RecordType", "Decoder", "field_decoders", "msgspec.")
 """What a module with such a call contains; it is slow to parse all others."""
 MODULES = [
     path
@@ -39,7 +39,7 @@ def _in_functions(tree: ast.Module) -> Iterator[ast.Call]:
 def _builds_late(call: ast.Call) -> bool:
     """Return whether the call builds what msgspec knows about a type with fields."""
     name = ast.unparse(call.func)
-    if name in ("msgspec.convert", "convert", "RecordType"):
+    if name in ("msgspec.convert", "convert", "RecordType", "field_decoders"):
         return True
     typed = [each.value for each in call.keywords if each.arg == "type"]
     if name.endswith(".Decoder") or name == "Decoder":
@@ -59,6 +59,7 @@ def _builds_late(call: ast.Call) -> bool:
         "def f(raw):\n    return msgspec.json.decode(raw, type=list[Policy])",
         "def f(raw):\n    return msgspec.msgpack.Decoder(Policy).decode(raw)",
         "def f(raw):\n    return RecordType(Policy).convert(raw)",
+        "def f(raw):\n    return field_decoders(Policy)",
     ],
 )
 def test_guard_finds_late_types(source: str) -> None:
